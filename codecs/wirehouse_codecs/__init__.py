@@ -1,0 +1,1 @@
+"""Bytes to messages and back for every protocol; no Spark, no Dagster, no sockets."""

@@ -1,0 +1,1 @@
+"""Great Expectations suites generated from the rules and the table definitions."""

@@ -1,0 +1,1 @@
+"""Dagster definitions, configuration and the `wirehouse` command line."""

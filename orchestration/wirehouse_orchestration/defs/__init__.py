@@ -1,0 +1,1 @@
+"""Dagster assets, checks, schedules and sensors."""
