@@ -1,0 +1,41 @@
+"""What a lake is made of: its root, its windows and its sources. Plain data; nothing is opened here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of captures as declared in wirehouse.toml."""
+
+    name: str
+    protocol: str
+    kind: str
+    #: Absolute file, folder or glob (or an s3:// URI).
+    path: str
+    #: The `[source.options]` table as written; the protocol's codec checks and reads it.
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lakehouse: everything under `root` (an absolute folder, or s3://bucket/prefix)."""
+
+    root: str
+    windows: Windows
+    sources: tuple[Source, ...] = ()
+
+    def source(self, name: str) -> Source:
+        """The source of that name; KeyError if none."""
+        return {source.name: source for source in self.sources}[name]
+
+    def table_path(self, name: str) -> str:
+        """Where the Delta table `layer.name` lies."""
+        table = all_tables()[name]
+        return f"{self.root}/{table.name.replace('.', '/')}"
