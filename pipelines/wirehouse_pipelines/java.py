@@ -1,0 +1,54 @@
+"""Finds the Java that Spark runs on; installs nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Spark 4.1 is made for Java 17 and also runs on 21.
+SUPPORTED = (17, 21)
+HOW_TO_INSTALL = (
+    "install Java 17 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
+    "or point JAVA_HOME at one"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that answered: its executable and its major version."""
+
+    executable: Path
+    major: int
+
+    @property
+    def supported(self) -> bool:
+        """Spark runs on it."""
+        return self.major in SUPPORTED
+
+    @property
+    def home(self) -> Path:
+        """What JAVA_HOME would be for it."""
+        return self.executable.resolve().parent.parent
+
+
+def find() -> Java | None:
+    """The first Java Spark runs on: of JAVA_HOME, the PATH, /usr/lib/jvm; else the first of any version; else None."""
+    candidates = [Path(os.environ["JAVA_HOME"], "bin", "java")] if os.environ.get("JAVA_HOME") else []
+    on_path = shutil.which("java")
+    candidates += [Path(on_path)] if on_path else []
+    candidates += sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    found = [java for java in map(_ask, candidates) if java]
+    return next((java for java in found if java.supported), found[0] if found else None)
+
+
+def _ask(executable: Path) -> Java | None:
+    try:
+        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(\d+)', answer.stderr)
+    return Java(executable, int(match[1])) if match else None
