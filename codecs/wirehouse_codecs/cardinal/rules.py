@@ -19,8 +19,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "key_length_wrong",
         Severity.VIOLATION,
-        "The key is not as long as its type asks: 33 bytes for a Batch, Reorg or ReorgComplete, 65 for a SubBatchHeader, "
-        "65 and one varint for a SubBatchMsg, at least 33 for a BatchMsg or BatchDeleteMsg.",
+        "The key is not as long as its type asks: 33 bytes for a Batch, Reorg or ReorgComplete, "
+        "65 for a SubBatchHeader, 65 and one varint for a SubBatchMsg, at least 33 for a BatchMsg or BatchDeleteMsg.",
         "Messages, the seven Key lines",
         quarantines=True,
     ),
@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "prefix_not_at_boundary",
         Severity.WARNING,
-        "A counted prefix without a slash at its end begins a longer key of the block, which implementations don't count.",
+        "A counted prefix that has no slash at its end begins a longer key of the block: no implementation counts that key.",
         "Batch, Producers; BatchMsg, Producers",
     ),
     _rule(
@@ -163,7 +163,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "subbatch_conflict",
         Severity.VIOLATION,
-        "A later header of a sub-batch has another count, or a later item of an index has other content, than the first.",
+        "A later header of a sub-batch has another count than the first, or a later item of an index other content.",
         "SubBatchHeader and SubBatchMsg, Consumers",
     ),
     _rule(
