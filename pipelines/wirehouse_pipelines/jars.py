@@ -60,18 +60,8 @@ class JarsError(WirehouseError):
 
 
 def folder() -> Path:
-    """Where the jars are kept: WIREHOUSE_JARS, else `.jars` of the project, or of the working folder if not in one."""
-    if chosen := os.environ.get("WIREHOUSE_JARS"):
-        return Path(chosen)
-    project = Path(__file__).resolve().parents[2]
-    return (project if (project / "pyproject.toml").exists() else Path.cwd()) / ".jars"
-
-
-def class_path() -> str:
-    """What `spark.driver.extraClassPath` and its executor twin have to be; JarsError if set-up has not resolved them."""
-    if not up_to_date(folder()):
-        raise JarsError(reason=f"not in {folder()}: run `make setup`, or `python -m wirehouse_pipelines.jars`")
-    return f"{folder()}/jars/*"
+    """Where the jars lie: WIREHOUSE_JARS, else `.jars/jars` beside the four source roots."""
+    return Path(os.environ.get("WIREHOUSE_JARS") or Path(__file__).resolve().parents[2] / ".jars" / "jars")
 
 
 def digest() -> str:
@@ -86,39 +76,41 @@ def up_to_date(where: Path) -> bool:
 
 
 def resolve(where: Path) -> int:
-    """Bring the jars into `where`/jars and return how many there are; does nothing if they are up to date.
+    """Bring the jars into the folder `where` and return how many there are; does nothing if they are up to date.
 
     Raises JarsError if Java is missing or a coordinate can't be had.
     """
     if not up_to_date(where):
-        shutil.rmtree(where / "jars", ignore_errors=True)
-        where.mkdir(parents=True, exist_ok=True)
-        _run_ivy(where)
-        shutil.rmtree(where / "cache", ignore_errors=True)
+        where.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="ivy-", dir=where.parent) as ivy:
+            _run_ivy(Path(ivy))
+            shutil.rmtree(where, ignore_errors=True)
+            (Path(ivy) / "jars").rename(where)
         (where / STAMP).write_text(digest())
-    return len(list((where / "jars").glob("*.jar")))
+    return len(list(where.glob("*.jar")))
 
 
-def _run_ivy(where: Path) -> None:
+def _run_ivy(ivy: Path) -> None:
     """Ivy runs inside spark-submit before the program does, so the program is an empty one and no session starts."""
     import pyspark
 
     found = java.find()
     if found is None or not found.supported:
         raise JarsError(reason=f"no Java that Spark runs on; {java.HOW_TO_INSTALL}")
-    with tempfile.NamedTemporaryFile(suffix=".py") as program:
-        answer = subprocess.run(
-            [Path(pyspark.__file__).parent / "bin" / "spark-submit"]
-            + ["--master", "local[1]", "--conf", f"spark.jars.ivy={where}", "--packages", ",".join(COORDINATES)]
-            + ["--exclude-packages", ",".join(EXCLUDES), program.name],
-            env={**os.environ, "JAVA_HOME": str(found.home), "PYSPARK_PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
-        )
+    program = ivy / "nothing.py"
+    program.touch()
+    answer = subprocess.run(
+        [Path(pyspark.__file__).parent / "bin" / "spark-submit"]
+        + ["--master", "local[1]", "--conf", f"spark.jars.ivy={ivy}", "--packages", ",".join(COORDINATES)]
+        + ["--exclude-packages", ",".join(EXCLUDES), str(program)],
+        env={**os.environ, "JAVA_HOME": str(found.home), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
     if answer.returncode:
-        log = where / "resolve.log"
+        log = ivy.parent / "resolve.log"
         log.write_text(answer.stdout + answer.stderr)
-        raise JarsError(reason=f"could not be resolved, {log} says why (is there a network, or a mirror in ivysettings?)")
+        raise JarsError(reason=f"could not be resolved: {log} says why (no network? a mirror is set in ivysettings)")
 
 
 if __name__ == "__main__":
