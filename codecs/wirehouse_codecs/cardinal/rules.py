@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "prefix_not_at_boundary",
         Severity.WARNING,
-        "A counted prefix that has no slash at its end begins a longer key of the block: no implementation counts that key.",
+        "A counted prefix that has no slash at its end begins a longer key of the block; no implementation counts it.",
         "Batch, Producers; BatchMsg, Producers",
     ),
     _rule(
