@@ -96,7 +96,7 @@ def _run_ivy(ivy: Path) -> None:
 
     found = java.find()
     if found is None or not found.supported:
-        raise JarsError(reason=f"no Java that Spark runs on; {java.HOW_TO_INSTALL}")
+        raise JarsError(reason=java.trouble())
     program = ivy / "nothing.py"
     program.touch()
     answer = subprocess.run(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,3 +53,19 @@ def _ask(executable: Path) -> Java | None:
         return None
     match = re.search(r'version "(\d+)', answer.stderr)
     return Java(executable, int(match[1])) if match else None
+
+
+def trouble() -> str | None:
+    """Why Spark could not run here and what to do, or None if it can."""
+    found = find()
+    if found is None:
+        return f"no Java found: {HOW_TO_INSTALL}"
+    if not found.supported:
+        return f"Java {found.major} ({found.executable}) is not one Spark runs on: {HOW_TO_INSTALL}"
+    return None
+
+
+if __name__ == "__main__":
+    if reason := trouble():
+        print(reason)
+        sys.exit(1)

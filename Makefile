@@ -1,0 +1,29 @@
+# A thin door: everything here is one command that can be run by hand (see `make help`).
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast check ui
+BIN := .venv/bin
+
+help: ## What there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Virtual environment, Java, Spark's jars (only what is missing)
+	@infra/setup.sh
+
+demo: setup ## A tour on real input in a fresh lake
+	@$(BIN)/wirehouse demo
+
+ui: setup ## Dagster's UI with schedules and sensors, on this machine only
+	@$(BIN)/wirehouse ui
+
+test: setup ## All tests
+	@$(BIN)/pytest
+
+test-fast: setup ## The tests that need no JVM (under a minute)
+	@$(BIN)/pytest -m "not spark"
+
+check: setup ## Lint, strict types, import directions, fresh generated pages
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m wirehouse_orchestration.docs --check

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Sets up this folder: .venv with exact pins, Java, Spark's jars in .jars. Run again, it does only what has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv
+stamp=$venv/set-up-done
+log=$venv/set-up.log
+
+say() { printf '  %s\n' "$*"; }
+fail() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
+
+fingerprint() {
+    cat pyproject.toml constraints.txt infra/setup.sh pipelines/wirehouse_pipelines/jars.py | cksum
+    printf '%s\n' "$PWD"
+}
+
+# Runs a command with its output in the log, which is shown if it fails.
+quietly() {
+    "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "failed: $* (all of it in $log)"; }
+}
+
+find_python() {
+    for name in python3.11 python3 python3.12 python3.13; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is needed (Debian, Ubuntu: apt-get install python3 python3-venv; macOS: brew install python@3.11)"
+}
+
+install_java() {
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "Java 17 (openjdk-17-jre-headless) ..."
+        export DEBIAN_FRONTEND=noninteractive
+        quietly apt-get update
+        quietly apt-get install --yes --no-install-recommends openjdk-17-jre-headless
+    fi
+    $venv/bin/python -m wirehouse_pipelines.java >>"$log" || fail "$($venv/bin/python -m wirehouse_pipelines.java)"
+}
+
+[ -f $stamp ] && [ "$(cat $stamp)" = "$(fingerprint)" ] && [ -x $venv/bin/wirehouse ] && exit 0
+
+say "Setting up (once; a few minutes)"
+python=$(find_python)
+if ! $venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    say "virtual environment in $venv, by $("$python" --version) ..."
+    "$python" -m venv --clear $venv || fail "$python can't make virtual environments (Debian, Ubuntu: apt-get install python3-venv)"
+fi
+: >"$log"
+say "packages at the versions of constraints.txt ..."
+quietly $venv/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+$venv/bin/python -m wirehouse_pipelines.java >>"$log" || install_java
+say "Spark jars ..."
+quietly $venv/bin/python -m wirehouse_pipelines.jars
+fingerprint >$stamp
+say "Ready: $venv/bin/wirehouse --help"
