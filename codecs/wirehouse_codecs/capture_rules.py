@@ -1,0 +1,51 @@
+"""The rules `capture.*`: what landing and reassembly find about captures, whatever their protocol.
+
+None of them breaks a specification, so all are notes: they say where the record of the wire itself is in doubt.
+"""
+
+from __future__ import annotations
+
+from wirehouse_codecs.rules import Rule, Severity, by_name
+
+PROTOCOL = "capture"
+
+
+def _note(name: str, sentence: str, place: str) -> Rule:
+    return Rule(PROTOCOL, name, Severity.NOTE, sentence, place)
+
+
+RULES: tuple[Rule, ...] = (
+    _note(
+        "time_suspect",
+        "A record's time is later than the moment it was landed; it is kept, but does not move the order of arrival.",
+        "Landing, order of arrival",
+    ),
+    _note(
+        "file_damaged",
+        "A capture is cut off, damaged or inflates beyond the limits; it is landed up to there.",
+        "Landing, capture files",
+    ),
+    _note(
+        "offset_gap",
+        "Offsets of a partition are missing within the range that was read from the broker.",
+        "Landing, topics of a broker",
+    ),
+    _note(
+        "ip_fragment",
+        "A packet is a fragment of an IP datagram; fragments are not put together.",
+        "Reassembly, packets",
+    ),
+    _note(
+        "overlap_differs",
+        "A TCP segment repeats bytes of an earlier one with other content; the first to arrive counts.",
+        "Reassembly, streams",
+    ),
+    _note(
+        "hole",
+        "Bytes of a TCP stream were acknowledged or passed over, but are not in the capture.",
+        "Reassembly, streams",
+    ),
+)
+
+#: The same rules by their short name.
+RULE: dict[str, Rule] = by_name(RULES)

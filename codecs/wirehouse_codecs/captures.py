@@ -1,0 +1,370 @@
+"""Captures of broker messages: JSON Lines and Avro container files, to Arrow batches of bounded size.
+
+A line of JSON is an object with `key_b64` and `value_b64` (base64, or null for a message without one) and, where known,
+`topic`, `partition`, `offset`, `timestamp_ms`, `timestamp_type` (`create` or `append`) and `headers` (a list of
+`{"key": ..., "value_b64": ...}`). An Avro record has the same names without `_b64`. Which of the two a capture is, and
+how it is compressed, is told by its content.
+
+Nothing raises on what a capture holds: what isn't a message becomes a row with its bytes in `damaged` and the reason
+in `damage`; where a capture can't be read on, `MessageCapture.damage` says why.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, Final, NamedTuple, NoReturn
+
+import pyarrow as pa
+
+from wirehouse_codecs import avro_container
+from wirehouse_codecs.inflate import ByteSource, open_inflated
+
+#: Lines are read in blocks of about this size; a batch holds the messages of one block.
+BLOCK_BYTES: Final = 4 << 20
+#: A longer line isn't read as a message. Its key and value would be too large for the readers of landed objects.
+MAX_LINE_BYTES: Final = 24 << 20
+#: What is no message is kept in pieces of at most this size.
+PIECE_BYTES: Final = 8 << 20
+#: Topics and header names take at most this in UTF-8.
+MAX_NAME_BYTES: Final = 64 << 10
+MAX_HEADERS: Final = 10_000
+#: So many rows of an Avro block make a batch at most.
+BATCH_ROWS: Final = 50_000
+
+_INT64_MAX = 2**63 - 1
+_NS_PER_MS = 1_000_000
+_BOM = b"\xef\xbb\xbf"
+
+MESSAGE_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("ts_ns", pa.int64()),
+        ("ts_type", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])), False),
+        ("damaged", pa.binary()),
+        ("damage", pa.string()),
+    ]
+)
+
+
+class Row(NamedTuple):
+    """A row of MESSAGE_SCHEMA: a message, or bytes that are none (`damaged`, with the reason in `damage`)."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    #: Nanoseconds since 1970 UTC, at the bounds of 64 bits if beyond.
+    ts_ns: int | None = None
+    ts_type: str | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+    #: Pairs of name and value.
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    damaged: bytes | None = None
+    damage: str | None = None
+
+
+class NotAMessage(ValueError):
+    """Why a line or Avro record is no message; becomes `damage`."""
+
+
+class MessageCapture:
+    """The messages of one capture, read once from start to end."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        """`stream` stands at the capture's first byte."""
+        #: Why this isn't a capture of messages at all; None if it is.
+        self.unreadable: str | None = None
+        #: Why the capture ends early; final once `batches` is exhausted.
+        self.damage: str | None = None
+        self._source = _Ahead(open_inflated(stream))
+        self._avro: avro_container.Container | None = None
+        start = self._source.look(BLOCK_BYTES)
+        if start.startswith(avro_container.MAGIC):
+            self._open_avro()
+        elif self._source.damage is None and not _looks_like_lines(start):
+            self.unreadable = "neither JSON Lines nor an Avro container, plain or compressed by gzip or zstd"
+
+    def _open_avro(self) -> None:
+        try:
+            self._avro = avro_container.Container(self._source)
+        except avro_container.Damage as damage:
+            self.unreadable = f"the Avro container can't be read: {self._source.damage or damage}"
+            return
+        names = {field["name"] for field in self._avro.schema["fields"]}
+        if not names & {"key", "value"}:
+            self.unreadable = "the Avro records have neither a key nor a value, so they are no broker messages"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows in the capture's order."""
+        if self.unreadable is None:
+            yield from _avro_batches(self._avro) if self._avro else _line_batches(self._source)
+            self.damage = self._avro.damage if self._avro else self._source.damage
+
+    def rows(self) -> Iterator[Row]:
+        """The same, row by row."""
+        for batch in self.batches():
+            for row in batch.to_pylist():
+                row["headers"] = tuple((header["key"], header["value"]) for header in row["headers"])
+                yield Row(**row)
+
+
+class _Ahead:
+    """A source whose first bytes can be looked at before they are read."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._start = b""
+
+    @property
+    def damage(self) -> str | None:
+        return self._source.damage
+
+    @damage.setter
+    def damage(self, reason: str | None) -> None:
+        self._source.damage = reason
+
+    def look(self, size: int) -> bytes:
+        self._start = fill(self._source, size)
+        return self._start
+
+    def read(self, size: int) -> bytes:
+        if self._start:
+            piece, self._start = self._start[:size], self._start[size:]
+            return piece
+        return self._source.read(size)
+
+
+def fill(source: ByteSource, size: int) -> bytes:
+    """The next `size` bytes of `source`; fewer only at its end."""
+    pieces = []
+    while size > 0 and (piece := source.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _looks_like_lines(start: bytes) -> bool:
+    """It is empty, begins as an object does, or has a line that is one."""
+    text = start.removeprefix(_BOM).strip()
+    if not text or text.startswith(b"{"):
+        return True
+    return any(line.lstrip().startswith(b"{") and _is_object(line) for line in text.split(b"\n"))
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line.decode()), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _line_batches(source: ByteSource) -> Iterator[pa.RecordBatch]:
+    for block, reason in _line_blocks(source):
+        rows = [row for line in block.split(b"\n") for row in _line_rows(line)] if reason is None else None
+        yield to_batch(rows if rows is not None else _pieces(block, str(reason)))
+
+
+def _line_blocks(source: ByteSource) -> Iterator[tuple[bytes, str | None]]:
+    """Blocks of whole lines, or parts of a line that is too long (with the reason)."""
+    too_long = f"a line of more than {MAX_LINE_BYTES} bytes"
+    pending = fill(source, len(_BOM)).removeprefix(_BOM)
+    within = False
+    while piece := fill(source, BLOCK_BYTES):
+        if within:
+            end = piece.find(b"\n") + 1
+            yield piece[: end or len(piece)], too_long
+            within, piece = not end, piece[end or len(piece) :]
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield pending + piece[:end], None
+            pending = piece[end:]
+        else:
+            pending += piece
+        if len(pending) > MAX_LINE_BYTES:
+            yield pending, too_long
+            pending, within = b"", True
+    if pending:
+        yield pending, None
+
+
+def _line_rows(line: bytes) -> Iterator[Row]:
+    if len(line) > MAX_LINE_BYTES:
+        yield from _pieces(line, f"a line of more than {MAX_LINE_BYTES} bytes")
+    elif line and not line.isspace():
+        try:
+            yield read_line(line)
+        except NotAMessage as reason:
+            yield from _pieces(line, str(reason))
+
+
+def _pieces(data: bytes, damage: str) -> list[Row]:
+    return [Row(damaged=data[i : i + PIECE_BYTES], damage=damage) for i in range(0, len(data), PIECE_BYTES)]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise NotAMessage(f"{name} is no JSON value")
+
+
+def read_line(line: bytes) -> Row:
+    """The message of one line of JSON; NotAMessage if it is none."""
+    try:
+        fields = json.loads(line.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise NotAMessage(f"not UTF-8 at byte {error.start} of the line") from None
+    except RecursionError:
+        raise NotAMessage("JSON nested too deep") from None
+    except NotAMessage:
+        raise
+    except ValueError as error:
+        raise NotAMessage(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise NotAMessage("not a JSON object")
+    for name in ("key_b64", "value_b64"):
+        if name not in fields:
+            raise NotAMessage(f"{name} is missing")
+    return _row(
+        fields,
+        key=_base64(fields["key_b64"], "key_b64"),
+        value=_base64(fields["value_b64"], "value_b64"),
+        headers=tuple(_line_header(header) for header in _header_list(fields)),
+    )
+
+
+def _line_header(header: Any) -> tuple[str, bytes | None]:
+    if not isinstance(header, dict):
+        raise NotAMessage("a header is no object")
+    return _required_name(header.get("key")), _base64(header.get("value_b64"), "value_b64 of a header")
+
+
+def _base64(text: Any, name: str) -> bytes | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise NotAMessage(f"{name} is no text")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise NotAMessage(f"{name} is not base64: {error}") from None
+
+
+def _avro_batches(container: avro_container.Container) -> Iterator[pa.RecordBatch]:
+    for records in container.blocks():
+        for i in range(0, len(records), BATCH_ROWS):
+            yield to_batch([row for fields, data in records[i : i + BATCH_ROWS] for row in _avro_rows(fields, data)])
+    if container.remains:
+        yield to_batch(_pieces(container.remains, f"after the damage: {container.damage}"))
+
+
+def _avro_rows(fields: Mapping[str, Any], data: bytes) -> list[Row]:
+    try:
+        if len(data) > MAX_LINE_BYTES:
+            raise NotAMessage(f"a record of more than {MAX_LINE_BYTES} bytes")
+        headers = tuple(_avro_header(header) for header in _header_list(fields))
+        return [_row(fields, _octets(fields.get("key")), _octets(fields.get("value")), headers)]
+    except NotAMessage as reason:
+        return _pieces(data, str(reason))
+
+
+def _avro_header(header: Any) -> tuple[str, bytes | None]:
+    if not isinstance(header, dict):
+        raise NotAMessage("a header is no record")
+    return _required_name(header.get("key")), _octets(header.get("value"))
+
+
+def _octets(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if value is None or isinstance(value, bytes):
+        return value
+    raise NotAMessage("a key or value is no bytes")
+
+
+def _row(
+    fields: Mapping[str, Any], key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+) -> Row:
+    return Row(
+        topic=_name(fields.get("topic"), "topic"),
+        partition=_integer(fields.get("partition"), "partition", 31),
+        offset=_integer(fields.get("offset"), "offset", 63),
+        ts_ns=_nanoseconds(fields.get("timestamp_ms")),
+        ts_type=_ts_type(fields.get("timestamp_type")),
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+def _header_list(fields: Mapping[str, Any]) -> list[Any]:
+    headers = fields.get("headers")
+    if isinstance(headers, dict):
+        headers = [{"key": key, "value": value, "value_b64": value} for key, value in headers.items()]
+    if headers is not None and not isinstance(headers, list):
+        raise NotAMessage("headers is no list")
+    if headers and len(headers) > MAX_HEADERS:
+        raise NotAMessage(f"more than {MAX_HEADERS} headers")
+    return headers or []
+
+
+def _name(text: Any, what: str) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise NotAMessage(f"{what} is no text")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise NotAMessage(f"{what} is not Unicode") from None
+    if size > MAX_NAME_BYTES:
+        raise NotAMessage(f"{what} is longer than {MAX_NAME_BYTES} bytes")
+    return text
+
+
+def _required_name(text: Any) -> str:
+    name = _name(text, "the key of a header")
+    if name is None:
+        raise NotAMessage("a header has no key")
+    return name
+
+
+def _integer(number: Any, what: str, bits: int) -> int | None:
+    if number is None:
+        return None
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise NotAMessage(f"{what} is no whole number")
+    if not -(1 << bits) <= number < 1 << bits:
+        raise NotAMessage(f"{what} doesn't fit {bits + 1} bits")
+    return number
+
+
+def _nanoseconds(timestamp_ms: Any) -> int | None:
+    if timestamp_ms is None:
+        return None
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise NotAMessage("timestamp_ms is no whole number")
+    return max(-_INT64_MAX - 1, min(_INT64_MAX, timestamp_ms * _NS_PER_MS))
+
+
+def _ts_type(text: Any) -> str | None:
+    if text is None or text in ("create", "append"):
+        return text
+    raise NotAMessage("timestamp_type is neither create nor append")
+
+
+def to_batch(rows: list[Row]) -> pa.RecordBatch:
+    """`rows` as a batch of MESSAGE_SCHEMA."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(MESSAGE_SCHEMA)
+    arrays = [
+        pa.array([[{"key": key, "value": value} for key, value in headers] for headers in column], field.type)
+        if field.name == "headers"
+        else pa.array(column, field.type)
+        for field, column in zip(MESSAGE_SCHEMA, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)

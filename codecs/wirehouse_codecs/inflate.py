@@ -1,0 +1,228 @@
+"""Captures as a stream of bytes, plain or inflated, up to where they are damaged.
+
+What is compressed is told by its first bytes: gzip (members may follow each other), zstd (frames too), else plain.
+Inflating is bounded: every read gives at most what was asked for, and a capture that inflates beyond the limits below
+is damaged at that place. Damage is a value, never an exception: captures are other people's bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+#: A capture inflates to at most this many bytes.
+MAX_INFLATED_BYTES = 1 << 38
+#: A capture inflates to at most this many times its compressed size ...
+MAX_INFLATED_RATIO = 250
+#: ... of which the first bytes are not judged: little captures of few messages compress well.
+UNJUDGED_BYTES = 64 << 20
+#: Compressed bytes are read in pieces of this size.
+INPUT_BYTES = 64 << 10
+#: Arrow loses the output of a read that fails, so a read is not larger than this.
+ZSTD_READ_BYTES = 64 << 10
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+#: A zstd file may begin with a frame to be skipped; its first byte is 0x50 to 0x5f.
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
+MAGIC_BYTES = 4
+
+
+class ByteSource(Protocol):
+    """Bytes of a capture from its start to its end or its damage."""
+
+    #: Why the bytes end early; None while they don't.
+    damage: str | None
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at least one and at most `size`; empty at the end and at damage."""
+        ...
+
+
+class Plain:
+    """A capture as it is."""
+
+    damage: str | None = None
+
+    def __init__(self, stream: BinaryIO, start: bytes = b"") -> None:
+        self._stream = stream
+        self._start = start
+
+    def read(self, size: int) -> bytes:
+        """See ByteSource."""
+        if self._start:
+            piece, self._start = self._start[:size], self._start[size:]
+            return piece
+        return self._stream.read(size)
+
+
+class _Counted:
+    """How much has gone in and come out, held against the limits."""
+
+    def __init__(self, source: Plain) -> None:
+        self._source = source
+        self.taken = 0
+        self.given = 0
+
+    def take(self, size: int) -> bytes:
+        piece = self._source.read(size)
+        self.taken += len(piece)
+        return piece
+
+    def give(self, size: int) -> str | None:
+        """Why `size` more bytes are too many, else None."""
+        self.given += size
+        if self.given > MAX_INFLATED_BYTES:
+            return f"inflates to more than {MAX_INFLATED_BYTES} bytes"
+        if self.given > UNJUDGED_BYTES and self.given > MAX_INFLATED_RATIO * self.taken:
+            return f"inflates to more than {MAX_INFLATED_RATIO} times its size after {self.taken} bytes"
+        return None
+
+
+class Gzip:
+    """Gzip members one after the other (RFC 1952); zero bytes after the last are padding."""
+
+    def __init__(self, source: Plain) -> None:
+        self.damage: str | None = None
+        self._count = _Counted(source)
+        self._member: zlib._Decompress | None = None
+        self._members = 0
+        self._input = b""
+
+    def read(self, size: int) -> bytes:
+        """See ByteSource."""
+        while self.damage is None:
+            if self._member is None and not self._open_member():
+                return b""
+            piece = self._inflate(size)
+            if piece:
+                # Of a bomb, what goes beyond the limit isn't handed out.
+                too_much = self._count.give(len(piece))
+                self.damage = too_much or self.damage
+                return b"" if too_much else piece
+        return b""
+
+    def _open_member(self) -> bool:
+        """Begin the next member; False at the end of the capture or at what is no member."""
+        if self._members:
+            self._input = self._input.lstrip(b"\0")
+        while len(self._input) < len(_GZIP_MAGIC) and (more := self._count.take(INPUT_BYTES)):
+            self._input = (self._input + more).lstrip(b"\0") if self._members else self._input + more
+        if not self._input:
+            return False
+        if not self._input.startswith(_GZIP_MAGIC):
+            self.damage = f"after {self._members} gzip members, byte {self._at()} begins no other"
+            return False
+        self._members += 1
+        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        return True
+
+    def _at(self) -> int:
+        return self._count.taken - len(self._input)
+
+    def _inflate(self, size: int) -> bytes:
+        """Output of the open member; empty when more input was read, the member ended or damage was met."""
+        member = self._member
+        assert member is not None
+        before = member.copy()
+        try:
+            piece = member.decompress(self._input, size)
+        except zlib.error as error:
+            self.damage = f"gzip data is damaged before byte {self._count.taken}: {_reason(error)}"
+            return _inflate_bytewise(before, self._input)
+        self._input = member.unconsumed_tail
+        if member.eof:
+            self._input, self._member = member.unused_data, None
+        elif not piece and not self._input:
+            self._input = self._count.take(INPUT_BYTES)
+            if not self._input:
+                self.damage = f"gzip data is cut off after {self._count.taken} bytes"
+        return piece
+
+
+def _inflate_bytewise(member: zlib._Decompress, data: bytes) -> bytes:
+    """What `member` gives of `data` before its damage."""
+    piece = bytearray()
+    try:
+        for i in range(len(data)):
+            piece += member.decompress(data[i : i + 1])
+    except zlib.error:
+        pass
+    return bytes(piece)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+class Zstd:
+    """Zstd frames one after the other (RFC 8878)."""
+
+    def __init__(self, source: Plain, stream: BinaryIO) -> None:
+        self.damage: str | None = None
+        self._stream = stream
+        self._open(source)
+
+    def _open(self, source: Plain) -> None:
+        self._count = _Counted(source)
+        self._frames = pa.CompressedInputStream(pa.PythonFile(_Feed(self._count), mode="r"), "zstd")
+        self._salvaged = b""
+
+    def read(self, size: int) -> bytes:
+        """See ByteSource."""
+        if self.damage is not None:
+            piece, self._salvaged = self._salvaged[:size], self._salvaged[size:]
+            return piece
+        try:
+            piece = self._frames.read(min(size, ZSTD_READ_BYTES))
+        except OSError as error:
+            self._salvage(f"zstd data is damaged or cut off before byte {self._count.taken}: {_reason(error)}")
+            return self.read(size)
+        if too_much := self._count.give(len(piece)):
+            self.damage = too_much
+            return b""
+        return bytes(piece)
+
+    def _salvage(self, damage: str) -> None:
+        """Inflate once more, up to the damage byte by byte: a read that fails takes its output with it."""
+        self.damage = damage
+        given = self._count.given
+        if not self._stream.seekable():
+            return
+        self._stream.seek(0)
+        self._open(Plain(self._stream))
+        salvaged = bytearray()
+        try:
+            while given:
+                given -= len(self._frames.read(min(given, ZSTD_READ_BYTES)))
+            while piece := self._frames.read(1):
+                salvaged += piece
+        except OSError:
+            pass
+        self._salvaged = bytes(salvaged)
+
+
+class _Feed(io.RawIOBase):
+    """The compressed bytes as a file for Arrow."""
+
+    def __init__(self, count: _Counted) -> None:
+        self._count = count
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._count.take(size if size >= 0 else INPUT_BYTES)
+
+
+def open_inflated(stream: BinaryIO) -> ByteSource:
+    """The bytes of the capture in `stream`, which stands at its start; what is compressed is told by its magic."""
+    start = stream.read(MAGIC_BYTES)
+    if start.startswith(_GZIP_MAGIC):
+        return Gzip(Plain(stream, start))
+    if start.startswith(_ZSTD_MAGIC) or (start[1:] == _ZSTD_SKIPPABLE and start[0] >> 4 == 5):
+        return Zstd(Plain(stream, start), stream)
+    return Plain(stream, start)

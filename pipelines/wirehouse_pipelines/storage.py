@@ -1,0 +1,168 @@
+"""Where a lake keeps its objects: one abstraction, a local folder by default.
+
+Names are relative to the root, with `/` between the parts. An object appears whole or not at all: it is written under
+a hidden name, synced and renamed. Hidden names (a dot in front, or ending in `.part`) are nobody's objects.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
+
+from wirehouse_codecs.errors import WirehouseError
+
+PART = ".part"
+
+
+class StorageError(WirehouseError):
+    """A root or an object's name can't be used."""
+
+    template = "{name}: {reason}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stored:
+    """An object in the storage."""
+
+    name: str
+    size_bytes: int
+
+
+class Storage(Protocol):
+    """Objects under one root."""
+
+    root: str
+
+    def list(self, prefix: str) -> Iterator[Stored]:
+        """All objects under the folder `prefix` (or the whole root if empty), sorted by name."""
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """The object's bytes, from the first; FileNotFoundError if there is none."""
+        ...
+
+    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A stream whose bytes become the object when the block ends without an exception, else nothing."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """`data` as an object, whole or not at all."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove the object, if there is one."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """There is such an object."""
+        ...
+
+    def sweep(self, prefix: str) -> None:
+        """Remove what writers that were killed left under the folder `prefix`. Only for who holds its lock."""
+        ...
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Keep other processes out of what `name` stands for while the block runs; waits for them."""
+        ...
+
+
+class LocalStorage:
+    """Objects as files of a folder, which is made when first written to."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def _path(self, name: str) -> Path:
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts or any(_hidden(part) for part in parts):
+            raise StorageError(name=name, reason="is no name of an object")
+        return Path(self.root, *parts)
+
+    def list(self, prefix: str) -> Iterator[Stored]:
+        """See Storage."""
+        folder = self._path(prefix) if prefix else Path(self.root)
+        found = []
+        for parent, folders, files in os.walk(folder):
+            folders[:] = [name for name in folders if not _hidden(name)]
+            for name in files:
+                if not _hidden(name):
+                    path = Path(parent, name)
+                    found.append(Stored(path.relative_to(self.root).as_posix(), path.stat().st_size))
+        yield from sorted(found)
+
+    def open(self, name: str) -> BinaryIO:
+        """See Storage."""
+        return self._path(name).open("rb")
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[BinaryIO]:
+        """See Storage."""
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, part = tempfile.mkstemp(PART, f".{path.name}.", path.parent)
+        try:
+            with os.fdopen(number, "w+b") as stream:
+                yield stream
+                stream.flush()
+                os.fchmod(stream.fileno(), 0o644)
+                os.fsync(stream.fileno())
+            os.rename(part, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+            raise
+        _sync_folder(path.parent)
+
+    def write(self, name: str, data: bytes) -> None:
+        """See Storage."""
+        with self.writer(name) as stream:
+            stream.write(data)
+
+    def delete(self, name: str) -> None:
+        """See Storage."""
+        with suppress(FileNotFoundError):
+            self._path(name).unlink()
+
+    def exists(self, name: str) -> bool:
+        """See Storage."""
+        return self._path(name).is_file()
+
+    def sweep(self, prefix: str) -> None:
+        """See Storage."""
+        for part in self._path(prefix).rglob(f".*{PART}"):
+            part.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """See Storage."""
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(f".{path.name}.lock").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
+def _hidden(part: str) -> bool:
+    return part.startswith(".") or part.endswith(PART)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename lasts once its folder is on disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def open_storage(root: str) -> Storage:
+    """The storage of a lake's root; StorageError for a kind of place that isn't supported."""
+    if "://" in root:
+        raise StorageError(name=root, reason="only a local folder can be a lake's root in this release")
+    return LocalStorage(root)
