@@ -7,6 +7,7 @@ and the data dictionary. `use: NAME` in a list of columns stands for a group of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -67,10 +68,15 @@ def _columns(listed: list[dict[str, str]], shared: dict[str, list[dict[str, str]
     return tuple(out)
 
 
+def _quoted(names: Iterable[str]) -> str:
+    """Names for a SELECT list; in backticks, since `offset` is a keyword to one engine and not to the other."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _newest(history: Table, view: str) -> Table:
     """The view of an entity: of each key the row of its last window."""
-    names = ", ".join(column.name for column in history.columns)
-    keys = ", ".join(history.key)
+    names = _quoted(column.name for column in history.columns)
+    keys = _quoted(history.key)
     select = (
         f"SELECT {names} FROM (SELECT {names}, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY window_start DESC) "
         f"AS newest FROM {history.name}) AS history WHERE newest = 1"
@@ -87,7 +93,7 @@ def _newest(history: Table, view: str) -> Table:
 
 def _union(raw: dict[str, Any], columns: tuple[Column, ...], tables: dict[str, Table]) -> str:
     """A view over the tables of all protocols that have one, with the columns listed."""
-    names = ", ".join(column.name for column in columns)
+    names = _quoted(column.name for column in columns)
     protocols = sorted({table.protocol for table in tables.values() if table.protocol})
     parts = [
         f"SELECT {names} FROM {raw['union'].format(protocol=protocol)}"
