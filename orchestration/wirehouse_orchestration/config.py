@@ -1,0 +1,182 @@
+"""Reads wirehouse.toml: where the lake is, its windows, and the sources of its captures.
+
+Whatever is wrong there is one line that names the file and the key. Relative places start at the file's folder.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from wirehouse_codecs.errors import OptionError, WirehouseError
+from wirehouse_pipelines import window_size
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
+from wirehouse_pipelines.windows import Size, WindowNameError, Windows
+
+VARIABLE = "WIREHOUSE_CONFIG"
+DEFAULT = "wirehouse.toml"
+FIRST_DAY = "2015-01-01"
+SIZES: tuple[str, ...] = get_args(Size)
+
+_SOURCE_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_LAKEHOUSE_KEYS = ("root", "window", "start")
+_SOURCE_KEYS = ("name", "protocol", "kind", "path", "options")
+
+
+class ConfigError(WirehouseError):
+    """The configuration can't be used. `key` is empty where the file as a whole is meant."""
+
+    template = "{file}: {key}: {reason}"
+
+    def __init__(self, *, file: str, key: str, reason: str) -> None:
+        super().__init__(file=file, key=key, reason=reason)
+        if not key:
+            self.args = (f"{file}: {reason}",)
+
+
+Refuse = Callable[[str, str], ConfigError]
+
+
+def place(path: str | Path | None) -> Path:
+    """The configuration file: `path`, else that of WIREHOUSE_CONFIG, else ./wirehouse.toml."""
+    return Path(path or os.environ.get(VARIABLE) or DEFAULT)
+
+
+def load(path: str | Path | None = None) -> Lake:
+    """The lake that the configuration at `place(path)` describes. Raises ConfigError."""
+    file = place(path)
+
+    def refuse(key: str, reason: str) -> ConfigError:
+        return ConfigError(file=str(file), key=key, reason=reason)
+
+    raw = _parse(file, refuse)
+    _refuse_unknown(raw, ("lakehouse", "source"), "", refuse)
+    folder = file.absolute().parent
+    lake = _lake(_table(raw, "lakehouse", "", refuse), _sources(raw.get("source", []), folder, refuse), folder, refuse)
+    try:
+        window_size.check(lake)
+    except window_size.WindowSizeError as error:
+        raise refuse("lakehouse.window", str(error)) from None
+    return lake
+
+
+def _parse(file: Path, refuse: Refuse) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = f"write one as README shows, or name another with --config or {VARIABLE}"
+        raise refuse("", f"there is no such file: {hint}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise refuse("", f"is not TOML: {error}") from None
+    except OSError as error:
+        raise refuse("", f"can't be read: {error.strerror}") from None
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], within: str, refuse: Refuse) -> None:
+    for key in table:
+        if key not in known:
+            raise refuse(f"{within}{key}", f"unknown key, expected one of {', '.join(known)}")
+
+
+def _table(table: Mapping[str, Any], key: str, within: str, refuse: Refuse) -> Mapping[str, Any]:
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise refuse(f"{within}{key}", f"must be a table, not {value!r}")
+    return value
+
+
+def _text(table: Mapping[str, Any], key: str, within: str, refuse: Refuse, default: str | None = None) -> str:
+    value = table.get(key, default)
+    if value is None:
+        raise refuse(f"{within}{key}", "is missing")
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise refuse(f"{within}{key}", f"must be a text that isn't empty, not {_shown(value)}")
+    return value
+
+
+def _choice(table: Mapping[str, Any], key: str, within: str, refuse: Refuse, choices: tuple[str, ...]) -> str:
+    value = _text(table, key, within, refuse)
+    if value not in choices:
+        raise refuse(f"{within}{key}", f"must be one of {', '.join(choices)}, not {value!r}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """A wrong value in words: dates and times of TOML are not text."""
+    return value.isoformat() + " without quotes" if hasattr(value, "isoformat") else repr(value)
+
+
+def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, refuse: Refuse) -> Lake:
+    within = "lakehouse."
+    _refuse_unknown(table, _LAKEHOUSE_KEYS, within, refuse)
+    root = _resolved(_text(table, "root", within, refuse), folder)
+    size: Size = "day"
+    if "window" in table:
+        size = "hour" if _choice(table, "window", within, refuse, SIZES) == "hour" else "day"
+    if size == "hour" and "start" not in table:
+        raise refuse("lakehouse.start", "is missing: with hour windows the first one has to be said, as 2026-11-14T22")
+    start = _text(table, "start", within, refuse, FIRST_DAY)
+    windows = Windows(size, start)
+    try:
+        windows.parse(start)
+    except WindowNameError as error:
+        raise refuse("lakehouse.start", str(error)) from None
+    if Path(root).is_file():
+        raise refuse("lakehouse.root", f"{root} is a file, not a folder")
+    return Lake(root, windows, sources)
+
+
+def _sources(listed: Any, folder: Path, refuse: Refuse) -> tuple[Source, ...]:
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise refuse("source", "must be written as [[source]]")
+    sources: dict[str, Source] = {}
+    for number, item in enumerate(listed):
+        source = _source(item, number, folder, refuse)
+        if source.name in sources:
+            raise refuse("source.name", f"two sources are called {source.name!r}")
+        sources[source.name] = source
+    return tuple(sources.values())
+
+
+def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse) -> Source:
+    name = _text(table, "name", f"source[{number}].", refuse)
+    if not _SOURCE_NAME.fullmatch(name):
+        raise refuse(f"source[{number}].name", f"must be of a-z, 0-9, _ and - (64 at most), not {name!r}")
+    within = f"source.{name}."
+    _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
+    protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
+    kind = _choice(table, "kind", within, refuse, protocol.kinds)
+    path = _resolved(_text(table, "path", within, refuse), folder)
+    _check_there(path, f"{within}path", refuse)
+    options = _table(table, "options", within, refuse)
+    _check_options(protocol, options, f"{within}options", refuse)
+    return Source(name, protocol.name, kind, path, options)
+
+
+def _resolved(path: str, folder: Path) -> str:
+    """`path` from the configuration's folder; a place in an object store as it is."""
+    return path.rstrip("/") if "://" in path else os.path.normpath(folder / path)
+
+
+def _check_there(path: str, key: str, refuse: Refuse) -> None:
+    """A file or folder has to be there; of a glob, the folder that it starts from."""
+    if "://" in path or Path(path).exists():
+        return
+    parts = Path(path).parts
+    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    base = Path(*parts[:fixed])
+    if not base.is_dir():
+        raise refuse(key, f"there is no {base}")
+
+
+def _check_options(protocol: Protocol, options: Mapping[str, Any], within: str, refuse: Refuse) -> None:
+    try:
+        protocol.parse_options(options)
+    except OptionError as error:
+        raise refuse(f"{within}.{error.fields['key']}", str(error.fields["reason"])) from None

@@ -1,0 +1,193 @@
+"""Queries over the lake's tables by name, without a JVM: DataFusion, through deltalake.
+
+Only the tables a statement names are opened, and the views among them are made from their definition. A statement
+can read and nothing else: one SELECT, WITH or EXPLAIN.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import Table, all_tables
+
+READING = ("SELECT", "WITH", "EXPLAIN")
+#: Words that begin a statement which writes; EXPLAIN ANALYZE and WITH could have one inside.
+WRITING = frozenset(
+    {"ALTER", "CALL", "COPY", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "GRANT", "INSERT", "INTO", "MERGE"}
+    | {"PREPARE", "RESET", "REVOKE", "TRUNCATE", "UPDATE"}
+)
+
+
+class StatementRefusedError(WirehouseError):
+    """The statement is not one that reads."""
+
+    template = "only one SELECT, WITH or EXPLAIN at a time: {reason}"
+
+
+class UnknownTableError(WirehouseError):
+    """The statement names a table that there is not."""
+
+    template = "there is no table {name}. {tables}"
+
+
+class QueryError(WirehouseError):
+    """The statement can't be run as written."""
+
+    template = "{reason}"
+
+
+class Token(NamedTuple):
+    """A piece of a statement. `kind` is word, quoted (an identifier), text or sign."""
+
+    kind: str
+    text: str
+
+
+_TOKENS = re.compile(
+    r"""(?P<space>\s+|--[^\n]*)
+    |(?P<comment>/\*)
+    |(?P<text>[eE]'(?:[^'\\]|''|\\.)*'|[xXbBnN]?'(?:[^']|'')*'|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
+    |(?P<quoted>"(?:[^"]|"")*"|`(?:[^`]|``)*`)
+    |(?P<word>[^\W\d]\w*)
+    |(?P<number>\d\w*(?:\.\d\w*)?)
+    |(?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_NOT_FOUND = re.compile(r"table '(?:datafusion\.)?(?:public\.)?([^']*)' not found")
+
+
+def tokens(statement: str) -> Iterator[Token]:
+    """The words and signs of `statement` without comments and white space. StatementRefusedError if cut short."""
+    at = 0
+    while match := _TOKENS.match(statement, at):
+        kind, at = match.lastgroup or "", match.end()
+        if match["comment"]:
+            at = _comment_end(statement, at)
+        elif match["sign"] in ("'", '"', "`"):
+            raise StatementRefusedError(reason=f"the quote {match['sign']} is never closed")
+        elif match["quoted"]:
+            quote = match["quoted"][0]
+            yield Token("quoted", match["quoted"][1:-1].replace(quote * 2, quote))
+        elif not match["space"]:
+            yield Token("text" if match["text"] else kind, match[0])
+
+
+def _comment_end(statement: str, at: int) -> int:
+    """Where the comment ends that began just before `at`; comments nest."""
+    depth = 1
+    for edge in _COMMENT_EDGE.finditer(statement, at):
+        depth += 1 if edge[0] == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    raise StatementRefusedError(reason="a comment /* is never closed")
+
+
+def check(statement: str) -> list[Token]:
+    """The tokens of `statement` if it only reads. Raises StatementRefusedError."""
+    found = list(tokens(statement))
+    while found and found[-1] == Token("sign", ";"):
+        found.pop()
+    if not found:
+        raise StatementRefusedError(reason="the statement is empty")
+    if Token("sign", ";") in found:
+        raise StatementRefusedError(reason="there are several, with ; between")
+    first = next((token for token in found if token.text != "("), found[0])
+    if first.kind != "word" or first.text.upper() not in READING:
+        raise StatementRefusedError(reason=f"not {first.text[:20]!r}")
+    for token in found:
+        if token.kind == "word" and token.text.upper() in WRITING:
+            raise StatementRefusedError(reason=f'not {token.text!r} (a column of that name is written "{token.text}")')
+    return found
+
+
+def tables_named(found: list[Token]) -> list[str]:
+    """Tables and views that the statement names as layer.name, each once."""
+    named: dict[str, None] = {}
+    for layer, dot, name in zip(found, found[1:], found[2:], strict=False):
+        if dot == Token("sign", ".") and layer.kind in ("word", "quoted") and name.kind in ("word", "quoted"):
+            named[f"{layer.text}.{name.text}"] = None
+    return [name for name in named if name in all_tables()]
+
+
+@contextmanager
+def query(lake: Lake, statement: str) -> Iterator[pa.RecordBatchReader]:
+    """The rows of `statement`, read as they are asked for, inside the `with`.
+
+    Raises StatementRefusedError, UnknownTableError and QueryError; the last also while rows are read.
+    """
+    named = tables_named(check(statement))
+    with tempfile.TemporaryDirectory(prefix="wirehouse-sql-") as scratch:
+        engine = QueryBuilder()
+        for layer in sorted({table.layer for table in all_tables().values()}):
+            engine.execute(f"CREATE SCHEMA {layer}")
+        known: set[str] = set()
+        for name in named:
+            _register(engine, lake, all_tables()[name], scratch, known)
+        with _in_words():
+            reader = pa.RecordBatchReader.from_stream(engine.execute(statement))
+            yield reader
+
+
+def rows(lake: Lake, statement: str) -> pa.Table:
+    """All rows of `statement`, for results that are small."""
+    with query(lake, statement) as reader:
+        return reader.read_all()
+
+
+def _register(engine: QueryBuilder, lake: Lake, table: Table, scratch: str, known: set[str]) -> None:
+    """Make `table` known to `engine`, a view after the tables it is made of."""
+    if table.name in known:
+        return
+    known.add(table.name)
+    if table.view is None:
+        engine.register(table.name, _open(lake, table, scratch))
+        return
+    for name in tables_named(list(tokens(table.view))):
+        _register(engine, lake, all_tables()[name], scratch, known)
+    engine.execute(f"CREATE VIEW {table.name} AS {table.view}")
+
+
+def _open(lake: Lake, table: Table, scratch: str) -> DeltaTable:
+    """The Delta table, or an empty one of its columns if it was never written."""
+    path = lake.table_path(table.name)
+    if DeltaTable.is_deltatable(path):
+        return DeltaTable(path)
+    return DeltaTable.create(f"{scratch}/{table.name}", arrow_types.schema(table))
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """What the engine says, as one line with what to do."""
+    try:
+        yield
+    except (DeltaError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        text = " ".join(str(error).split())
+        if missing := _NOT_FOUND.search(text):
+            raise UnknownTableError(name=missing[1], tables=_suggestion(missing[1])) from None
+        raise QueryError(reason=_hint(text)) from None
+
+
+def _suggestion(name: str) -> str:
+    shown = [table.name for table in all_tables().values() if not table.internal]
+    near = get_close_matches(name, shown, n=1, cutoff=0.7) or [full for full in shown if full.endswith(f".{name}")]
+    return (f"Did you mean {near[0]}? " if near else "") + f"There are {', '.join(shown)}"
+
+
+def _hint(text: str) -> str:
+    """Some refusals of the engine are habits of its parser that are hard to guess."""
+    if "found: ," in text or "found: FROM" in text:
+        return f'{text} (a column called as a keyword is written in quotes: "offset")'
+    return text.removeprefix("External error: ")
