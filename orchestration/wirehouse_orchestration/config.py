@@ -115,7 +115,7 @@ def _shown(value: object) -> str:
 def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, refuse: Refuse) -> Lake:
     within = "lakehouse."
     _refuse_unknown(table, _LAKEHOUSE_KEYS, within, refuse)
-    root = _resolved(_text(table, "root", within, refuse), folder)
+    root = _resolved(_text(table, "root", within, refuse), "lakehouse.root", folder, refuse)
     size: Size = "day"
     if "window" in table:
         size = "hour" if _choice(table, "window", within, refuse, SIZES) == "hour" else "day"
@@ -152,21 +152,23 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
     protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
     kind = _choice(table, "kind", within, refuse, protocol.kinds)
-    path = _resolved(_text(table, "path", within, refuse), folder)
+    path = _resolved(_text(table, "path", within, refuse), f"{within}path", folder, refuse)
     _check_there(path, f"{within}path", refuse)
     options = _table(table, "options", within, refuse)
     _check_options(protocol, options, f"{within}options", refuse)
     return Source(name, protocol.name, kind, path, options)
 
 
-def _resolved(path: str, folder: Path) -> str:
-    """`path` from the configuration's folder; a place in an object store as it is."""
-    return path.rstrip("/") if "://" in path else os.path.normpath(folder / path)
+def _resolved(path: str, key: str, folder: Path, refuse: Refuse) -> str:
+    """`path` from the configuration's folder."""
+    if "://" in path:
+        raise refuse(key, f"only local places are supported in this release, not {path!r}")
+    return os.path.normpath(folder / path)
 
 
 def _check_there(path: str, key: str, refuse: Refuse) -> None:
     """A file or folder has to be there; of a glob, the folder that it starts from."""
-    if "://" in path or Path(path).exists():
+    if Path(path).exists():
         return
     parts = Path(path).parts
     fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))

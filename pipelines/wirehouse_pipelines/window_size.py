@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import Storage, open_storage
 
-FILE = "lake.json"
+NAME = "lake.json"
 
 
 class WindowSizeError(WirehouseError):
     """The configuration asks for another window size than the lake has."""
 
-    template = "{root} was begun with {found} windows, not {asked}: set window = {found!r}, or another root"
+    template = 'the lake {root} has {found} windows, not {asked}: set window = "{found}", or choose another root'
 
 
 def check(lake: Lake) -> None:
     """Raise WindowSizeError if the lake was begun with another window size; a lake not begun takes any."""
-    place = Path(lake.root, FILE)
-    if place.exists() and (found := json.loads(place.read_text())["window"]) != lake.windows.size:
-        raise WindowSizeError(root=lake.root, found=found, asked=lake.windows.size)
+    _check(open_storage(lake.root), lake)
 
 
 def record(lake: Lake) -> None:
     """Begin the lake with its window size, if it isn't begun; WindowSizeError if it was, with another."""
-    place = Path(lake.root, FILE)
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_suffix(".part")
-        part.write_text(json.dumps({"window": lake.windows.size}) + "\n")
-        part.replace(place)
-    check(lake)
+    storage = open_storage(lake.root)
+    if not storage.exists(NAME):
+        with storage.lock(NAME):
+            if not storage.exists(NAME):
+                storage.write(NAME, json.dumps({"window": lake.windows.size}).encode() + b"\n")
+    _check(storage, lake)
+
+
+def _check(storage: Storage, lake: Lake) -> None:
+    if not storage.exists(NAME):
+        return
+    with storage.open(NAME) as stream:
+        found = json.load(stream)["window"]
+    if found != lake.windows.size:
+        raise WindowSizeError(root=lake.root, found=found, asked=lake.windows.size)
