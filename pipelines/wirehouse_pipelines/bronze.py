@@ -1,0 +1,94 @@
+"""Bronze: landed records as Delta, typed, nothing judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from wirehouse_codecs.capture_rules import RULES
+from wirehouse_codecs.rules import by_name
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.landing import Manifest
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.work import Job, Work
+
+#: Kinds of source whose landed records are broker messages.
+MESSAGE_KINDS = ("messages", "kafka")
+
+
+def _capture_window(manifest: Manifest, lake: Lake) -> str:
+    """A capture belongs to the window of its first record, or of its landing if it has none."""
+    moment = manifest.first_arrived_at_ns if manifest.records else manifest.landed_at_ns
+    return lake.windows.of(moment if moment is not None else manifest.landed_at_ns)
+
+
+def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    facts: dict[str, list[str]] = {}
+    for manifest in landed:
+        facts.setdefault(_capture_window(manifest, lake), []).append(json.dumps(asdict(manifest), sort_keys=True, default=str))
+        for finding in manifest.findings:
+            facts.setdefault(lake.windows.of(finding.arrived_at_ns), []).append(manifest.capture_id)
+    return {window: sorted(listed) for window, listed in facts.items()}
+
+
+def captures(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """`bronze.captures` and `bronze.findings`: the manifests of the windows, and what landing found."""
+    severity = {rule.id: rule.severity.value for rule in by_name(RULES).values()}
+    wanted = {(span.source, window) for span in work.spans for window in span.windows}
+    rows: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for manifest in work.landed:
+        window = _capture_window(manifest, work.lake)
+        if (manifest.source, window) in wanted:
+            rows.append(asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id), "window_start": window})
+        for finding in manifest.findings:
+            window = work.lake.windows.of(finding.arrived_at_ns)
+            if (manifest.source, window) in wanted:
+                place = {"source": manifest.source, "window_start": window, "capture_id": bytes.fromhex(manifest.capture_id)}
+                rule = {"protocol": "capture", "severity": severity[finding.rule]}
+                found.append(asdict(finding) | place | rule)
+    for name, listed in (("bronze.captures", rows), ("bronze.findings", found)):
+        table = all_tables()[name]
+        tuples = [tuple(row[column.name] for column in table.columns) for row in listed]
+        yield name, work.spark.createDataFrame(tuples, table.ddl)
+
+
+def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    facts: dict[str, list[str]] = {}
+    for manifest in landed:
+        if manifest.kind in MESSAGE_KINDS:
+            for window in manifest.windows:
+                facts.setdefault(window, []).append(manifest.capture_id)
+    return {window: sorted(listed) for window, listed in facts.items()}
+
+
+def messages(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """`bronze.messages`: landed broker messages; source and window stand in the object's path."""
+    wanted = {(span.source, window) for span in work.spans for window in span.windows}
+    objects = [
+        f"{work.lake.root}/{name}"
+        for manifest in work.landed
+        if manifest.kind in MESSAGE_KINDS
+        for window, listed in manifest.windows.items()
+        if (manifest.source, window) in wanted
+        for name in listed.objects
+    ]
+    path = F.col("_metadata.file_path")
+    yield (
+        "bronze.messages",
+        work.spark.read.format("avro")
+        .load(objects)
+        .withColumn("source", F.element_at(F.split(path, "/"), -3))
+        .withColumn("window_start", F.element_at(F.split(path, "/"), -2)),
+    )
+
+
+JOBS = (
+    Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
+    Job("bronze.messages", ("bronze.messages",), messages, version="1", landed=_messages_by_window),
+)

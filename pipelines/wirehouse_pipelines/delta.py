@@ -1,0 +1,84 @@
+"""Delta tables of a lake in Spark: created from their definition, read and replaced by source and window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import Table, all_tables
+
+
+class SourceWindows(Protocol):
+    """Consecutive windows of a source."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def first(self) -> str: ...
+
+    @property
+    def last(self) -> str: ...
+
+
+def in_spans(spans: Sequence[SourceWindows]) -> str:
+    """The SQL condition on the partition columns that `spans` stand for."""
+    return " OR ".join(
+        f"(source = '{span.source}' AND window_start >= '{span.first}' AND window_start <= '{span.last}')" for span in spans
+    )
+
+
+def exists(lake: Lake, name: str) -> bool:
+    """Whether the table was ever written."""
+    return (Path(lake.table_path(name)) / "_delta_log").exists()
+
+
+def _create_or_widen(spark: SparkSession, lake: Lake, table: Table) -> None:
+    """Create the table, or add the columns that its definition gained."""
+    place = f"delta.`{lake.table_path(table.name)}`"
+    if not exists(lake, table.name):
+        comment = table.comment.replace("'", "\\'")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {place} ({table.ddl}) USING DELTA "
+            f"PARTITIONED BY ({', '.join(table.partition_by)}) COMMENT '{comment}'"
+        )
+        return
+    present = {field.name for field in DeltaTable(lake.table_path(table.name)).schema().fields}
+    new = [column.ddl for column in table.columns if column.name not in present]
+    if new:
+        spark.sql(f"ALTER TABLE {place} ADD COLUMNS ({', '.join(new)})")
+
+
+def read(spark: SparkSession, lake: Lake, name: str, condition: str) -> DataFrame:
+    """Rows of `name` that meet `condition`; an empty frame of its schema if it was never written."""
+    if not exists(lake, name):
+        return spark.createDataFrame([], all_tables()[name].ddl)
+    return spark.read.format("delta").load(lake.table_path(name)).where(condition)
+
+
+def replace(spark: SparkSession, lake: Lake, name: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> None:
+    """Write `frame` in place of all rows of `spans`, in one commit."""
+    table = all_tables()[name]
+    _create_or_widen(spark, lake, table)
+    ordered = frame.select(*(column.name for column in table.columns))
+    if table.order:
+        ordered = ordered.sortWithinPartitions(*table.partition_by, *table.order)
+    writer = ordered.write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
+    writer.save(lake.table_path(name))
+
+
+def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:
+    """Rows by (source, window), from the table's log alone."""
+    if not exists(lake, name):
+        return {}
+    actions = DeltaTable(lake.table_path(name)).get_add_actions(flatten=True)
+    rows: dict[tuple[str, str], int] = {}
+    columns = (actions.column(key).to_pylist() for key in ("partition.source", "partition.window_start", "num_records"))
+    for source, window, count in zip(*columns, strict=True):
+        rows[source, window] = rows.get((source, window), 0) + count
+    return rows

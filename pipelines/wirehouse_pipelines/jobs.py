@@ -1,0 +1,267 @@
+"""Running jobs: which windows are stale, what they are computed from, and committing them.
+
+A job is a pure function (records of windows [first, last], state at the end of the window before) -> (rows of those
+windows, state at each window's end). The runner reads its input, replaces the rows of its windows as a whole, and
+writes the ledger last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines import bronze, delta, ledger
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landing import Manifest, manifests
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.work import Job, Span, Work
+
+Progress = Callable[[str], None]
+
+
+class PredecessorMissingError(WirehouseError):
+    """A window was asked for before the one that its state comes from."""
+
+    template = (
+        "{job}: window {window} of source {source} needs the state of {missing}, which was never materialised: "
+        "run `wirehouse backfill --from {missing} --to {window}`"
+    )
+
+
+class InputMissingError(WirehouseError):
+    """A window was asked for before the job that it reads from."""
+
+    template = "{job}: window {window} of source {source} needs {reads}, which is not up to date: run `wirehouse run`"
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What a run of a job did."""
+
+    job: str
+    #: Windows that were computed.
+    windows: tuple[str, ...]
+    #: Rows written by table.
+    rows: Mapping[str, int]
+
+
+@cache
+def all_jobs() -> dict[str, Job]:
+    """Every job by name, each after those it reads."""
+    listed = [*bronze.JOBS, *(job for protocol in PROTOCOLS.values() for job in protocol.jobs)]
+    return {job.name: job for job in listed}
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class _Plan:
+    """Staleness of one job: the inputs' digest of every window that has data, per source."""
+
+    job: Job
+    #: source -> window -> digest of the inputs without state.
+    inputs: dict[str, dict[str, str]]
+    entries: Mapping[tuple[str, str, str], ledger.Entry]
+
+    def before(self, source: str, window: str) -> str | None:
+        """The last window with data before `window`."""
+        return max((name for name in self.inputs[source] if name < window), default=None)
+
+    def entry(self, source: str, window: str) -> ledger.Entry | None:
+        return self.entries.get((self.job.outputs[0], source, window))
+
+    def digest(self, source: str, window: str) -> str:
+        """Of everything `window` is computed from."""
+        if not self.job.state_table:
+            return self.inputs[source][window]
+        before = self.before(source, window)
+        entry = self.entry(source, before) if before else None
+        return _digest([self.inputs[source][window], entry.state_digest if entry else None])
+
+    def stale(self, source: str, window: str) -> bool:
+        entry = self.entry(source, window)
+        return entry is None or entry.digest != self.digest(source, window)
+
+
+def _sources(lake: Lake, job: Job) -> list[Source]:
+    return [source for source in lake.sources if job.protocol in (None, source.protocol)]
+
+
+def _plan(lake: Lake, job: Job, landed: Sequence[Manifest], entries: Mapping[tuple[str, str, str], ledger.Entry]) -> _Plan:
+    inputs: dict[str, dict[str, str]] = {}
+    for source in _sources(lake, job):
+        if job.landed:
+            facts = job.landed([manifest for manifest in landed if manifest.source == source.name], lake)
+        else:
+            read = all_jobs()[job.reads[0]]
+            facts = {key[2]: [entry.digest] for key, entry in entries.items() if key[:2] == (read.outputs[0], source.name)}
+        options = PROTOCOLS[source.protocol].parse_options(source.options) if job.protocol else None
+        inputs[source.name] = {
+            window: _digest([job.version, repr(options), fact]) for window, fact in facts.items()
+        }
+    return _Plan(job, inputs, entries)
+
+
+def data_windows(lake: Lake) -> list[str]:
+    """Windows for which landing has records, in order."""
+    return sorted({window for manifest in manifests(lake) for window in manifest.windows})
+
+
+def stale(lake: Lake) -> dict[str, set[str]]:
+    """Windows that `run` would compute, by job, for the jobs that have any. Needs no JVM.
+
+    A window is stale if its captures, the source's options, the version of the job or the state carried into it
+    changed, or if a job it reads from is stale there.
+    """
+    landed, entries = manifests(lake), ledger.read(lake)
+    found: dict[str, set[tuple[str, str]]] = {}
+    for job in all_jobs().values():
+        plan = _plan(lake, job, landed, entries)
+        own = {(source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)}
+        upstream = found.get(job.reads[0], set()) if job.reads else set()
+        names = {source.name for source in _sources(lake, job)}
+        found[job.name] = own | {pair for pair in upstream if pair[0] in names}
+    return {name: {window for _, window in pairs} for name, pairs in found.items() if pairs}
+
+
+def run_job(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    first: str,
+    last: str,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> JobReport:
+    """Bring windows `first` to `last` of job `name` up to date; with `force` compute all that have data.
+
+    After a window whose end state changed the next ones are stale: they follow, twice as many each time, until an
+    end state comes out unchanged or `last` is done.
+    """
+    job = all_jobs()[name]
+    landed = manifests(lake)
+    done: set[str] = set()
+    rows: dict[str, int] = dict.fromkeys(job.outputs, 0)
+    length: int | None = None
+    while True:
+        plan = _plan(lake, job, landed, ledger.read(lake))
+        spans = [
+            span
+            for source in plan.inputs
+            for span in _spans(plan, source, first, last, force=force and length is None, length=length)
+        ]
+        if not spans:
+            return JobReport(name, tuple(sorted(done)), rows)
+        for span in spans:
+            _check_ready(lake, plan, span)
+        if progress:
+            progress(f"{name}: {_describe(spans)}")
+        for table, count in _compute(spark, lake, plan, spans, landed).items():
+            rows[table] += count
+        done.update(window for span in spans for window in span.windows)
+        length = 1 if length is None else 2 * length
+
+
+def _describe(spans: Iterable[Span]) -> str:
+    windows = sorted({window for span in spans for window in span.windows})
+    return windows[0] if len(windows) == 1 else f"{windows[0]} to {windows[-1]} ({len(windows)} windows)"
+
+
+def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, length: int | None) -> list[Span]:
+    """Runs of consecutive windows to compute; of a job with state the first run only, of at most `length`."""
+    windows = sorted(window for window in plan.inputs[source] if first <= window <= last)
+    wanted = [force or plan.stale(source, window) for window in windows]
+    if plan.job.state_table and length and any(wanted):
+        start = wanted.index(True)
+        wanted = [start <= index < start + length for index in range(len(windows))]
+    spans: list[Span] = []
+    for index, window in enumerate(windows):
+        if not wanted[index]:
+            continue
+        if spans and index and wanted[index - 1]:
+            spans[-1] = spans[-1].extended(window)
+        else:
+            spans.append(Span(source, (window,)))
+    return spans[:1] if plan.job.state_table else spans
+
+
+def _check_ready(lake: Lake, plan: _Plan, span: Span) -> None:
+    before = plan.before(span.source, span.first)
+    if plan.job.state_table and before and plan.entry(span.source, before) is None:
+        raise PredecessorMissingError(job=plan.job.name, window=span.first, source=span.source, missing=before)
+
+
+def _compute(
+    spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest]
+) -> dict[str, int]:
+    """Compute and write the rows of `spans`, then commit them to the ledger; rows written by table."""
+    job = plan.job
+    before = {}
+    for span in spans:
+        window = plan.before(span.source, span.first)
+        entry = plan.entry(span.source, window) if window and job.state_table else None
+        if entry:
+            before[span.source] = entry
+    work = Work(spark, lake, tuple(spans), before, tuple(landed))
+    try:
+        for table, frame in job.build(work):
+            delta.replace(spark, lake, table, frame, spans)
+    finally:
+        work.release()
+    entries = _entries(plan, spans, _state_rows(work, job), {table: delta.rows_by_window(lake, table) for table in job.outputs})
+    ledger.commit(lake, entries)
+    rows = dict.fromkeys(job.outputs, 0)
+    for entry in entries:
+        rows[entry.table_name] += entry.rows
+    return rows
+
+
+def _state_rows(work: Work, job: Job) -> dict[tuple[str, str], tuple[str, str]]:
+    """By (source, window): a digest of the state rows written there, and the oldest window still alive at its end."""
+    if not job.state_table:
+        return {}
+    frame = work.read(job.state_table)
+    hashed = F.xxhash64(*frame.columns).cast("decimal(20,0)")
+    found = frame.groupBy("source", "window_start").agg(F.sum(hashed).alias("digest"), F.max("carried_from").alias("carried_from"))
+    return {(row.source, row.window_start): (str(row.digest), row.carried_from) for row in found.collect()}
+
+
+def _entries(
+    plan: _Plan,
+    spans: Sequence[Span],
+    state_rows: Mapping[tuple[str, str], tuple[str, str]],
+    rows: Mapping[str, Mapping[tuple[str, str], int]],
+) -> list[ledger.Entry]:
+    """Ledger entries of all windows of `spans`, each digest with the state that was carried into its window."""
+    now = time.time_ns()
+    entries: list[ledger.Entry] = []
+    for span in spans:
+        known = {window: plan.entry(span.source, window) for window in plan.inputs[span.source]}
+        before = plan.before(span.source, span.first)
+        carried = known[before] if before else None
+        written = {window: entry.state_rows_digest for window, entry in known.items() if entry}
+        for window in span.windows:
+            digest, state, own, alive = plan.inputs[span.source][window], None, None, None
+            if plan.job.state_table:
+                digest = _digest([digest, carried.state_digest if carried else None])
+                own, alive = state_rows[span.source, window]
+                written[window] = own
+                state = _digest([written[name] for name in sorted(written) if alive <= name <= window])
+            for table in plan.job.outputs:
+                count = rows[table].get((span.source, window), 0)
+                carried = ledger.Entry(
+                    table, span.source, window, digest, state, own, alive, count, plan.job.version, now
+                )
+                entries.append(carried)
+    return entries

@@ -1,0 +1,82 @@
+"""The ledger: which windows of which table were computed from what.
+
+One row a (table, source, window), written last: it is the commit. A window is stale when the digest of what it is
+computed from differs from the one in its row. A Delta table read and written without a JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from wirehouse_pipelines.lake import Lake
+
+SCHEMA = pa.schema(
+    [
+        ("table_name", pa.string()),
+        ("source", pa.string()),
+        ("window_start", pa.string()),
+        ("digest", pa.string()),
+        ("state_digest", pa.string()),
+        ("state_rows_digest", pa.string()),
+        ("carried_from", pa.string()),
+        ("rows", pa.int64()),
+        ("decoder_version", pa.string()),
+        ("committed_at_ns", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A committed window of a table."""
+
+    table_name: str
+    source: str
+    window_start: str
+    #: Of everything the window was computed from.
+    digest: str
+    #: Of the state carried out of the window; None for a table without state.
+    state_digest: str | None
+    #: Of the state rows written in this window alone.
+    state_rows_digest: str | None
+    #: Oldest window whose state rows are still alive at this window's end.
+    carried_from: str | None
+    rows: int
+    decoder_version: str
+    committed_at_ns: int
+
+
+def _path(lake: Lake) -> str:
+    return f"{lake.root}/ledger"
+
+
+def read(lake: Lake) -> dict[tuple[str, str, str], Entry]:
+    """All entries by (table, source, window)."""
+    path = _path(lake)
+    if not (Path(path) / "_delta_log").exists():
+        return {}
+    names = [field.name for field in fields(Entry)]
+    rows = DeltaTable(path).to_pyarrow_table(columns=names).to_pylist()
+    return {(row["table_name"], row["source"], row["window_start"]): Entry(**row) for row in rows}
+
+
+def commit(lake: Lake, entries: Iterable[Entry]) -> None:
+    """Write `entries` in one commit, in place of those with the same table, source and window."""
+    listed = list(entries)
+    if not listed:
+        return
+    table = pa.Table.from_pylist([asdict(entry) for entry in listed], schema=SCHEMA)
+    if not (Path(_path(lake)) / "_delta_log").exists():
+        write_deltalake(_path(lake), table, mode="error", partition_by=["table_name"])
+        return
+    tables = {entry.table_name for entry in listed}
+    taken = {(entry.table_name, entry.source, entry.window_start) for entry in listed}
+    kept = [asdict(entry) for key, entry in read(lake).items() if key[0] in tables and key not in taken]
+    merged = pa.concat_tables([pa.Table.from_pylist(kept, schema=SCHEMA), table]) if kept else table
+    names = ", ".join(f"'{name}'" for name in sorted(tables))
+    write_deltalake(_path(lake), merged, mode="overwrite", predicate=f"table_name IN ({names})")

@@ -1,0 +1,42 @@
+"""The protocols Wirehouse knows: the one list that the layers above the codecs go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from wirehouse_codecs.cardinal.options import CardinalOptions
+from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
+from wirehouse_codecs.rules import Rule
+
+if TYPE_CHECKING:
+    from wirehouse_pipelines.work import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A protocol as the layers above the codecs see it."""
+
+    name: str
+    title: str
+    #: Kinds of source that carry it.
+    kinds: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    #: Reads `[source.options]`; raises OptionError. The result's repr is part of every digest.
+    parse_options: Callable[[Mapping[str, Any]], Any]
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """Its jobs, each after those it reads. Imported on use: they need pyspark."""
+        jobs: tuple[Job, ...] = import_module(f"wirehouse_pipelines.{self.name}").JOBS
+        return jobs
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("cardinal", "Cardinal Streams", ("messages", "kafka"), CARDINAL_RULES, CardinalOptions.from_mapping),
+    )
+}

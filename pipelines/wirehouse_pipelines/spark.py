@@ -1,0 +1,70 @@
+"""The Spark session: embedded by default, jars from a folder that set-up filled, nothing fetched at run time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from wirehouse_codecs.errors import WirehouseError
+
+#: Where set-up puts the jars: beside the four source roots.
+DEFAULT_JARS = Path(__file__).parents[2] / ".jars" / "jars"
+
+#: Bytes from the wire never size an allocation in the JVM's Avro reader.
+AVRO_LIMITS = (
+    "-Dorg.apache.avro.limits.bytes.maxLength=67108864 "
+    "-Dorg.apache.avro.limits.string.maxLength=1048576 "
+    "-Dorg.apache.avro.limits.collectionItems.maxLength=1000000"
+)
+
+SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    # One size for all: small frames are coalesced, large ones split by the adaptive planner.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": AVRO_LIMITS,
+    "spark.executor.extraJavaOptions": AVRO_LIMITS,
+}
+
+
+class JarsMissingError(WirehouseError):
+    """The jars of Spark's Delta and Avro readers are not where they should be."""
+
+    template = "no Spark jars in {folder}: run `make setup`"
+
+
+def session(name: str = "wirehouse") -> SparkSession:
+    """The session of this process, started on first use.
+
+    WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER another master than all local cores,
+    WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g).
+    """
+    folder = Path(os.environ.get("WIREHOUSE_JARS", DEFAULT_JARS))
+    if not any(folder.glob("*.jar")):
+        raise JarsMissingError(folder=folder)
+    # Workers are the PATH's python3 otherwise, which knows none of our packages.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.Builder().appName(name).master(os.environ.get("WIREHOUSE_SPARK_MASTER", "local[*]"))
+    settings = SETTINGS | {
+        "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
+        "spark.driver.extraClassPath": f"{folder}/*",
+        "spark.executor.extraClassPath": f"{folder}/*",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
