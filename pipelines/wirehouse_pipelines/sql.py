@@ -138,13 +138,18 @@ def query(lake: Lake, statement: str) -> Iterator[pa.RecordBatchReader]:
             _register(engine, lake, all_tables()[name], scratch, known)
         with _in_words():
             reader = pa.RecordBatchReader.from_stream(engine.execute(statement))
-            yield reader
+        yield pa.RecordBatchReader.from_batches(reader.schema, _batches(reader))
 
 
 def rows(lake: Lake, statement: str) -> pa.Table:
     """All rows of `statement`, for results that are small."""
     with query(lake, statement) as reader:
         return reader.read_all()
+
+
+def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    with _in_words():
+        yield from reader
 
 
 def _register(engine: QueryBuilder, lake: Lake, table: Table, scratch: str, known: set[str]) -> None:

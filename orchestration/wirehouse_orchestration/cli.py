@@ -1,0 +1,306 @@
+"""The `wirehouse` command: land captures, keep the tables up to date, query them, look inside.
+
+Exit codes: 0 done (also when what was captured broke rules), 1 a job or a check of our own tables failed,
+2 wrong configuration or usage. What takes long to import (Spark, Dagster) is imported by the commands that need it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration import config, render
+from wirehouse_orchestration.progress import Steps
+from wirehouse_orchestration.simulate import Simulators
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.windows import WindowNameError
+
+if TYPE_CHECKING:
+    from wirehouse_pipelines.landing import Manifest
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+protocol_option = click.option("--protocol", type=click.Choice(list(PROTOCOLS)), help="Only this protocol.")
+
+
+class Context:
+    """What all commands share: the configuration's place. The lake is read when a command asks for it."""
+
+    def __init__(self, file: str | None) -> None:
+        self.file = file
+
+    def lake(self) -> Lake:
+        """The configured lake; ConfigError if it can't be used."""
+        return config.load(self.file)
+
+
+pass_context = click.make_pass_decorator(Context)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="wirehouse", message="%(prog)s %(version)s")
+@click.option("--config", "file", metavar="FILE", help=f"Configuration [{config.VARIABLE}, else ./{config.DEFAULT}].")
+@click.option("--verbose", is_flag=True, help="Show where an error comes from.")
+@click.pass_context
+def cli(ctx: click.Context, file: str | None, verbose: bool) -> None:
+    """A lakehouse for wire protocols.
+
+    What was said, was it legal, what is the resulting state, and which bytes prove it.
+    """
+    ctx.obj = Context(file)
+    # For what runs below us in this process, and for a Dagster that we start.
+    if file:
+        os.environ[config.VARIABLE] = str(Path(file).absolute())
+    ctx.find_root().meta["verbose"] = verbose
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=click.Path(exists=True))
+@click.option("--source", "name", metavar="NAME", help="Only this source; PATHS are landed into it.")
+@pass_context
+def land(context: Context, paths: Sequence[str], name: str | None) -> None:
+    """Land new captures of all sources, or these PATHS into one."""
+    from wirehouse_pipelines import landing, window_size
+
+    lake = context.lake()
+    sources = [source for source in lake.sources if name in (None, source.name)]
+    if name and not sources:
+        known = ", ".join(source.name for source in lake.sources)
+        raise click.BadParameter(f"there is no source {name!r}, only {known}", param_hint="--source")
+    if paths and len(sources) != 1:
+        raise click.UsageError("say with --source which source the files are landed into")
+    if not sources:
+        raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
+    window_size.record(lake)
+    landed: list[Manifest] = []
+    with Steps("landing", len(sources)) as steps:
+        for source in sources:
+            steps.begin(source.name)
+            files = [os.path.abspath(path) for path in paths] or None
+            landed += landing.land(lake, source, files, progress=steps.say)
+    _report_landed(landed)
+
+
+def _report_landed(landed: Sequence[Manifest]) -> None:
+    from wirehouse_orchestration.show import counted
+
+    windows = {window for manifest in landed for window in manifest.windows}
+    records = sum(manifest.records for manifest in landed)
+    what = counted(len(landed), "new capture"), counted(records, "record"), counted(len(windows), "window")
+    click.echo("{}, {} in {}".format(*what))
+    for manifest in landed:
+        if manifest.reason:
+            place = render.terminal(f"{manifest.source}: {manifest.path}")
+            click.echo(f"  {manifest.status}: {place}: {render.terminal(manifest.reason)}")
+
+
+@cli.command()
+@pass_context
+def run(context: Context) -> None:
+    """Bring every table up to date with what has landed."""
+    from wirehouse_pipelines import jobs
+
+    lake = context.lake()
+    stale = jobs.stale(lake)
+    if not stale:
+        click.echo(
+            "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
+        )
+        return
+    windows = sorted(set().union(*stale.values()))
+    _materialize(lake, list(stale), windows[0], windows[-1], force=False)
+
+
+@cli.command()
+@click.option(
+    "--from", "first", required=True, metavar="WINDOW", help="First window, e.g. 2026-11-14 or 2026-11-14T22."
+)
+@click.option("--to", "last", required=True, metavar="WINDOW", help="Last window, included.")
+@protocol_option
+@click.option("--table", metavar="NAME", help="Only the job that writes this table.")
+@pass_context
+def backfill(context: Context, first: str, last: str, protocol: str | None, table: str | None) -> None:
+    """Compute a range of windows again, in one go."""
+    from wirehouse_pipelines import jobs
+
+    lake = context.lake()
+    if lake.windows.parse(first) > lake.windows.parse(last):
+        raise click.UsageError(f"--from {first} is after --to {last}")
+    chosen = [
+        job.name
+        for job in jobs.all_jobs().values()
+        if protocol in (None, job.protocol) and (table is None or table in _written_as(job.outputs))
+    ]
+    if not chosen:
+        raise click.UsageError(f"no job writes {table or protocol}: `wirehouse tables` lists the tables")
+    if not any(first <= window <= last for window in jobs.data_windows(lake)):
+        click.echo(f"nothing has landed in {first} to {last}")
+        return
+    _materialize(lake, chosen, first, last, force=True)
+
+
+def _written_as(outputs: Sequence[str]) -> set[str]:
+    """Names under which people know the tables a job writes: its tables and the views of their newest rows."""
+    from wirehouse_pipelines.tables import all_tables
+
+    entities = {all_tables()[name].entity for name in outputs}
+    return {*outputs, *(entity for entity in entities if entity)}
+
+
+def _materialize(lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool) -> None:
+    """Run `jobs` through Dagster, and end with what the lake says now; exits 1 if a job or a check failed."""
+    from wirehouse_pipelines import window_size
+
+    window_size.record(lake)
+    with Steps("tables", len(jobs)) as steps:
+        steps.say("starting Dagster")
+        from wirehouse_orchestration.definitions import materialize
+
+        done = materialize(lake, jobs, first, last, force=force, progress=steps.say)
+    if not done:
+        raise WirehouseError(
+            reason="a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"
+        )
+    span = first if first == last else f"{first} to {last}"
+    click.echo(f"{', '.join(jobs)}: {span} done")
+    _report_rules(lake)
+
+
+def _report_rules(lake: Lake) -> None:
+    """What the captures broke: counted and named, never a failure."""
+    from wirehouse_pipelines import sql
+
+    count = "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations GROUP BY severity"
+    found = {row["severity"]: row for row in sql.rows(lake, count).to_pylist()}
+    for severity, row in sorted(found.items(), reverse=True):
+        click.echo(f"  {row['n']:,} findings of severity {severity}, of {row['rules']} rules (gold.violations)")
+
+
+@cli.command()
+@click.argument("statement", required=False)
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@pass_context
+def sql(context: Context, statement: str | None, form: str) -> None:
+    """Query the tables by name (`wirehouse tables`) with one SELECT, WITH or EXPLAIN.
+
+    Without STATEMENT it is read from standard input. json is one object a line; binary is hex.
+    """
+    from wirehouse_orchestration import show
+    from wirehouse_pipelines.sql import query
+
+    lake = context.lake()
+    with query(lake, statement or sys.stdin.read()) as reader:
+        show.FORMATS[form](reader)
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--all", "internal", is_flag=True, help="Also carried state and histories.")
+def tables(name: str | None, internal: bool) -> None:
+    """List the tables and views, or the columns of one."""
+    from wirehouse_orchestration import show
+    from wirehouse_pipelines.tables import all_tables
+
+    if name is None:
+        show.tables(table for table in all_tables().values() if internal or not (table.internal or table.entity))
+    elif name in all_tables():
+        show.columns(all_tables()[name])
+    else:
+        raise click.UsageError(f"there is no table {name}: `wirehouse tables --all` lists them")
+
+
+@cli.command()
+@protocol_option
+def rules(protocol: str | None) -> None:
+    """List the rules that captured data is held against."""
+    from wirehouse_codecs import capture_rules
+    from wirehouse_orchestration import show
+
+    listed = [rule for each in PROTOCOLS.values() if protocol in (None, each.name) for rule in each.rules]
+    show.rules([*listed, *(capture_rules.RULES if protocol is None else ())])
+
+
+@cli.command(cls=Simulators)
+def simulate() -> None:
+    """Write a simulated stream, legal or with a named fault."""
+
+
+@cli.command()
+@pass_context
+def doctor(context: Context) -> None:
+    """Say what is missing on this machine and how to mend it."""
+    from wirehouse_orchestration.doctor import examine
+
+    if not examine(context.file):
+        raise SystemExit(FAILED)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    try:
+        sys.exit(_outcome(arguments))
+    finally:
+        _flush()
+
+
+def _outcome(arguments: Sequence[str] | None) -> int:
+    verbose = "--verbose" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = cli.main(arguments, prog_name="wirehouse", standalone_mode=False)
+        return code if isinstance(code, int) else DONE
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:
+        _say(error.format_message())
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return DONE
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        _say(_one_line(error, verbose))
+        return USAGE if _is_usage(error) else FAILED
+
+
+def _is_usage(error: Exception) -> bool:
+    """What the caller asked for can't be, and nothing was begun."""
+    from wirehouse_pipelines.landing import KindError, MissingPathError, RefusedPathError
+    from wirehouse_pipelines.sql import QueryError, StatementRefusedError, UnknownTableError
+    from wirehouse_pipelines.window_size import WindowSizeError
+
+    asked = (config.ConfigError, WindowNameError, WindowSizeError, KindError, MissingPathError, RefusedPathError)
+    return isinstance(error, (*asked, StatementRefusedError, UnknownTableError, QueryError))
+
+
+def _one_line(error: Exception, verbose: bool) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, WirehouseError):
+        return text
+    more = "" if verbose else " (`wirehouse --verbose ...` shows where)"
+    return f"{type(error).__name__}: {text[:500]}{more}"
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("wirehouse: ", "bold red"), render.terminal(text)))
+
+
+def _flush() -> None:
+    """A reader that went away (`| head`) is no trouble: nothing more is written, also not by Python at its end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

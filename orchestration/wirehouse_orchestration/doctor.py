@@ -1,0 +1,118 @@
+"""`wirehouse doctor`: what this machine lacks to run Wirehouse, and how to mend it. Changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration import config
+from wirehouse_orchestration.render import terminal
+from wirehouse_pipelines import jars, java
+from wirehouse_pipelines.lake import Lake
+
+OLDEST_PYTHON = (3, 11)
+#: Spark sorts and shuffles on disk, and Delta keeps replaced files until they are vacuumed.
+LEAST_FREE_BYTES = 2 << 30
+UI_PORT = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at, how it is, and what to do if that isn't well."""
+
+    what: str
+    state: str
+    mend: str | None = None
+    #: Things work without it.
+    optional: bool = False
+
+
+def examine(file: str | None) -> bool:
+    """Print how everything is; whether nothing that is needed is missing."""
+    console = Console(soft_wrap=True)
+    well = True
+    for finding in findings(file):
+        missing = finding.mend is not None and not finding.optional
+        well &= not missing
+        mark = ("✗ ", "bold red") if missing else ("! ", "yellow") if finding.mend else ("✓ ", "green")
+        console.print(Text.assemble(mark, (f"{finding.what}: ", "bold"), terminal(finding.state)))
+        if finding.mend:
+            console.print(Text(f"    {terminal(finding.mend)}"))
+    return well
+
+
+def findings(file: str | None) -> Iterator[Finding]:
+    """All findings; those about the lake only if the configuration can be read."""
+    yield from (look() for look in (_python, _java, _jars, _port))
+    try:
+        lake = config.load(file)
+    except WirehouseError as error:
+        yield Finding("configuration", str(error), "mend that line; README shows a whole configuration")
+        return
+    sources = ", ".join(source.name for source in lake.sources)
+    yield Finding("configuration", f"{config.place(file)}, sources: {sources or 'none'}")
+    looks: tuple[Callable[[Lake], Finding], ...] = (_writable, _space)
+    yield from (look(lake) for look in looks)
+
+
+def _python() -> Finding:
+    state = f"{sys.version.split()[0]} ({sys.executable})"
+    old = sys.version_info < OLDEST_PYTHON
+    return Finding(
+        "Python", state, "make the virtual environment with Python 3.11 or newer: `make setup`" if old else None
+    )
+
+
+def _java() -> Finding:
+    found = java.find()
+    return Finding("Java", f"{found.major} ({found.executable})" if found else "none", java.trouble())
+
+
+def _jars() -> Finding:
+    folder = jars.folder()
+    count = len(list(folder.glob("*.jar")))
+    if jars.up_to_date(folder):
+        return Finding("Spark jars", f"{count} in {folder}")
+    state = f"{count} in {folder}, not those of this release" if count else f"none in {folder}"
+    return Finding("Spark jars", state, "run `make setup`")
+
+
+def _port() -> Finding:
+    with socket.socket() as probe:
+        taken = probe.connect_ex(("127.0.0.1", UI_PORT)) == 0
+    mend = "`wirehouse ui` is running already, or another program has it"
+    state = "taken" if taken else "free"
+    return Finding(f"port {UI_PORT}", state, mend if taken else None, optional=True)
+
+
+def _existing(root: str) -> Path:
+    """The folder `root`, or the nearest above it that exists."""
+    return next(folder for folder in (Path(root), *Path(root).parents) if folder.exists())
+
+
+def _writable(lake: Lake) -> Finding:
+    folder = _existing(lake.root)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding("lake", f"{lake.root}, {lake.windows.size} windows")
+    except OSError as error:
+        return Finding(
+            "lake", f"{folder} can't be written: {error.strerror}", "choose another [lakehouse] root, or its owner"
+        )
+
+
+def _space(lake: Lake) -> Finding:
+    free = shutil.disk_usage(_existing(lake.root)).free
+    mend = (
+        f"free some: Spark needs {LEAST_FREE_BYTES >> 30} GiB and more to shuffle" if free < LEAST_FREE_BYTES else None
+    )
+    return Finding("disk", f"{free >> 30} GiB free at {lake.root}", mend)

@@ -1,0 +1,145 @@
+"""What the command line prints: results of queries, the tables, the rules."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_orchestration import render
+from wirehouse_pipelines.tables import Table
+
+#: Rows that a table on the terminal shows at most; csv and json have no limit.
+MOST_ROWS = 1000
+#: Digits of binary in a table that would be wider than the terminal.
+SHORT_HEX = 12
+#: Columns narrower than this, on average, are hard to read.
+LEAST_COLUMN = 14
+#: Width where the output is no terminal.
+FILE_COLUMNS = 200
+SEVERITY_STYLE = {Severity.VIOLATION: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+Row = Sequence[Any]
+
+
+def console() -> Console:
+    """Standard output; as wide as the terminal (or COLUMNS), and wide where there is none."""
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=FILE_COLUMNS)
+
+
+def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:
+    """The rows of `reader`, as they come."""
+    for batch in reader:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def as_json(reader: pa.RecordBatchReader) -> None:
+    """One JSON object a line."""
+    names = reader.schema.names
+    for row in rows_of(reader):
+        sys.stdout.write(render.json_line(dict(zip(names, row, strict=True))) + "\n")
+
+
+def as_csv(reader: pa.RecordBatchReader) -> None:
+    """CSV with a line of names (RFC 4180, but lines end as Unix does)."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([render.csv_cell(name) for name in reader.schema.names])
+    writer.writerows([render.csv_cell(value) for value in row] for row in rows_of(reader))
+
+
+def as_table(reader: pa.RecordBatchReader) -> None:
+    """A table for people. If it's too wide, long binary is cut short; if there are many columns, a line each."""
+    out = console()
+    rows = rows_of(reader)
+    shown = list(islice(rows, MOST_ROWS))
+    names = [render.terminal(name) for name in reader.schema.names]
+    right = [render.aligned_right(row[index] for row in shown) for index in range(len(names))]
+    table = grid(names, ([render.cell(value) for value in row] for row in shown), right)
+    if _wide(table, out):
+        table = grid(names, ([render.cell(value, SHORT_HEX) for value in row] for row in shown), right)
+    if _wide(table, out) and len(names) * LEAST_COLUMN > out.width:
+        _upright(names, shown, out)
+    else:
+        out.print(table)
+    if next(rows, None) is not None:
+        note(f"only the first {MOST_ROWS:,} rows are shown: add a LIMIT, or see all with --format csv or json")
+
+
+def _upright(names: Sequence[str], rows: Sequence[Row], out: Console) -> None:
+    """Every row as a table of names and values, with binary in full."""
+    for number, row in enumerate(rows, 1):
+        cells = ((Text(name, "dim"), render.cell(value)) for name, value in zip(names, row, strict=True))
+        out.print(grid((f"row {number}", ""), cells, fixed=1))
+
+
+FORMATS: Mapping[str, Callable[[pa.RecordBatchReader], None]] = {"table": as_table, "csv": as_csv, "json": as_json}
+
+
+def _wide(table: Grid, out: Console) -> bool:
+    return Measurement.get(out, out.options.update(max_width=10_000), table).maximum > out.width
+
+
+def grid(
+    names: Iterable[str], rows: Iterable[Sequence[str | Text]], right: Sequence[bool] = (), fixed: int = 0
+) -> Grid:
+    """A plain table of texts, shown as they are: nothing in them is markup. The first `fixed` columns aren't folded."""
+    table = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, name in enumerate(names):
+        justify: Literal["left", "right"] = "right" if index < len(right) and right[index] else "left"
+        table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=index < fixed)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return table
+
+
+def note(text: str) -> None:
+    """A line beside the output: on standard error."""
+    Console(stderr=True).print(Text(text, "dim"))
+
+
+def kind_of(table: Table) -> str:
+    """table, history (of an entity), state or view."""
+    if table.view:
+        return "view"
+    return "state" if table.internal else "history" if table.entity else "table"
+
+
+def tables(listed: Iterable[Table]) -> None:
+    """Names and what the tables hold."""
+    rows = ((Text(table.name, "bold"), kind_of(table), table.comment) for table in listed)
+    console().print(grid(("name", "kind", "holds"), rows, fixed=2))
+
+
+def columns(table: Table) -> None:
+    """One table: its columns with types and what they hold."""
+    out = console()
+    out.print(Text.assemble((table.name, "bold"), f" ({kind_of(table)})\n{table.comment}"))
+    if table.key:
+        out.print(Text(f"One row for each {', '.join(table.key)}."))
+    rows = ((Text(column.name, "bold"), column.type, column.comment) for column in table.columns)
+    out.print(grid(("column", "type", "holds"), rows, fixed=1))
+
+
+def rules(listed: Iterable[Rule]) -> None:
+    """Rules with their severity, what breaks them and where the specification says so."""
+    out = console()
+    for rule in listed:
+        out.print(Text.assemble((rule.id, "bold"), "  ", (rule.severity, SEVERITY_STYLE[rule.severity])))
+        out.print(Padding(Text.assemble(rule.sentence, (f" [{rule.place}]", "dim")), (0, 0, 0, 4), expand=False))
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 window`, `2,000 windows`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,81 @@
+"""`wirehouse simulate PROTOCOL`: every protocol's simulator as a command, its configuration as options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import Field, fields
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wirehouse_codecs.errors import OptionError
+from wirehouse_pipelines.protocols import PROTOCOLS
+
+#: Field types of a SimulatorConfig (as annotations are written) that an option can give.
+TYPES: dict[str, click.ParamType[Any]] = {
+    "int": click.INT,
+    "float": click.FLOAT,
+    "str | None": click.STRING,
+    "str": click.STRING,
+}
+
+
+class Simulators(click.Group):
+    """One command a protocol, made when it is asked for: simulators take a moment to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Protocols."""
+        return list(PROTOCOLS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of protocol `cmd_name`, or None."""
+        return _command(cmd_name) if cmd_name in PROTOCOLS else None
+
+
+def _command(protocol: str) -> click.Command:
+    simulator = import_module(f"wirehouse_codecs.{protocol}.simulator")
+    options: list[click.Parameter] = [_option(each, simulator.FAULTS) for each in fields(simulator.SimulatorConfig)]
+    return click.Command(
+        protocol,
+        callback=_callback(simulator),
+        params=[
+            click.Option(
+                ["--out"],
+                required=True,
+                type=click.Path(dir_okay=False, path_type=Path),
+                help="File to write: .jsonl or .avro, either also with .gz.",
+            ),
+            click.Option(["--messages"], type=click.IntRange(min=0), help="Stop after so many messages."),
+            *options,
+        ],
+        help=f"Write a simulated {PROTOCOLS[protocol].title} stream. The same options give the same file.",
+        short_help=f"A {PROTOCOLS[protocol].title} stream.",
+    )
+
+
+def _option(field: Field[Any], faults: Iterable[str]) -> click.Option:
+    name = field.name.replace("_", "-")
+    if str(field.type) == "bool":
+        return click.Option([f"--{name}/--no-{name}"], default=field.default, show_default=True)
+    kind = click.Choice(list(faults)) if field.name == "fault" else TYPES[str(field.type)]
+    return click.Option([f"--{name}"], type=kind, default=field.default, show_default=field.default is not None)
+
+
+def _callback(simulator: Any) -> Callable[..., None]:
+    def write(out: Path, messages: int | None, **options: Any) -> None:
+        try:
+            config = simulator.SimulatorConfig(**options)
+        except OptionError as error:
+            raise click.BadParameter(str(error.fields["reason"]), param_hint=f"--{error.fields['key']}") from None
+        writers = {".jsonl": simulator.write_jsonl, ".avro": simulator.write_avro}
+        writer = writers.get(Path(out.stem).suffix if out.suffix == ".gz" else out.suffix)
+        if writer is None:
+            raise click.BadParameter(f"must end in {' or '.join(writers)}, or in these and .gz", param_hint="--out")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        written = writer(islice(simulator.simulate(config), messages), out)
+        click.echo(f"{written:,} messages, {out.stat().st_size:,} bytes in {out}", err=True)
+
+    return write
