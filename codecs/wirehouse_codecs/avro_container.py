@@ -88,7 +88,10 @@ class Cursor:
 
 
 class Container:
-    """The records of a container. `damage` says why they end early; `remains` are the bytes of the block not decoded."""
+    """The records of a container.
+
+    `damage` says why they end early, `remains` are the bytes of the last block that were not decoded.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         """Raises Damage if the header can't be read or its schema isn't one to decode foreign bytes with."""
@@ -173,7 +176,7 @@ class Container:
             at = stream.tell()
             try:
                 record = fastavro.schemaless_reader(stream, self._parsed, None)
-            except Exception as error:  # noqa: BLE001 - fastavro raises whatever its C code trips over
+            except Exception as error:  # fastavro raises whatever its C code trips over
                 self.remains = data[at:]
                 return records, f"record {number} can't be decoded: {type(error).__name__} {error}".strip()
             records.append((record, data[at : stream.tell()]))
@@ -304,5 +307,5 @@ def _least_named(kind: str, schema: Mapping[str, Any], named: dict[str, int | No
 def _parse(schema: dict[str, Any]) -> Any:
     try:
         return fastavro.parse_schema(schema)
-    except Exception as error:  # noqa: BLE001 - fastavro raises several unrelated types for a schema it refuses
+    except Exception as error:  # fastavro raises several unrelated types
         raise Damage(f"its schema can't be read: {type(error).__name__} {error}") from None

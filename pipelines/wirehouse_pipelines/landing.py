@@ -12,32 +12,31 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import json
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
-import fastavro
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from fastavro.write import Writer
 
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.rules import Rule
+from wirehouse_pipelines import landed_messages, window_size
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
 
 #: A landed object takes at most this.
 MAX_OBJECT_BYTES: Final = 128 << 20
-#: Records are compressed in blocks of this size.
-AVRO_BLOCK_BYTES: Final = 1 << 20
 #: Of a rejected file this many bytes are kept.
 REJECTED_BYTES: Final = 16 << 20
 #: Findings of one rule that a manifest lists; the last listed says how many more there are.
@@ -50,38 +49,6 @@ _BEGUN = "landing/begun"
 _UNFINISHED = (".part", ".tmp")
 
 LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
-
-MESSAGE_AVRO: Final = {
-    "type": "record",
-    "name": "landed_message",
-    "namespace": "wirehouse",
-    "fields": [
-        {"name": "record_number", "type": "long"},
-        {"name": "topic", "type": ["null", "string"]},
-        {"name": "partition", "type": ["null", "int"]},
-        {"name": "offset", "type": ["null", "long"]},
-        {"name": "ts_ns", "type": ["null", "long"]},
-        {"name": "ts_type", "type": ["null", "string"]},
-        {"name": "arrived_at_ns", "type": "long"},
-        {"name": "capture_arrived_at_ns", "type": "long"},
-        {"name": "capture_id", "type": "bytes"},
-        {"name": "key", "type": ["null", "bytes"]},
-        {"name": "value", "type": ["null", "bytes"]},
-        {
-            "name": "headers",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "header",
-                    "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}],
-                },
-            },
-        },
-        {"name": "damaged", "type": ["null", "bytes"]},
-        {"name": "damage", "type": ["null", "string"]},
-    ],
-}
 
 
 class MissingPathError(WirehouseError):
@@ -217,6 +184,7 @@ def land(
     files = [
         file for path in (paths or [source.path]) for file in captures_at(source, path, lake.root, refuse=bool(paths))
     ]
+    window_size.record(lake)
     storage = open_storage(lake.root)
     landed: list[Manifest] = []
     left: list[str] = []
@@ -254,7 +222,7 @@ def captures_at(source: Source, place: str, lake_root: str, *, refuse: bool = Fa
     """
     base, found = _found(source, place)
     home, root = os.path.realpath(base), os.path.realpath(lake_root)
-    files = {}
+    files: dict[str, CaptureFile] = {}
     for path in found:
         name, real = os.path.relpath(path, base), os.path.realpath(path)
         if _skipped(name) or _within(real, root):
@@ -337,11 +305,42 @@ def _open_regular(path: str) -> BinaryIO:
     return stream
 
 
-def _digest(stream: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while piece := stream.read(_HASH_BYTES):
-        digest.update(piece)
-    return digest.hexdigest()
+class Hashed(io.RawIOBase):
+    """A stream that hashes what is read of it, each byte once."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        stream.seek(0)
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._hashed = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Only bytes that were hashed can be gone back to."""
+        position = self._stream.seek(offset, whence)
+        if position > self._hashed:
+            raise io.UnsupportedOperation("seek beyond what was read")
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        position = self._stream.tell()
+        piece = self._stream.read(size)
+        self._digest.update(memoryview(piece)[self._hashed - position :])
+        self._hashed = max(self._hashed, position + len(piece))
+        return piece
+
+    def rest(self) -> str:
+        """Hash what was not read; the SHA-256 of all, hex."""
+        self.seek(self._hashed)
+        while self.read(_HASH_BYTES):
+            pass
+        return self._digest.hexdigest()
 
 
 class _Landing:
@@ -358,15 +357,17 @@ class _Landing:
         """The new manifest; None if the capture is landed already."""
         with _open_regular(self._file.path) as stream:
             before = os.fstat(stream.fileno())
-            capture_id = _digest(stream)
+            capture_id = Hashed(stream).rest()
             name = manifest_name(self._source.name, capture_id)
             if self._storage.exists(name):
                 return None
             begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
             self._storage.write(begun, b"")
             try:
-                manifest = self._land(stream, capture_id, before.st_size)
-                self._hold_still(stream, before, capture_id)
+                read = Hashed(stream)
+                manifest = self._land(cast(BinaryIO, read), capture_id, before.st_size)
+                if read.rest() != capture_id:
+                    raise _FileChanged("it changed while it was read")
             except (_FileChanged, OSError):
                 _remove_objects(self._storage, self._source, capture_id)
                 self._storage.delete(begun)
@@ -375,32 +376,18 @@ class _Landing:
             self._storage.delete(begun)
             return manifest
 
-    def _hold_still(self, stream: BinaryIO, before: os.stat_result, capture_id: str) -> None:
-        """What was landed is what was hashed."""
-        after = os.fstat(stream.fileno())
-        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise _FileChanged("it changed while it was read")
-        stream.seek(0)
-        if _digest(stream) != capture_id:
-            raise _FileChanged("it changed while it was read")
-
     def _land(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
-        stream.seek(0)
         capture = MessageCapture(stream)
         if capture.unreadable is not None:
             self._reject(stream, capture_id)
         clock = Clock(self._lake.windows.start_ns(self._lake.windows.start), self._now_ns)
-        objects = _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock)
-        try:
+        with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
             for batch in capture.batches():
                 objects.add(batch)
-            objects.close()
-        except BaseException:
-            objects.abandon()
-            raise
         findings = clock.findings()
         if capture.damage is not None:
-            findings += (CaptureFinding(RULE["file_damaged"].id, None, clock.now, capture.damage),)
+            at = clock.now if clock.records else self._now_ns
+            findings += (CaptureFinding(RULE["file_damaged"].id, None, at, capture.damage),)
         return Manifest(
             source=self._source.name,
             protocol=self._source.protocol,
@@ -473,14 +460,13 @@ class _ObjectWriter:
     def __init__(self, storage: Storage, source: Source, capture_id: str, windows: Windows, clock: Clock) -> None:
         self._storage = storage
         self._folder = f"landing/{source.kind}/{source.name}"
-        self._capture_id = capture_id
+        self._capture_id = bytes.fromhex(capture_id)
         self._lake_windows = windows
         self._clock = clock
-        self._window: str | None = None
-        self._schema = fastavro.parse_schema(MESSAGE_AVRO)
-        self._open: Any = None
+        self._window = ""
+        self._open = ExitStack()
         self._stream: BinaryIO | None = None
-        self._writer: Any = None
+        self._container: Any = None
         #: Window -> its objects so far.
         self.windows: dict[str, WindowObjects] = {}
 
@@ -495,45 +481,37 @@ class _ObjectWriter:
             self._write(batch.slice(begin, end - begin), arrived[begin:end], first_number + begin)
 
     def _write(self, batch: pa.RecordBatch, arrived: npt.NDArray[np.int64], number: int) -> None:
-        capture_id = bytes.fromhex(self._capture_id)
-        for row, at in zip(batch.to_pylist(), arrived.tolist(), strict=True):
-            row["record_number"] = number
-            row["arrived_at_ns"] = at
-            row["capture_arrived_at_ns"] = self._clock.first
-            row["capture_id"] = capture_id
-            self._next(row)
-            number += 1
-
-    def _next(self, row: dict[str, Any]) -> None:
-        largest = sum(len(row[name] or b"") for name in ("key", "value", "damaged"))
-        if self._stream is not None and self._stream.tell() + largest + 2 * AVRO_BLOCK_BYTES > MAX_OBJECT_BYTES:
-            self.close()
-        if self._writer is None:
-            self._begin()
-        self._writer.write(row)
-        window = self.windows[str(self._window)]
-        self.windows[str(self._window)] = WindowObjects(window.objects, window.records + 1)
+        first = self._clock.first
+        assert first is not None  # the clock has ticked for this batch
+        encoded, ends = landed_messages.encode(batch, arrived, number, first, self._capture_id)
+        for block in landed_messages.blocks(encoded, ends):
+            if self._stream is not None and self._stream.tell() + block.largest > MAX_OBJECT_BYTES:
+                self.close()
+            if self._container is None:
+                self._begin()
+            self._container.write_block(block)
+            window = self.windows[self._window]
+            self.windows[self._window] = WindowObjects(window.objects, window.records + block.num_records)
 
     def _begin(self) -> None:
-        window = self.windows.get(str(self._window), WindowObjects((), 0))
-        name = f"{self._folder}/{self._window}/{self._capture_id}-{len(window.objects):04d}.avro"
-        self._open = self._storage.writer(name)
-        self._stream = self._open.__enter__()
-        self._writer = Writer(self._stream, self._schema, codec="snappy", sync_interval=AVRO_BLOCK_BYTES)
-        self.windows[str(self._window)] = WindowObjects((*window.objects, name), window.records)
+        window = self.windows.get(self._window, WindowObjects((), 0))
+        name = f"{self._folder}/{self._window}/{self._capture_id.hex()}-{len(window.objects):04d}.avro"
+        self._stream = self._open.enter_context(self._storage.writer(name))
+        self._container = landed_messages.container(self._stream)
+        self.windows[self._window] = WindowObjects((*window.objects, name), window.records)
 
     def close(self) -> None:
         """Finish the open object."""
-        if self._writer is not None:
-            self._writer.flush()
-            self._open.__exit__(None, None, None)
-            self._open = self._stream = self._writer = None
+        self._stream = self._container = None
+        self._open.close()
 
-    def abandon(self) -> None:
-        """Drop the open object."""
-        if self._open is not None:
-            error = _FileChanged("abandoned")
-            self._open.__exit__(_FileChanged, error, None)
+    def __enter__(self) -> _ObjectWriter:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Finish the open object, or drop it after an error."""
+        self._stream = self._container = None
+        self._open.__exit__(*error)
 
 
 def _runs(windows: Windows, arrived: npt.NDArray[np.int64]) -> Iterator[tuple[str, int, int]]:
