@@ -1,0 +1,135 @@
+"""Writes the pages of docs/ that come from data: the data dictionary and the rules.
+
+`python -m wirehouse_orchestration.docs` writes them; with `--check`, a part of `make check`, it only says which are stale.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from wirehouse_codecs import capture_rules
+from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import Column, Table, all_tables
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs"
+#: What each layer of tables is.
+LAYERS = {
+    "bronze": "Landed records, typed, nothing judged.",
+    "silver": "What was said: every decoded message, and the bytes that could not be decoded.",
+    "gold": "What it means: the state that follows from what was said, and the rules that were broken.",
+}
+#: What a severity stands for in a specification.
+SEVERITIES = {
+    Severity.VIOLATION: "the specification says MUST, SHALL or that it is an error",
+    Severity.WARNING: "the specification says SHOULD or recommends otherwise",
+    Severity.NOTE: "allowed, but with consequences; or a fact about the capture",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or check them; 1 if `--check` finds a stale one."""
+    stale = [name for name, page in PAGES.items() if not _same(FOLDER / name, page())]
+    if "--check" not in arguments:
+        for name in stale:
+            (FOLDER / name).write_text(PAGES[name]())
+            print(f"wrote docs/{name}")
+        return 0
+    for name in stale:
+        print(f"docs/{name} is stale: python -m wirehouse_orchestration.docs")
+    return bool(stale)
+
+
+def _same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
+
+
+def data_dictionary() -> str:
+    """Every table and view with its columns."""
+    tables = all_tables().values()
+    lines = [*_opening("Data dictionary", "pipelines/wirehouse_pipelines/tables"), READING]
+    for layer, meaning in LAYERS.items():
+        lines += [f"## {layer}", "", meaning, ""]
+        for table in (table for table in tables if table.layer == layer):
+            lines += _table(table)
+    return _page(lines)
+
+
+READING = """\
+`$Name` in a column's meaning is the field of that name in the protocol's specification. Times end in `_ns` and are
+nanoseconds since 1970 UTC. Hashes, keys and values are BINARY; unsigned 64-bit numbers are DECIMAL(20,0). A history
+has a row per key and window in which something changed; the view of its newest rows has one per key.
+"""
+FINDINGS = """\
+What the wire breaks is found, counted and shown; it never stops the pipeline. The view `gold.violations` holds every
+finding under these ids, and so do the asset checks in Dagster and `wirehouse inspect`. Bytes that a rule quarantines
+take no part in what follows and are kept in `silver.quarantine`.
+"""
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield from (f"### {table.name}", "", table.comment, "")
+    facts = {
+        "View of": ", ".join(_linked(name) for name in _read_by(table)),
+        "Newest rows": _linked(table.entity) if table.entity else "",
+        "Protocol": table.protocol and PROTOCOLS[table.protocol].title,
+        "One row for each": ", ".join(f"`{name}`" for name in table.key),
+        "Partitioned by": ", ".join(f"`{name}`" for name in table.partition_by),
+    }
+    yield from (f"- {what}: {fact}" for what, fact in facts.items() if fact)
+    yield from ("", "| column | type | meaning |", "|---|---|---|")
+    yield from (_column(column) for column in table.columns)
+    yield ""
+
+
+def _read_by(table: Table) -> list[str]:
+    from wirehouse_pipelines.sql import tables_named, tokens
+
+    return tables_named(list(tokens(table.view))) if table.view else []
+
+
+def _linked(name: str) -> str:
+    return f"[{name}](#{name.replace('.', '')})"
+
+
+def _column(column: Column) -> str:
+    return f"| `{column.name}` | {_cell(column.type)} | {_cell(column.comment)} |"
+
+
+def rules_page() -> str:
+    """Every rule by protocol, with its severity and the sentence of the specification."""
+    lines = [*_opening("Rules", "codecs/wirehouse_codecs/PROTOCOL/rules.py"), FINDINGS]
+    lines += [*(f"- **{severity}**: {meaning}" for severity, meaning in SEVERITIES.items()), ""]
+    for protocol in PROTOCOLS.values():
+        lines += [f"## {protocol.title}", "", *_rules(protocol.rules)]
+    return _page([*lines, "## Captures", "", *_rules(capture_rules.RULES)])
+
+
+def _rules(rules: Iterable[Rule]) -> Iterator[str]:
+    yield from ("| rule | severity | broken when | place in the specification | bytes |", "|---|---|---|---|---|")
+    for rule in rules:
+        fate = "quarantined" if rule.quarantines else "kept"
+        yield f"| `{rule.id}` | {rule.severity} | {_cell(rule.sentence)} | {_cell(rule.place)} | {fate} |"
+    yield ""
+
+
+def _opening(title: str, origin: str) -> tuple[str, ...]:
+    return (f"# {title}", "", f"<!-- Generated from {origin} by `python -m wirehouse_orchestration.docs`. -->", "")
+
+
+def _page(lines: Iterable[str]) -> str:
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    """`text` in a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+#: Pages of docs/ and what makes them.
+PAGES: dict[str, Callable[[], str]] = {"data-dictionary.md": data_dictionary, "rules.md": rules_page}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
