@@ -22,7 +22,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _note(
         "file_damaged",
-        "A capture is cut off, damaged or inflates beyond the limits; it is landed up to there.",
+        "A capture is cut off, damaged or inflates beyond the limits, and is landed up to there; or a record of it "
+        "can't be read, and its bytes are kept.",
         "Landing, capture files",
     ),
     _note(

@@ -92,7 +92,7 @@ class MessageCapture:
         start = self._source.look(BLOCK_BYTES)
         if start.startswith(avro_container.MAGIC):
             self._open_avro()
-        elif self._source.damage is None and not _looks_like_lines(start):
+        elif not _looks_like_lines(start):
             self.unreadable = "neither JSON Lines nor an Avro container, plain or compressed by gzip or zstd"
 
     def _open_avro(self) -> None:

@@ -10,12 +10,8 @@ the first window of the lake; a time later than the moment of landing moves noth
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import io
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +27,12 @@ from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.rules import Rule
 from wirehouse_pipelines import landed_messages, window_size
+from wirehouse_pipelines.capture_files import SETTLE_SECONDS as SETTLE_SECONDS
+from wirehouse_pipelines.capture_files import CaptureFile, Hashed, open_regular
+from wirehouse_pipelines.capture_files import MissingPathError as MissingPathError
+from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathError
+from wirehouse_pipelines.capture_files import captures_at as captures_at
+from wirehouse_pipelines.capture_files import settled as settled
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
@@ -41,26 +43,13 @@ MAX_OBJECT_BYTES: Final = 128 << 20
 REJECTED_BYTES: Final = 16 << 20
 #: Findings of one rule that a manifest lists; the last listed says how many more there are.
 LISTED_FINDINGS: Final = 1_000
-#: A file whose size and time stood still so long is taken by the sensor.
-SETTLE_SECONDS: Final = 10.0
-_HASH_BYTES = 1 << 20
 _MANIFESTS = "landing/manifests"
 _BEGUN = "landing/begun"
-_UNFINISHED = (".part", ".tmp")
+_SEEN = "landing/seen"
+#: Files that changed less long ago are hashed again.
+_RACY_NS = 2 * NS_PER_SECOND
 
 LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
-
-
-class MissingPathError(WirehouseError):
-    """A source's place or a path to land is not there."""
-
-    template = "source {source!r}: path {path} does not exist: create it, or correct `path` of the source"
-
-
-class RefusedPathError(WirehouseError):
-    """A path to land is not a regular file, or leads out of its folder."""
-
-    template = "source {source!r}: {path} is refused: {reason}"
 
 
 class KindError(WirehouseError):
@@ -154,16 +143,6 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
     return found
 
 
-def settled(path: str, seconds: float = SETTLE_SECONDS) -> bool:
-    """The file's size and time stood still for so long. Looks twice, so it takes as long, unless the file is older."""
-    before = os.stat(path)
-    if time.time() - before.st_mtime >= seconds:
-        return True
-    time.sleep(seconds)
-    after = os.stat(path)
-    return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-
-
 def land(
     lake: Lake,
     source: Source,
@@ -190,92 +169,22 @@ def land(
     left: list[str] = []
     with storage.lock(f"{_MANIFESTS}/{source.name}"):
         _clear_unfinished(storage, source)
+        seen = _Seen(storage, source)
         for file in files:
-            if settle_seconds and not settled(file.path, settle_seconds):
-                say(f"{source.name}: {file.name} is still being written, left for the next run")
-                continue
             try:
-                manifest = _Landing(lake, storage, source, file, now_ns or time.time_ns()).run()
+                if settle_seconds and not settled(file.path, settle_seconds):
+                    say(f"{source.name}: {file.name} is still being written, left for the next run")
+                elif manifest := _Landing(lake, storage, source, file, now_ns or time.time_ns()).run(seen):
+                    landed.append(manifest)
+                    say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
+            except FileNotFoundError:
+                say(f"{source.name}: {file.name} was taken away")
             except (_FileChanged, OSError) as error:
                 left.append(f"{file.name} ({error})")
-                continue
-            if manifest:
-                landed.append(manifest)
-                say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
+        seen.save()
     if left:
         raise NotLandedError(source=source.name, count=len(left), reason="; ".join(left[:3]))
     return landed
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class CaptureFile:
-    """A file to land: its name relative to the source's place, and its real path."""
-
-    name: str
-    path: str
-
-
-def captures_at(source: Source, place: str, lake_root: str, *, refuse: bool = False) -> list[CaptureFile]:
-    """The files of a file, folder or glob, sorted. Hidden and unfinished ones are passed over.
-
-    Links that leave the folder are passed over too, or raise RefusedPathError if `refuse`.
-    """
-    base, found = _found(source, place)
-    home, root = os.path.realpath(base), os.path.realpath(lake_root)
-    files: dict[str, CaptureFile] = {}
-    for path in found:
-        name, real = os.path.relpath(path, base), os.path.realpath(path)
-        if _skipped(name) or _within(real, root):
-            continue
-        reason = _refusal(real, home)
-        if reason is None:
-            files.setdefault(real, CaptureFile(name, real))
-        elif refuse or path == place:
-            raise RefusedPathError(source=source.name, path=path, reason=reason)
-    return sorted(files.values())
-
-
-def _found(source: Source, place: str) -> tuple[str, list[str]]:
-    """The folder that holds all of `place`, and the candidates."""
-    if os.path.isdir(place):
-        return place, sorted(_walk(place))
-    if os.path.lexists(place):
-        return os.path.dirname(place), [place]
-    base = place
-    while glob.has_magic(base):
-        base = os.path.dirname(base)
-    if base == place or not os.path.isdir(base):
-        raise MissingPathError(source=source.name, path=base)
-    found = sorted(glob.glob(place, recursive=True))
-    return base, [file for path in found for file in (_walk(path) if _is_folder(path) else [path])]
-
-
-def _is_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _walk(folder: str) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (os.path.join(parent, name) for name in files)
-
-
-def _skipped(name: str) -> bool:
-    return name.endswith(_UNFINISHED) or any(part.startswith(".") for part in name.split(os.sep))
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def _refusal(real: str, home: str) -> str | None:
-    if not _within(real, home):
-        return f"it is a link that leaves {home}"
-    try:
-        mode = os.stat(real).st_mode
-    except OSError as error:
-        return str(error.strerror)
-    return None if stat.S_ISREG(mode) else "it is no regular file"
 
 
 def _clear_unfinished(storage: Storage, source: Source) -> None:
@@ -295,52 +204,42 @@ def _remove_objects(storage: Storage, source: Source, capture_id: str) -> None:
             storage.delete(stored.name)
 
 
-def _open_regular(path: str) -> BinaryIO:
-    """Open without following a link that was put there since the path was checked, and without waiting on a pipe."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    stream = os.fdopen(number, "rb")
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        stream.close()
-        raise OSError(f"{path} is no regular file")
-    return stream
+class _Seen:
+    """Ids of files that were hashed before, so that looking for new captures doesn't read the old ones again.
+
+    It is only a memory: without it every file is hashed, and what isn't landed is landed.
+    """
+
+    def __init__(self, storage: Storage, source: Source) -> None:
+        self._storage = storage
+        self._name = f"{_SEEN}/{source.name}.json"
+        self._known: dict[str, list[Any]] = {}
+        self._changed = False
+        if storage.exists(self._name):
+            with storage.open(self._name) as stream:
+                self._known = json.load(stream)
+
+    def capture_id(self, path: str, status: os.stat_result) -> str | None:
+        """The id that the file had when it was as it is now."""
+        *identity, capture_id = self._known.get(path, [None])
+        return str(capture_id) if identity == _identity(status) else None
+
+    def note(self, path: str, status: os.stat_result, capture_id: str) -> None:
+        """Remember a file, unless it changed so lately that another change might have the same time."""
+        entry = [*_identity(status), capture_id]
+        if self._known.get(path) != entry and time.time_ns() - status.st_ctime_ns > _RACY_NS:
+            self._known[path] = entry
+            self._changed = True
+
+    def save(self) -> None:
+        """Keep what was noted, of the files that still are there."""
+        if self._changed:
+            known = {path: entry for path, entry in self._known.items() if os.path.exists(path)}
+            self._storage.write(self._name, json.dumps(known).encode())
 
 
-class Hashed(io.RawIOBase):
-    """A stream that hashes what is read of it, each byte once."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        stream.seek(0)
-        self._stream = stream
-        self._digest = hashlib.sha256()
-        self._hashed = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Only bytes that were hashed can be gone back to."""
-        position = self._stream.seek(offset, whence)
-        if position > self._hashed:
-            raise io.UnsupportedOperation("seek beyond what was read")
-        return position
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
-        position = self._stream.tell()
-        piece = self._stream.read(size)
-        self._digest.update(memoryview(piece)[self._hashed - position :])
-        self._hashed = max(self._hashed, position + len(piece))
-        return piece
-
-    def rest(self) -> str:
-        """Hash what was not read; the SHA-256 of all, hex."""
-        self.seek(self._hashed)
-        while self.read(_HASH_BYTES):
-            pass
-        return self._digest.hexdigest()
+def _identity(status: os.stat_result) -> list[int]:
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 class _Landing:
@@ -353,28 +252,31 @@ class _Landing:
         self._file = file
         self._now_ns = now_ns
 
-    def run(self) -> Manifest | None:
+    def run(self, seen: _Seen) -> Manifest | None:
         """The new manifest; None if the capture is landed already."""
-        with _open_regular(self._file.path) as stream:
-            before = os.fstat(stream.fileno())
-            capture_id = Hashed(stream).rest()
-            name = manifest_name(self._source.name, capture_id)
-            if self._storage.exists(name):
-                return None
-            begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
-            self._storage.write(begun, b"")
-            try:
-                read = Hashed(stream)
-                manifest = self._land(cast(BinaryIO, read), capture_id, before.st_size)
-                if read.rest() != capture_id:
-                    raise _FileChanged("it changed while it was read")
-            except (_FileChanged, OSError):
-                _remove_objects(self._storage, self._source, capture_id)
-                self._storage.delete(begun)
-                raise
-            self._storage.write(name, manifest.to_json().encode())
-            self._storage.delete(begun)
+        with open_regular(self._file.path) as stream:
+            status = os.fstat(stream.fileno())
+            capture_id = seen.capture_id(self._file.path, status) or Hashed(stream).rest()
+            landed = self._storage.exists(manifest_name(self._source.name, capture_id))
+            manifest = None if landed else self._commit(stream, capture_id, status.st_size)
+            seen.note(self._file.path, status, capture_id)
             return manifest
+
+    def _commit(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
+        begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
+        self._storage.write(begun, b"")
+        try:
+            read = Hashed(stream)
+            manifest = self._land(cast(BinaryIO, read), capture_id, size_bytes)
+            if read.rest() != capture_id:
+                raise _FileChanged("it changed while it was read")
+        except (_FileChanged, OSError):
+            _remove_objects(self._storage, self._source, capture_id)
+            self._storage.delete(begun)
+            raise
+        self._storage.write(manifest_name(self._source.name, capture_id), manifest.to_json().encode())
+        self._storage.delete(begun)
+        return manifest
 
     def _land(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
         capture = MessageCapture(stream)
@@ -428,10 +330,10 @@ class Clock:
         times = ts_ns.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
         suspect = times > self._landed_at_ns
         arrived = np.maximum.accumulate(np.maximum(np.where(suspect, np.iinfo(np.int64).min, times), self.now))
-        for i in np.flatnonzero(suspect):
-            self._suspect_count += 1
-            if len(self._suspects) < LISTED_FINDINGS:
-                self._suspects.append(self._suspicion(int(i), int(times[i]), int(arrived[i])))
+        found = np.flatnonzero(suspect)
+        self._suspect_count += len(found)
+        for i in found[: LISTED_FINDINGS - len(self._suspects)].tolist():
+            self._suspects.append(self._suspicion(i, int(times[i]), int(arrived[i])))
         if len(arrived):
             self.first = int(arrived[0]) if self.first is None else self.first
             self.now = int(arrived[-1])
