@@ -1,6 +1,6 @@
 """Writes the pages of docs/ that come from data: the data dictionary and the rules.
 
-`python -m wirehouse_orchestration.docs` writes them; with `--check`, a part of `make check`, it only says which are stale.
+`python -m wirehouse_orchestration.docs` writes them; with `--check`, a part of `make check`, it says which are stale.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def rules_page() -> str:
 
 
 def _rules(rules: Iterable[Rule]) -> Iterator[str]:
-    yield from ("| rule | severity | broken when | place in the specification | bytes |", "|---|---|---|---|---|")
+    yield from ("| rule | severity | broken when | place in the specification |", "|---|---|---|---|")
     for rule in rules:
-        fate = "quarantined" if rule.quarantines else "kept"
-        yield f"| `{rule.id}` | {rule.severity} | {_cell(rule.sentence)} | {_cell(rule.place)} | {fate} |"
+        fate = " (quarantined)" if rule.quarantines else ""
+        yield f"| `{rule.id}` | {rule.severity}{fate} | {_cell(rule.sentence)} | {_cell(rule.place)} |"
     yield ""
 
 

@@ -78,10 +78,12 @@ def as_table(reader: pa.RecordBatchReader) -> None:
 
 
 def _upright(names: Sequence[str], rows: Sequence[Row], out: Console) -> None:
-    """Every row as a table of names and values, with binary in full."""
+    """Every row as lines of name and value, with binary in full."""
+    width = max(len(name) for name in names)
     for number, row in enumerate(rows, 1):
-        cells = ((Text(name, "dim"), render.cell(value)) for name, value in zip(names, row, strict=True))
-        out.print(grid((f"row {number}", ""), cells, fixed=1))
+        out.print(Text(f"row {number}", "bold"))
+        for name, value in zip(names, row, strict=True):
+            out.print(Text.assemble((f"  {name:<{width}}  ", "dim"), render.cell(value)), soft_wrap=True)
 
 
 FORMATS: Mapping[str, Callable[[pa.RecordBatchReader], None]] = {"table": as_table, "csv": as_csv, "json": as_json}

@@ -1,0 +1,294 @@
+"""The command line: exit codes, output that scripts rely on, and text from the wire made harmless."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration import cli, doctor, render, show
+from wirehouse_pipelines import arrow_types, landing
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import all_tables
+
+CONFIG = """
+[lakehouse]
+root = "lake"
+[[source]]
+name = "mainnet"
+protocol = "cardinal"
+kind = "messages"
+path = "inbox"
+"""
+MOST = 2**64 - 1
+HASH = bytes.fromhex("4e" * 32)
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Wirehouse:
+    """The command, run in this process in a folder of its own."""
+
+    def __init__(self, folder: Path, captured: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._captured = captured
+
+    def __call__(self, *arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        out, err = self._captured.readouterr()
+        code = ended.value.code
+        return Answer(code if isinstance(code, int) else 0, out, err)
+
+    def write(self, table: str, *rows: dict[str, Any]) -> None:
+        """Write rows to a Delta table of the lake."""
+        schema = arrow_types.schema(all_tables()[table])
+        path = f"{self.folder}/lake/{table.replace('.', '/')}"
+        write_deltalake(path, pa.Table.from_pylist(list(rows), schema=schema))
+
+
+@pytest.fixture
+def wirehouse(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Wirehouse:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "wirehouse.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WIREHOUSE_CONFIG", raising=False)
+    return Wirehouse(tmp_path, capsys)
+
+
+def test_help_lists_every_command_and_is_quick() -> None:
+    began = time.monotonic()
+    program = "import sys; from wirehouse_orchestration.cli import main; main(['--help'])"
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert time.monotonic() - began < 5
+    assert not {"pyspark", "dagster", "pandas", "deltalake"} & {
+        line.rpartition("|")[2].strip() for line in run.stderr.splitlines()
+    }
+    for name in cli.cli.commands:
+        assert name in run.stdout
+
+
+def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
+    for name in cli.cli.commands:
+        answer = wirehouse(name, "--help")
+        assert answer.code == 0
+        assert answer.out.startswith(f"Usage: wirehouse {name}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["nothing"], "No such command"),
+        (["--config", "nowhere.toml", "run"], "nowhere.toml: there is no such file"),
+        (["sql", "DROP TABLE x"], "only one SELECT"),
+        (["sql", "SELECT * FROM nowhere"], "there is no table nowhere"),
+        (["sql", "--format", "xml", "SELECT 1"], "xml"),
+        (["backfill", "--from", "2026-02-30", "--to", "2026-03-01"], "2026-02-30"),
+        (["backfill", "--from", "2026-03-02", "--to", "2026-03-01"], "after"),
+        (["backfill", "--from", "2026-03-01"], "--to"),
+        (["backfill", "--from", "2026-03-01", "--to", "2026-03-01", "--table", "gold.x"], "gold.x"),
+        (["land", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["land", "--source", "other"], "mainnet"),
+        (["tables", "gold.x"], "gold.x"),
+        (["simulate", "cardinal", "--out", "x.csv"], "--out"),
+        (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
+        (["simulate", "morse", "--out", "x.jsonl"], "morse"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exits_2(wirehouse: Wirehouse, arguments: list[str], word: str) -> None:
+    answer = wirehouse(*arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert word in answer.err
+    assert answer.err.count("\n") == 1
+    assert "Traceback" not in answer.err
+
+
+def test_a_failure_exits_1_in_one_line_and_verbose_tells_where(
+    wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a disk\nbroke \x1b[31m")
+
+    monkeypatch.setattr(landing, "land", fail)
+    answer = wirehouse("land")
+    assert (answer.code, answer.err) == (
+        1,
+        "wirehouse: RuntimeError: a disk broke \\x1b[31m (`wirehouse --verbose ...` shows where)\n",
+    )
+    assert "Traceback" in wirehouse("--verbose", "land").err
+
+
+def test_what_we_raise_on_purpose_is_said_as_it_is(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise WirehouseError(reason="do this instead")
+
+    monkeypatch.setattr(landing, "land", fail)
+    assert wirehouse("land")[::2] == (1, "wirehouse: do this instead\n")
+
+
+def test_simulate_writes_the_same_file_for_the_same_options(wirehouse: Wirehouse) -> None:
+    for name in ("a", "b"):
+        assert wirehouse("simulate", "cardinal", "--out", f"{name}.jsonl", "--blocks", "3", "--seed", "5").code == 0
+    first = (wirehouse.folder / "a.jsonl").read_bytes()
+    assert first == (wirehouse.folder / "b.jsonl").read_bytes()
+    assert wirehouse("simulate", "cardinal", "--out", "c.jsonl", "--blocks", "3", "--messages", "7").code == 0
+    assert len((wirehouse.folder / "c.jsonl").read_text().splitlines()) == 7
+
+
+def test_land_lands_once_and_into_the_source_that_is_named(wirehouse: Wirehouse) -> None:
+    wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "100")
+    first = wirehouse("land")
+    assert first.code == 0
+    assert first.out == "1 new capture, 100 records in 1 window\n"
+    assert wirehouse("land").out == "0 new captures, 0 records in 0 windows\n"
+    wirehouse("simulate", "cardinal", "--out", "elsewhere.jsonl", "--blocks", "3", "--messages", "50")
+    assert wirehouse("land", "elsewhere.jsonl", "--source", "mainnet").out.startswith("1 new capture, 50 records")
+
+
+def test_run_before_anything_landed_says_so(wirehouse: Wirehouse) -> None:
+    answer = wirehouse("run")
+    assert answer.code == 0
+    assert "nothing has landed" in answer.out
+
+
+def test_json_is_one_object_a_line_with_hex_integers_and_iso_times(wirehouse: Wirehouse) -> None:
+    row = {
+        "source": "mainnet",
+        "window_start": "2026-11-14",
+        "block_hash": HASH,
+        "number": Decimal(MOST),
+        "weight": (5).to_bytes(32, "big"),
+        "missing": [{"name": "a", "messages": None, "what": "header"}],
+    }
+    wirehouse.write("gold.cardinal_batches_history", row, row | {"block_hash": b"\0" * 32})
+    statement = (
+        "SELECT block_hash, number, weight, missing, CAST('2026-11-14T22:00:00' AS TIMESTAMP) AS at, "
+        "MAP {'k': block_hash} AS m FROM gold.cardinal_batches ORDER BY block_hash"
+    )
+    answer = wirehouse("sql", "--format", "json", statement)
+    assert answer.code == 0
+    _, second = (json.loads(line) for line in answer.out.splitlines())
+    assert second == {
+        "block_hash": "4e" * 32,
+        "number": MOST,
+        "weight": "0" * 63 + "5",
+        "missing": [{"name": "a", "messages": None, "what": "header"}],
+        "at": "2026-11-14T22:00:00Z",
+        "m": {"k": "4e" * 32},
+    }
+    assert f'"number":{MOST}' in answer.out
+
+
+def test_csv_quotes_and_disarms_formulas(wirehouse: Wirehouse) -> None:
+    topics = ("=cmd|' /C calc'!A0", "a,b", 'say "hi"', "two\nlines", "-1", "plain")
+    wirehouse.write("bronze.messages", *({"topic": topic, "offset": -5, "key": b"\xff"} for topic in topics))
+    answer = wirehouse("sql", "--format", "csv", 'SELECT topic, "offset", key FROM bronze.messages')
+    assert answer.out == (
+        'topic,offset,key\n\'=cmd|\' /C calc\'!A0,-5,ff\n"a,b",-5,ff\n"say ""hi""",-5,ff\n'
+        '"two\nlines",-5,ff\n\'-1,-5,ff\nplain,-5,ff\n'
+    )
+
+
+def test_a_table_escapes_what_would_drive_the_terminal(wirehouse: Wirehouse) -> None:
+    wirehouse.write("bronze.messages", {"topic": "[red]\x1b[2J\u202egpj\u009b"})
+    answer = wirehouse("sql", "SELECT topic FROM bronze.messages")
+    assert "[red]\\x1b[2J\\u202egpj\\x9b" in answer.out
+    assert "\x1b" not in answer.out
+
+
+def test_a_table_too_wide_is_cut_short_or_turned_upright(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wirehouse.write("bronze.messages", {"capture_id": HASH, "key": HASH, "topic": "t"})
+    assert "4e4e4e4e4e4e…" in wirehouse("sql", "SELECT capture_id, key FROM bronze.messages").out
+    upright = wirehouse("sql", "SELECT * FROM bronze.messages").out
+    assert "row 1" in upright
+    assert HASH.hex() in upright
+
+
+def test_a_long_table_says_that_there_is_more(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(show, "MOST_ROWS", 2)
+    wirehouse.write("bronze.messages", *({"record_number": number} for number in range(3)))
+    assert "first 2 rows" in wirehouse("sql", "SELECT record_number FROM bronze.messages").err
+    assert len(wirehouse("sql", "--format", "csv", "SELECT record_number FROM bronze.messages").out.split()) == 4
+
+
+def test_a_statement_can_come_from_standard_input(wirehouse: Wirehouse) -> None:
+    program = "from wirehouse_orchestration.cli import main; main(['sql', '--format', 'json'])"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], input="SELECT 1 AS n", capture_output=True, text=True, cwd=wirehouse.folder
+    )
+    assert (answer.returncode, answer.stdout) == (0, '{"n":1}\n')
+
+
+def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse) -> None:
+    many = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
+    program = f"from wirehouse_orchestration.cli import main; main(['sql', '--format', 'json', {many!r}])"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=wirehouse.folder) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_tables_and_rules_are_listed(wirehouse: Wirehouse) -> None:
+    listed = wirehouse("tables").out
+    assert "gold.cardinal_batches" in listed
+    assert "gold.cardinal_state" not in listed
+    assert "gold.cardinal_state" in wirehouse("tables", "--all").out
+    columns = wirehouse("tables", "gold.cardinal_chain").out
+    assert "valid_from_ns" in columns
+    rules = wirehouse("rules").out
+    for protocol in PROTOCOLS.values():
+        assert all(rule.id in rules for rule in protocol.rules)
+    assert "capture.time_suspect" in rules
+    assert "capture.time_suspect" not in wirehouse("rules", "--protocol", "cardinal").out
+
+
+def test_doctor_names_what_is_missing_and_how_to_mend_it(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIREHOUSE_JARS", str(wirehouse.folder / "nowhere"))
+    monkeypatch.setattr(doctor.java, "find", lambda: None)
+    answer = wirehouse("doctor")
+    assert answer.code == 1
+    assert "openjdk-17-jre-headless" in answer.out
+    assert "make setup" in answer.out
+    assert f"{wirehouse.folder}/lake" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"\x00\xff", "00ff"),
+        (Decimal(MOST), MOST),
+        (Decimal("1.50"), 1.5),
+        (datetime(2026, 11, 14, 22, tzinfo=UTC), "2026-11-14T22:00:00Z"),
+        (datetime(2026, 11, 14, 22), "2026-11-14T22:00:00Z"),  # noqa: DTZ001 - Arrow's timestamps without a zone
+        (float("nan"), None),
+        ([("a", b"\1")], {"a": "01"}),
+        ([(b"\2", 1)], {"02": 1}),
+        ([], []),
+        ({"x": [b"\1", None]}, {"x": ["01", None]}),
+        (True, True),
+    ],
+)
+def test_values_in_json(value: object, expected: object) -> None:
+    assert render.plain(value) == expected
+    json.dumps(render.plain(value), allow_nan=False)

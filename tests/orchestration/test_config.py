@@ -1,0 +1,161 @@
+"""Configuration: what is read, and that every mistake is one line with the file and the key."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wirehouse_orchestration import config
+from wirehouse_orchestration.config import ConfigError
+from wirehouse_pipelines import window_size
+from wirehouse_pipelines.windows import Windows
+
+LAKEHOUSE = '[lakehouse]\nroot = "lake"\n'
+SOURCE = '[[source]]\nname = "mainnet"\nprotocol = "cardinal"\nkind = "messages"\npath = "inbox"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "wirehouse.toml"
+    file.write_text(text)
+    return file
+
+
+def test_relative_places_start_at_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(folder, LAKEHOUSE + SOURCE)
+    monkeypatch.chdir("/")
+    lake = config.load(file)
+    assert lake.root == f"{folder}/lake"
+    assert lake.windows == Windows("day", "2015-01-01")
+    (source,) = lake.sources
+    assert (source.name, source.protocol, source.kind) == ("mainnet", "cardinal", "messages")
+    assert source.path == f"{folder}/inbox"
+
+
+def test_absolute_places_stay(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    assert config.load(write(folder, f'[lakehouse]\nroot = "{elsewhere}"\n')).root == str(elsewhere)
+
+
+def test_options_are_kept_as_written(folder: Path) -> None:
+    text = LAKEHOUSE + SOURCE + "[source.options]\nreorg_threshold = 12\n"
+    assert config.load(write(folder, text)).sources[0].options == {"reorg_threshold": 12}
+
+
+def test_a_glob_needs_only_the_folder_it_starts_from(folder: Path) -> None:
+    lake = config.load(write(folder, LAKEHOUSE + SOURCE.replace('"inbox"', '"inbox/*.jsonl"')))
+    assert lake.sources[0].path == f"{folder}/inbox/*.jsonl"
+
+
+def test_the_place_comes_from_the_argument_then_the_variable_then_the_working_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, LAKEHOUSE)
+    (folder / "other.toml").write_text('[lakehouse]\nroot = "other"\n')
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv(config.VARIABLE, raising=False)
+    assert config.load().root == f"{folder}/lake"
+    monkeypatch.setenv(config.VARIABLE, "other.toml")
+    assert config.load().root == f"{folder}/other"
+    assert config.load("wirehouse.toml").root == f"{folder}/lake"
+
+
+HOUR = LAKEHOUSE + 'window = "hour"\n'
+#: A mistake, the key that the line must name, and a word of the reason.
+MISTAKES = {
+    "unknown section": ("[lakehous]\n", "lakehous", "unknown key"),
+    "unknown key": (LAKEHOUSE + "windows = 'day'\n", "lakehouse.windows", "unknown key"),
+    "unknown source key": (LAKEHOUSE + SOURCE + "port = 1\n", "source.mainnet.port", "unknown key"),
+    "no root": ("[lakehouse]\n", "lakehouse.root", "missing"),
+    "nothing at all": ("", "lakehouse.root", "missing"),
+    "root of a wrong type": ("[lakehouse]\nroot = 1\n", "lakehouse.root", "text"),
+    "root that isn't local": ("[lakehouse]\nroot = 'ftp://a/b'\n", "lakehouse.root", "local"),
+    "root that is a file": ("[lakehouse]\nroot = 'wirehouse.toml'\n", "lakehouse.root", "is a file"),
+    "lakehouse that is no table": ("lakehouse = 1\n", "lakehouse", "table"),
+    "unknown window": (LAKEHOUSE + "window = 'week'\n", "lakehouse.window", "day, hour"),
+    "hours without a start": (HOUR, "lakehouse.start", "2026-11-14T22"),
+    "hours with a day": (HOUR + "start = '2026-11-14'\n", "lakehouse.start", "hour window"),
+    "days with an hour": (LAKEHOUSE + "start = '2026-11-14T22'\n", "lakehouse.start", "day window"),
+    "a day there is not": (LAKEHOUSE + "start = '2026-02-30'\n", "lakehouse.start", "day window"),
+    "a start without quotes": (LAKEHOUSE + "start = 2026-01-30\n", "lakehouse.start", "without quotes"),
+    "source that is no list": (LAKEHOUSE + "[source]\nname = 'a'\n", "source", "[[source]]"),
+    "source without a name": (LAKEHOUSE + "[[source]]\nkind = 'messages'\n", "source[0].name", "missing"),
+    "a bad name": (LAKEHOUSE + SOURCE.replace("mainnet", "Main Net"), "source[0].name", "a-z"),
+    "two of one name": (LAKEHOUSE + SOURCE + SOURCE, "source.name", "two sources"),
+    "unknown protocol": (LAKEHOUSE + SOURCE.replace("cardinal", "morse"), "source.mainnet.protocol", "cardinal"),
+    "a kind the protocol has not": (LAKEHOUSE + SOURCE.replace("messages", "pcap"), "source.mainnet.kind", "messages"),
+    "no such folder": (LAKEHOUSE + SOURCE.replace("inbox", "outbox"), "source.mainnet.path", "outbox"),
+    "no such folder of a glob": (LAKEHOUSE + SOURCE.replace("inbox", "out/*/x"), "source.mainnet.path", "out"),
+    "unknown option": (LAKEHOUSE + SOURCE + "[source.options]\nx = 1\n", "source.mainnet.options.x", "unknown"),
+    "an option of a wrong type": (
+        LAKEHOUSE + SOURCE + "[source.options]\nreorg_threshold = 'many'\n",
+        "source.mainnet.options.reorg_threshold",
+        "number",
+    ),
+    "an option deep inside": (
+        LAKEHOUSE + SOURCE + "[source.options]\nstart = { number = 0, hash = '4e7a' }\n",
+        "source.mainnet.options.start.hash",
+        "hex",
+    ),
+    "options that are no table": (LAKEHOUSE + SOURCE + "options = 3\n", "source.mainnet.options", "table"),
+}
+
+
+@pytest.mark.parametrize(("text", "key", "word"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_with_the_file_and_the_key(folder: Path, text: str, key: str, word: str) -> None:
+    file = write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(file)
+    line = str(caught.value)
+    assert line.startswith(f"{file}: {key}: ")
+    assert word in line
+    assert "\n" not in line
+
+
+def test_text_that_is_no_toml_is_said_so(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="is not TOML"):
+        config.load(write(folder, "[lakehouse\n"))
+
+
+def test_a_missing_file_is_said_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file: .*--config"):
+        config.load(tmp_path / "nowhere.toml")
+
+
+def test_the_error_pickles() -> None:
+    error = ConfigError(file="a.toml", key="lakehouse.root", reason="is missing")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "a.toml: lakehouse.root: is missing"
+
+
+def test_a_lake_keeps_its_window_size(folder: Path) -> None:
+    lake = config.load(write(folder, LAKEHOUSE))
+    window_size.record(lake)
+    window_size.record(lake)
+    with pytest.raises(ConfigError, match=r"lakehouse.window: .* has day windows, not hour"):
+        config.load(write(folder, HOUR + "start = '2026-11-14T22'\n"))
+
+
+def test_reading_the_configuration_makes_nothing(folder: Path) -> None:
+    config.load(write(folder, LAKEHOUSE))
+    assert sorted(os.listdir(folder)) == ["inbox", "wirehouse.toml"]
+
+
+def test_reading_the_configuration_imports_neither_spark_nor_dagster(folder: Path) -> None:
+    program = (
+        "import sys; from wirehouse_orchestration import config; config.load(sys.argv[1]); "
+        "print(*({'pyspark', 'dagster', 'pandas', 'great_expectations'} & set(sys.modules)))"
+    )
+    run = [sys.executable, "-c", program, str(write(folder, LAKEHOUSE + SOURCE))]
+    answer = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == ""

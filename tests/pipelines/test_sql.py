@@ -1,0 +1,181 @@
+"""Queries without a JVM: tables and views by name, and that a statement can only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from wirehouse_pipelines import arrow_types, sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.sql import QueryError, StatementRefusedError, UnknownTableError
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+
+MOST = 2**64 - 1
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path), Windows("day", "2015-01-01"))
+
+
+def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
+    """Write `rows` to the Delta table `name`; columns left out are null."""
+    schema = arrow_types.schema(all_tables()[name])
+    write_deltalake(lake.table_path(name), pa.Table.from_pylist([dict(row) for row in rows], schema=schema))
+
+
+def block(window: str, status: str, number: int = MOST) -> dict[str, Any]:
+    return {
+        "source": "a",
+        "window_start": window,
+        "block_hash": b"\1" * 32,
+        "number": Decimal(number),
+        "status": status,
+        "missing": [{"name": "state/", "messages": 2, "what": "messages"}],
+    }
+
+
+def test_a_table_is_read_by_its_name_with_its_types(lake: Lake) -> None:
+    write(lake, "gold.cardinal_batches_history", block("2026-11-14", "complete"))
+    (row,) = sql.rows(lake, "SELECT block_hash, number, missing FROM gold.cardinal_batches_history").to_pylist()
+    assert row == {
+        "block_hash": b"\1" * 32,
+        "number": Decimal(MOST),
+        "missing": [{"name": "state/", "messages": 2, "what": "messages"}],
+    }
+
+
+def test_a_view_of_an_entity_has_the_newest_row_of_each_key(lake: Lake) -> None:
+    history = block("2026-11-14", "incomplete"), block("2026-11-15", "complete")
+    write(lake, "gold.cardinal_batches_history", *history)
+    rows = sql.rows(lake, "SELECT window_start, status FROM gold.cardinal_batches").to_pylist()
+    assert rows == [{"window_start": "2026-11-15", "status": "complete"}]
+
+
+def test_views_of_views_are_made_from_their_definitions(lake: Lake) -> None:
+    found = {"source": "a", "window_start": "2026-11-14", "rule": "capture.time_suspect", "severity": "note"}
+    write(lake, "bronze.findings", found | {"capture_id": b"\2" * 32, "record_number": 7})
+    rows = sql.rows(lake, "SELECT rule, record_number FROM gold.violations WHERE severity = 'note'").to_pylist()
+    assert rows == [{"rule": "capture.time_suspect", "record_number": 7}]
+
+
+@pytest.mark.parametrize("name", all_tables())
+def test_a_table_never_written_is_empty_and_has_its_columns(lake: Lake, name: str) -> None:
+    table = sql.rows(lake, f"SELECT * FROM {name}")
+    assert table.num_rows == 0
+    assert table.schema.names == [column.name for column in all_tables()[name].columns]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1 AS n",
+        "  select 1 as n ;",
+        "-- a comment\nSELECT 1 AS n -- another; DROP TABLE x",
+        "/* COPY /* nested */ ; */ WITH t AS (SELECT 1 AS n) SELECT n FROM t",
+        "SELECT 1 AS n FROM (SELECT 'drop; copy ''insert''' AS \"delete\") AS t",
+        "(SELECT 1 AS n)",
+    ],
+)
+def test_statements_that_read_pass(lake: Lake, statement: str) -> None:
+    assert sql.rows(lake, statement).to_pylist() == [{"n": 1}]
+
+
+def test_explain_shows_the_plan_of_a_query(lake: Lake) -> None:
+    assert "plan" in sql.rows(lake, "EXPLAIN SELECT * FROM bronze.messages").schema.names
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "",
+        " -- nothing",
+        "DROP TABLE gold.cardinal_chain",
+        "/* SELECT */ DELETE FROM gold.cardinal_chain",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; DROP TABLE x",
+        "SELECT 1 /* ; */ ; COPY (SELECT 1) TO 'x.csv'",
+        "COPY (SELECT 1) TO 'x.csv'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO 'x.csv'",
+        "EXPLAIN ANALYZE INSERT INTO gold.cardinal_chain SELECT 1",
+        "WITH t AS (SELECT 1) INSERT INTO gold.cardinal_chain SELECT * FROM t",
+        "WITH t AS (DELETE FROM gold.cardinal_chain) SELECT 1",
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/passwd'",
+        "SET datafusion.catalog.information_schema = true",
+        "SELECT E'\\'' ; DROP TABLE x --'",
+        "SELECT 'open",
+        "SELECT 1 /* open",
+        "x",
+    ],
+)
+def test_anything_else_is_refused(lake: Lake, statement: str) -> None:
+    with pytest.raises(StatementRefusedError, match="only one SELECT, WITH or EXPLAIN"):
+        sql.rows(lake, statement)
+
+
+def test_nothing_is_written_by_what_was_refused(lake: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "stolen.csv"
+    with pytest.raises(StatementRefusedError):
+        sql.rows(lake, f"EXPLAIN ANALYZE COPY (SELECT 1) TO '{target}'")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("name", ["gold.cardinal_batch", "cardinal_batches", "nowhere.t", "'/etc/passwd'"])
+def test_an_unknown_table_is_told_with_those_there_are(lake: Lake, name: str) -> None:
+    with pytest.raises(UnknownTableError, match=r"there is no table .*gold\.cardinal_batches"):
+        sql.rows(lake, f"SELECT * FROM {name}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("SELECT nothing FROM bronze.messages", "nothing"),
+        ("SELECT 1 +", "ParserError"),
+        ("SELECT topic, offset, key FROM bronze.messages", '"offset"'),
+        ("SELECT 1 / (n - 1) FROM (SELECT 1 AS n)", "zero"),
+    ],
+)
+def test_what_the_engine_refuses_is_one_line(lake: Lake, statement: str, word: str) -> None:
+    with pytest.raises(QueryError, match=word) as caught:
+        sql.rows(lake, statement)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_exception_of_the_caller_is_its_own(lake: Lake) -> None:
+    def read_and_fail() -> None:
+        with sql.query(lake, "SELECT 1 AS n") as reader:
+            next(iter(reader))
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        read_and_fail()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("BIGINT", pa.int64()),
+        ("DECIMAL(20,0)", pa.decimal128(20, 0)),
+        ("ARRAY<BINARY>", pa.list_(pa.binary())),
+        ("MAP<STRING, ARRAY<INT>>", pa.map_(pa.string(), pa.list_(pa.int32()))),
+        (
+            "STRUCT<a: STRING, b: ARRAY<STRUCT<c: DECIMAL(20, 0)>>>",
+            pa.struct({"a": pa.string(), "b": pa.list_(pa.struct({"c": pa.decimal128(20, 0)}))}),
+        ),
+    ],
+)
+def test_spark_types_in_arrow(text: str, expected: pa.DataType) -> None:
+    assert arrow_types.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["NUMBER", "", "BIGINT BIGINT"])
+def test_what_is_no_type_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="type"):
+        arrow_types.parse(text)
