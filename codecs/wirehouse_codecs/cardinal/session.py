@@ -210,7 +210,6 @@ class BlockAssembly:
         "_deletes",
         "_duplicates",
         "_early",
-        "_findings",
         "_first",
         "_found_at",
         "_keys",
@@ -224,6 +223,7 @@ class BlockAssembly:
         "_unknown",
         "_values",
         "block_hash",
+        "findings",
         "state",
     )
 
@@ -253,7 +253,8 @@ class BlockAssembly:
         self._deletes: set[bytes] = set()
         #: Messages, headers and items that tracked entries wait for.
         self._open = 0
-        self._findings: list[Finding] = []
+        #: Rules broken so far; it only grows.
+        self.findings: list[Finding] = []
         self._found_at: list[Place] = []
 
     def receive(self, received: Received) -> State:
@@ -300,7 +301,7 @@ class BlockAssembly:
             received=received,
             missing=missing,
             updates=self._updates() if self.state is State.COMPLETE else (),
-            findings=tuple(self._findings),
+            findings=tuple(self.findings),
             found_at=tuple(self._found_at),
         )
 
@@ -323,7 +324,7 @@ class BlockAssembly:
     def _find(self, rule: str, received: Received, message: str) -> None:
         """`received` breaks `rule`, as is known at the message that is being taken."""
         assert self._last is not None
-        self._findings.append(Finding(RULE[rule], received.place, message))
+        self.findings.append(Finding(RULE[rule], received.place, message))
         self._found_at.append(self._last)
 
     def _queue(self, received: Received) -> None:

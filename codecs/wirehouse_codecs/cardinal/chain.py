@@ -1,0 +1,1270 @@
+"""The ordering layer: which of a source's blocks are the chain (specification, "Reorg Handling").
+
+`Chain.apply` takes what happens to blocks and reorgs in arrival order and says what follows from it. It is
+deterministic, and a chain restored from `snapshot()` goes on as the one it was taken of.
+
+The rules for a completed block, after the reference and made definite:
+
+1. A block that the whitelist excludes, or whose parent is refused, is refused with all its descendants.
+2. A block that is already known is ignored. The start block and its ancestors, sent again, are taken as history: they
+   become canonical below what is there, but they move no head.
+3. A child of the head is added whatever its weight, and its waiting descendants after it.
+4. Without a start the first complete block is the head. While fewer than ten blocks are linked, a heavier block whose
+   parent was never heard of becomes the head over a gap; the missing blocks are taken as history if they complete.
+5. A block whose parent is linked displaces the head if it or a waiting descendant is strictly heavier than the head.
+6. Any other block waits for its parent.
+
+Of several waiting children the one with the heaviest descendant follows, of equal ones the one completed first.
+"Linked" is a complete block whose complete ancestors lead to the chain. All blocks that become canonical or stop being
+so at one event are one `Update`.
+
+Depth is the number of canonical blocks above the common ancestor. A side chain that forks deeper than the reorg
+threshold displaces the head only if a Reorg announces it; otherwise it is `reorg_unannounced`, told once for each
+branch (the first block after the ancestor), and the head stays. A depth of exactly the threshold is allowed.
+
+A Reorg on its channel reverts the head to the ancestor, and the channel's blocks follow by rule 3. A Reorg elsewhere
+only announces it; if the channel's copy never comes and a child of the ancestor completes, the reorg is carried out
+there. While a reorg is open, the removed blocks and what descends from them on ordinary topics displace nothing, and
+other ordinary blocks have to beat the heaviest removed one. After its ReorgComplete the normal weights hold.
+
+A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
+`HORIZON_NS` after its first message. The chain itself is remembered for `HISTORY` thresholds below the head.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from wirehouse_codecs.cardinal.options import CardinalOptions, Start
+from wirehouse_codecs.cardinal.rules import RULE
+from wirehouse_codecs.cardinal.session import reorg_channel_name, where
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Finding, Place
+
+SNAPSHOT_VERSION: Final = 1
+#: A block lives for this span of arrival time at most.
+HORIZON_NS: Final = 7 * 24 * 3600 * 1_000_000_000
+#: Canonical blocks that are remembered, as a multiple of the reorg threshold, and how many at least.
+HISTORY: Final = 8
+HISTORY_LEAST: Final = 256
+#: So many first blocks of a feed without a start may leave a gap.
+FIRST_BLOCKS: Final = 10
+#: Reorgs and topics of early channel messages that are remembered.
+MAX_REORGS: Final = 256
+_32_BITS: Final = (1 << 32) - 1
+
+
+# What happens
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMessage:
+    """The first message of a block hash in this life."""
+
+    place: Place
+    block_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchArrived:
+    """The first Batch of a block that can be decoded.
+
+    On the channel of a reorg a repeat is worth an event too: a removed block sent again there breaks a rule.
+    """
+
+    place: Place
+    block_hash: bytes
+    number: int
+    parent: bytes
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The block completed at this message."""
+
+    place: Place
+    block_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReorgArrived:
+    """A Reorg; the copy on the channel counts, another one announces it."""
+
+    place: Place
+    ancestor_hash: bytes
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReorgCompleteArrived:
+    """A ReorgComplete."""
+
+    place: Place
+    ancestor_hash: bytes
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMessage:
+    """The first message of each partition of a reorg channel, and every message there after its ReorgComplete."""
+
+    place: Place
+
+
+Event = FirstMessage | BatchArrived | Completed | ReorgArrived | ReorgCompleteArrived | ChannelMessage
+
+
+# What follows from it
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The head moved. `added` and `removed` are both lowest block first, the common ancestor is in neither."""
+
+    place: Place
+    #: Counts the updates of the source from 0.
+    sequence: int
+    added: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+    head_hash: bytes
+    head_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A block became canonical, or stopped being so: the state of the row (block_hash, valid_from_ns)."""
+
+    block_hash: bytes
+    number: int
+    valid_from_ns: int
+    valid_to_ns: int | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class ReorgRow:
+    """A reorg as it stands now: the state of the row `place`."""
+
+    #: The Reorg that counts, or the message at which a heavier side chain was found.
+    place: Place
+    ancestor_hash: bytes
+    ancestor_number: int
+    #: Removed blocks.
+    depth: int
+    old_head: bytes
+    #: None while an announced reorg is open.
+    new_head: bytes | None
+    announced: bool
+    #: The channel's topic; None for a reorg that was found, or told on ordinary topics.
+    channel: str | None
+    completed: bool
+    changed_at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule broken, and the block it is about."""
+
+    finding: Finding
+    block_hash: bytes | None
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The whitelist excludes this block or an ancestor."""
+
+    block_hash: bytes
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The block's life ends here."""
+
+    block_hash: bytes
+    place: Place
+    #: It is more than the threshold below the head, so what is missing never came; else it was only forgotten.
+    judged: bool
+    #: It completed in this life.
+    complete: bool
+
+
+Outcome = Update | Canonical | ReorgRow | Found | Refused | Closed
+
+
+# What is remembered
+
+
+@dataclass(slots=True)
+class _Node:
+    """A block hash that was heard of."""
+
+    block_hash: bytes
+    #: Order of first messages.
+    seen: int
+    first_place: Place | None = None
+    #: The number by which it is judged: of its Batch, else the highest linked one at its first message.
+    judged_as: int | None = None
+    batch_place: Place | None = None
+    #: Order of Batches; None: no Batch.
+    batch_order: int | None = None
+    topic: str | None = None
+    number: int = 0
+    weight: int = 0
+    parent: bytes = b""
+    #: Order of completion; None: not complete.
+    complete_order: int | None = None
+    #: Since when it is canonical.
+    valid_from_ns: int | None = None
+    #: Ancestor of the open reorg that it came after.
+    branch: bytes | None = None
+    #: It lives.
+    open: bool = False
+    complete_in_life: bool = False
+    linked: bool = False
+    refused: bool = False
+    #: It was canonical once.
+    was_canonical: bool = False
+    #: Its parent has a Batch.
+    parent_sent: bool = False
+    #: `reorg_unannounced` was found of the branch that begins here.
+    branch_found: bool = False
+    #: A link at or below it goes up in number.
+    twisted: bool = False
+    number_found: bool = False
+
+
+class _Stage(StrEnum):
+    """The life of an announced reorg."""
+
+    ANNOUNCED = "announced"
+    OPEN = "open"
+    COMPLETE = "complete"
+    #: Carried out, but its ReorgComplete never came.
+    LAPSED = "lapsed"
+
+
+@dataclass(slots=True)
+class _Reorg:
+    """A Reorg and what has come on its channel."""
+
+    ancestor: bytes
+    ancestor_number: int
+    place: Place
+    stage: _Stage
+    #: Number of the head when it was announced, and when it was carried out.
+    old_number: int
+    old_head: bytes
+    first_ns: int
+    channel: str | None = None
+    partition: int | None = None
+    #: Ordinary topics with a copy of the Reorg.
+    announced_on: list[str | None] = field(default_factory=list)
+    removed: dict[bytes, None] = field(default_factory=dict)
+    depth: int = 0
+    heaviest: int = 0
+    #: Blocks of the channel in order, those with a Batch, and those that aren't complete.
+    blocks: dict[bytes, int] = field(default_factory=dict)
+    batches: dict[bytes, None] = field(default_factory=dict)
+    incomplete: dict[bytes, int] = field(default_factory=dict)
+    #: The first broken link: position on the channel, block, words.
+    broken: tuple[int, bytes, str] | None = None
+    last_block: bytes | None = None
+    last_weight: int = 0
+    #: Rules 27 and the later half of 29 are told once.
+    shared_found: bool = False
+    late_found: bool = False
+
+
+class Chain:
+    """One source's blocks as a consumer would order them."""
+
+    def __init__(self, options: CardinalOptions, snapshot: str | None = None) -> None:
+        self._options = options
+        self._threshold = options.reorg_threshold
+        self._history = max(HISTORY * options.reorg_threshold, HISTORY_LEAST)
+        self._is_channel_name = reorg_channel_name(options)
+        self._nodes: dict[bytes, _Node] = {}
+        #: Blocks with a Batch, by parent, in the order of their Batches.
+        self._children: dict[bytes, list[bytes]] = {}
+        #: The canonical blocks, lowest first, and the place of each counted from `_base`.
+        self._chain: list[bytes] = []
+        self._at: dict[bytes, int] = {}
+        self._base = 0
+        #: Canonical blocks whose parent isn't below them yet.
+        self._gaps: list[bytes] = []
+        self._reorgs: dict[bytes, _Reorg] = {}
+        #: Topics that carried a Batch of ordinary traffic.
+        self._ordinary: set[str] = set()
+        #: Partitions of channel topics whose Reorg hasn't come.
+        self._partitions: dict[str, list[int | None]] = {}
+        self._sequence = 0
+        self._order = 0
+        self._linked = 0
+        self._highest: int | None = None
+        #: Blocks up to this number may have had a parent that we don't know.
+        self._known_from: int | None = None
+        self._forgotten_below: int | None = None
+        self._last_reorg_message: Place | None = None
+        #: Living blocks by first message; living and closed ones by number.
+        self._lives: deque[tuple[int, int, bytes]] = deque()
+        self._by_number: list[tuple[int, int, bytes]] = []
+        self._leaving: list[tuple[int, int, bytes]] = []
+        if snapshot is not None:
+            self._restore(snapshot)
+        elif options.start is not None:
+            self._begin(options.start)
+
+    def _begin(self, start: Start) -> None:
+        node = _Node(
+            start.hash, self._next(), number=start.number, weight=start.weight, linked=True, was_canonical=True
+        )
+        self._nodes[start.hash] = node
+        self._chain.append(start.hash)
+        self._at[start.hash] = 0
+        self._gaps.append(start.hash)
+        self._highest = self._known_from = start.number
+
+    @property
+    def head(self) -> tuple[bytes, int] | None:
+        """Hash and number of the newest canonical block."""
+        return (self._chain[-1], self._nodes[self._chain[-1]].number) if self._chain else None
+
+    def apply(self, event: Event) -> list[Outcome]:
+        """Take the next event in arrival order. What happens to a block outside its life has no effect."""
+        out: list[Outcome] = list(self._expire(event.place))
+        head = self._chain[-1] if self._chain else None
+        for outcome in _EVENTS[type(event)](self, event):
+            out.append(outcome)
+        if self._chain and self._chain[-1] != head:
+            out.extend(self._judge(event.place))
+        return out
+
+    def _next(self) -> int:
+        self._order += 1
+        return self._order
+
+    # Lives of blocks
+
+    def _first_message(self, event: FirstMessage) -> Iterator[Outcome]:
+        self._live(event.place, event.block_hash)
+        for reorg in self._open_reorgs():
+            if _is_on(event.place, reorg):
+                self._heard_on_channel(reorg, event.block_hash)
+        yield from ()
+
+    def _live(self, place: Place, block_hash: bytes) -> _Node:
+        """The block, which lives from now if it didn't."""
+        node = self._nodes.get(block_hash)
+        if node is None:
+            node = self._nodes[block_hash] = _Node(block_hash, self._next())
+        elif node.open:
+            return node
+        else:
+            node.seen = self._next()
+        node.open, node.complete_in_life, node.first_place = True, False, place
+        self._lives.append((place.arrived_at_ns, node.seen, block_hash))
+        node.judged_as = self._highest if node.batch_order is None else node.number
+        self._watch(node)
+        return node
+
+    def _watch(self, node: _Node) -> None:
+        if node.judged_as is not None:
+            heapq.heappush(self._by_number, (node.judged_as, node.seen, node.block_hash))
+
+    def _expire(self, place: Place) -> Iterator[Outcome]:
+        """What was first seen longer than the horizon ago is forgotten without judgement."""
+        oldest = place.arrived_at_ns - HORIZON_NS
+        while self._lives and self._lives[0][0] < oldest:
+            _, seen, block_hash = self._lives.popleft()
+            node = self._nodes.get(block_hash)
+            if node is not None and node.open and node.seen == seen:
+                yield self._close(node, place, judged=False)
+                if block_hash not in self._at:
+                    self._drop(node)
+        for key in [key for key, reorg in self._reorgs.items() if reorg.first_ns < oldest]:
+            del self._reorgs[key]
+
+    def _judge(self, place: Place) -> Iterator[Outcome]:
+        """After the head has changed: blocks and reorgs that it left more than the threshold below."""
+        below = self._nodes[self._chain[-1]].number - self._threshold
+        while self._by_number and self._by_number[0][0] < below:
+            number, seen, block_hash = heapq.heappop(self._by_number)
+            node = self._nodes.get(block_hash)
+            if node is None or not node.open or (node.judged_as, node.seen) != (number, seen):
+                continue
+            yield from self._never_came(node, place)
+            yield self._close(node, place, judged=True)
+            if node.batch_order is None:
+                self._drop(node)
+            else:
+                heapq.heappush(self._leaving, (node.number, node.seen, block_hash))
+        for reorg in [reorg for reorg in self._reorgs.values() if reorg.old_number < below]:
+            yield from self._lapse(reorg, place)
+        self._forget()
+
+    def _never_came(self, node: _Node, place: Place) -> Iterator[Outcome]:
+        if node.batch_order is None:
+            first = node.first_place or place
+            words = f"block {node.block_hash.hex()} has messages from {where(first)} on, and no Batch"
+            yield self._found("no_batch_message", first, words, node)
+        elif not node.parent_sent and self._known_from is not None and node.number > self._known_from:
+            words = f"parent {node.parent.hex()} of block {_name(node)} was never sent"
+            yield self._found("parent_never_sent", node.batch_place or place, words, node)
+
+    def _close(self, node: _Node, place: Place, judged: bool) -> Closed:
+        node.open = False
+        node.first_place = node.batch_place = None
+        return Closed(node.block_hash, place, judged, node.complete_in_life)
+
+    def _forget(self) -> None:
+        """Drop the oldest canonical blocks, and closed blocks that are lower than those remembered."""
+        surplus = max(len(self._chain) - self._history, 0)
+        for block_hash in self._chain[:surplus]:
+            del self._at[block_hash]
+            if block_hash in self._gaps:
+                self._gaps.remove(block_hash)
+            node = self._nodes[block_hash]
+            node.valid_from_ns = None
+            if not node.open:
+                self._drop(node)
+        if surplus:
+            del self._chain[:surplus]
+            self._base += surplus
+            self._forgotten_below = self._nodes[self._chain[0]].number
+            self._known_from = max(self._known_from or 0, self._forgotten_below)
+        while self._forgotten_below is not None and self._leaving and self._leaving[0][0] < self._forgotten_below:
+            _, _, block_hash = heapq.heappop(self._leaving)
+            left = self._nodes.get(block_hash)
+            if left is not None and not left.open and block_hash not in self._at:
+                self._drop(left)
+
+    def _drop(self, node: _Node) -> None:
+        del self._nodes[node.block_hash]
+        siblings = self._children.get(node.parent, [])
+        if node.block_hash in siblings:
+            siblings.remove(node.block_hash)
+            if not siblings:
+                del self._children[node.parent]
+
+    def _found(self, rule: str, place: Place, message: str, node: _Node | None = None) -> Found:
+        number = node.number if node is not None and (node.batch_order is not None or node.linked) else None
+        return Found(Finding(RULE[rule], place, message), node.block_hash if node else None, number)
+
+    # Batches
+
+    def _batch_arrived(self, event: BatchArrived) -> Iterator[Outcome]:
+        yield from self._batch_on_channel(event)
+        node = self._nodes.get(event.block_hash)
+        if node is None or not node.open or node.batch_order is not None:
+            return
+        node.batch_order, node.batch_place, node.topic = self._next(), event.place, event.place.topic
+        node.number, node.weight, node.parent = event.number, event.weight, event.parent
+        node.judged_as = event.number
+        self._watch(node)
+        if node.topic is not None and not self.is_channel(node.topic):
+            self._ordinary.add(node.topic)
+        yield from self._check_links(node, event.place)
+        self._children.setdefault(node.parent, []).append(node.block_hash)
+
+    def _check_links(self, node: _Node, place: Place) -> Iterator[Outcome]:
+        """Rules 11 and 12: order of arrival and numbers of this block, its parent and its children."""
+        parent = self._nodes.get(node.parent)
+        if parent is not None and _has_number(parent):
+            node.parent_sent = True
+            yield from self._check_number(node, parent, place)
+        for child in [self._nodes[child] for child in self._children.get(node.block_hash, ())]:
+            child.parent_sent = True
+            if not self._is_history(node):
+                words = f"the Batch of block {_name(node)} came after the one of its child {_name(child)}"
+                yield self._found("parent_after_child", place, words + _at_batch(child), child)
+            yield from self._check_number(child, node, place)
+
+    def _is_history(self, node: _Node) -> bool:
+        return self._options.start is not None and node.number <= self._options.start.number
+
+    def _check_number(self, node: _Node, parent: _Node, place: Place) -> Iterator[Outcome]:
+        """Rule `number_repeated_in_chain` of the link to `parent`, and of what it makes known of descendants.
+
+        While numbers only grow along a chain none can repeat, so ancestors are looked through only above a link where
+        they don't.
+        """
+        if node.number <= parent.number:
+            yield from self._repeated(node, parent, place)
+        elif not parent.twisted:
+            return
+        for twisted in self._descendants(node):
+            twisted.twisted = True
+            same = self._ancestor_of_number(twisted)
+            if same is not None:
+                yield from self._repeated(twisted, same, place)
+
+    def _repeated(self, node: _Node, other: _Node, place: Place) -> Iterator[Outcome]:
+        if not node.number_found:
+            node.number_found = True
+            words = f"block {_name(node)}{_at_batch(node)} descends from block {_name(other)}{_at_batch(other)}"
+            yield self._found("number_repeated_in_chain", node.batch_place or place, words, node)
+
+    def _descendants(self, node: _Node) -> Iterator[_Node]:
+        """The block and all that have it as an ancestor. Hostile parents may form a ring."""
+        waiting = [node]
+        visited = {node.block_hash}
+        while waiting:
+            found = waiting.pop()
+            yield found
+            for child in self._children.get(found.block_hash, ()):
+                if child not in visited:
+                    visited.add(child)
+                    waiting.append(self._nodes[child])
+
+    def _ancestor_of_number(self, node: _Node) -> _Node | None:
+        """The nearest ancestor with the number of `node`."""
+        visited = {node.block_hash}
+        ancestor = self._nodes.get(node.parent)
+        while ancestor is not None and ancestor.block_hash not in visited:
+            if ancestor.number == node.number and _has_number(ancestor):
+                return ancestor
+            visited.add(ancestor.block_hash)
+            ancestor = self._nodes.get(ancestor.parent)
+        return None
+
+    # Completed blocks
+
+    def _completed(self, event: Completed) -> Iterator[Outcome]:
+        node = self._nodes.get(event.block_hash)
+        if node is None or not node.open or node.batch_order is None:
+            # Its life ended before this message.
+            return
+        node.complete_in_life = True
+        if node.complete_order is not None:
+            return
+        node.complete_order = self._next()
+        for reorg in self._reorgs.values():
+            reorg.incomplete.pop(node.block_hash, None)
+        if self._is_refused(node):
+            yield from self._refuse(node, event.place)
+        elif node.block_hash in self._at:
+            yield self._canonize(node, event.place)
+            yield from self._take_history(node, event.place)
+        elif any(gap.parent == node.block_hash for gap in self._complete_gaps()):
+            yield from self._take_history(self._gap_above(node), event.place)
+        else:
+            yield from self._place_block(node, event.place)
+
+    def _is_refused(self, node: _Node) -> bool:
+        parent = self._nodes.get(node.parent)
+        pinned = self._options.whitelist.get(node.number, node.block_hash)
+        return pinned != node.block_hash or (parent is not None and parent.refused)
+
+    def _refuse(self, node: _Node, place: Place) -> Iterator[Outcome]:
+        """Rule 1, for the block and its complete descendants; the others follow when they complete."""
+        waiting = [node]
+        while waiting:
+            refused = waiting.pop()
+            if not refused.refused:
+                refused.refused = True
+                yield Refused(refused.block_hash, place)
+                waiting.extend(reversed(self._complete_children(refused)))
+
+    def _complete_children(self, node: _Node) -> list[_Node]:
+        """In the order in which they completed."""
+        children = [self._nodes[child] for child in self._children.get(node.block_hash, ())]
+        return sorted((child for child in children if child.complete_order is not None), key=_completion)
+
+    def _place_block(self, node: _Node, place: Place) -> Iterator[Outcome]:
+        """Rules 3 to 6."""
+        parent = self._nodes.get(node.parent)
+        if not self._chain:
+            yield from self._first_head(node, place)
+        elif parent is not None and parent.linked:
+            yield from self._link(node, place)
+            yield from self._move_head(node, parent, place)
+        elif self._may_leave_gap(node, parent):
+            yield from self._link(node, place)
+            self._gaps.append(node.block_hash)
+            yield from self._switch(len(self._chain) - 1, self._best_path(node)[0], place)
+
+    def _first_head(self, node: _Node, place: Place) -> Iterator[Outcome]:
+        yield from self._link(node, place)
+        self._known_from = node.number
+        self._gaps.append(node.block_hash)
+        yield from self._switch(-1, self._best_path(node)[0], place)
+        for waiting in self._nodes.values():
+            if waiting.open and waiting.judged_as is None:
+                waiting.judged_as = node.number
+                self._watch(waiting)
+
+    def _may_leave_gap(self, node: _Node, parent: _Node | None) -> bool:
+        early = self._options.start is None and self._linked < FIRST_BLOCKS
+        return early and parent is None and node.weight > self._nodes[self._chain[-1]].weight
+
+    def _link(self, root: _Node, place: Place) -> Iterator[Outcome]:
+        """The block and its waiting descendants lead to the chain now."""
+        waiting = [root]
+        while waiting:
+            node = waiting.pop()
+            node.linked = True
+            self._linked = min(self._linked + 1, FIRST_BLOCKS)
+            self._highest = node.number if self._highest is None else max(self._highest, node.number)
+            yield from self._link_to_reorg(node, place)
+            waiting.extend(child for child in self._complete_children(node) if not child.linked and not child.refused)
+
+    def _best_path(self, root: _Node) -> tuple[list[_Node], int]:
+        """From `root` on, always the child with the heaviest descendant; and the heaviest weight from `root` on."""
+        order = [root]
+        children: dict[bytes, list[_Node]] = {}
+        for node in order:
+            children[node.block_hash] = [child for child in self._complete_children(node) if child.linked]
+            order.extend(children[node.block_hash])
+        heaviest: dict[bytes, int] = {}
+        for node in reversed(order):
+            heaviest[node.block_hash] = max([node.weight, *(heaviest[c.block_hash] for c in children[node.block_hash])])
+        path = [root]
+        while children[path[-1].block_hash]:
+            # `max` takes the first of equal ones: the one that completed first.
+            path.append(max(children[path[-1].block_hash], key=lambda child: heaviest[child.block_hash]))
+        return path, heaviest[root.block_hash]
+
+    def _move_head(self, node: _Node, parent: _Node, place: Place) -> Iterator[Outcome]:
+        """Rules 3 and 5, for a block that is linked now."""
+        if self._after_complete(place):
+            return
+        announced = self._reorgs.get(parent.block_hash)
+        if announced is not None and announced.stage is _Stage.ANNOUNCED:
+            yield from self._carry_out(announced, place, node)
+        elif parent.block_hash == self._chain[-1]:
+            yield from self._switch(len(self._chain) - 1, self._best_path(node)[0], place)
+        else:
+            path, heaviest = self._best_path(node)
+            if heaviest > self._weight_to_beat(node):
+                yield from self._displace(node, path, place)
+
+    def _displace(self, node: _Node, path: list[_Node], place: Place) -> Iterator[Outcome]:
+        """A side chain through `node` is heavier than the head."""
+        branch, ancestor = self._branch(node)
+        if ancestor is None or self._is_barred(node, branch):
+            return
+        depth = len(self._chain) - 1 - ancestor
+        announced = self._reorgs.get(self._chain[ancestor])
+        if depth <= self._threshold:
+            yield from self._switch(ancestor, branch + path[1:], place, told=True)
+        elif announced is not None and announced.stage is _Stage.ANNOUNCED:
+            yield from self._carry_out(announced, place, branch[0])
+        elif not branch[0].branch_found:
+            branch[0].branch_found = True
+            head, fork = self._nodes[self._chain[-1]], self._nodes[self._chain[ancestor]]
+            words = (
+                f"side chain up to {_name(path[-1])} of weight {path[-1].weight} forks {depth} blocks below the head "
+                f"{_name(head)} of weight {head.weight}, and no Reorg names the ancestor {_name(fork)}"
+            )
+            yield self._found("reorg_unannounced", place, words, path[-1])
+
+    def _branch(self, node: _Node) -> tuple[list[_Node], int | None]:
+        """The blocks from above the chain up to `node`, and the position of the common ancestor if it is remembered."""
+        branch = [node]
+        while branch[-1].parent not in self._at:
+            parent = self._nodes.get(branch[-1].parent)
+            if parent is None or not parent.linked:
+                return branch[::-1], None
+            branch.append(parent)
+        return branch[::-1], self._position(branch[-1].parent)
+
+    def _position(self, block_hash: bytes) -> int:
+        return self._at[block_hash] - self._base
+
+    def _switch(self, ancestor: int, added: list[_Node], place: Place, *, told: bool = False) -> Iterator[Outcome]:
+        """The chain goes on from position `ancestor` with `added`. `told`: it is a reorg that weight alone made."""
+        removed = [self._nodes[block_hash] for block_hash in self._chain[ancestor + 1 :]]
+        if not removed and not added:
+            return
+        old_head = self._chain[-1] if self._chain else b""
+        del self._chain[ancestor + 1 :]
+        canonical = [row for node in removed for row in self._uncanonize(node, place)]
+        for node in added:
+            self._at[node.block_hash] = self._base + len(self._chain)
+            self._chain.append(node.block_hash)
+            canonical.append(self._canonize(node, place))
+        yield self._update(place, added, removed)
+        yield from canonical
+        if told and removed:
+            fork = self._nodes[self._chain[ancestor]]
+            blocks = (fork.block_hash, fork.number, len(removed), old_head, self._chain[-1])
+            yield ReorgRow(place, *blocks, announced=False, channel=None, completed=True, changed_at=place)
+
+    def _update(self, place: Place, added: list[_Node], removed: list[_Node]) -> Update:
+        head = self._nodes[self._chain[-1]]
+        hashes = tuple(node.block_hash for node in added), tuple(node.block_hash for node in removed)
+        self._sequence += 1
+        return Update(place, self._sequence - 1, *hashes, head.block_hash, head.number)
+
+    def _canonize(self, node: _Node, place: Place) -> Canonical:
+        node.was_canonical = True
+        node.valid_from_ns = place.arrived_at_ns
+        return Canonical(node.block_hash, node.number, node.valid_from_ns, None, place)
+
+    def _uncanonize(self, node: _Node, place: Place) -> Iterator[Canonical]:
+        del self._at[node.block_hash]
+        if node.block_hash in self._gaps:
+            self._gaps.remove(node.block_hash)
+        if not node.open:
+            heapq.heappush(self._leaving, (node.number, node.seen, node.block_hash))
+        # A start block that was never sent has no row.
+        if node.valid_from_ns is not None:
+            yield Canonical(node.block_hash, node.number, node.valid_from_ns, place.arrived_at_ns, place)
+        node.valid_from_ns = None
+
+    # History
+
+    def _complete_gaps(self) -> list[_Node]:
+        gaps = [self._nodes[gap] for gap in self._gaps]
+        return [gap for gap in gaps if gap.complete_order is not None]
+
+    def _gap_above(self, node: _Node) -> _Node:
+        return next(gap for gap in self._complete_gaps() if gap.parent == node.block_hash)
+
+    def _take_history(self, above: _Node, place: Place) -> Iterator[Outcome]:
+        """Rule 2: complete ancestors of a canonical block with a gap below it are canonical; no head moves."""
+        yield from self._link(above, place)
+        while above.block_hash in self._gaps:
+            below = self._nodes.get(above.parent)
+            if above.parent in self._at:
+                yield from self._close_gap(above, place)
+            elif below is None or below.complete_order is None or below.refused:
+                return
+            else:
+                self._insert_below(above, below)
+                yield from self._link(below, place)
+                yield self._canonize(below, place)
+                above = below
+
+    def _insert_below(self, above: _Node, below: _Node) -> None:
+        position = self._position(above.block_hash)
+        self._chain.insert(position, below.block_hash)
+        self._gaps[self._gaps.index(above.block_hash)] = below.block_hash
+        if position == 0:
+            self._base -= 1
+            self._at[below.block_hash] = self._base
+        else:
+            self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
+
+    def _close_gap(self, above: _Node, place: Place) -> Iterator[Outcome]:
+        """The parent is in the chain: what stood between them was another branch."""
+        self._gaps.remove(above.block_hash)
+        position, parent = self._position(above.block_hash), self._position(above.parent)
+        removed = [self._nodes[block_hash] for block_hash in self._chain[parent + 1 : position]]
+        if not removed:
+            return
+        del self._chain[parent + 1 : position]
+        canonical = [row for node in removed for row in self._uncanonize(node, place)]
+        self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
+        yield self._update(place, [], removed)
+        yield from canonical
+
+    # Announced reorgs
+
+    def _open_reorgs(self) -> list[_Reorg]:
+        return [reorg for reorg in self._reorgs.values() if reorg.stage is _Stage.OPEN]
+
+    def is_channel(self, topic: str) -> bool:
+        """Whether the topic is named like a reorg channel, or a Reorg has made it one."""
+        return self._is_channel_name(topic) or any(reorg.channel == topic for reorg in self._reorgs.values())
+
+    def _is_channel_of(self, topic: str | None, ancestor: bytes) -> bool:
+        """Whether a Reorg on this topic stands on the channel made for it."""
+        if topic is None:
+            return False
+        if self._options.reorg_topic is not None:
+            return topic == self._options.reorg_topic.replace("{hash}", ancestor.hex())
+        return topic.endswith(f"-re-{ancestor.hex()}") or topic not in self._ordinary
+
+    def _wrong_ancestor(self, ancestor: bytes, number: int) -> str:
+        """What is wrong with a Reorg's or ReorgComplete's block; numbers are compared in their low 32 bits."""
+        node = self._nodes.get(ancestor)
+        known = self._reorgs.get(ancestor)
+        if known is not None:
+            # Its ancestor may have left memory since.
+            return self._wrong_number(ancestor, known.ancestor_number, number)
+        if node is None or not node.was_canonical:
+            return (
+                f"block {ancestor.hex()} (number {number}) was never canonical, as far back as the chain is remembered"
+            )
+        return self._wrong_number(ancestor, node.number, number)
+
+    def _wrong_number(self, ancestor: bytes, number: int, given: int) -> str:
+        return f"block {ancestor.hex()} has the number {number}, not {given}" if (number ^ given) & _32_BITS else ""
+
+    def _reorg_arrived(self, event: ReorgArrived) -> Iterator[Outcome]:
+        place, ancestor = event.place, event.ancestor_hash
+        self._last_reorg_message = place
+        wrong = self._wrong_ancestor(ancestor, event.number)
+        if wrong:
+            yield self._found("reorg_ancestor_wrong", place, wrong)
+            return
+        on_channel = self._is_channel_of(place.topic, ancestor)
+        reorg = self._reorgs.get(ancestor)
+        if reorg is not None and reorg.stage in (_Stage.COMPLETE, _Stage.LAPSED):
+            if not on_channel or place.topic == reorg.channel:
+                # A copy that came late.
+                return
+            reorg = None
+        if reorg is None:
+            reorg = self._announce(place, ancestor)
+        if not on_channel:
+            reorg.announced_on.append(place.topic)
+        elif reorg.channel is None:
+            yield from self._open_channel(reorg, place)
+        else:
+            yield from self._check_partition(reorg, place)
+
+    def _announce(self, place: Place, ancestor: bytes) -> _Reorg:
+        head = self._nodes[self._chain[-1]]
+        number = self._nodes[ancestor].number
+        self._reorgs.pop(ancestor, None)
+        if len(self._reorgs) >= MAX_REORGS:
+            del self._reorgs[next(iter(self._reorgs))]
+        reorg = _Reorg(
+            ancestor, number, place, _Stage.ANNOUNCED, head.number, head.block_hash, first_ns=place.arrived_at_ns
+        )
+        self._reorgs[ancestor] = reorg
+        return reorg
+
+    def _open_channel(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
+        """The Reorg on its channel: the one that counts."""
+        assert place.topic is not None
+        reorg.channel, reorg.partition = place.topic, place.partition
+        for partition in self._partitions.pop(place.topic, []):
+            yield from self._check_partition(reorg, place, partition)
+        if reorg.stage is _Stage.ANNOUNCED:
+            reorg.place = place
+            yield from self._carry_out(reorg, place, None)
+
+    def _check_partition(self, reorg: _Reorg, place: Place, *others: int | None) -> Iterator[Outcome]:
+        for partition in others or (place.partition,):
+            if partition != reorg.partition:
+                words = f"channel {reorg.channel!r} has the partitions {reorg.partition} and {partition}"
+                yield from self._shared(reorg, place, words)
+
+    def _shared(self, reorg: _Reorg, place: Place, words: str, node: _Node | None = None) -> Iterator[Outcome]:
+        if not reorg.shared_found:
+            reorg.shared_found = True
+            yield self._found("reorg_channel_shared", place, f"reorg from {reorg.ancestor.hex()}: {words}", node)
+
+    def _carry_out(self, reorg: _Reorg, place: Place, child: _Node | None) -> Iterator[Outcome]:
+        """Revert to the ancestor. `child` is its first new block, if that and not the channel's Reorg sets it off."""
+        fork = self._nodes[reorg.ancestor]
+        lead: list[_Node] = []
+        position: int | None
+        if reorg.ancestor in self._at:
+            position = self._position(reorg.ancestor)
+        else:
+            lead, position = self._branch(fork)
+        if position is None:
+            return
+        removed = [self._nodes[block_hash] for block_hash in self._chain[position + 1 :]]
+        head = self._nodes[self._chain[-1]]
+        reorg.stage, reorg.old_head, reorg.old_number = _Stage.OPEN, head.block_hash, head.number
+        reorg.removed = {node.block_hash: None for node in removed}
+        reorg.depth = len(removed)
+        reorg.heaviest = max((node.weight for node in removed), default=0)
+        if child is not None:
+            path = self._best_path(child)[0]
+            yield from self._set_off(reorg, child, place)
+        else:
+            path = self._known_branch(reorg, fork)
+        for node in path:
+            node.branch = reorg.ancestor
+        yield from self._switch(position, lead + path, place)
+        yield self._row(reorg, place)
+
+    def _set_off(self, reorg: _Reorg, child: _Node, place: Place) -> Iterator[Outcome]:
+        if child.topic is not None and self.is_channel(child.topic):
+            reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
+        else:
+            words = f"its first block {_name(child)} came on topic {child.topic!r}"
+            yield from self._shared(reorg, place, words, child)
+
+    def _known_branch(self, reorg: _Reorg, fork: _Node) -> list[_Node]:
+        """The side chain that the reorg makes canonical, if it is there already and heavier than what is removed."""
+        found: tuple[list[_Node], int] = ([], reorg.heaviest)
+        for child in self._complete_children(fork):
+            if child.linked and child.block_hash not in reorg.removed:
+                candidate = self._best_path(child)
+                found = candidate if candidate[1] > found[1] else found
+        return found[0]
+
+    def _row(self, reorg: _Reorg, changed_at: Place) -> ReorgRow:
+        done = reorg.stage is not _Stage.OPEN
+        return ReorgRow(
+            place=reorg.place,
+            ancestor_hash=reorg.ancestor,
+            ancestor_number=reorg.ancestor_number,
+            depth=reorg.depth,
+            old_head=reorg.old_head,
+            new_head=self._chain[-1] if done else None,
+            announced=True,
+            channel=reorg.channel,
+            completed=reorg.stage is _Stage.COMPLETE,
+            changed_at=changed_at,
+        )
+
+    def _link_to_reorg(self, node: _Node, place: Place) -> Iterator[Outcome]:
+        """A block that is linked now belongs to the branch of an open reorg, which should be on its channel."""
+        parent = self._nodes.get(node.parent)
+        for reorg in self._open_reorgs():
+            if parent is None or reorg.ancestor not in (parent.block_hash, parent.branch):
+                continue
+            node.branch = reorg.ancestor
+            # The channel carries all blocks up to the first that is heavier than what was removed.
+            needed = parent.block_hash == reorg.ancestor or parent.weight <= reorg.heaviest
+            if needed and node.topic != reorg.channel:
+                yield from self._shared(reorg, place, f"its block {_name(node)} came on topic {node.topic!r}", node)
+
+    def _is_barred(self, node: _Node, branch: list[_Node]) -> bool:
+        """An open reorg removed the branch, and the block doesn't come on its channel."""
+        return any(
+            member.block_hash in reorg.removed
+            for reorg in self._open_reorgs()
+            if node.topic is None or node.topic != reorg.channel
+            for member in branch
+        )
+
+    def _weight_to_beat(self, node: _Node) -> int:
+        weights = [self._nodes[self._chain[-1]].weight]
+        for reorg in self._open_reorgs():
+            if node.branch != reorg.ancestor and (node.topic is None or node.topic != reorg.channel):
+                weights.append(reorg.heaviest)
+        return max(weights)
+
+    def _after_complete(self, place: Place) -> bool:
+        """The place is on a channel whose ReorgComplete has come: it moves no chain."""
+        return any(reorg.stage is _Stage.COMPLETE and _is_on(place, reorg) for reorg in self._reorgs.values())
+
+    # Channels
+
+    def _heard_on_channel(self, reorg: _Reorg, block_hash: bytes) -> None:
+        """A block of the channel, maybe without a Batch."""
+        if block_hash not in reorg.blocks:
+            reorg.blocks[block_hash] = len(reorg.blocks)
+            node = self._nodes.get(block_hash)
+            if node is None or node.complete_order is None:
+                reorg.incomplete[block_hash] = reorg.blocks[block_hash]
+
+    def _batch_on_channel(self, event: BatchArrived) -> Iterator[Outcome]:
+        for reorg in self._open_reorgs():
+            if not _is_on(event.place, reorg):
+                continue
+            yield from self._check_partition(reorg, event.place)
+            if event.block_hash in reorg.batches:
+                continue
+            first = not reorg.batches
+            self._heard_on_channel(reorg, event.block_hash)
+            reorg.batches[event.block_hash] = None
+            reorg.last_block, reorg.last_weight = event.block_hash, event.weight
+            words = ""
+            if event.block_hash in reorg.removed:
+                words = "is of the removed chain"
+            elif first and event.parent != reorg.ancestor:
+                words = f"is the first, and its parent {event.parent.hex()} isn't the ancestor"
+            elif event.parent != reorg.ancestor and event.parent not in reorg.batches:
+                words = f"has the parent {event.parent.hex()}, which isn't on the channel"
+            if words and reorg.broken is None:
+                reorg.broken = (reorg.blocks[event.block_hash], event.block_hash, words)
+
+    def _channel_message(self, event: ChannelMessage) -> Iterator[Outcome]:
+        topic = event.place.topic
+        reorg = next((reorg for reorg in self._reorgs.values() if _is_on(event.place, reorg)), None)
+        if reorg is not None:
+            yield from self._check_partition(reorg, event.place)
+            late = reorg.stage is _Stage.COMPLETE and event.place != self._last_reorg_message
+            if late and not reorg.late_found:
+                reorg.late_found = True
+                words = f"the first message on channel {topic!r} after its ReorgComplete"
+                yield self._found("reorg_not_completed", event.place, words)
+        elif topic is not None:
+            partitions = self._partitions.setdefault(topic, [])
+            if event.place.partition not in partitions:
+                partitions.append(event.place.partition)
+            if len(self._partitions) > MAX_REORGS:
+                del self._partitions[next(iter(self._partitions))]
+
+    def _reorg_complete(self, event: ReorgCompleteArrived) -> Iterator[Outcome]:
+        place, ancestor = event.place, event.ancestor_hash
+        self._last_reorg_message = place
+        wrong = self._wrong_ancestor(ancestor, event.number)
+        for other in self._open_reorgs():
+            if _is_on(place, other) and other.ancestor != ancestor:
+                wrong = wrong or f"block {ancestor.hex()}, but the Reorg of this channel names {other.ancestor.hex()}"
+        if wrong:
+            yield self._found("reorg_ancestor_wrong", place, wrong)
+            return
+        reorg = self._reorgs.get(ancestor)
+        running = reorg is not None and reorg.stage in (_Stage.OPEN, _Stage.LAPSED)
+        if reorg is not None and _is_on(place, reorg):
+            yield from self._check_partition(reorg, place)
+            if running:
+                yield from self._complete_reorg(reorg, place)
+        elif reorg is not None and place.topic in reorg.announced_on:
+            yield from self._shared(reorg, place, f"its ReorgComplete came on topic {place.topic!r}")
+            if running and reorg.channel is None:
+                yield from self._complete_reorg(reorg, place)
+        else:
+            words = f"no Reorg of block {ancestor.hex()} is open on topic {place.topic!r}"
+            yield self._found("reorg_complete_unasked", place, words)
+
+    def _complete_reorg(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
+        if reorg.stage is _Stage.OPEN:
+            yield from self._check_channel(reorg, place, reorg.incomplete)
+        self._end(reorg, _Stage.COMPLETE)
+        yield self._row(reorg, place)
+
+    def _lapse(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
+        """The old head is more than the threshold below the new one, and no ReorgComplete has come."""
+        if reorg.stage is _Stage.ANNOUNCED:
+            self._end(reorg, _Stage.LAPSED)
+            words = f"reorg from {reorg.ancestor.hex()} was announced on topic {reorg.place.topic!r} and never made"
+            yield self._found("reorg_not_completed", reorg.place, words)
+        elif reorg.stage is _Stage.OPEN:
+            overdue = {block: at for block, at in reorg.incomplete.items() if self._is_overdue(block)}
+            yield from self._check_channel(reorg, place, overdue)
+            words = f"no ReorgComplete for the reorg from {reorg.ancestor.hex()} on topic {reorg.place.topic!r}"
+            yield self._found("reorg_not_completed", reorg.place, words)
+            self._end(reorg, _Stage.LAPSED)
+            yield self._row(reorg, place)
+
+    def _is_overdue(self, block_hash: bytes) -> bool:
+        node = self._nodes.get(block_hash)
+        return node is None or not node.open
+
+    def _check_channel(self, reorg: _Reorg, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
+        """Rule `reorg_chain_broken`: the first block of the channel that breaks it."""
+        faults = [reorg.broken] if reorg.broken else []
+        faults += [(at, block_hash, "is incomplete") for block_hash, at in incomplete.items()]
+        last, weight = reorg.last_block, reorg.last_weight
+        if reorg.channel is None:
+            last, weight = self._chain[-1], self._nodes[self._chain[-1]].weight
+        if last is not None and reorg.depth and weight <= reorg.heaviest:
+            words = f"is the last, and its weight {weight} isn't above {reorg.heaviest}, the heaviest removed"
+            faults.append((reorg.blocks.get(last, 0), last, words))
+        elif last is None and reorg.depth:
+            faults.append((0, reorg.ancestor, "has no block after it"))
+        if faults:
+            _, block_hash, words = min(faults)
+            node = self._nodes.get(block_hash)
+            evidence = node.batch_place or node.first_place if node is not None else None
+            message = f"reorg from {reorg.ancestor.hex()}: block {block_hash.hex()} {words}"
+            yield self._found("reorg_chain_broken", evidence or place, message, node)
+
+    def _end(self, reorg: _Reorg, stage: _Stage) -> None:
+        reorg.stage = stage
+        reorg.removed, reorg.blocks, reorg.batches, reorg.incomplete = {}, {}, {}, {}
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON: equal chains give equal text."""
+        return json.dumps(
+            {
+                "version": SNAPSHOT_VERSION,
+                "sequence": self._sequence,
+                "order": self._order,
+                "linked": self._linked,
+                "highest": self._highest,
+                "known_from": self._known_from,
+                "forgotten_below": self._forgotten_below,
+                "base": self._base,
+                "chain": "".join(block_hash.hex() for block_hash in self._chain),
+                "gaps": [gap.hex() for gap in self._gaps],
+                "ordinary": sorted(self._ordinary),
+                "partitions": list(self._partitions.items()),
+                "last_reorg_message": _from_place(self._last_reorg_message),
+                "nodes": [_from_node(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
+                "reorgs": [_from_reorg(reorg) for reorg in self._reorgs.values()],
+            },
+            separators=(",", ":"),
+        )
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="cardinal chain", found=state.get("version"), expected=SNAPSHOT_VERSION)
+        self._sequence, self._order, self._linked = state["sequence"], state["order"], state["linked"]
+        self._highest, self._known_from = state["highest"], state["known_from"]
+        self._forgotten_below, self._base = state["forgotten_below"], state["base"]
+        chain = bytes.fromhex(state["chain"])
+        self._chain = [chain[i : i + 32] for i in range(0, len(chain), 32)]
+        self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
+        self._gaps = [bytes.fromhex(gap) for gap in state["gaps"]]
+        self._ordinary = set(state["ordinary"])
+        self._partitions = {topic: list(partitions) for topic, partitions in state["partitions"]}
+        self._last_reorg_message = _to_place(state["last_reorg_message"])
+        self._reorgs = {reorg.ancestor: reorg for reorg in map(_to_reorg, state["reorgs"])}
+        self._restore_nodes([_to_node(row) for row in state["nodes"]])
+
+    def _restore_nodes(self, nodes: list[_Node]) -> None:
+        self._nodes = {node.block_hash: node for node in nodes}
+        for node in sorted((node for node in nodes if node.batch_order is not None), key=lambda n: n.batch_order or 0):
+            self._children.setdefault(node.parent, []).append(node.block_hash)
+        for node in nodes:
+            if node.open and node.first_place is not None:
+                self._lives.append((node.first_place.arrived_at_ns, node.seen, node.block_hash))
+                self._watch(node)
+            elif not node.open and node.block_hash not in self._at:
+                heapq.heappush(self._leaving, (node.number, node.seen, node.block_hash))
+
+
+def _has_number(node: _Node) -> bool:
+    """It has a Batch, or is the configured start."""
+    return node.batch_order is not None or node.linked
+
+
+def _completion(node: _Node) -> int:
+    return node.complete_order or 0
+
+
+def _is_on(place: Place, reorg: _Reorg) -> bool:
+    return reorg.channel is not None and place.topic == reorg.channel
+
+
+def _name(node: _Node) -> str:
+    return f"{node.number} ({node.block_hash.hex()})"
+
+
+def _at_batch(node: _Node) -> str:
+    return f" at {where(node.batch_place)}" if node.batch_place is not None else ""
+
+
+_FLAGS: Final = (
+    "open",
+    "complete_in_life",
+    "linked",
+    "refused",
+    "was_canonical",
+    "parent_sent",
+    "branch_found",
+    "twisted",
+    "number_found",
+)
+
+
+def _from_place(place: Place | None) -> list[Any] | None:
+    if place is None:
+        return None
+    order = [place.arrived_at_ns, place.capture_arrived_at_ns, place.capture_id.hex(), place.record_number]
+    return order + [place.topic, place.partition, place.offset]
+
+
+def _to_place(row: list[Any] | None) -> Place | None:
+    return None if row is None else Place(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
+
+
+def _from_node(node: _Node) -> list[Any]:
+    return [
+        node.block_hash.hex(),
+        node.seen,
+        sum(1 << bit for bit, flag in enumerate(_FLAGS) if getattr(node, flag)),
+        node.judged_as,
+        node.batch_order,
+        node.complete_order,
+        node.number,
+        f"{node.weight:x}",
+        node.parent.hex(),
+        node.topic,
+        node.valid_from_ns,
+        None if node.branch is None else node.branch.hex(),
+        _from_place(node.first_place),
+        _from_place(node.batch_place),
+    ]
+
+
+def _to_node(row: list[Any]) -> _Node:
+    (block_hash, seen, flags, judged_as, batch_order, complete_order, *rest) = row
+    (number, weight, parent, topic, valid_from_ns, branch, first_place, batch_place) = rest
+    return _Node(
+        bytes.fromhex(block_hash),
+        seen,
+        judged_as=judged_as,
+        batch_order=batch_order,
+        complete_order=complete_order,
+        number=number,
+        weight=int(weight, 16),
+        parent=bytes.fromhex(parent),
+        topic=topic,
+        valid_from_ns=valid_from_ns,
+        branch=None if branch is None else bytes.fromhex(branch),
+        first_place=_to_place(first_place),
+        batch_place=_to_place(batch_place),
+        **{flag: bool(flags >> bit & 1) for bit, flag in enumerate(_FLAGS)},
+    )
+
+
+def _from_reorg(reorg: _Reorg) -> dict[str, Any]:
+    return {
+        "ancestor": reorg.ancestor.hex(),
+        "ancestor_number": reorg.ancestor_number,
+        "place": _from_place(reorg.place),
+        "stage": reorg.stage.value,
+        "old_number": reorg.old_number,
+        "old_head": reorg.old_head.hex(),
+        "first_ns": reorg.first_ns,
+        "channel": reorg.channel,
+        "partition": reorg.partition,
+        "announced_on": reorg.announced_on,
+        "removed": [block_hash.hex() for block_hash in reorg.removed],
+        "depth": reorg.depth,
+        "heaviest": f"{reorg.heaviest:x}",
+        "blocks": [block_hash.hex() for block_hash in reorg.blocks],
+        "batches": [block_hash.hex() for block_hash in reorg.batches],
+        "incomplete": [block_hash.hex() for block_hash in reorg.incomplete],
+        "broken": reorg.broken and [reorg.broken[0], reorg.broken[1].hex(), reorg.broken[2]],
+        "last_block": reorg.last_block and reorg.last_block.hex(),
+        "last_weight": f"{reorg.last_weight:x}",
+        "shared_found": reorg.shared_found,
+        "late_found": reorg.late_found,
+    }
+
+
+def _to_reorg(row: dict[str, Any]) -> _Reorg:
+    place = _to_place(row["place"])
+    assert place is not None
+    blocks = {bytes.fromhex(block_hash): at for at, block_hash in enumerate(row["blocks"])}
+    return _Reorg(
+        bytes.fromhex(row["ancestor"]),
+        row["ancestor_number"],
+        place,
+        _Stage(row["stage"]),
+        row["old_number"],
+        bytes.fromhex(row["old_head"]),
+        row["first_ns"],
+        channel=row["channel"],
+        partition=row["partition"],
+        announced_on=row["announced_on"],
+        removed={bytes.fromhex(block_hash): None for block_hash in row["removed"]},
+        depth=row["depth"],
+        heaviest=int(row["heaviest"], 16),
+        blocks=blocks,
+        batches={bytes.fromhex(block_hash): None for block_hash in row["batches"]},
+        incomplete={(block := bytes.fromhex(block_hash)): blocks[block] for block_hash in row["incomplete"]},
+        broken=row["broken"] and (row["broken"][0], bytes.fromhex(row["broken"][1]), row["broken"][2]),
+        last_block=row["last_block"] and bytes.fromhex(row["last_block"]),
+        last_weight=int(row["last_weight"], 16),
+        shared_found=row["shared_found"],
+        late_found=row["late_found"],
+    )
+
+
+_EVENTS: Mapping[type, Callable[[Chain, Any], Iterator[Outcome]]] = {
+    FirstMessage: Chain._first_message,
+    BatchArrived: Chain._batch_arrived,
+    Completed: Chain._completed,
+    ReorgArrived: Chain._reorg_arrived,
+    ReorgCompleteArrived: Chain._reorg_complete,
+    ChannelMessage: Chain._channel_message,
+}
