@@ -18,6 +18,7 @@ from wirehouse_codecs.cardinal.messages import (
     SUBBATCH_HEADER,
     SUBBATCH_MSG,
     BatchMsg,
+    Reorg,
     ReorgComplete,
     SubBatchMsg,
     encode,
@@ -219,7 +220,8 @@ def unannounced_reorg(producer: Producer) -> Iterator[Burst]:
     """A heavier side chain from below the threshold on the ordinary topics; the chain goes on as before."""
     depth = producer.config.reorg_depth
     side = producer.branch(producer.chain[-1 - depth], depth + 1)
-    yield from map(producer.send, side)
+    for block in side:  # in order: late messages would be missed so far below the head
+        yield producer.send(block)._replace(in_order=True)
 
 
 def unasked_complete(producer: Producer) -> Iterator[Burst]:
@@ -229,8 +231,8 @@ def unasked_complete(producer: Producer) -> Iterator[Burst]:
 
 
 def wrong_ancestor(producer: Producer) -> Iterator[Burst]:
-    """A large reorg whose ReorgComplete gives the ancestor a number too high."""
-    return large_reorg(producer, complete_number_off=1)
+    """A Reorg that names a hash nobody has sent."""
+    yield producer.tell(producer.config.topic, Reorg(b"\xee" * HASH_BYTES, producer.head.number))
 
 
 def shared_channel(producer: Producer) -> Iterator[Burst]:

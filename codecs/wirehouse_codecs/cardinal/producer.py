@@ -299,14 +299,12 @@ def large_reorg(
     producer: Producer,
     *,
     blocks_short: int = 0,
-    complete_number_off: int = 0,
     completed: bool = True,
     channel: bool = True,
 ) -> Iterator[Burst]:
     """A reorg deeper than the threshold (specification, "Reorg", Producers).
 
-    The keywords break it: blocks missing at its end, a wrong number in its ReorgComplete, none at all, or no channel
-    of its own.
+    The keywords break it: blocks missing at its end, no ReorgComplete, or no channel of its own.
     """
     config = producer.config
     ancestor = producer.chain[-1 - config.reorg_depth]
@@ -320,5 +318,4 @@ def large_reorg(
     for block in side:
         yield producer.send(block, channel=topic)._replace(in_order=True)
     if completed:
-        number = ancestor.number + complete_number_off
-        yield producer.tell(topic or config.topic, ReorgComplete(ancestor.hash, number))
+        yield producer.tell(topic or config.topic, ReorgComplete(ancestor.hash, ancestor.number))

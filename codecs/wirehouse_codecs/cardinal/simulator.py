@@ -50,7 +50,8 @@ class SimulatorConfig:
     value_bytes: int = 100
     #: Redundant producers: each sends every block, its Batch in another map order.
     producers: int = 1
-    #: Messages are shuffled among so many neighbours; 0 = in order.
+    #: Messages are shuffled among so many neighbours; 0 = in order. Over a reorg threshold of blocks it would make
+    #: messages come too late.
     shuffle: int = 0
     #: Partitions of each topic; a reorg channel has one.
     partitions: int = 4
