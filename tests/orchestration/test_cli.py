@@ -16,8 +16,8 @@ import pytest
 from deltalake import write_deltalake
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration import cli, doctor, render, show
-from wirehouse_pipelines import arrow_types, landing
+from wirehouse_orchestration import cli, render, show
+from wirehouse_pipelines import arrow_types, java, landing
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
@@ -265,7 +265,7 @@ def test_tables_and_rules_are_listed(wirehouse: Wirehouse) -> None:
 
 def test_doctor_names_what_is_missing_and_how_to_mend_it(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIREHOUSE_JARS", str(wirehouse.folder / "nowhere"))
-    monkeypatch.setattr(doctor.java, "find", lambda: None)
+    monkeypatch.setattr(java, "find", lambda: None)
     answer = wirehouse("doctor")
     assert answer.code == 1
     assert "openjdk-17-jre-headless" in answer.out

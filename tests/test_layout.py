@@ -1,0 +1,90 @@
+"""What holds for the whole tree: rules stand everywhere they must, and shared code knows no protocol."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from wirehouse_codecs import capture_rules
+from wirehouse_codecs.rules import Rule
+from wirehouse_pipelines.protocols import PROTOCOLS
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {
+    "codecs": ROOT / "codecs" / "wirehouse_codecs",
+    "pipelines": ROOT / "pipelines" / "wirehouse_pipelines",
+    "expectations": ROOT / "expectations" / "wirehouse_expectations",
+    "orchestration": ROOT / "orchestration" / "wirehouse_orchestration",
+}
+#: The list of protocols, the one shared module that names them.
+REGISTRY = PACKAGES["pipelines"] / "protocols.py"
+#: What a protocol consists of in each layer.
+FILES = {
+    "codecs": ("messages.py", "session.py", "rules.py", "simulator.py"),
+    "pipelines": ("silver.py", "gold.py"),
+}
+RULES = [pytest.param(rule, id=rule.id) for protocol in PROTOCOLS.values() for rule in protocol.rules]
+
+
+def words(*paths: Path) -> set[str]:
+    """All identifiers and words of texts in the files."""
+    return {word for path in paths for word in re.findall(r"\w+", path.read_text())}
+
+
+def of_protocol(name: str) -> list[Path]:
+    """The modules of a protocol that find its rules: all but the list of rules and what simulates breaking them."""
+    folders = PACKAGES["codecs"] / name, PACKAGES["pipelines"] / name
+    made = {"rules.py", "simulator.py", "faults.py"}
+    return [path for folder in folders for path in sorted(folder.glob("*.py")) if path.name not in made]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_found_by_code(rule: Rule) -> None:
+    assert rule.name in words(*of_protocol(rule.protocol))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_broken_by_a_fault_or_a_vector(rule: Rule) -> None:
+    simulator = import_module(f"wirehouse_codecs.{rule.protocol}.simulator")
+    vectors = (ROOT / "tests" / "vectors" / rule.protocol).rglob("*.json")
+    assert rule.name in simulator.FAULTS or rule.name in words(*vectors)
+
+
+@pytest.mark.parametrize("rule", [*RULES, *(pytest.param(rule, id=rule.id) for rule in capture_rules.RULES)])
+def test_a_rule_stands_on_the_rules_page(rule: Rule) -> None:
+    assert f"`{rule.id}`" in (ROOT / "docs" / "rules.md").read_text()
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_rules_have_ids_of_their_own_and_whole_sentences(name: str) -> None:
+    rules = PROTOCOLS[name].rules
+    assert len({rule.id for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule.protocol == name
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", rule.name)
+        assert rule.sentence.endswith(".")
+        assert rule.place
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("layer", FILES)
+def test_a_protocol_has_the_same_files_as_its_siblings(name: str, layer: str) -> None:
+    assert [file for file in FILES[layer] if not (PACKAGES[layer] / name / file).exists()] == []
+
+
+@pytest.mark.parametrize("layer", PACKAGES)
+def test_shared_code_names_no_protocol(layer: str) -> None:
+    naming = re.compile("|".join(PROTOCOLS))
+    shared = [path for path in PACKAGES[layer].rglob("*.py") if path != REGISTRY and not is_of_a_protocol(path)]
+    assert [str(path.relative_to(ROOT)) for path in shared if naming.search(path.read_text())] == []
+
+
+def is_of_a_protocol(path: Path) -> bool:
+    return path.stem in PROTOCOLS or any(parent.name in PROTOCOLS for parent in path.parents)
+
+
+def test_every_package_is_typed() -> None:
+    assert [name for name, folder in PACKAGES.items() if not (folder / "py.typed").exists()] == []
