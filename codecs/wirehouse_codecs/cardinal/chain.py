@@ -338,6 +338,17 @@ class Chain:
         """Hash and number of the newest canonical block."""
         return (self._chain[-1], self._nodes[self._chain[-1]].number) if self._chain else None
 
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the first message of the oldest living block arrived."""
+        while self._lives:
+            first_ns, seen, block_hash = self._lives[0]
+            node = self._nodes.get(block_hash)
+            if node is not None and node.open and node.seen == seen:
+                return first_ns
+            self._lives.popleft()
+        return None
+
     def apply(self, event: Event) -> list[Outcome]:
         """Take the next event in arrival order. What happens to a block outside its life has no effect."""
         out: list[Outcome] = list(self._expire(event.place))

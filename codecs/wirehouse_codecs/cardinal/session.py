@@ -85,6 +85,8 @@ class BlockUpdate:
 
     key: bytes
     value: bytes | None
+    #: The message that says so.
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +251,9 @@ class BlockAssembly:
         #: Headers and items of sub-batches that the Batch doesn't name.
         self._unknown: set[object] = set()
         self._keys: dict[bytes, _Key] = {}
-        self._values: dict[bytes, bytes] = {}
-        self._deletes: set[bytes] = set()
+        #: The content so far, and which message each part of it comes from.
+        self._values: dict[bytes, tuple[bytes, Place]] = {}
+        self._deletes: dict[bytes, Place] = {}
         #: Messages, headers and items that tracked entries wait for.
         self._open = 0
         #: Rules broken so far; it only grows.
@@ -315,11 +318,10 @@ class BlockAssembly:
         return tuple(row[0] for row in rows), tuple(row[1] for row in rows), missing
 
     def _updates(self) -> tuple[BlockUpdate, ...]:
-        rows: list[tuple[bytes, bool, bytes | None]] = [(key, False, value) for key, value in self._values.items()]
-        rows += [(key, True, None) for key in self._deletes]
-        # A key stands at most once on each side, so values are never compared.
-        rows.sort()
-        return tuple(BlockUpdate(key, value) for key, _, value in rows)
+        rows = [BlockUpdate(key, value, place) for key, (value, place) in self._values.items()]
+        rows += [BlockUpdate(key, None, place) for key, place in self._deletes.items()]
+        rows.sort(key=lambda update: (update.key, update.value is None))
+        return tuple(rows)
 
     def _find(self, rule: str, received: Received, message: str) -> None:
         """`received` breaks `rule`, as is known at the message that is being taken."""
@@ -352,11 +354,11 @@ class BlockAssembly:
         verdict = self._matcher.judge(name)
         if update.value is not None:
             if verdict.tracked:
-                self._values[name] = update.value
+                self._values[name] = (update.value, received.place)
             self._write(name, Way.INLINE, received)
         elif update.delete:
             if verdict.tracked:
-                self._deletes.add(name)
+                self._deletes[name] = received.place
             self._write(name, Way.INLINE_DELETE, received)
         elif update.count is not None:
             self._counters[name] = _Counter(name, update.count, verdict.tracked, verdict.topic)
@@ -402,11 +404,11 @@ class BlockAssembly:
         if counter is None:
             return
         if counter.tracked and name in self._values:
-            self._replace_empty(name, value)
+            self._replace_empty(name, value, received.place)
         elif not self._count(counter, received, name):
             return
         elif counter.tracked:
-            self._values[name] = value
+            self._values[name] = (value, received.place)
         self._write(name, Way.BATCH_MSG, received)
 
     def _take_set_again(self, key: _Key, received: Received, message: BatchMsg) -> None:
@@ -425,7 +427,7 @@ class BlockAssembly:
             self._counter_of(message.key, received)
             return
         if any(way is Way.BATCH_MSG for way, _ in key.ways):
-            self._replace_empty(message.key, message.value)
+            self._replace_empty(message.key, message.value, received.place)
         self._find(
             "key_two_values",
             received,
@@ -452,13 +454,14 @@ class BlockAssembly:
             if not self._count(counter, received, name):
                 return
             if counter.tracked:
-                self._deletes.add(name)
+                self._deletes[name] = received.place
         self._write(name, Way.BATCH_DELETE_MSG, received)
 
-    def _replace_empty(self, name: bytes, value: bytes) -> None:
-        """A value that isn't empty takes the place of an empty one; a complete block stays as it is."""
-        if value and self.state is not State.COMPLETE and self._values.get(name) == b"":
-            self._values[name] = value
+    def _replace_empty(self, name: bytes, value: bytes, place: Place) -> None:
+        """A value that isn't empty stands in for an empty one; a complete block stays as it is."""
+        known = self._values.get(name)
+        if value and known is not None and not known[0] and self.state is not State.COMPLETE:
+            self._values[name] = (value, place)
 
     def _count(self, counter: _Counter, received: Received, name: bytes) -> bool:
         """Count a key that is new under `counter`; False and rule `extra_message` if it was already closed."""
@@ -609,11 +612,11 @@ class BlockAssembly:
         self._open -= subbatch.tracked
         for name in item.deletes:
             if subbatch.tracked:
-                self._deletes.add(name)
+                self._deletes[name] = received.place
             self._write(name, Way.ITEM_DELETE, received)
         for name, value in item.updates:
             if subbatch.tracked:
-                self._values[name] = value
+                self._values[name] = (value, received.place)
             self._write(name, Way.ITEM, received)
 
     def _compare_item(self, subbatch: _SubBatch, first: Received, received: Received, item: SubBatchMsg) -> None:
