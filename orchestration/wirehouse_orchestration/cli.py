@@ -36,8 +36,9 @@ protocol_option = click.option("--protocol", type=click.Choice(list(PROTOCOLS)),
 class Context:
     """What all commands share: the configuration's place. The lake is read when a command asks for it."""
 
-    def __init__(self, file: str | None) -> None:
+    def __init__(self, file: str | None, *, verbose: bool) -> None:
         self.file = file
+        self.verbose = verbose
 
     def lake(self) -> Lake:
         """The configured lake; ConfigError if it can't be used."""
@@ -57,11 +58,10 @@ def cli(ctx: click.Context, file: str | None, verbose: bool) -> None:
 
     What was said, was it legal, what is the resulting state, and which bytes prove it.
     """
-    ctx.obj = Context(file)
+    ctx.obj = Context(file, verbose=verbose)
     # For what runs below us in this process, and for a Dagster that we start.
     if file:
         os.environ[config.VARIABLE] = str(Path(file).absolute())
-    ctx.find_root().meta["verbose"] = verbose
 
 
 @cli.command()
@@ -118,7 +118,7 @@ def run(context: Context) -> None:
         )
         return
     windows = sorted(set().union(*stale.values()))
-    _materialize(lake, list(stale), windows[0], windows[-1], force=False)
+    _materialize(context, lake, list(stale), windows[0], windows[-1], force=False)
 
 
 @cli.command()
@@ -146,7 +146,7 @@ def backfill(context: Context, first: str, last: str, protocol: str | None, tabl
     if not any(first <= window <= last for window in jobs.data_windows(lake)):
         click.echo(f"nothing has landed in {first} to {last}")
         return
-    _materialize(lake, chosen, first, last, force=True)
+    _materialize(context, lake, chosen, first, last, force=True)
 
 
 def _written_as(outputs: Sequence[str]) -> set[str]:
@@ -157,7 +157,7 @@ def _written_as(outputs: Sequence[str]) -> set[str]:
     return {*outputs, *(entity for entity in entities if entity)}
 
 
-def _materialize(lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool) -> None:
+def _materialize(context: Context, lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool) -> None:
     """Run `jobs` through Dagster, and end with what the lake says now; exits 1 if a job or a check failed."""
     from wirehouse_pipelines import window_size
 
@@ -166,7 +166,7 @@ def _materialize(lake: Lake, jobs: Sequence[str], first: str, last: str, *, forc
         steps.say("starting Dagster")
         from wirehouse_orchestration.definitions import materialize
 
-        done = materialize(lake, jobs, first, last, force=force, progress=steps.say)
+        done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
     if not done:
         raise WirehouseError(
             reason="a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"
@@ -233,6 +233,19 @@ def rules(protocol: str | None) -> None:
 @cli.command(cls=Simulators)
 def simulate() -> None:
     """Write a simulated stream, legal or with a named fault."""
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine [3000, else a free one].")
+@pass_context
+def ui(context: Context, port: int | None) -> None:
+    """Serve Dagster's UI on this machine, with schedules and sensors, until Ctrl-C."""
+    from wirehouse_orchestration.ui import serve
+    from wirehouse_pipelines import window_size
+
+    lake = context.lake()
+    window_size.record(lake)
+    serve(lake, config.place(context.file), port, click.echo)
 
 
 @cli.command()

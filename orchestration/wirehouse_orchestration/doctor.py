@@ -22,7 +22,6 @@ from wirehouse_pipelines.lake import Lake
 OLDEST_PYTHON = (3, 11)
 #: Spark sorts and shuffles on disk, and Delta keeps replaced files until they are vacuumed.
 LEAST_FREE_BYTES = 2 << 30
-UI_PORT = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,13 @@ def _jars() -> Finding:
 
 
 def _port() -> Finding:
+    from wirehouse_orchestration.ui import DEFAULT_PORT, HOST
+
     with socket.socket() as probe:
-        taken = probe.connect_ex(("127.0.0.1", UI_PORT)) == 0
-    mend = "`wirehouse ui` is running already, or another program has it"
+        taken = probe.connect_ex((HOST, DEFAULT_PORT)) == 0
+    mend = "`wirehouse ui` runs already, or takes a free port instead"
     state = "taken" if taken else "free"
-    return Finding(f"port {UI_PORT}", state, mend if taken else None, optional=True)
+    return Finding(f"port {DEFAULT_PORT}", state, mend if taken else None, optional=True)
 
 
 def _existing(root: str) -> Path:
