@@ -232,7 +232,7 @@ def _collect(value: _Bytes, starts: Array, counts: Array, holds: int) -> _Entrie
     bounds = _bounds(counts)
     entries = np.zeros((bounds[-1], _ENTRY_FIELDS[holds]), np.int32)
     order, sources = np.zeros(bounds[-1], np.int32), np.zeros(bounds[-1], np.int32)
-    scan.collect(value.data, value.offsets, starts, bounds, holds, entries)
+    scan.collect(value.data, value.offsets, np.ascontiguousarray(starts), bounds, holds, entries)
     scan.sort_names(value.data, entries, bounds, order, np.zeros(bounds[-1], np.int32))
     scan.last_of_name(value.data, entries, bounds, order, sources)
     return _Entries(entries, bounds, order, sources)
@@ -276,7 +276,7 @@ def _slices(data: Array, starts: Array, lengths: Array | int, has: Array) -> pa.
 def _gathered(data: Array, starts: Array, lengths: Array) -> tuple[Array, Array]:
     offsets = _bounds(lengths).astype(np.int32)
     out = np.empty(offsets[-1], np.uint8)
-    scan.gather(data, starts, offsets, out)
+    scan.gather(data, np.ascontiguousarray(starts), offsets, out)
     return offsets, out
 
 

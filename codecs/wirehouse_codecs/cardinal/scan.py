@@ -7,15 +7,13 @@ bytes there are, but for sorting names, which adds the logarithm of the entries 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 
 from wirehouse_codecs.cardinal import messages
+from wirehouse_codecs.compiled import compiled, wide
 
-F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
 
 #: Verdict on a row: no message that is decoded here; a message; else one more than the place of its rule in RULES.
@@ -29,26 +27,10 @@ NAMES, VALUES, UPDATES = 0, 1, 2
 DROPPED, VALUE, COUNT, DELETE, SUBBATCH = 0, ord("v"), ord("c"), ord("d"), ord("s")
 
 INT_BITS, LONG_BITS = 32, 64
-INT64: Any = np.int64
 HASH_BYTES, WEIGHT_BYTES = messages.HASH_BYTES, messages.WEIGHT_BYTES
 BLOCK_KEY_BYTES, SUBBATCH_KEY_BYTES = messages.BLOCK_KEY_BYTES, messages.SUBBATCH_KEY_BYTES
 BATCH, SUBBATCH_HEADER, SUBBATCH_MSG = messages.BATCH, messages.SUBBATCH_HEADER, messages.SUBBATCH_MSG
 REORG, REORG_COMPLETE = messages.REORG, messages.REORG_COMPLETE
-
-
-def compiled(function: F) -> F:
-    """`function` as machine code, kept on disk where there is a place to keep it."""
-    try:
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return cast(F, numba.njit(nogil=True)(function))
-
-
-@compiled
-def wide(number: Any) -> int:
-    """`number` in 64 bits, so that sums of positions and lengths don't wrap and mix no signs."""
-    in_64_bits: int = INT64(number)
-    return in_64_bits
 
 
 @compiled
