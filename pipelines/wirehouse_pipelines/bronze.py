@@ -30,7 +30,9 @@ def _capture_window(manifest: Manifest, lake: Lake) -> str:
 def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
     facts: dict[str, list[str]] = {}
     for manifest in landed:
-        facts.setdefault(_capture_window(manifest, lake), []).append(json.dumps(asdict(manifest), sort_keys=True, default=str))
+        facts.setdefault(_capture_window(manifest, lake), []).append(
+            json.dumps(asdict(manifest), sort_keys=True, default=str)
+        )
         for finding in manifest.findings:
             facts.setdefault(lake.windows.of(finding.arrived_at_ns), []).append(manifest.capture_id)
     return {window: sorted(listed) for window, listed in facts.items()}
@@ -49,7 +51,11 @@ def captures(work: Work) -> Iterator[tuple[str, DataFrame]]:
         for finding in manifest.findings:
             window = work.lake.windows.of(finding.arrived_at_ns)
             if (manifest.source, window) in wanted:
-                place = {"source": manifest.source, "window_start": window, "capture_id": bytes.fromhex(manifest.capture_id)}
+                place = {
+                    "source": manifest.source,
+                    "window_start": window,
+                    "capture_id": bytes.fromhex(manifest.capture_id),
+                }
                 rule = {"protocol": "capture", "severity": severity[finding.rule]}
                 found.append(asdict(finding) | place | rule)
     for name, listed in (("bronze.captures", rows), ("bronze.findings", found)):

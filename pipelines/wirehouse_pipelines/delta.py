@@ -29,7 +29,8 @@ class SourceWindows(Protocol):
 def in_spans(spans: Sequence[SourceWindows]) -> str:
     """The SQL condition on the partition columns that `spans` stand for."""
     return " OR ".join(
-        f"(source = '{span.source}' AND window_start >= '{span.first}' AND window_start <= '{span.last}')" for span in spans
+        f"(source = '{span.source}' AND window_start >= '{span.first}' AND window_start <= '{span.last}')"
+        for span in spans
     )
 
 

@@ -97,18 +97,20 @@ def _sources(lake: Lake, job: Job) -> list[Source]:
     return [source for source in lake.sources if job.protocol in (None, source.protocol)]
 
 
-def _plan(lake: Lake, job: Job, landed: Sequence[Manifest], entries: Mapping[tuple[str, str, str], ledger.Entry]) -> _Plan:
+def _plan(
+    lake: Lake, job: Job, landed: Sequence[Manifest], entries: Mapping[tuple[str, str, str], ledger.Entry]
+) -> _Plan:
     inputs: dict[str, dict[str, str]] = {}
     for source in _sources(lake, job):
         if job.landed:
             facts = job.landed([manifest for manifest in landed if manifest.source == source.name], lake)
         else:
             read = all_jobs()[job.reads[0]]
-            facts = {key[2]: [entry.digest] for key, entry in entries.items() if key[:2] == (read.outputs[0], source.name)}
+            facts = {
+                key[2]: [entry.digest] for key, entry in entries.items() if key[:2] == (read.outputs[0], source.name)
+            }
         options = PROTOCOLS[source.protocol].parse_options(source.options) if job.protocol else None
-        inputs[source.name] = {
-            window: _digest([job.version, repr(options), fact]) for window, fact in facts.items()
-        }
+        inputs[source.name] = {window: _digest([job.version, repr(options), fact]) for window, fact in facts.items()}
     return _Plan(job, inputs, entries)
 
 
@@ -127,7 +129,9 @@ def stale(lake: Lake) -> dict[str, set[str]]:
     found: dict[str, set[tuple[str, str]]] = {}
     for job in all_jobs().values():
         plan = _plan(lake, job, landed, entries)
-        own = {(source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)}
+        own = {
+            (source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)
+        }
         upstream = found.get(job.reads[0], set()) if job.reads else set()
         names = {source.name for source in _sources(lake, job)}
         found[job.name] = own | {pair for pair in upstream if pair[0] in names}
@@ -219,7 +223,9 @@ def _compute(
             delta.replace(spark, lake, table, frame, spans)
     finally:
         work.release()
-    entries = _entries(plan, spans, _state_rows(work, job), {table: delta.rows_by_window(lake, table) for table in job.outputs})
+    entries = _entries(
+        plan, spans, _state_rows(work, job), {table: delta.rows_by_window(lake, table) for table in job.outputs}
+    )
     ledger.commit(lake, entries)
     rows = dict.fromkeys(job.outputs, 0)
     for entry in entries:
@@ -233,7 +239,9 @@ def _state_rows(work: Work, job: Job) -> dict[tuple[str, str], tuple[str, str]]:
         return {}
     frame = work.read(job.state_table)
     hashed = F.xxhash64(*frame.columns).cast("decimal(20,0)")
-    found = frame.groupBy("source", "window_start").agg(F.sum(hashed).alias("digest"), F.max("carried_from").alias("carried_from"))
+    found = frame.groupBy("source", "window_start").agg(
+        F.sum(hashed).alias("digest"), F.max("carried_from").alias("carried_from")
+    )
     return {(row.source, row.window_start): (str(row.digest), row.carried_from) for row in found.collect()}
 
 

@@ -46,7 +46,7 @@ LISTED_FINDINGS: Final = 1_000
 _MANIFESTS = "landing/manifests"
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
-#: Files that changed less long ago are hashed again.
+#: Ids of files that changed less long ago are not remembered.
 _RACY_NS = 2 * NS_PER_SECOND
 
 LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
@@ -225,9 +225,9 @@ class _Seen:
         return str(capture_id) if identity == _identity(status) else None
 
     def note(self, path: str, status: os.stat_result, capture_id: str) -> None:
-        """Remember a file, unless it changed so lately that another change might have the same time."""
+        """Remember a file."""
         entry = [*_identity(status), capture_id]
-        if self._known.get(path) != entry and time.time_ns() - status.st_ctime_ns > _RACY_NS:
+        if self._known.get(path) != entry:
             self._known[path] = entry
             self._changed = True
 
@@ -256,10 +256,13 @@ class _Landing:
         """The new manifest; None if the capture is landed already."""
         with open_regular(self._file.path) as stream:
             status = os.fstat(stream.fileno())
+            # Of a file that changed just now, another change might have the same time.
+            steady = time.time_ns() - status.st_ctime_ns > _RACY_NS
             capture_id = seen.capture_id(self._file.path, status) or Hashed(stream).rest()
             landed = self._storage.exists(manifest_name(self._source.name, capture_id))
             manifest = None if landed else self._commit(stream, capture_id, status.st_size)
-            seen.note(self._file.path, status, capture_id)
+            if steady:
+                seen.note(self._file.path, status, capture_id)
             return manifest
 
     def _commit(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_pipelines.cardinal import silver
+from wirehouse_pipelines.cardinal import gold, silver
 from wirehouse_pipelines.work import Job
 
 JOBS = (
@@ -13,5 +13,14 @@ JOBS = (
         version=silver.VERSION,
         protocol="cardinal",
         reads=("bronze.messages",),
+    ),
+    Job(
+        "gold.cardinal",
+        outputs=gold.OUTPUTS,
+        build=gold.tables,
+        version=gold.VERSION,
+        protocol="cardinal",
+        reads=("silver.cardinal",),
+        state_table=gold.STATE,
     ),
 )

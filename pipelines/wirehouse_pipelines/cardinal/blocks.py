@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 #: One block of one source. The hash comes first: Spark sorts by the first bytes of the first column.
 BLOCK = ("block_hash", "source")
-ORDER = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+#: Where a message stands. As a struct, `at`, places sort by arrival.
+PLACE = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "topic", "partition", "offset")
 
 #: Slots of a block's parts in sort order: its Batch; sub-batches, each followed by its items; prefixes, each by its keys.
 BATCH, SUBBATCH, KEY = 0, 1, 2
@@ -35,7 +36,6 @@ PART = {
     "expected": "bigint",  # messages counted under a prefix, or items of a sub-batch
     "tracked": "boolean",
     "name": "binary",
-    "wrong_topic": "boolean",
     "batch": BATCH_TYPE,
 }
 
@@ -43,8 +43,7 @@ PART = {
 def _parts(frame: DataFrame, slot: int, key: Column, way: Column | int, **said: Column) -> DataFrame:
     way = F.lit(way) if isinstance(way, int) else way
     columns = [said.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in PART.items()]
-    at = F.struct(*ORDER).alias("at")
-    return frame.select(*BLOCK, F.lit(slot).alias("slot"), key.alias("key"), way.alias("way"), at, *columns)
+    return frame.select(*BLOCK, F.lit(slot).alias("slot"), key.alias("key"), way.alias("way"), "at", *columns)
 
 
 def _entries(batches: DataFrame) -> DataFrame:
@@ -58,7 +57,12 @@ def _entries(batches: DataFrame) -> DataFrame:
         KEY, entry["name"], NAMED, expected=entry["count"], wrong_topic=undeclared, **named,
     )  # fmt: skip
     announced = _parts(
-        entries.where(entry["subbatch"].isNotNull()), SUBBATCH, entry["subbatch"], NAMED, wrong_topic=undeclared, **named
+        entries.where(entry["subbatch"].isNotNull()),
+        SUBBATCH,
+        entry["subbatch"],
+        NAMED,
+        wrong_topic=undeclared,
+        **named,
     )
     inline = entries.where(entry["tracked"] & (entry["value"].isNotNull() | entry["is_delete"]))
     way = F.when(entry["is_delete"], INLINE_DELETE).otherwise(INLINE_SET)
@@ -80,18 +84,21 @@ def _items(items: DataFrame) -> DataFrame:
 
 def parts(messages: DataFrame) -> DataFrame:
     """Every message of a block, and every entry and key inside one, as a part."""
+    messages = messages.withColumn("at", F.struct(*PLACE))
 
     def of(*kinds: str) -> DataFrame:
         return messages.where(F.col("kind").isin(*kinds))
 
     batch = F.struct("number", "weight", "parent")
     way = F.when(F.col("kind") == "batch_msg", SET).otherwise(DELETE)
-    keyed = _parts(of("batch_msg", "batch_delete_msg"), KEY, F.col("key"), way, value=F.col("value"), content=F.col("value"))
+    keyed = _parts(
+        of("batch_msg", "batch_delete_msg"), KEY, F.col("key"), way, value=F.col("value"), content=F.col("value")
+    )
+    same = F.col("content_digest")
     headers = _parts(
-        of("sub_batch_header"), SUBBATCH, F.col("batch_id"), MESSAGE,
-        content=F.col("content_digest"), expected=F.col("item_count"),
-    )  # fmt: skip
-    batches = _parts(of("batch"), BATCH, F.lit(bytearray()), MESSAGE, content=F.col("content_digest"), batch=batch)
+        of("sub_batch_header"), SUBBATCH, F.col("batch_id"), MESSAGE, content=same, expected=F.col("item_count")
+    )
+    batches = _parts(of("batch"), BATCH, F.lit(bytearray()), MESSAGE, content=same, batch=batch)
     return keyed.union(_items(of("sub_batch_msg"))).union(headers).union(batches).union(_entries(of("batch")))
 
 
@@ -109,7 +116,8 @@ def unique_parts(parts: DataFrame) -> DataFrame:
     """One row a part of a block: when it was first said, how often, and whether all that say it agree."""
     message = F.col("way").bitwiseAND(MESSAGES) != 0
     differs = (F.min("content") != F.max("content")) | (F.min("origin") != F.max("origin"))
-    renamed = F.min("name") != F.max("name")
+    # Two names of one sub-batch, or a name that is no text: rare enough for the fold.
+    renamed = (F.min("name") != F.max("name")) | ~F.bool_and(F.is_valid_utf8(F.col("name").cast("string")))
     return (
         parts.groupBy(*BLOCK, "slot", "key")
         .agg(
@@ -118,6 +126,7 @@ def unique_parts(parts: DataFrame) -> DataFrame:
             F.min(F.when(F.col("way") != NAMED, F.col("at"))).alias("first_at"),
             F.max("at").alias("last_at"),
             F.max("value").alias("value"),
+            F.max("origin").alias("origin"),
             F.max("expected").alias("expected"),
             F.max("tracked").alias("tracked"),
             F.min("name").alias("name"),
@@ -141,7 +150,11 @@ def owned_parts(unique: DataFrame) -> DataFrame:
     def begins(of: Column) -> Column:
         return F.coalesce((of["slot"] == F.col("slot")) & F.startswith(F.col("key"), of["key"]), F.lit(False))
 
-    bounded = (F.col("slot") == SUBBATCH) | (F.length("key") == F.length(owner["key"])) | F.endswith(owner["key"], F.lit(b"/"))
+    bounded = (
+        (F.col("slot") == SUBBATCH)
+        | (F.length("key") == F.length(owner["key"]))
+        | F.endswith(owner["key"], F.lit(b"/"))
+    )
     nested = _has(NAMED) & (F.col("slot") == KEY) & begins(outer)
     return (
         unique.withColumn("owner", F.last(head, ignorenulls=True).over(until_here))
@@ -149,4 +162,73 @@ def owned_parts(unique: DataFrame) -> DataFrame:
         .withColumn("odd", F.col("differs") | nested | (begins(owner) & ~bounded))
         .withColumn("owner", F.when(begins(owner) & bounded, owner))
         .drop("outer", "differs")
+    )
+
+
+def _index_too_high() -> Column:
+    """The highest item of a sub-batch isn't below its count: both as 8 bytes big-endian."""
+    return F.substring("highest", 33, 8) >= F.unhex(F.lpad(F.hex("expected"), 16, "0"))
+
+
+def _counted(owned: DataFrame) -> DataFrame:
+    """One row per block and owner: expected and received, when the last part that counts came, and what is odd."""
+    said, owner = F.col("messages") > 0, F.col("owner")
+    item = (F.col("slot") == SUBBATCH) & (F.length("key") > 32)
+    counts = said & ((F.col("slot") == KEY) | item)
+    return owned.groupBy(*BLOCK, "slot", owner["key"].alias("owner_key")).agg(
+        F.max(owner["expected"]).alias("expected"),
+        F.max(owner["tracked"]).alias("tracked"),
+        F.max(owner["name"]).alias("name"),
+        F.count_if(counts).alias("received"),
+        F.max(F.when(said, F.col("first_at"))).alias("settled_at"),
+        F.max(F.when(item, F.col("key"))).alias("highest"),
+        F.min(F.when(said, F.col("first_at"))).alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.sum("messages").alias("messages"),
+        F.count_if(said).alias("unique_messages"),
+        F.max("batch").alias("batch"),
+        F.max("odd").alias("odd"),
+    )
+
+
+def summaries(owned: DataFrame) -> DataFrame:
+    """One row a block. `regular`: it is complete and sets tell all there is to know; else it takes the exact fold."""
+    subbatch, tracked = F.col("slot") == SUBBATCH, F.coalesce("tracked", F.lit(False))
+    is_batch = F.col("slot") == BATCH
+    short = tracked & (F.col("expected").isNull() | (F.col("received") < F.col("expected")))
+    surplus = (F.col("received") > F.col("expected")) | (subbatch & F.coalesce(_index_too_high(), F.lit(False)))
+    # Nothing in the Batch counts these messages.
+    stray = ~is_batch & (F.col("messages") > 0) & F.col("tracked").isNull()
+    odd = F.col("odd") | short | stray | F.coalesce(surplus, F.lit(False))
+    count = F.when(tracked, F.struct(F.col("name").cast("string").alias("name"), F.col("expected").alias("messages")))
+    return (
+        _counted(owned)
+        .groupBy(*BLOCK)
+        .agg(
+            F.max("batch").alias("batch"),
+            F.min(F.when(is_batch, F.col("first_at"))).alias("batch_at"),
+            F.min("first_at").alias("first_at"),
+            F.max("last_at").alias("last_at"),
+            F.max(F.when(is_batch | tracked, F.col("settled_at"))).alias("completed_at"),
+            F.sum("messages").alias("messages"),
+            (F.sum("messages") - F.sum("unique_messages")).alias("duplicates"),
+            F.sort_array(F.collect_list(count)).alias("expected"),
+            F.collect_list(F.when(subbatch & tracked, F.col("owner_key"))).alias("subbatches"),
+            (F.max("batch").isNotNull() & ~F.bool_or(odd)).alias("regular"),
+        )
+    )
+
+
+def updates(owned: DataFrame, complete: DataFrame) -> DataFrame:
+    """What the regular blocks `complete` (block_hash, source, number, subbatches, completed_at) set and delete."""
+    whose = complete.select(*BLOCK, "number", "subbatches", "completed_at")
+    # Of a key in an item the sub-batch must be tracked, of another one the prefix; inline keys are here if tracked.
+    from_item = F.array_contains("subbatches", F.substring("origin", 1, 32))
+    tracked = F.when(F.col("origin").isNotNull(), from_item).when(_has(SET | DELETE), F.col("owner.tracked"))
+    said = owned.where((F.col("slot") == KEY) & _has(SETS | DELETES))
+    return (
+        said.join(whose, list(BLOCK))
+        .where(F.coalesce(tracked, F.lit(True)))
+        .withColumn("is_delete", _has(DELETES))
+        .select(*BLOCK, "number", "key", "value", "is_delete", F.col("first_at").alias("at"), "completed_at")
     )

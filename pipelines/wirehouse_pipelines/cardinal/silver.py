@@ -119,7 +119,8 @@ def _message() -> Column:
     }
     decoded = [name for name in DECODED_TYPE.names if name not in ("rule", "reason", "block_hash")]
     return F.struct(
-        *(column.alias(name) for name, column in own.items()), *(F.col(f"decoded.{name}").alias(name) for name in decoded)
+        *(column.alias(name) for name, column in own.items()),
+        *(F.col(f"decoded.{name}").alias(name) for name in decoded),
     )
 
 

@@ -1,0 +1,339 @@
+"""Gold of Cardinal Streams: blocks, what they set, the chain they form, and the rules that show only there.
+
+The job in order: messages of the windows and of blocks carried into them -> parts and regular blocks in sets (`blocks`)
+-> all other blocks by the exact fold -> the chain in arrival order (`folds`) -> the tables. Carried are the messages of
+blocks whose life hasn't ended (the chain says when it does), which blocks ended lately, and the chain itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+
+from wirehouse_codecs.cardinal.options import CardinalOptions
+from wirehouse_pipelines.cardinal import blocks, folds
+from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
+from wirehouse_pipelines.windows import NS_PER_SECOND
+from wirehouse_pipelines.work import Work
+
+VERSION = "1"
+STATE = "gold.cardinal_state"
+OUTPUTS = (
+    "gold.cardinal_batches_history",
+    "gold.cardinal_batch_updates",
+    "gold.cardinal_chain_updates",
+    "gold.cardinal_chain_history",
+    "gold.cardinal_reorgs_history",
+    "gold.cardinal_found",
+    STATE,
+)
+REORGS = ("reorg", "reorg_complete")
+_WINDOW_FORMAT = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
+
+
+@dataclass
+class _Run:
+    """One run of the job: the frames that its tables are made of, each computed once."""
+
+    work: Work
+
+    @cached_property
+    def options(self) -> Mapping[str, CardinalOptions]:
+        spans = self.work.spans
+        return {span.source: CardinalOptions.from_mapping(self.work.source(span.source).options) for span in spans}
+
+    def window_of(self, ns: str) -> Column:
+        """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""
+        seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))
+        return F.date_format(seconds, _WINDOW_FORMAT[self.work.lake.windows.size])
+
+    def is_new(self, ns: str) -> Column:
+        """The arrival time lies in the spans, not in the state carried into them."""
+        windows = self.work.lake.windows
+        starts = {span.source: windows.start_ns(span.first) for span in self.work.spans}
+        return reduce(or_, ((F.col("source") == name) & (F.col(ns) >= start) for name, start in starts.items()))
+
+    @cached_property
+    def state(self) -> DataFrame:
+        return self.work.read_state(STATE)
+
+    def carried(self, kind: str) -> DataFrame:
+        return self.state.where(F.col("row_kind") == kind)
+
+    @cached_property
+    def arrived(self) -> DataFrame:
+        """Decoded messages of the windows."""
+        silver = self.work.read("silver.cardinal").where("row_kind = 'message'")
+        return silver.select("source", "window_start", *PLACE, "message", F.col("message.block_hash").alias("block_hash"))
+
+    @cached_property
+    def messages(self) -> DataFrame:
+        """Messages of blocks that live: new ones, and those carried."""
+        new = self.arrived.where(~F.col("message.kind").isin(*REORGS))
+        if self.work.before:
+            ended = self.carried("closed")
+            carried = self.carried("message").join(ended, list(BLOCK), "left_anti")
+            new = new.join(ended.select(*BLOCK), list(BLOCK), "left_anti").unionByName(carried.select(*new.columns))
+        return new
+
+    @cached_property
+    def fields(self) -> DataFrame:
+        """`messages` with the message's fields as columns."""
+        return self.messages.select("source", *PLACE, "message.*")
+
+    @cached_property
+    def parts(self) -> DataFrame:
+        unique = blocks.unique_parts(blocks.parts(self.fields))
+        return self.work.keep(blocks.owned_parts(unique))
+
+    @cached_property
+    def summaries(self) -> DataFrame:
+        """A row a block, `regular` or not. Rules on topics are judged by the fold alone."""
+        judged = [name for name, options in self.options.items() if options.topics or options.prefixes]
+        regular = F.col("regular") & ~F.col("source").isin(*judged)
+        return self.work.keep(blocks.summaries(self.parts).withColumn("regular", regular))
+
+    def folded(self, wanted: DataFrame) -> DataFrame:
+        """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged)."""
+        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(F.broadcast(wanted), list(BLOCK))
+        return self.work.keep(folds.fold_blocks(whose, self.options, self.work.lake.windows))
+
+    @cached_property
+    def living(self) -> tuple[DataFrame, DataFrame]:
+        """Regular blocks and folded blocks as if none had ended."""
+        nowhere = F.lit(None).cast(from_arrow_type(folds.PLACE_TYPE))
+        odd = self.summaries.where("NOT regular").select(*BLOCK, nowhere.alias("closed_at"), F.lit(False).alias("judged"))
+        return self.summaries.where("regular"), self.folded(odd)
+
+    @cached_property
+    def chain(self) -> DataFrame:
+        """What the chain makes of it, in arrival order."""
+        regular, folded = self.living
+        seen = _block_columns(folded).select(*_EVENT_COLUMNS).unionByName(regular.select(*_EVENT_COLUMNS))
+        events = self._block_events(seen).unionByName(self._reorg_events())
+        seeds = self._seeds()
+        spans = {span.source: span.windows for span in self.work.spans}
+        ordered = folds.order_chain(
+            events.unionByName(seeds), self.options, self.work.lake.windows, spans
+        )
+        return self.work.keep(ordered)
+
+    def _block_events(self, seen: DataFrame) -> DataFrame:
+        places = {"first_at": folds.FIRST_MESSAGE, "batch_at": folds.BATCH, "completed_at": folds.COMPLETED}
+        kinds = F.array(*(F.struct(F.col(at).alias("at"), F.lit(event).alias("event")) for at, event in places.items()))
+        events = seen.select("source", "block_hash", "batch", F.explode(kinds).alias("it"))
+        return _events(events.select("*", "it.*")).where(self.is_new("at.arrived_at_ns"))
+
+    def _reorg_events(self) -> DataFrame:
+        """Reorg and ReorgComplete, and on the topics that have any the messages that tell of the channel."""
+        told = self.arrived.where(F.col("message.kind").isin(*REORGS)).withColumn("at", F.struct(*PLACE))
+        told = told.select("source", "at", "message", "block_hash")
+        batch = F.struct("message.number", "message.weight", "message.parent").alias("batch")
+        event = F.when(F.col("message.kind") == "reorg", folds.REORG).otherwise(folds.REORG_COMPLETE)
+        reorgs = _events(told.select("source", "at", "block_hash", batch, event.alias("event")))
+        channels = told.select("source", "at.topic", "at", F.col("message.kind").alias("kind"))
+        if self.work.before:
+            known = self.carried("reorg").withColumn("at", F.struct(*PLACE))
+            channels = channels.unionByName(known.select("source", "topic", "at", F.col("message.kind").alias("kind")))
+        completed = F.min(F.when(F.col("kind") == "reorg_complete", F.col("at"))).alias("completed_at")
+        topics = channels.where("topic IS NOT NULL").groupBy("source", "topic").agg(completed)
+        on_channel = self.arrived.withColumn("at", F.struct(*PLACE)).join(F.broadcast(topics), ["source", "topic"])
+        first = on_channel.groupBy("source", "topic", "partition").agg(F.min("at").alias("at"))
+        late = on_channel.where("at > completed_at")
+        batches = on_channel.where("message.kind = 'batch'").select("source", "at", "block_hash", batch)
+        none = F.lit(None).cast("binary").alias("block_hash"), F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
+        message = F.lit(folds.CHANNEL_MESSAGE).alias("event")
+        heard = first.select("source", "at").unionByName(late.select("source", "at")).distinct()
+        return (
+            reorgs.unionByName(_events(heard.select("source", "at", *none, message)))
+            .unionByName(_events(batches.withColumn("event", F.lit(folds.BATCH))))
+        )
+
+    def _seeds(self) -> DataFrame:
+        """One row a source, before its events: the chain at the end of the window before."""
+        rows = [(span.source, folds.SNAPSHOT) for span in self.work.spans]
+        seeds = self.work.spark.createDataFrame(rows, "source STRING, event INT")
+        last = [f"(source = '{name}' AND window_start = '{e.window_start}')" for name, e in self.work.before.items()]
+        known = self.carried("chain").where(" OR ".join(last) or "false").select("source", "snapshot")
+        empty = self.work.spark.createDataFrame([], _EVENT_SCHEMA)
+        return empty.unionByName(seeds.join(known, "source", "left"), allowMissingColumns=True)
+
+    def ordered(self, kind: str) -> DataFrame:
+        return self.chain.where(F.col("row_kind") == kind)
+
+    @cached_property
+    def ended(self) -> DataFrame:
+        """Blocks whose life ended in the windows: block_hash, source, closed_at, judged."""
+        return self.ordered("closed").select(*BLOCK, "closed.closed_at", F.expr("closed.judged").alias("judged"))
+
+    @cached_property
+    def told_again(self) -> DataFrame | None:
+        """The fold of blocks that had messages after their end, or that were judged incomplete. None: no such block."""
+        regular, folded = self.living
+        columns = (*BLOCK, "last_at", "completed_at")
+        seen = regular.select(*columns).unionByName(_block_columns(folded).select(*columns))
+        late = F.col("last_at") > F.col("closed_at")
+        again = seen.join(self.ended, list(BLOCK)).where(late | (F.col("judged") & F.col("completed_at").isNull()))
+        wanted = self.work.keep(again.select(*BLOCK, "closed_at", "judged"))
+        return None if wanted.isEmpty() else self.folded(wanted)
+
+    def final(self, kind: str) -> DataFrame:
+        """Folded rows of a kind, of blocks told again the later telling."""
+        _, folded = self.living
+        rows, again = folded.where(F.col("row_kind") == kind), self.told_again
+        if again is None:
+            return rows
+        retold = again.select(*BLOCK).distinct()
+        return rows.join(retold, list(BLOCK), "left_anti").unionByName(again.where(F.col("row_kind") == kind))
+
+    @cached_property
+    def regular(self) -> DataFrame:
+        """Regular blocks that need no other telling."""
+        regular, again = self.living[0], self.told_again
+        return regular if again is None else regular.join(again.select(*BLOCK).distinct(), list(BLOCK), "left_anti")
+
+
+_EVENT_COLUMNS = ("block_hash", "source", "batch", "first_at", "batch_at", "completed_at")
+_EVENT_SCHEMA = (
+    f"source STRING, at STRUCT<arrived_at_ns: BIGINT, capture_arrived_at_ns: BIGINT, capture_id: BINARY, "
+    f"record_number: BIGINT, topic: STRING, partition: INT, offset: BIGINT>, event INT, block_hash BINARY, "
+    f"batch {blocks.BATCH_TYPE}, snapshot STRING"
+)
+
+
+def _events(frame: DataFrame) -> DataFrame:
+    columns = ("source", "at", "event", "block_hash", "batch")
+    return frame.where("at IS NOT NULL").select(*columns, F.lit(None).cast("string").alias("snapshot"))
+
+
+def _block_columns(folded: DataFrame) -> DataFrame:
+    return folded.where("row_kind = 'block'").select(*BLOCK, "block.*")
+
+
+def _at(place: str, *names: str) -> list[Column]:
+    return [F.col(f"{place}.{name}").alias(name) for name in names]
+
+
+def _stamped(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("decoder_version", F.lit(VERSION))
+
+
+def _batches(run: _Run) -> DataFrame:
+    """Blocks that changed: a message came, they were refused, or they were judged incomplete."""
+    regular = run.regular.withColumn("received", F.col("expected")).withColumn("missing", F.array())
+    folded = _block_columns(run.final("block"))
+    told = folded.unionByName(regular.select(*folded.columns))
+    refused = run.ordered("refused").select(*BLOCK, "refused_at")
+    if run.work.before:
+        known = run.carried("refused").select(*BLOCK, F.struct(*PLACE).alias("refused_at"))
+        refused = refused.unionByName(known)
+    judged = run.ended.where("judged").select(*BLOCK, "closed_at")
+    status = F.when(F.col("refused_at").isNotNull(), "refused").when(F.col("completed_at").isNotNull(), "complete")
+    incomplete = F.col("closed_at").isNotNull() & F.col("completed_at").isNull()
+    changes = F.greatest("last_at.arrived_at_ns", "refused_at.arrived_at_ns", F.when(incomplete, F.col("closed_at.arrived_at_ns")))
+    return (
+        told.join(refused, list(BLOCK), "left")
+        .join(judged, list(BLOCK), "left")
+        .withColumn("changed_ns", changes)
+        .where(run.is_new("changed_ns"))
+        .select(
+            *BLOCK,
+            run.window_of("changed_ns").alias("window_start"),
+            "batch.*",
+            F.coalesce(status, F.lit("incomplete")).alias("status"),
+            incomplete.alias("judged"),
+            *("expected", "received", "missing", "messages", "duplicates"),
+            *_at("first_at", "capture_id", "record_number", "arrived_at_ns"),
+            F.col("completed_at.arrived_at_ns").alias("completed_at_ns"),
+            F.col("completed_at.capture_id").alias("completed_capture_id"),
+            F.col("completed_at.record_number").alias("completed_record_number"),
+        )
+    )
+
+
+def _batch_updates(run: _Run) -> DataFrame:
+    complete = run.regular.select(*BLOCK, "batch.number", "subbatches", "completed_at")
+    in_sets = blocks.updates(run.parts, complete.where(run.is_new("completed_at.arrived_at_ns")))
+    whole = _block_columns(run.final("block")).select(*BLOCK, "completed_at")
+    one_by_one = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*in_sets.columns)
+    operation = F.when(F.col("is_delete"), "delete").otherwise("set")
+    return (
+        in_sets.unionByName(one_by_one.where(run.is_new("completed_at.arrived_at_ns")))
+        .withColumn("window_start", run.window_of("completed_at.arrived_at_ns"))
+        .select(*BLOCK, "window_start", "number", "key", "value", operation.alias("operation"), *_at("at", "capture_id", "record_number"))
+    )
+
+
+def _newest(frame: DataFrame, *key: str) -> DataFrame:
+    """Of the rows of one key in one window the last."""
+    last = Window.partitionBy("source", "window_start", *key).orderBy(F.desc("step"))
+    return frame.withColumn("rank", F.row_number().over(last)).where("rank = 1")
+
+
+def _chain_updates(run: _Run) -> DataFrame:
+    rows = run.ordered("update").select("source", "window_start", "update.*")
+    return rows.select("*", *_at("at", "capture_id", "record_number", "arrived_at_ns"))
+
+
+def _chain_history(run: _Run) -> DataFrame:
+    rows = run.ordered("canonical").select("source", "window_start", "step", "canonical.*")
+    return _newest(rows, "block_hash", "valid_from_ns").select("*", *_at("at", "capture_id", "record_number"))
+
+
+def _reorgs_history(run: _Run) -> DataFrame:
+    rows = run.ordered("reorg").select("source", "window_start", "step", "reorg.*", "reorg.at.*")
+    return _newest(rows, "capture_id", "record_number")
+
+
+def _found(run: _Run) -> DataFrame:
+    columns = ("source", "window_start", "block_hash", "finding")
+    assembly = run.final("finding").select(*columns).where(_new_window(run))
+    place = ("capture_id", "record_number", "topic", "partition", "offset", "arrived_at_ns")
+    told = assembly.unionByName(run.ordered("finding").select(*columns))
+    return told.select(
+        *("source", "window_start", "block_hash", "finding.rule", "finding.severity", "finding.message", "finding.number"),
+        F.lit("cardinal").alias("protocol"),
+        *_at("finding.at", *place),
+    )
+
+
+def _new_window(run: _Run) -> Column:
+    firsts = {span.source: span.first for span in run.work.spans}
+    return reduce(or_, ((F.col("source") == name) & (F.col("window_start") >= first) for name, first in firsts.items()))
+
+
+def _state(run: _Run) -> DataFrame:
+    """What is carried: messages of blocks that outlive the message's window, reorgs, ended and refused blocks, the chain."""
+    ended = run.ended.select(*BLOCK, run.window_of("closed_at.arrived_at_ns").alias("last_window"))
+    new = run.messages.where(_new_window(run))
+    open_ = new.join(ended, list(BLOCK), "left").where("last_window IS NULL OR last_window > window_start")
+    names = ("source", "window_start", "block_hash")
+    places = {
+        "closed": run.ordered("closed").select(*names, "closed.closed_at.*"),
+        "refused": run.ordered("refused").select(*names, "refused_at.*"),
+    }
+    rows = [
+        open_.select(*names, *PLACE, "message").withColumn("row_kind", F.lit("message")),
+        run.arrived.where(F.col("message.kind").isin(*REORGS)).withColumn("row_kind", F.lit("reorg")),
+        *(frame.withColumn("row_kind", F.lit(kind)) for kind, frame in places.items()),
+        run.ordered("chain").select("source", "window_start", "row_kind", "snapshot", "carried_from"),
+    ]
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), rows)
+
+
+_TABLES = dict(
+    zip(OUTPUTS, (_batches, _batch_updates, _chain_updates, _chain_history, _reorgs_history, _found, _state), strict=True)
+)
+
+
+def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """The job of gold.cardinal: its tables, each as it is written."""
+    run = _Run(work)
+    for name, rows in _TABLES.items():
+        yield name, rows(run).transform(_stamped)
