@@ -76,6 +76,6 @@ def _callback(simulator: Any) -> Callable[..., None]:
             raise click.BadParameter(f"must end in {' or '.join(writers)}, or in these and .gz", param_hint="--out")
         out.parent.mkdir(parents=True, exist_ok=True)
         written = writer(islice(simulator.simulate(config), messages), out)
-        click.echo(f"{written:,} messages, {out.stat().st_size:,} bytes in {out}", err=True)
+        click.echo(f"{written:,} messages, {out.stat().st_size:,} bytes in {out}")
 
     return write
