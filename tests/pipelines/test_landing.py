@@ -1,0 +1,673 @@
+"""Landing: what is kept of captures, in which order, and that a commit is all or nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs import captures
+from wirehouse_codecs.captures import Row, to_batch
+from wirehouse_pipelines import capture_files, landed_messages, landing
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landing import (
+    Clock,
+    KindError,
+    Manifest,
+    MissingPathError,
+    NotLandedError,
+    RefusedPathError,
+    captures_at,
+    land,
+    manifests,
+    settled,
+)
+from wirehouse_pipelines.storage import LocalStorage
+from wirehouse_pipelines.windows import Windows
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
+HOUR_MS = 3_600_000
+#: 2026-11-14T22:00 UTC.
+TEN = 1_794_693_600_000
+NOW_NS = (TEN + 30 * 24 * HOUR_MS) * 1_000_000
+
+
+def line(ts_ms: int | None, value: bytes = b"v", **fields: Any) -> bytes:
+    known = {"timestamp_ms": ts_ms, "key_b64": "aw==", "value_b64": base64.b64encode(value).decode()}
+    return json.dumps(known | fields).encode() + b"\n"
+
+
+def capture(*times_ms: int | None) -> bytes:
+    return b"".join(line(ts, b"%d" % i) for i, ts in enumerate(times_ms))
+
+
+class Place:
+    """A lake and a source's folder."""
+
+    def __init__(self, home: Path, size: Any = "hour", start: str = "2026-01-01T00") -> None:
+        self.inbox = home / "inbox"
+        self.inbox.mkdir()
+        self.source = Source("net", "cardinal", "messages", str(self.inbox))
+        self.lake = Lake(str(home / "lake"), Windows(size, start), (self.source,))
+
+    def put(self, name: str, data: bytes) -> Path:
+        path = self.inbox / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    def land(self, **options: Any) -> list[Manifest]:
+        return land(self.lake, self.source, **({"now_ns": NOW_NS} | options))
+
+    def records(self, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
+        for window, listed in manifest.windows.items():
+            count = 0
+            for name in listed.objects:
+                with open(f"{self.lake.root}/{name}", "rb") as stream:
+                    for record in fastavro.reader(stream):
+                        count += 1
+                        yield window, dict(cast(Mapping[str, Any], record))
+            assert count == listed.records
+
+    def files(self) -> set[str]:
+        found = Path(self.lake.root).rglob("*")
+        return {str(p.relative_to(self.lake.root)) for p in found if p.is_file() and not p.name.endswith(".lock")}
+
+    def visible(self) -> set[str]:
+        """Objects that a manifest names."""
+        listed = manifests(self.lake)
+        return {name for manifest in listed for window in manifest.windows.values() for name in window.objects}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# What is kept
+
+
+def test_every_record_keeps_its_bytes_and_its_place(place: Place) -> None:
+    data = (VECTORS / "a_linear" / "messages.jsonl").read_bytes()
+    place.lake = Lake(place.lake.root, Windows("day", "2015-01-01"))
+    place.put("a.jsonl", data)
+    (manifest,) = place.land()
+    wanted = [json.loads(text) for text in data.splitlines()]
+    landed = [record for _, record in place.records(manifest)]
+    assert [record["record_number"] for record in landed] == list(range(len(wanted)))
+    for record, want in zip(landed, wanted, strict=True):
+        assert record["key"] == base64.b64decode(want["key_b64"])
+        assert record["value"] == base64.b64decode(want["value_b64"])
+        assert (record["topic"], record["partition"], record["offset"]) == (
+            want["topic"],
+            want["partition"],
+            want["offset"],
+        )
+        assert record["ts_ns"] == want["timestamp_ms"] * 1_000_000
+        assert record["capture_id"] == hashlib.sha256(data).digest()
+        assert record["capture_arrived_at_ns"] == manifest.first_arrived_at_ns
+        assert (record["damaged"], record["damage"], record["headers"]) == (None, None, [])
+    assert manifest.records == len(wanted)
+    assert (manifest.status, manifest.reason, manifest.size_bytes) == ("landed", None, len(data))
+    assert (manifest.source, manifest.protocol, manifest.kind, manifest.path) == (
+        "net",
+        "cardinal",
+        "messages",
+        "a.jsonl",
+    )
+
+
+def test_a_damaged_line_keeps_its_bytes(place: Place) -> None:
+    place.put(
+        "a.jsonl",
+        line(TEN) + b"\x00\xffbroken\n" + line(TEN, topic="\u00e9", headers=[{"key": "h", "value_b64": "aA=="}]),
+    )
+    (manifest,) = place.land()
+    landed = [record for _, record in place.records(manifest)]
+    assert landed[1]["damaged"] == b"\x00\xffbroken"
+    assert "not UTF-8" in landed[1]["damage"]
+    assert (landed[1]["key"], landed[1]["ts_ns"]) == (None, None)
+    assert landed[2]["topic"] == "\u00e9"
+    assert landed[2]["headers"] == [{"key": "h", "value": b"h"}]
+    assert manifest.status == "landed"
+
+
+def test_an_object_and_its_manifest_lie_where_the_design_says(place: Place) -> None:
+    data = capture(TEN, TEN + HOUR_MS)
+    place.put("a.jsonl", data)
+    (manifest,) = place.land()
+    name = hashlib.sha256(data).hexdigest()
+    assert manifest.capture_id == name
+    assert manifest.windows["2026-11-14T22"].objects == (f"landing/messages/net/2026-11-14T22/{name}-0000.avro",)
+    assert {file for file in place.files() if not file.startswith("landing/seen")} == {
+        "lake.json",
+        f"landing/manifests/net/{name}.json",
+        f"landing/messages/net/2026-11-14T22/{name}-0000.avro",
+        f"landing/messages/net/2026-11-14T23/{name}-0000.avro",
+    }
+    assert manifests(place.lake) == manifests(place.lake, "net") == [manifest]
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_large_captures_are_cut_into_objects(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "MAX_OBJECT_BYTES", 100_000)
+    monkeypatch.setattr(landed_messages, "BLOCK_BYTES", 10_000)
+    source = random.Random(1)
+    place.put("a.jsonl", b"".join(line(TEN, source.randbytes(1_000)) for _ in range(1_000)))
+    (manifest,) = place.land()
+    objects = manifest.windows["2026-11-14T22"].objects
+    assert len(objects) > 10
+    assert [name[-9:] for name in objects[:2]] == ["0000.avro", "0001.avro"]
+    for name in objects:
+        assert Path(place.lake.root, name).stat().st_size <= 100_000
+    assert [record["record_number"] for _, record in place.records(manifest)] == list(range(1_000))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Row,
+            topic=st.none() | st.text(max_size=5),
+            partition=st.none() | st.integers(-(2**31), 2**31 - 1),
+            offset=st.none() | st.integers(-(2**63), 2**63 - 1),
+            ts_ns=st.none() | st.integers(-(2**63), 2**63 - 1),
+            ts_type=st.sampled_from([None, "create", "append"]),
+            key=st.none() | st.binary(max_size=200),
+            value=st.none() | st.binary(max_size=5),
+            headers=st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple),
+            damaged=st.none() | st.binary(max_size=3),
+            damage=st.none() | st.text(max_size=3),
+        ),
+        max_size=8,
+    ),
+    st.integers(0, 3),
+    st.integers(1, 300),
+)
+def test_records_are_encoded_as_fastavro_reads_them(rows: list[Row], begin: int, block_bytes: int) -> None:
+    batch = to_batch(rows)[begin:]
+    arrived = np.arange(len(batch), dtype=np.int64) * 2**59
+    encoded, ends = landed_messages.encode(batch, arrived, 2**40, -5, b"i" * 32)
+    stream = io.BytesIO()
+    container = landed_messages.container(stream)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(landed_messages, "BLOCK_BYTES", block_bytes)
+        for block in landed_messages.blocks(encoded, ends):
+            before = stream.tell()
+            container.write_block(block)
+            assert stream.tell() - before <= block.largest
+    stream.seek(0)
+    found = list(fastavro.reader(stream))
+    assert found == [
+        {
+            "record_number": 2**40 + i,
+            "arrived_at_ns": i * 2**59,
+            "capture_arrived_at_ns": -5,
+            "capture_id": b"i" * 32,
+            **row._asdict(),
+            "headers": [{"key": key, "value": value} for key, value in row.headers],
+        }
+        for i, row in enumerate(rows[begin:])
+    ]
+
+
+# Order of arrival
+
+
+def landed_times(place: Place, manifest: Manifest) -> list[tuple[str, int | None, int]]:
+    found = place.records(manifest)
+    return [(window, record["ts_ns"], record["arrived_at_ns"] // 1_000_000) for window, record in found]
+
+
+def test_arrival_is_the_running_maximum_and_cuts_the_windows(place: Place) -> None:
+    times = [TEN + 5, TEN + 3, None, TEN + HOUR_MS, TEN + 9, TEN + 3 * HOUR_MS]
+    place.put("a.jsonl", capture(*times))
+    (manifest,) = place.land()
+    arrived = [TEN + 5, TEN + 5, TEN + 5, TEN + HOUR_MS, TEN + HOUR_MS, TEN + 3 * HOUR_MS]
+    windows = ["2026-11-14T22"] * 3 + ["2026-11-14T23"] * 2 + ["2026-11-15T01"]
+    own = [None if ts is None else ts * 1_000_000 for ts in times]
+    assert landed_times(place, manifest) == list(zip(windows, own, arrived, strict=True))
+    assert list(manifest.windows) == ["2026-11-14T22", "2026-11-14T23", "2026-11-15T01"]
+    assert (manifest.first_arrived_at_ns, manifest.last_arrived_at_ns) == (arrived[0] * 10**6, arrived[-1] * 10**6)
+
+
+def test_day_windows_cut_at_midnight(tmp_path: Path) -> None:
+    place = Place(tmp_path, "day", "2015-01-01")
+    place.put("a.jsonl", capture(TEN + 2 * HOUR_MS - 1, TEN + 2 * HOUR_MS))
+    (manifest,) = place.land()
+    assert {window: listed.records for window, listed in manifest.windows.items()} == {"2026-11-14": 1, "2026-11-15": 1}
+
+
+def test_nothing_arrives_before_the_lakes_first_window(place: Place) -> None:
+    start = place.lake.windows.start_ns("2026-01-01T00") // 1_000_000
+    place.put("a.jsonl", capture(None, 0, -5, -(10**30), start + 1))
+    (manifest,) = place.land()
+    assert [arrived for _, _, arrived in landed_times(place, manifest)] == [start] * 4 + [start + 1]
+
+
+def test_a_time_later_than_the_landing_moves_nothing_and_is_noted(place: Place) -> None:
+    later = NOW_NS // 1_000_000 + 1
+    place.put("a.jsonl", capture(TEN, later, 10**30, TEN + 1))
+    (manifest,) = place.land()
+    assert landed_times(place, manifest) == [
+        ("2026-11-14T22", TEN * 10**6, TEN),
+        ("2026-11-14T22", later * 10**6, TEN),
+        ("2026-11-14T22", 2**63 - 1, TEN),
+        ("2026-11-14T22", (TEN + 1) * 10**6, TEN + 1),
+    ]
+    assert [(f.rule, f.record_number, f.arrived_at_ns) for f in manifest.findings] == [
+        ("capture.time_suspect", 1, TEN * 10**6),
+        ("capture.time_suspect", 2, TEN * 10**6),
+    ]
+    assert manifest.landed_at_ns == NOW_NS
+
+
+def test_a_first_time_later_than_the_landing_leaves_the_lakes_start(place: Place) -> None:
+    place.put("a.jsonl", capture(10**15, TEN))
+    (manifest,) = place.land()
+    assert manifest.first_arrived_at_ns == place.lake.windows.start_ns("2026-01-01T00")
+
+
+def test_the_landing_moment_itself_is_not_suspect(place: Place) -> None:
+    place.put("a.jsonl", capture(NOW_NS // 1_000_000))
+    assert place.land()[0].findings == ()
+
+
+def test_many_suspect_times_are_listed_up_to_a_limit_and_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "LISTED_FINDINGS", 3)
+    monkeypatch.setattr(captures, "BLOCK_BYTES", 300)
+    place.put("a.jsonl", capture(TEN, *[10**15] * 20, TEN))
+    (manifest,) = place.land()
+    assert [finding.record_number for finding in manifest.findings] == [1, 2, 3]
+    assert "17 more later records are not listed" in manifest.findings[-1].message
+
+
+@given(st.lists(st.none() | st.integers(-100, 2_000), max_size=30), st.lists(st.integers(0, 30), max_size=4))
+def test_the_clock_goes_as_told_however_its_records_are_batched(times: list[int | None], cuts: list[int]) -> None:
+    wanted, now = [], 0
+    for ts in times:
+        now = max(now, ts) if ts is not None and ts <= 1_000 else now
+        wanted.append(now)
+    clock = Clock(0, 1_000)
+    bounds = sorted({0, len(times), *(cut for cut in cuts if cut < len(times))})
+    found = [int(at) for begin, end in pairwise(bounds) for at in clock.tick(pa.array(times[begin:end], pa.int64()))]
+    assert found == wanted
+    assert [finding.record_number for finding in clock.findings()] == [
+        i for i, ts in enumerate(times) if ts is not None and ts > 1_000
+    ]
+
+
+# All or nothing
+
+
+def test_landing_again_does_nothing(place: Place) -> None:
+    place.put("a.jsonl", capture(TEN))
+    first = place.land()
+    before = {name: Path(place.lake.root, name).stat().st_mtime_ns for name in place.files() if "seen" not in name}
+    assert place.land(now_ns=NOW_NS + 10**12) == []
+    after = {name: Path(place.lake.root, name).stat().st_mtime_ns for name in place.files() if "seen" not in name}
+    assert before == after
+    assert manifests(place.lake) == first
+
+
+def test_only_new_captures_are_landed(place: Place) -> None:
+    place.put("a.jsonl", capture(TEN))
+    place.land()
+    place.put("b.jsonl", capture(TEN + 1))
+    assert [manifest.path for manifest in place.land()] == ["b.jsonl"]
+
+
+def test_the_same_content_under_two_names_is_one_capture(place: Place) -> None:
+    place.put("b/copy.jsonl", capture(TEN))
+    place.put("a.jsonl", capture(TEN))
+    (manifest,) = place.land()
+    assert manifest.path == "a.jsonl"
+    assert place.land() == []
+
+
+def test_two_sources_may_read_one_file(place: Place) -> None:
+    path = place.put("a.jsonl", capture(TEN))
+    other = Source("other", "cardinal", "messages", str(path))
+    assert len(place.land()) == len(land(place.lake, other, now_ns=NOW_NS)) == 1
+    assert [manifest.source for manifest in manifests(place.lake)] == ["net", "other"]
+    assert {name.split("/")[2] for name in place.visible()} == {"net", "other"}
+
+
+def test_a_landing_killed_at_any_write_shows_nothing_and_is_completed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.put("a.jsonl", capture(TEN, TEN + HOUR_MS, TEN + 2 * HOUR_MS))
+    rename = os.rename
+
+    class Killed(BaseException):
+        pass
+
+    def dying_after(left: int) -> Callable[[str, str], None]:
+        names = iter(range(left))
+
+        def dying(source: str, target: str) -> None:
+            if next(names, None) is None:
+                raise Killed
+            rename(source, target)
+
+        return dying
+
+    # The lake's note of its windows and the mark of a landing begun, three objects, the manifest.
+    for written in range(5):
+        monkeypatch.setattr(os, "rename", dying_after(written))
+        with pytest.raises(Killed):
+            place.land(now_ns=NOW_NS + written)
+        monkeypatch.undo()
+        assert manifests(place.lake) == []
+    assert len(place.land()) == 1
+    (manifest,) = manifests(place.lake)
+    assert {name for name in place.files() if name.endswith(".avro")} == place.visible()
+    assert len(list(place.records(manifest))) == 3
+
+
+def test_what_a_killed_landing_left_is_gone_after_the_next_run_although_the_file_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
+    with monkeypatch.context() as patch:
+        patch.setattr(landing.Manifest, "to_json", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            place.land()
+    assert [name for name in place.files() if name.endswith(".avro")]
+    assert place.visible() == set()
+    path.unlink()
+    assert place.land() == []
+    assert not [name for name in place.files() if name.endswith((".avro", ".part")) or "begun" in name]
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_visible(place: Place) -> None:
+    place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
+    script = """
+        import os, sys
+        from wirehouse_pipelines import landed_messages, landing
+        from wirehouse_pipelines.lake import Lake, Source
+        from wirehouse_pipelines.windows import Windows
+        encode = landed_messages.encode
+        calls = []
+        def counting(*args):
+            calls.append(1)
+            if len(calls) == 2:
+                os._exit(9)
+            return encode(*args)
+        landed_messages.encode = counting
+        lake = Lake(sys.argv[1], Windows("hour", "2026-01-01T00"))
+        landing.land(lake, Source("net", "cardinal", "messages", sys.argv[2]))
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(script), place.lake.root, str(place.inbox)]
+    assert subprocess.run(arguments, check=False).returncode == 9
+    assert manifests(place.lake) == []
+    (manifest,) = place.land()
+    assert {name for name in place.files() if name.endswith(".avro")} == place.visible()
+    assert not list(Path(place.lake.root).rglob("*.part"))
+    assert manifest.records == 2
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place.put("a.jsonl", capture(TEN))
+    place.put("b.jsonl", capture(TEN + 1))
+    writer = LocalStorage.writer
+
+    @contextmanager
+    def appending(self: LocalStorage, name: str) -> Iterator[BinaryIO]:
+        with writer(self, name) as stream:
+            yield stream
+        if name.endswith(".avro") and path.stat().st_size == len(capture(TEN)):
+            path.write_bytes(path.read_bytes() + line(TEN + 2))
+
+    monkeypatch.setattr(LocalStorage, "writer", appending)
+    with pytest.raises(NotLandedError, match=r"a\.jsonl .*changed while it was read"):
+        place.land()
+    assert [manifest.path for manifest in manifests(place.lake)] == ["b.jsonl"]
+    assert {name for name in place.files() if name.endswith(".avro")} == place.visible()
+    monkeypatch.undo()
+    assert [(manifest.path, manifest.records) for manifest in place.land()] == [("a.jsonl", 2)]
+
+
+def test_looking_again_reads_no_capture_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "_RACY_NS", 0)
+    path = place.put("a.jsonl", capture(TEN))
+    place.put("b.jsonl", capture(TEN))
+    time.sleep(0.01)
+    assert len(place.land()) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(capture_files.Hashed, "read", lambda self, size=-1: 1 / 0)
+        assert place.land() == []
+    path.write_bytes(capture(TEN + 1))
+    assert [manifest.path for manifest in place.land()] == ["a.jsonl"]
+
+
+def test_a_capture_whose_manifest_is_deleted_is_landed_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "_RACY_NS", 0)
+    place.put("a.jsonl", capture(TEN))
+    time.sleep(0.01)
+    (manifest,) = place.land()
+    Path(place.lake.root, landing.manifest_name("net", manifest.capture_id)).unlink()
+    assert place.land() == [manifest]
+
+
+# Damage and rejection
+
+
+def test_an_empty_file_is_landed_without_records(place: Place) -> None:
+    place.put("a.jsonl", b"")
+    (manifest,) = place.land()
+    assert (manifest.status, manifest.records, manifest.windows) == ("landed", 0, {})
+    assert (manifest.first_arrived_at_ns, manifest.last_arrived_at_ns) == (None, None)
+
+
+def test_a_capture_cut_off_is_landed_up_to_there_and_says_so(place: Place) -> None:
+    data = gzip.compress(b"".join(line(TEN + i, random.Random(i).randbytes(50)) for i in range(500)))
+    most = 0
+    for cut in range(20, len(data), len(data) // 15):
+        place.put("a.gz", data[:cut])
+        (manifest,) = place.land()
+        assert manifest.status == "damaged"
+        assert "cut off" in (manifest.reason or "")
+        (finding,) = manifest.findings
+        assert finding.rule == "capture.file_damaged"
+        good = [record for _, record in place.records(manifest) if record["damaged"] is None]
+        assert [record["ts_ns"] for record in good] == [(TEN + i) * 10**6 for i in range(len(good))]
+        assert finding.arrived_at_ns == (manifest.last_arrived_at_ns or NOW_NS)
+        assert len(good) >= most
+        most = len(good)
+    assert most > 400
+
+
+def test_a_file_of_no_format_is_rejected_and_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "REJECTED_BYTES", 1_000)
+    data = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 100
+    place.put("picture", data)
+    place.put("a.jsonl", capture(TEN))
+    landed = place.land()
+    assert [(manifest.path, manifest.status, manifest.records) for manifest in landed] == [
+        ("a.jsonl", "landed", 1),
+        ("picture", "rejected", 0),
+    ]
+    assert "neither JSON Lines nor an Avro container" in (landed[1].reason or "")
+    kept = Path(place.lake.root, "landing/rejected/net", hashlib.sha256(data).hexdigest())
+    assert kept.read_bytes() == data[:1_000]
+    assert place.land() == []
+
+
+# Which files
+
+
+def names(place: Place, path: str) -> list[str]:
+    return [file.name for file in captures_at(place.source, path, place.lake.root)]
+
+
+def test_a_place_is_a_file_a_folder_or_a_glob(place: Place) -> None:
+    for name in ("b.jsonl", "a.jsonl.gz", "sub/c.avro", "sub/deep/d.zst"):
+        place.put(name, b"")
+    inbox = str(place.inbox)
+    assert names(place, inbox) == ["a.jsonl.gz", "b.jsonl", "sub/c.avro", "sub/deep/d.zst"]
+    assert names(place, f"{inbox}/b.jsonl") == ["b.jsonl"]
+    assert names(place, f"{inbox}/*.gz") == ["a.jsonl.gz"]
+    assert names(place, f"{inbox}/**/*.zst") == ["sub/deep/d.zst"]
+    assert names(place, f"{inbox}/s*") == ["sub/c.avro", "sub/deep/d.zst"]
+    assert names(place, f"{inbox}/*.none") == []
+
+
+def test_a_relative_place_stands_in_the_working_folder(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put("a.jsonl", b"")
+    monkeypatch.chdir(place.inbox)
+    assert names(place, "a.jsonl") == names(place, "*.jsonl") == names(place, ".") == ["a.jsonl"]
+
+
+def test_a_name_with_the_signs_of_a_glob_is_a_name_if_it_is_there(place: Place) -> None:
+    path = place.put("[a].jsonl", b"")
+    assert names(place, str(path)) == ["[a].jsonl"]
+
+
+def test_hidden_and_unfinished_files_are_passed_over(place: Place) -> None:
+    for name in (".a.jsonl", "a.part", "a.jsonl.tmp", ".git/a", "sub/.b", "good"):
+        place.put(name, capture(TEN))
+    assert names(place, str(place.inbox)) == ["good"]
+    assert names(place, f"{place.inbox}/**") == ["good"]
+
+
+def test_the_lake_itself_is_never_landed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.put("a.jsonl", capture(TEN))
+    place.source = Source("net", "cardinal", "messages", str(tmp_path))
+    assert [manifest.path for manifest in place.land()] == ["inbox/a.jsonl"]
+    assert place.land() == []
+
+
+def test_a_link_that_leaves_the_folder_is_refused(place: Place, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_bytes(capture(TEN))
+    good = place.put("sub/good.jsonl", capture(TEN + 1))
+    (place.inbox / "out.jsonl").symlink_to(secret)
+    (place.inbox / "folder").symlink_to(tmp_path)
+    (place.inbox / "in.jsonl").symlink_to(good)
+    (place.inbox / "gone.jsonl").symlink_to(place.inbox / "nothing")
+    assert [manifest.path for manifest in place.land()] == ["in.jsonl"]
+    with pytest.raises(RefusedPathError, match=r"out\.jsonl is refused: it is a link that leaves"):
+        place.land(paths=[str(place.inbox / "out.jsonl")])
+    alone = Source("net", "cardinal", "messages", str(place.inbox / "out.jsonl"))
+    with pytest.raises(RefusedPathError):
+        land(place.lake, alone)
+
+
+def test_a_link_put_in_after_the_look_is_not_followed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_bytes(capture(TEN))
+    path = place.put("a.jsonl", capture(TEN))
+    found = captures_at(place.source, str(place.inbox), place.lake.root)
+    path.unlink()
+    path.symlink_to(secret)
+    monkeypatch.setattr(landing, "captures_at", lambda *args, **kwargs: found)
+    with pytest.raises(NotLandedError):
+        place.land()
+    assert place.visible() == set()
+
+
+def test_pipes_and_devices_are_refused(place: Place) -> None:
+    os.mkfifo(place.inbox / "pipe")
+    place.put("a.jsonl", capture(TEN))
+    assert [manifest.path for manifest in place.land()] == ["a.jsonl"]
+    with pytest.raises(RefusedPathError, match="no regular file"):
+        place.land(paths=[str(place.inbox / "pipe")])
+
+
+def test_files_named_by_hand_are_landed_into_the_source(place: Place, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(capture(TEN))
+    (manifest,) = place.land(paths=[str(other)])
+    assert (manifest.source, manifest.path) == ("net", "other.jsonl")
+
+
+def test_a_missing_place_names_the_source_and_what_to_do(place: Place) -> None:
+    for path in (f"{place.inbox}/none", f"{place.inbox}/none/*.gz"):
+        with pytest.raises(MissingPathError) as caught:
+            land(place.lake, Source("net", "cardinal", "messages", path))
+        assert "source 'net'" in str(caught.value)
+        assert "none does not exist: create it" in str(caught.value)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_kind_or_place_that_cannot_be_landed_is_said_so(place: Place) -> None:
+    with pytest.raises(KindError, match="'pcap' can't be landed, only messages"):
+        land(place.lake, Source("net", "cardinal", "pcap", str(place.inbox)))
+    with pytest.raises(RefusedPathError, match="only local files"):
+        land(place.lake, Source("net", "cardinal", "messages", "s3://bucket/x"))
+
+
+def test_a_file_taken_away_meanwhile_is_no_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = place.put("a.jsonl", capture(TEN))
+    found = captures_at(place.source, str(place.inbox), place.lake.root)
+    path.unlink()
+    monkeypatch.setattr(landing, "captures_at", lambda *args, **kwargs: found)
+    said: list[str] = []
+    assert place.land(progress=said.append) == []
+    assert said == ["net: a.jsonl was taken away"]
+
+
+def test_a_file_is_settled_when_its_size_and_time_stood_still(place: Place) -> None:
+    path = place.put("a.jsonl", capture(TEN))
+    assert not settled(str(path), 10)
+    assert place.land(settle_seconds=10) == []
+    os.utime(path, (time.time() - 11,) * 2)
+    assert settled(str(path), 10)
+    assert len(place.land(settle_seconds=10)) == 1
+    os.utime(path, (time.time() + 1_000,) * 2)
+    assert not settled(str(path), 10)
+    time.sleep(0.05)
+    assert settled(str(path), 0.05)
+
+
+def test_progress_tells_of_each_capture(place: Place) -> None:
+    place.put("a.jsonl", capture(*[TEN] * 1_234))
+    said: list[str] = []
+    place.land(progress=said.append)
+    assert said == ["net: a.jsonl: landed, 1,234 records"]
+
+
+def test_memory_stays_flat_whatever_the_size(place: Place) -> None:
+    script = """
+        import resource, sys
+        from wirehouse_pipelines.lake import Lake, Source
+        from wirehouse_pipelines.landing import land
+        from wirehouse_pipelines.windows import Windows
+        land(Lake(sys.argv[1], Windows("day", "2015-01-01")), Source("net", "cardinal", "messages", sys.argv[2]))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+
+    def peak_mib(size: int) -> float:
+        text = line(TEN, random.Random(1).randbytes(600))
+        path = place.put(f"{size}.jsonl", text * (size // len(text)))
+        arguments = [sys.executable, "-c", textwrap.dedent(script), place.lake.root, str(path)]
+        return int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout) / 1024
+
+    assert peak_mib(120 << 20) < peak_mib(20 << 20) + 24
