@@ -21,7 +21,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs import captures, inflate
+from wirehouse_codecs import avro_container, captures, inflate
 from wirehouse_codecs.capture_lines import scan_lines
 from wirehouse_codecs.captures import MESSAGE_SCHEMA, MessageCapture, NotAMessage, Row, read_block, read_line
 
@@ -592,8 +592,11 @@ def test_an_avro_block_compressed_by_zstandard_is_read() -> None:
         ("snappy", lambda data: bytes(cramjam.snappy.compress_raw(data)) + zlib.crc32(data).to_bytes(4, "big")),
     ],
 )
-def test_an_avro_block_that_inflates_too_far_is_damage(codec: str, pack_block: Callable[[bytes], bytes]) -> None:
-    bomb = pack_block(bytes(70 << 20))
+def test_an_avro_block_that_inflates_too_far_is_damage(
+    codec: str, pack_block: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(avro_container, "MAX_BLOCK_BYTES", 1 << 20)
+    bomb = pack_block(bytes(4 << 20))
     written = hostile(KEY_SCHEMA, long(1) + long(len(bomb)) + bomb + b"S" * 16, codec.encode())
     _, capture = read(written)
     assert "inflates to more than" in (capture.damage or "")
