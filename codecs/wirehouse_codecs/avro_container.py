@@ -26,6 +26,8 @@ SYNC_BYTES = 16
 MAX_HEADER_BYTES = 4 << 20
 #: A block takes at most this, compressed and inflated.
 MAX_BLOCK_BYTES = 64 << 20
+#: xz takes at most this to inflate a block; it is as much as its highest preset needs.
+MAX_XZ_MEMORY_BYTES = 128 << 20
 MAX_SCHEMA_DEPTH = 16
 _READ_BYTES = 1 << 20
 _LONG_BYTES = 10
@@ -211,7 +213,7 @@ def _inflate_bzip2(data: bytes) -> bytes:
 
 
 def _inflate_xz(data: bytes) -> bytes:
-    member = lzma.LZMADecompressor(memlimit=4 * MAX_BLOCK_BYTES)
+    member = lzma.LZMADecompressor(memlimit=MAX_XZ_MEMORY_BYTES)
     try:
         return _bounded(member.decompress(data, MAX_BLOCK_BYTES + 1), member.eof)
     except lzma.LZMAError as error:
