@@ -1,0 +1,39 @@
+"""One Spark session for the suite, and small lakes to run jobs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.windows import Windows
+
+VECTORS = Path(__file__).parent / "vectors"
+MakeLake = Callable[..., Lake]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The session of all tests marked `spark`."""
+    from wirehouse_pipelines import spark as embedded
+
+    session = embedded.session("tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_lake(tmp_path: Path) -> MakeLake:
+    """A lake of day windows (or `size`) whose sources are files: name -> (path, options)."""
+
+    def make(
+        sources: Mapping[str, tuple[str | Path, Mapping[str, Any]]], *, size: str = "day", start: str | None = None, root: str = "lake"
+    ) -> Lake:
+        first = start or {"day": "2015-01-01", "hour": "2023-11-14T00"}[size]
+        listed = (Source(name, "cardinal", "messages", str(path), options) for name, (path, options) in sources.items())
+        return Lake(str(tmp_path / root), Windows(size, first), tuple(listed))  # type: ignore[arg-type]
+
+    return make

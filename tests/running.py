@@ -1,0 +1,63 @@
+"""Running a lake in tests: land, run every job, read rows back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wirehouse_pipelines import jobs, landing, sql
+from wirehouse_pipelines.lake import Lake
+
+
+def land(lake: Lake) -> None:
+    """Land what lies at every source's place."""
+    for source in lake.sources:
+        landing.land(lake, source)
+
+
+def run(spark: Any, lake: Lake, first: str | None = None, last: str | None = None, **how: Any) -> None:
+    """Bring the windows from `first` to `last` (all that have data by default) up to date."""
+    windows = jobs.data_windows(lake)
+    for name in jobs.all_jobs():
+        jobs.run_job(spark, lake, name, first or windows[0], last or windows[-1], **how)
+
+
+def select(lake: Lake, statement: str) -> list[dict[str, Any]]:
+    """Rows of a statement."""
+    rows: list[dict[str, Any]] = sql.rows(lake, statement).to_pylist()
+    return rows
+
+
+#: The tables whose rows are promised to be the same however the windows are cut and run, and what orders them.
+PROMISED = {
+    "silver.cardinal_messages": "source, capture_id, record_number",
+    "silver.cardinal_quarantine": "source, capture_id, record_number",
+    "gold.cardinal_batches": "source, block_hash",
+    "gold.cardinal_batch_updates": "source, block_hash, key, operation",
+    "gold.cardinal_chain_updates": "source, sequence",
+    "gold.cardinal_chain": "source, block_hash, valid_from_ns",
+    "gold.cardinal_reorgs": "source, capture_id, record_number",
+    "gold.violations": "source, rule, capture_id, record_number, message",
+}
+
+
+def promised_rows(lake: Lake, *, without: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """All promised rows, without the columns `without` (say window_start, where windows differ)."""
+    return {
+        table: [
+            {name: value for name, value in row.items() if name not in without}
+            for row in select(lake, f"select * from {table} order by {order}")
+        ]
+        for table, order in PROMISED.items()
+    }
+
+
+def assert_same_rows(left: Lake, right: Lake, *, without: Sequence[str] = ()) -> None:
+    """Both lakes hold the same promised rows; else say which table differs where."""
+    ours, theirs = promised_rows(left, without=without), promised_rows(right, without=without)
+    for table, rows in ours.items():
+        others = theirs[table]
+        for index, (row, other) in enumerate(zip(rows, others, strict=False)):
+            differing = {name: (row[name], other[name]) for name in row if row[name] != other[name]}
+            assert not differing, f"{table} row {index}: {differing} in {row}"
+        assert len(rows) == len(others), f"{table}: {len(rows)} rows, not {len(others)}"
