@@ -1,0 +1,64 @@
+"""Small results of SQL over tables of the lake, by the engine that is the cheaper one.
+
+The rows that break a sentence are searched by an aggregate or an anti-join whose result is small. Up to `SMALL_ROWS`
+rows DataFusion (deltalake's QueryBuilder) answers in a fraction of a second, where a Spark job costs a second or two
+before it reads anything; above, Spark spills to disk where DataFusion would need the memory. Both read the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import SparkSession
+
+from wirehouse_pipelines import delta, ledger, sql
+from wirehouse_pipelines.lake import Lake
+
+#: Rows of a table's range from which on Spark reads it, if there is a session.
+SMALL_ROWS = 2_000_000
+_TABLE = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Answers SELECTs; `spark` None = DataFusion."""
+
+    lake: Lake
+    spark: SparkSession | None = None
+
+    @property
+    def explode(self) -> str:
+        """The name of the function that makes a row of each element of an array."""
+        return "explode" if self.spark else "unnest"
+
+    def frame(self, statement: str) -> pd.DataFrame:
+        """The rows of `statement`, which must be few; physical tables only."""
+        if self.spark is None:
+            return sql.rows(self.lake, statement).to_pandas()
+        for name in {found.group(0) for found in _TABLE.finditer(statement)}:
+            delta.read(self.spark, self.lake, name, "true").createOrReplaceTempView(name.replace(".", "__"))
+        return self.spark.sql(_TABLE.sub(r"\1__\2", statement)).toPandas()
+
+    def rows(self, statement: str, limit: int) -> list[dict[str, Any]]:
+        """The first `limit` rows of `statement`, binary as lower-case hex."""
+        frame = self.frame(f"SELECT * FROM ({statement}) AS picked LIMIT {limit}").astype(object)
+        return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def reader(lake: Lake, spark: SparkSession | None, table: str, first: str, last: str) -> Reader:
+    """The engine for windows `first` to `last` of `table`: Spark only if there is a session and the range is large."""
+    entries = ledger.read(lake).values() if spark else ()
+    rows = sum(e.rows for e in entries if e.table_name == table and first <= e.window_start <= last)
+    return Reader(lake, spark if rows > SMALL_ROWS else None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, str | int | float | bool) or value is None:
+        # NaN, which is not itself, is how pandas says null.
+        return value if value == value else None
+    return str(value)

@@ -1,0 +1,56 @@
+"""What a protocol's module states about its tables, as data: where findings stand, and what must never be broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wirehouse_codecs.rules import Rule, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Where a table holds the rules that the data broke."""
+
+    table: str
+    #: Every rule that may stand there.
+    rules: tuple[Rule, ...]
+    #: SQL condition of the rows that are findings.
+    condition: str = "rule IS NOT NULL"
+    #: SQL expressions of the rule's id and of the message.
+    rule: str = "rule"
+    message: str = "message"
+
+    def of(self, severity: Severity) -> tuple[Rule, ...]:
+        """The rules of one severity."""
+        return tuple(rule for rule in self.rules if rule.severity is severity)
+
+    @property
+    def severities(self) -> tuple[Severity, ...]:
+        """The severities that have a rule, strongest first."""
+        return tuple(severity for severity in Severity if self.of(severity))
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A sentence about our own table that holds whatever the wire said.
+
+    `broken` is a SELECT of what breaks it, a row each, with `source` and `window_start` among its columns, in the SQL
+    that Spark and DataFusion share. It is filled by `str.format` with `windows` (condition: in the range checked),
+    `since` (condition: in the range or after it), `sources` (the names of the lake's sources of the table's protocol),
+    `explode` (the engine's name of that function) and `landed` (a relation source, window_start, records: what the
+    manifests of sources of `kinds` say of the range).
+    """
+
+    name: str
+    table: str
+    sentence: str
+    broken: str
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """Everything stated about the tables of a protocol, or of bronze."""
+
+    findings: tuple[Findings, ...]
+    invariants: tuple[Invariant, ...]

@@ -1,0 +1,282 @@
+"""Suites of Great Expectations, generated from the rule lists, the table definitions and each protocol's statements.
+
+Two kinds of check, and what they mean when they fail:
+
+- *findings*: what the data on the wire broke. One suite a table and severity, one expectation a rule: "count of RULE
+  in the range is 0". A failure is shown and counted, never blocking (WARN).
+- *invariants*: what our own tables must hold whatever the wire said: keys unique and not null, balances closed,
+  references found. A failure is a fault of ours: it blocks what is downstream and fails the run (ERROR). The newest
+  rows of an entity are the last of each key by window, so unique keys within windows make them unique too.
+
+Great Expectations costs one or more engine jobs per expectation, most of them full scans. So the engine answers one
+aggregate per table instead: one row a source and window, one column an expectation, holding the number of rows that
+break it. The suites run on that small pandas frame. Nothing is lost by it: each of these expectations is a count of
+offending rows that must be 0, and the count is exact; what GX's own uniqueness or row-condition expectations would
+add, sample rows, is read only for what failed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+from pyspark.sql import SparkSession
+
+from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_expectations.reading import Reader, reader
+from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_pipelines import jobs
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import Table, all_tables
+
+if TYPE_CHECKING:
+    import great_expectations as gx
+
+#: Rows shown of what failed.
+SAMPLES = 20
+#: Columns that say where a finding stands, in the order shown; a table has some of them.
+PLACE = ("block_hash", "number", "topic", "partition", "offset", "capture_id", "record_number")
+#: How Great Expectations calls our severities.
+FAILURE_SEVERITY: Mapping[Severity, str] = {
+    Severity.VIOLATION: "warning",
+    Severity.WARNING: "warning",
+    Severity.NOTE: "info",
+}
+_one_at_a_time = threading.Lock()
+# Read when the library is first imported, which is put off until a suite is needed: it takes seconds.
+os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found in its range of windows."""
+
+    passed: bool
+    severity: Literal["WARN", "ERROR"]
+    #: Broken rule id or invariant -> how often.
+    counts: Mapping[str, int]
+    #: Up to SAMPLES rows of what broke it.
+    samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    description: str = ""
+
+
+@cache
+def statements() -> dict[str, Statements]:
+    """What is stated, by protocol; `bronze` stands for the tables without one."""
+    names = ("bronze", *PROTOCOLS)
+    return {name: import_module(f"wirehouse_expectations.{name}").STATEMENTS for name in names}
+
+
+@cache
+def findings_of(table: str) -> Findings | None:
+    """Where `table` holds findings; None if it holds none."""
+    listed = (findings for stated in statements().values() for findings in stated.findings)
+    return {findings.table: findings for findings in listed}.get(table)
+
+
+@cache
+def invariants_of(table: str) -> tuple[Invariant, ...]:
+    """All invariants of a physical table: those of its key, of its rule ids, and those stated for it."""
+    definition = all_tables()[table]
+    stated = (invariant for stated in statements().values() for invariant in stated.invariants)
+    return (
+        *(_key(definition) if definition.key else ()),
+        *(_known_rules(findings) for findings in [findings_of(table)] if findings),
+        *(invariant for invariant in stated if invariant.table == table),
+    )
+
+
+def _key(table: Table) -> tuple[Invariant, Invariant]:
+    columns = list(dict.fromkeys(("source", "window_start", *table.key)))
+    key = ", ".join(table.key)
+    listed = ", ".join(columns)
+    missing = " OR ".join(f"{column} IS NULL" for column in columns)
+    return (
+        Invariant(
+            "key_is_unique",
+            table.name,
+            f"No two rows of a window have the same {key}.",
+            f"SELECT {listed}, COUNT(*) AS times FROM {table.name} "
+            f"WHERE {{windows}} GROUP BY {listed} HAVING COUNT(*) > 1",
+        ),
+        Invariant(
+            "key_is_not_null",
+            table.name,
+            f"No row lacks one of {key}.",
+            f"SELECT {listed} FROM {table.name} WHERE {{windows}} AND ({missing})",
+        ),
+    )
+
+
+def _known_rules(findings: Findings) -> Invariant:
+    known = ", ".join(f"'{rule.id}'" for rule in findings.rules)
+    return Invariant(
+        "rule_is_listed",
+        findings.table,
+        "Every finding names a rule of the list.",
+        f"SELECT source, window_start, {findings.rule} AS rule FROM {findings.table} "
+        f"WHERE {{windows}} AND {findings.condition} AND {findings.rule} NOT IN ({known})",
+    )
+
+
+def findings_suite(table: str, severity: Severity) -> gx.ExpectationSuite:
+    """The suite of the rules of `severity` that may be found in `table`: one expectation a rule."""
+    stated = findings_of(table)
+    rules = stated.of(severity) if stated else ()
+    return _suite(f"{table} {severity}", {rule.id: _sentence(rule) for rule in rules}, FAILURE_SEVERITY[severity])
+
+
+def _sentence(rule: Rule) -> str:
+    return f"Never: {rule.sentence} ({rule.place})"
+
+
+def invariants_suite(table: str) -> gx.ExpectationSuite:
+    """The suite of our own invariants of `table`: one expectation each."""
+    return _suite(f"{table} invariants", {item.name: item.sentence for item in invariants_of(table)}, "critical")
+
+
+def _suite(name: str, columns: Mapping[str, str], severity: str) -> gx.ExpectationSuite:
+    """`columns` of counts that must all be 0, each with the sentence it stands for."""
+    import great_expectations as gx
+    from great_expectations.expectations.core.expect_column_sum_to_be_between import ExpectColumnSumToBeBetween
+    from great_expectations.expectations.metadata_types import FailureSeverity
+
+    level = FailureSeverity(severity)
+    return gx.ExpectationSuite(
+        name=name,
+        expectations=[
+            ExpectColumnSumToBeBetween(column=column, min_value=0, max_value=0, severity=level, description=sentence)
+            for column, sentence in columns.items()
+        ],
+    )
+
+
+def findings_check(
+    lake: Lake, spark: SparkSession | None, table: str, severity: Severity, first: str, last: str
+) -> CheckResult:
+    """Which rules of `severity` the data of windows `first` to `last` broke, by the findings in `table`."""
+    stated = findings_of(table)
+    assert stated is not None, table
+    rules = stated.of(severity)
+    read = reader(lake, spark, table, first, last)
+    found = f"{_within(first, last)} AND {stated.condition}"
+    frame = read.frame(
+        f"SELECT source, window_start, {stated.rule} AS name, COUNT(*) AS broken FROM {table} "
+        f"WHERE {found} GROUP BY source, window_start, {stated.rule}"
+    )
+    failed = _failed(findings_suite(table, severity), counts := _counts(frame, [rule.id for rule in rules]))
+    broken = {name: int(counts[name].sum()) for name in failed}
+    place = ", ".join(f"`{name}`" for name in PLACE if name in {column.name for column in all_tables()[table].columns})
+    listed = ", ".join(f"'{name}'" for name in failed)
+    samples = (
+        read.rows(
+            f"SELECT {stated.rule} AS rule, {stated.message} AS message, source, window_start, {place} FROM {table} "
+            f"WHERE {found} AND {stated.rule} IN ({listed})",
+            SAMPLES,
+        )
+        if failed
+        else []
+    )
+    return CheckResult(not failed, "WARN", broken, samples, _describe(f"{len(rules)} rules", broken, first, last))
+
+
+def invariants_check(lake: Lake, spark: SparkSession | None, table: str, first: str, last: str) -> CheckResult:
+    """Whether our own `table` holds its invariants in windows `first` to `last`.
+
+    Windows that wait for their job (new captures, other options) are left out: what they lack is not lost.
+    """
+    read = reader(lake, spark, table, first, last)
+    waiting = sorted(name for name in _waiting(lake, table) if first <= name <= last)
+    broken_rows = {item.name: _filled(item, read, first, last, waiting) for item in invariants_of(table)}
+    parts = [
+        f"SELECT source, window_start, '{name}' AS name, COUNT(*) AS broken FROM ({select}) AS rows_of_{name} "
+        "GROUP BY source, window_start"
+        for name, select in broken_rows.items()
+    ]
+    counts = _counts(read.frame(" UNION ALL ".join(parts)) if parts else pd.DataFrame(), list(broken_rows))
+    failed = _failed(invariants_suite(table), counts)
+    broken = {name: int(counts[name].sum()) for name in failed}
+    samples = [{"invariant": name} | row for name in failed for row in read.rows(broken_rows[name], SAMPLES)]
+    described = _describe(f"{len(broken_rows)} invariants", broken, first, last)
+    return CheckResult(not failed, "ERROR", broken, samples[:SAMPLES], described)
+
+
+def _filled(invariant: Invariant, read: Reader, first: str, last: str, waiting: Sequence[str]) -> str:
+    protocol = all_tables()[invariant.table].protocol
+    sources = [source.name for source in read.lake.sources if source.protocol == protocol]
+    listed = ", ".join(f"'{name}'" for name in waiting)
+    return invariant.broken.format(
+        windows=_within(first, last) + (f" AND window_start NOT IN ({listed})" if waiting else ""),
+        since=f"window_start >= '{first}'",
+        sources=", ".join(f"'{name}'" for name in sources) or "''",
+        explode=read.explode,
+        landed=_landed(read.lake, invariant.kinds, first, last, waiting) if invariant.kinds else "",
+    )
+
+
+def _waiting(lake: Lake, table: str) -> set[str]:
+    """Stale windows of the job that writes `table`."""
+    writers = {name for name, job in jobs.all_jobs().items() if table in job.outputs}
+    return set().union(*(windows for name, windows in jobs.stale(lake).items() if name in writers))
+
+
+def _within(first: str, last: str) -> str:
+    return f"window_start >= '{first}' AND window_start <= '{last}'"
+
+
+def _landed(lake: Lake, kinds: Sequence[str], first: str, last: str, without: Sequence[str]) -> str:
+    """What the manifests say was landed in the range, as a relation of SQL."""
+    records: dict[tuple[str, str], int] = {}
+    for manifest in manifests(lake):
+        for window, objects in manifest.windows.items() if manifest.kind in kinds else ():
+            if first <= window <= last and window not in without:
+                records[manifest.source, window] = records.get((manifest.source, window), 0) + objects.records
+    rows = ", ".join(f"('{source}', '{window}', {count})" for (source, window), count in records.items())
+    # An empty VALUES is no SQL: without captures a row of no window stands for none.
+    return f"(VALUES {rows or _NOTHING_LANDED}) AS manifest(source, window_start, records)"
+
+
+_NOTHING_LANDED = "('', '', 0)"
+
+
+def _counts(found: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """One row a source and window and one column a name, from rows (source, window_start, name, broken)."""
+    if found.empty:
+        return pd.DataFrame({name: [0] for name in names})
+    wide = found.pivot_table(index=["source", "window_start"], columns="name", values="broken", aggfunc="sum")
+    return wide.reindex(columns=list(names)).fillna(0).astype("int64").reset_index()
+
+
+def _failed(suite: gx.ExpectationSuite, counts: pd.DataFrame) -> list[str]:
+    """Columns whose expectation doesn't hold. An expectation that could not be evaluated counts as failed."""
+    with _one_at_a_time:
+        result = _whole_frame().get_batch({"dataframe": counts}).validate(suite, result_format="BOOLEAN_ONLY")
+    return [str(item.expectation_config.kwargs["column"]) for item in result.results if not item.success]
+
+
+@cache
+def _whole_frame() -> Any:
+    """The batch definition that every validation of this process uses."""
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
+    frames = context.data_sources.add_pandas("frames").add_dataframe_asset("counts")
+    return frames.add_batch_definition_whole_dataframe("all")
+
+
+def _describe(what: str, broken: Mapping[str, int], first: str, last: str) -> str:
+    when = first if first == last else f"{first} to {last}"
+    if not broken:
+        return f"{what}, none broken in {when}"
+    listed = ", ".join(f"{name} {count:,}" for name, count in sorted(broken.items(), key=lambda item: -item[1]))
+    return f"{what}, {len(broken)} broken in {when}: {listed}"

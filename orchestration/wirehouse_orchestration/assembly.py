@@ -1,0 +1,33 @@
+"""All definitions of a lake, put together; what holds for all of them is applied here, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from wirehouse_orchestration.defs import automation, bronze, cardinal, landing, resources
+from wirehouse_pipelines.lake import Lake
+
+PARTS = (landing, bronze, cardinal, automation)
+
+
+def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """With its layer and protocol as tags, by which the catalogue can be filtered."""
+    layer, _, protocol = (spec.group_name or "").partition("_")
+    return spec.merge_attributes(tags={"layer": layer} | ({"protocol": protocol} if protocol else {}))
+
+
+def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
+    """Everything Dagster knows of `lake`. `progress` takes what a run says, a line at a time."""
+    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(progress))
+    assets: list[Any] = [*(merged.assets or ())]
+    return dg.Definitions(
+        assets=dg.map_asset_specs(_tagged, assets),
+        asset_checks=merged.asset_checks,
+        jobs=merged.jobs,
+        schedules=merged.schedules,
+        sensors=merged.sensors,
+        resources=merged.resources,
+        executor=dg.in_process_executor,
+    )

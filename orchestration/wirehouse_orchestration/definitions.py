@@ -1,0 +1,35 @@
+"""The Dagster code location: what is defined for the lake of the configuration.
+
+Loading it starts no JVM, opens no socket and needs no secret.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import dagster as dg
+
+from wirehouse_orchestration import config
+from wirehouse_orchestration.assembly import assemble
+from wirehouse_orchestration.runs import materialize
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import Windows
+
+__all__ = ["defs", "materialize"]
+
+
+def configured_lake() -> Lake:
+    """The lake of the configuration; one without sources if there is no configuration."""
+    place = config.place(None)
+    if place.exists():
+        return config.load(place)
+    logging.getLogger("wirehouse").warning(
+        "There is no %s: showing an empty lake. Name a configuration with %s.", place.absolute(), config.VARIABLE
+    )
+    return Lake(str(place.absolute().parent / "lake"), Windows("day", config.FIRST_DAY))
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Read on use, so that a changed configuration shows after a reload."""
+    return assemble(configured_lake())

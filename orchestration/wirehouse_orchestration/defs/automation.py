@@ -1,0 +1,164 @@
+"""What happens by itself while the daemon runs.
+
+`new_captures` lands what appears in a source's place once it stood still; `stale_windows` asks for the windows that
+landing touched, or that went stale for another reason (options, a new release, an earlier window), from the first on;
+`newest_window` does so by the clock, also for a window whose last run failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration.factories import asset_key, landing_key, shown_outputs, window_tags
+from wirehouse_pipelines import jobs, ledger
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landing import SETTLE_SECONDS, captures_at, manifests
+
+LAND, COMPUTE = "land_captures", "compute_windows"
+#: Marks every run that computes windows, whoever started it; its value is the lake's root.
+COMPUTES_TAG = "wirehouse/computes"
+#: Windows without data that a run may pass over: each costs it an event per table, a run of its own costs seconds.
+LARGEST_GAP = 14
+SENSOR_SECONDS = 15
+HOURLY = "7 * * * *"
+GOING_ON = (
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+)
+
+
+def spans(lake: Lake, windows: Iterable[str]) -> list[tuple[str, str]]:
+    """First and last of the runs that `windows` make, in order: windows near one another go in one run."""
+    found: list[tuple[str, str]] = []
+    for window in sorted(windows):
+        if found and window <= lake.windows.after(found[-1][1], LARGEST_GAP):
+            found[-1] = (found[-1][0], window)
+        else:
+            found.append((window, window))
+    return found
+
+
+def settled_files(lake: Lake, source: Source, now: float) -> list[tuple[str, int, int]]:
+    """Name, size and time of the files at the source's place that stood still for SETTLE_SECONDS."""
+    found = []
+    for file in captures_at(source, source.path, lake.root):
+        try:
+            facts = os.stat(file.path)
+        except FileNotFoundError:
+            continue
+        if abs(now - facts.st_mtime) >= SETTLE_SECONDS:
+            found.append((file.name, facts.st_size, facts.st_mtime_ns))
+    return found
+
+
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _new_captures(lake: Lake) -> dg.SensorDefinition:
+    """The cursor holds, per source, a digest of the settled files that were last asked to be landed."""
+
+    @dg.sensor(
+        job_name=LAND,
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Lands what appears in a source's place, once its size and time stood still for 10 s.",
+    )
+    def new_captures(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        seen: dict[str, str] = json.loads(context.cursor or "{}")
+        trouble = []
+        for source in lake.sources:
+            try:
+                files = settled_files(lake, source, time.time())
+            except (WirehouseError, OSError) as error:
+                trouble.append(str(error))
+                continue
+            digest = _digest(files)
+            if files and seen.get(source.name) != digest:
+                seen[source.name] = digest
+                yield dg.RunRequest(f"{source.name}:{digest}", asset_selection=[landing_key(source.name)])
+        context.update_cursor(json.dumps(seen, sort_keys=True))
+        yield dg.SkipReason("; ".join(["No other source has new captures", *trouble]))
+
+    return new_captures
+
+
+def _selection(names: Iterable[str]) -> list[dg.AssetKey]:
+    return [asset_key(table.name) for name in names for table in shown_outputs(jobs.all_jobs()[name])]
+
+
+def _request(lake: Lake, run_key: str | None = None) -> dg.RunRequest | dg.SkipReason:
+    """A run for the first of the stale windows and those near it, if none is going on."""
+    stale = jobs.stale(lake)
+    due = spans(lake, set().union(*stale.values()))
+    if not due:
+        return dg.SkipReason("All windows are up to date")
+    first, last = due[0]
+    names = [name for name, windows in stale.items() if any(first <= window <= last for window in windows)]
+    if run_key is None:
+        captures = [m.capture_id for m in manifests(lake) if any(first <= window <= last for window in m.windows)]
+        committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
+        run_key = _digest([first, last, names, sorted(captures), committed])
+    return dg.RunRequest(
+        f"{first}:{last}:{run_key}",
+        asset_selection=_selection(names),
+        tags=window_tags(first, last) | {COMPUTES_TAG: lake.root},
+    )
+
+
+def _going_on(instance: dg.DagsterInstance) -> dg.SkipReason | None:
+    runs = instance.get_runs(RunsFilter(statuses=list(GOING_ON)), limit=50)
+    ids = [run.run_id for run in runs if COMPUTES_TAG in run.tags]
+    return dg.SkipReason(f"Run {ids[0]} is computing windows") if ids else None
+
+
+def _stale_windows(lake: Lake) -> dg.SensorDefinition:
+    @dg.sensor(
+        job_name=COMPUTE,
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Asks for the windows that landing touched or that are stale for another reason, first ones first. "
+        "What it asked for and failed is asked for again when something changed.",
+    )
+    def stale_windows(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        return _going_on(context.instance) or _request(lake)
+
+    return stale_windows
+
+
+def _newest_window(lake: Lake) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        job_name=COMPUTE,
+        cron_schedule=HOURLY,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every hour: the newest window, and before it those that are stale, also if they failed before.",
+    )
+    def newest_window(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        return _going_on(context.instance) or _request(lake, context.scheduled_execution_time.isoformat())
+
+    return newest_window
+
+
+def definitions(lake: Lake) -> dg.Definitions:
+    """Jobs, sensors and the schedule; without sources there is nothing to watch."""
+    compute = dg.define_asset_job(
+        COMPUTE, dg.AssetSelection.assets(*_selection(jobs.all_jobs())), tags={COMPUTES_TAG: lake.root}
+    )
+    if not lake.sources:
+        return dg.Definitions(jobs=[compute])
+    land = dg.define_asset_job(LAND, dg.AssetSelection.assets(*(landing_key(source.name) for source in lake.sources)))
+    return dg.Definitions(
+        jobs=[land, compute], sensors=[_new_captures(lake), _stale_windows(lake)], schedules=[_newest_window(lake)]
+    )

@@ -1,0 +1,73 @@
+"""Landing: an asset a source. Materialising it lands the captures of the source's place that aren't landed yet."""
+
+# Dagster reads the types of the functions below, so annotations are not put off here.
+from typing import Any
+
+import dagster as dg
+from dagster import AssetExecutionContext
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration.defs.resources import RunSession
+from wirehouse_orchestration.factories import (
+    CONFLICT_RETRIES,
+    CONFLICT_WAIT_SECONDS,
+    landing_key,
+    retry_helps,
+    table_value,
+)
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landing import REJECTED, SETTLE_SECONDS, Manifest, land, manifests
+
+POOL = "landing"
+
+
+def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
+    """What `source` landed."""
+
+    @dg.asset(
+        key=landing_key(source.name),
+        # Names of sources may hold a dash, names of steps not.
+        op_tags={"source": source.name},
+        description=f"Captures of {source.protocol} landed from {source.path} (kind {source.kind}).",
+        group_name=POOL,
+        kinds={"avro"},
+        pool=POOL,
+        required_resource_keys={"session"},
+    )
+    def landed(context: AssetExecutionContext) -> dg.MaterializeResult[None]:
+        session: RunSession = context.resources.session
+        try:
+            new = land(lake, source, progress=session.say, settle_seconds=SETTLE_SECONDS)
+        except WirehouseError as error:
+            if retry_helps(error):
+                raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
+            raise dg.Failure(str(error), allow_retries=False) from error
+        return dg.MaterializeResult(metadata=_metadata(lake, source, new))
+
+    return landed
+
+
+def _metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str, Any]:
+    """What a landing tells: the new captures, and how many records the source has in all."""
+    captures = [
+        {
+            "path": manifest.path,
+            "status": manifest.status,
+            "records": manifest.records,
+            "windows": ", ".join(manifest.windows),
+            "reason": manifest.reason,
+            "capture_id": manifest.capture_id,
+        }
+        for manifest in new
+    ]
+    return {
+        "dagster/row_count": sum(manifest.records for manifest in manifests(lake, source.name)),
+        "new_captures": len(new),
+        "rejected": sum(manifest.status == REJECTED for manifest in new),
+        **({"captures": table_value(captures)} if captures else {}),
+    }
+
+
+def definitions(lake: Lake) -> dg.Definitions:
+    """An asset for each of the lake's sources."""
+    return dg.Definitions(assets=[landing_asset(lake, source) for source in lake.sources])

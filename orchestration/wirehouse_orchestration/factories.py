@@ -1,0 +1,278 @@
+"""Assets and checks made from the jobs and the table definitions: the same for every protocol.
+
+A job is one multi-asset with an asset for each of its physical tables, and one multi-check with, for each of them,
+a check a rule severity (what the data broke, WARN) and one of our own invariants (ERROR, blocking). A view is an asset
+without a job: it is never materialised, but has its place in the graph, its description and its columns.
+"""
+
+# Dagster reads the types of the functions below, so annotations are not put off here.
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster import AssetCheckExecutionContext, AssetExecutionContext
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.rules import Severity
+from wirehouse_expectations.suites import CheckResult, findings_check, findings_of, invariants_check, invariants_of
+from wirehouse_orchestration.defs.resources import RunSession
+from wirehouse_pipelines import delta, jobs
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.work import Job
+
+#: A job that met another writer's commit is tried again so often, after so many seconds.
+CONFLICT_RETRIES = 3
+CONFLICT_WAIT_SECONDS = 5
+INVARIANTS = "invariants"
+#: Name of the check of the findings of a severity.
+FINDINGS = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
+_ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+_TABLE = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
+_CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException")
+
+
+def asset_key(table: str) -> dg.AssetKey:
+    """`layer.name` as a key."""
+    return dg.AssetKey(table.split("."))
+
+
+def landing_key(source: str) -> dg.AssetKey:
+    """The key of what a source landed."""
+    return dg.AssetKey(["landing", source])
+
+
+def group(table: Table) -> str:
+    """Layer and protocol, by which the graph is grouped."""
+    return f"{table.layer}_{table.protocol}" if table.protocol else table.layer
+
+
+def partitions(windows: Windows) -> dg.TimeWindowPartitionsDefinition:
+    """The lake's windows; the last is the one that now lies in."""
+    if windows.size == "day":
+        return dg.DailyPartitionsDefinition(start_date=windows.start, end_offset=1)
+    return dg.HourlyPartitionsDefinition(start_date=windows.start, fmt="%Y-%m-%dT%H", end_offset=1)
+
+
+def asked_windows(tags: Mapping[str, str]) -> tuple[str, str] | None:
+    """First and last window that a run with these tags is about; None if it is about none in particular."""
+    if PARTITION_NAME_TAG in tags:
+        return tags[PARTITION_NAME_TAG], tags[PARTITION_NAME_TAG]
+    if ASSET_PARTITION_RANGE_START_TAG in tags:
+        return tags[ASSET_PARTITION_RANGE_START_TAG], tags[ASSET_PARTITION_RANGE_END_TAG]
+    return None
+
+
+def window_tags(first: str, last: str) -> dict[str, str]:
+    """Tags of a run about windows `first` to `last`."""
+    if first == last:
+        return {PARTITION_NAME_TAG: first}
+    return {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+
+
+def _metadata(table: Table) -> dict[str, Any]:
+    columns = [dg.TableColumn(column.name, column.type, column.comment) for column in table.columns]
+    listed = {"dagster/column_schema": dg.TableSchema(columns), "dagster/table_name": table.name}
+    return listed | ({"key": ", ".join(table.key)} if table.key else {})
+
+
+def step_name(job: Job) -> str:
+    """The job's name as that of a step, which holds no dot."""
+    return job.name.replace(".", "_")
+
+
+def shown_outputs(job: Job) -> list[Table]:
+    """The job's tables that people see: carried state is not one."""
+    return [table for table in (all_tables()[name] for name in job.outputs) if not table.internal]
+
+
+def _inputs(lake: Lake, job: Job) -> list[dg.AssetKey]:
+    if not job.reads:
+        return [landing_key(source.name) for source in lake.sources if job.protocol in (None, source.protocol)]
+    return [asset_key(table.name) for name in job.reads for table in shown_outputs(jobs.all_jobs()[name])]
+
+
+def _spec(lake: Lake, job: Job, table: Table) -> dg.AssetSpec:
+    deps = [dg.AssetDep(key) for key in _inputs(lake, job)]
+    if job.state_table:
+        deps.append(dg.AssetDep(asset_key(table.name), partition_mapping=_ONE_WINDOW_EARLIER))
+    return dg.AssetSpec(
+        asset_key(table.name),
+        deps=deps,
+        description=table.comment,
+        metadata=_metadata(table),
+        group_name=group(table),
+        partitions_def=partitions(lake.windows),
+        kinds={"delta", "spark"},
+    )
+
+
+def view_spec(view: Table) -> dg.AssetSpec:
+    """A view: an asset that is never materialised."""
+    deps = sorted({name for name in _TABLE.findall(view.view or "") if name in all_tables()} - {view.name})
+    return dg.AssetSpec(
+        asset_key(view.name),
+        deps=[asset_key(name) for name in deps],
+        description=f"{view.comment} A view.",
+        metadata=_metadata(view),
+        group_name=group(view),
+        kinds={"view"},
+    )
+
+
+def views(protocol: str | None) -> list[dg.AssetSpec]:
+    """All views of a protocol (None: those over all)."""
+    return [view_spec(table) for table in all_tables().values() if table.view and table.protocol == protocol]
+
+
+def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
+    """The job as one multi-asset: it brings the windows asked for up to date, or with `force` computes them all."""
+    specs = [_spec(lake, job, table) for table in shown_outputs(job)]
+
+    @dg.multi_asset(
+        name=step_name(job),
+        specs=specs,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=job.pool,
+        config_schema={
+            "force": dg.Field(bool, default_value=False, description="Compute windows that are not stale too")
+        },
+        required_resource_keys={"session"},
+    )
+    def compute(context: AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        session: RunSession = context.resources.session
+        first, last = asked_windows(context.run.tags) or _all_windows(lake)
+        report = _run(session, lake, job, first, last, force=context.op_execution_context.op_config["force"])
+        for table in shown_outputs(job):
+            written = report.rows.get(table.name, 0)
+            session.say(f"{table.name}: {written:,} rows written" if report.windows else f"{table.name}: up to date")
+            yield dg.MaterializeResult(
+                asset_key=asset_key(table.name),
+                metadata={
+                    "dagster/row_count": sum(delta.rows_by_window(lake, table.name).values()),
+                    "rows_written": written,
+                    "windows_computed": len(report.windows),
+                },
+            )
+
+    return compute
+
+
+def _all_windows(lake: Lake) -> tuple[str, str]:
+    windows = jobs.data_windows(lake) or [lake.windows.start]
+    return windows[0], windows[-1]
+
+
+def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, force: bool) -> jobs.JobReport:
+    """Run the job, or report nothing without starting a JVM if nothing is stale."""
+    wanted = jobs.stale(lake).get(job.name, set())
+    if not force and not any(first <= window <= last for window in wanted):
+        return jobs.JobReport(job.name, (), {})
+    try:
+        return jobs.run_job(session.spark, lake, job.name, first, last, force=force, progress=session.say)
+    except Exception as error:
+        if retry_helps(error):
+            raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
+        if isinstance(error, WirehouseError):
+            raise dg.Failure(str(error), allow_retries=False) from error
+        raise
+
+
+def retry_helps(error: Exception) -> bool:
+    """Another writer's commit came in between, or the error says so itself."""
+    if isinstance(error, WirehouseError):
+        return error.retry_helps
+    return bool(_CONFLICTS.search(f"{type(error).__name__} {error}"))
+
+
+def _check_specs(table: Table) -> list[dg.AssetCheckSpec]:
+    found = findings_of(table.name)
+    rules = {severity: len(found.of(severity)) for severity in found.severities} if found else {}
+    specs = [
+        dg.AssetCheckSpec(
+            FINDINGS[severity],
+            asset=asset_key(table.name),
+            description=f"The data broke none of the {count} rules of severity {severity}.",
+        )
+        for severity, count in rules.items()
+    ]
+    invariants = "\n".join(f"- {item.name}: {item.sentence}" for item in invariants_of(table.name))
+    own = dg.AssetCheckSpec(
+        INVARIANTS,
+        asset=asset_key(table.name),
+        blocking=True,
+        description=f"Our own table holds, whatever the wire said:\n{invariants}",
+    )
+    return [*specs, own] if invariants else specs
+
+
+def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
+    """The checks of the job's tables, of the windows asked for (or of all)."""
+    specs = [spec for table in shown_outputs(job) for spec in _check_specs(table)]
+
+    @dg.multi_asset_check(
+        name=f"{step_name(job)}_checks",
+        specs=specs,
+        can_subset=True,
+        pool=job.pool,
+        required_resource_keys={"session"},
+    )
+    def check(context: AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        session: RunSession = context.resources.session
+        first, last = asked_windows(context.run.tags) or _all_windows(lake)
+        for spec in specs:
+            if spec.key in context.selected_asset_check_keys:
+                result = _checked(session, lake, spec, first, last)
+                if not result.passed:
+                    session.say(f"{_dotted(spec.asset_key)}: {spec.name}: {result.description}")
+                yield _check_result(spec, result)
+
+    return check
+
+
+def _dotted(key: dg.AssetKey) -> str:
+    return ".".join(key.path)
+
+
+def _checked(session: RunSession, lake: Lake, spec: dg.AssetCheckSpec, first: str, last: str) -> CheckResult:
+    table = _dotted(spec.asset_key)
+    if spec.name == INVARIANTS:
+        return invariants_check(lake, session.started, table, first, last)
+    severity = next(severity for severity, name in FINDINGS.items() if name == spec.name)
+    return findings_check(lake, session.started, table, severity, first, last)
+
+
+def _check_result(spec: dg.AssetCheckSpec, result: CheckResult) -> dg.AssetCheckResult:
+    counts = [{"what": name, "rows": count} for name, count in result.counts.items()]
+    metadata = {"broken": table_value(counts), "samples": table_value(result.samples)} if counts else {}
+    return dg.AssetCheckResult(
+        passed=result.passed,
+        asset_key=spec.asset_key,
+        check_name=spec.name,
+        severity=dg.AssetCheckSeverity[result.severity],
+        description=result.description,
+        metadata=metadata,
+    )
+
+
+def table_value(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Rows as the UI shows them; what a row lacks or holds as null is empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    records = [dg.TableRecord({name: "" if row.get(name) is None else row[name] for name in names}) for row in rows]
+    return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name, "any") for name in names]))
+
+
+def definitions_of(lake: Lake, protocol: str | None) -> dg.Definitions:
+    """Assets, views and checks of a protocol (None: bronze and the views over all protocols)."""
+    mine = [job for job in jobs.all_jobs().values() if job.protocol == protocol]
+    return dg.Definitions(
+        assets=[*(job_assets(lake, job) for job in mine), *views(protocol)],
+        asset_checks=[job_checks(lake, job) for job in mine],
+    )

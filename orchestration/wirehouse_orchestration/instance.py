@@ -1,0 +1,119 @@
+"""The Dagster instance that every door to a lake shares: ROOT/.dagster, SQLite, telemetry off.
+
+Runs of the command line and of the UI stand side by side in it, and its pools make writers of a table wait for one
+another. A run that was killed would hold its place in a pool for ever, so each run holds a lock file, which the
+operating system lets go of with the process; whoever starts next ends the runs whose lock is free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._core.instance.ref import InstanceRef
+
+from wirehouse_pipelines.lake import Lake
+
+SETTINGS = """\
+# Written once by Wirehouse; yours to change (https://docs.dagster.io/deployment/oss/dagster-yaml).
+telemetry:
+  enabled: false
+concurrency:
+  # One writer a table: a pool for landing, one for bronze and one for each protocol.
+  pools:
+    granularity: op
+    default_limit: 1
+  runs:
+    max_concurrent_runs: 2
+run_monitoring:
+  enabled: true
+  free_slots_after_run_end_seconds: 30
+"""
+#: Output of a run on the command line goes to its terminal, not to a file.
+_OUTPUT_STAYS = {
+    "compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+}
+UNFINISHED = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
+
+
+def home(lake: Lake) -> Path:
+    """The folder of the lake's instance, with its settings; made if missing."""
+    folder = Path(lake.root, ".dagster")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "dagster.yaml"
+    with _alone(folder):
+        if not settings.exists():
+            settings.write_text(SETTINGS)
+    return folder
+
+
+@contextmanager
+def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[DagsterInstance]:
+    """The lake's instance; its databases are made if missing, by one process at a time.
+
+    With `keep_output` what a run prints is kept for the UI instead of shown here.
+    """
+    folder = home(lake)
+    with _alone(folder):
+        overrides = {} if keep_output else _OUTPUT_STAYS
+        instance = DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+        # The first look at each of the three databases makes it.
+        instance.get_runs_count()
+        instance.all_instigator_state()
+        instance.get_concurrency_config()
+    with instance:
+        yield instance
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _run_lock(folder: Path, run_id: str) -> Path:
+    return folder / "runs" / f"{run_id}.lock"
+
+
+@contextmanager
+def held(instance: DagsterInstance, run_id: str) -> Iterator[None]:
+    """Show while the block runs that the run's process lives."""
+    folder = Path(instance.root_directory)
+    lock = _run_lock(folder, run_id)
+    with _alone(folder):
+        lock.parent.mkdir(exist_ok=True)
+        stream = lock.open("w")
+        fcntl.flock(stream, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        stream.close()
+
+
+def end_abandoned_runs(instance: DagsterInstance) -> list[str]:
+    """Mark runs whose process is gone as failed and free their places in the pools; their ids."""
+    folder = Path(instance.root_directory)
+    ended = []
+    with _alone(folder):
+        for run in instance.get_runs(RunsFilter(statuses=list(UNFINISHED))):
+            lock = _run_lock(folder, run.run_id)
+            if lock.exists() and _is_free(lock):
+                instance.report_run_failed(run, "The process of this run ended before the run did.")
+                instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+                lock.unlink()
+                ended.append(run.run_id)
+    return ended
+
+
+def _is_free(lock: Path) -> bool:
+    with lock.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -1,0 +1,113 @@
+"""Runs started from the command line: executed in this process, through Dagster, and seen in its UI like any other."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from wirehouse_orchestration import instance as instances
+from wirehouse_orchestration.assembly import assemble
+from wirehouse_orchestration.defs.automation import COMPUTES_TAG, spans
+from wirehouse_orchestration.factories import asset_key, shown_outputs, step_name, window_tags
+from wirehouse_orchestration.render import terminal
+from wirehouse_pipelines import jobs
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import WindowNameError
+
+Progress = Callable[[str], None]
+
+
+class BeforeStartError(WindowNameError):
+    """A window before the lake's first one was asked for."""
+
+    template = "window {window} lies before the lake's first window {start}: ask for a later one"
+
+
+def materialize(
+    lake: Lake,
+    names: Sequence[str],
+    first: str,
+    last: str,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    verbose: bool = False,
+) -> bool:
+    """Bring windows `first` to `last` of jobs `names` up to date and check their tables; False if a job or an
+    invariant failed.
+
+    Windows near one another are one run. `force` computes windows that are not stale too. `progress` takes a line a
+    step, standard error one for each step that failed; `verbose` shows Dagster's own log as well. Raises
+    WindowNameError or BeforeStartError.
+    """
+    for window in (first, last):
+        if lake.windows.parse(window) < lake.windows.parse(lake.windows.start):
+            raise BeforeStartError(window=window, start=lake.windows.start)
+    say = progress or logging.getLogger("wirehouse").info
+    with_data = set(jobs.data_windows(lake)).union(*jobs.stale(lake).values())
+    with instances.shared_instance(lake) as instance:
+        for run_id in instances.end_abandoned_runs(instance):
+            say(f"run {run_id} had been killed: marked as failed")
+        definitions = assemble(lake, say)
+        run = _Run(instance, definitions, lake, tuple(names), force, say, verbose)
+        return all(run(*span) for span in spans(lake, (window for window in with_data if first <= window <= last)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Executes the jobs `names` for a span of windows."""
+
+    instance: dg.DagsterInstance
+    definitions: dg.Definitions
+    lake: Lake
+    names: tuple[str, ...]
+    force: bool
+    say: Progress
+    verbose: bool
+
+    def __call__(self, first: str, last: str) -> bool:
+        """Whether all of it succeeded."""
+        chosen = [job for name, job in jobs.all_jobs().items() if name in self.names]
+        keys = [asset_key(table.name) for job in chosen for table in shown_outputs(job)]
+        whole = self.definitions.get_repository_def().get_implicit_job_def_for_assets(keys)
+        assert whole is not None, f"no one job has all assets of {self.names}"
+        self._say_if_others_write({job.pool for job in chosen})
+        result = whole.execute_in_process(
+            instance=self.instance,
+            asset_selection=keys,
+            tags=window_tags(first, last) | {COMPUTES_TAG: self.lake.root},
+            run_config={
+                "ops": {step_name(job): {"config": {"force": self.force}} for job in chosen},
+                "loggers": {"console": {"config": {"log_level": "DEBUG" if self.verbose else "CRITICAL"}}},
+            },
+            raise_on_error=False,
+        )
+        for line in _failures(result):
+            print(f"failed: {terminal(line)}", file=sys.stderr)
+        return result.success
+
+    def _say_if_others_write(self, pools: set[str]) -> None:
+        for pool, info in self.instance.event_log_storage.get_concurrency_infos(sorted(pools)).items():
+            for run_id in info.active_run_ids:
+                self.say(f"run {run_id} is writing tables of {pool}: waiting until it is done")
+
+
+def _failures(result: ExecuteInProcessResult) -> list[str]:
+    """A line for each step that failed, with the cause that a person can act on."""
+    lines = []
+    for event in result.filter_events(lambda event: event.is_step_failure):
+        failure = event.step_failure_data
+        if failure.user_failure_data and failure.user_failure_data.description:
+            text = failure.user_failure_data.description
+        else:
+            error = failure.error
+            while error and error.cause:
+                error = error.cause
+            text = error.message.strip().splitlines()[0] if error else "failed"
+        lines.append(f"{event.step_key}: {text}")
+    return lines

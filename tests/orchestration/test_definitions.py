@@ -1,0 +1,162 @@
+"""What Dagster knows of a lake, as a readable snapshot, and that knowing it costs nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from wirehouse_orchestration.assembly import assemble
+from wirehouse_orchestration.factories import asked_windows, partitions, retry_helps, table_value, window_tags
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landing import NotLandedError
+from wirehouse_pipelines.windows import Windows
+
+SNAPSHOT = Path(__file__).with_name("definitions.json")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    sources = tuple(Source(name, "cardinal", "messages", f"/inbox/{name}") for name in ("mainnet", "test-net"))
+    return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"), sources)
+
+
+def _deps(spec: dg.AssetSpec) -> list[str]:
+    """Keys it depends on; of itself, the windows earlier."""
+    return [
+        f"{dep.asset_key.to_user_string()} one window earlier"
+        if dep.partition_mapping
+        else dep.asset_key.to_user_string()
+        for dep in spec.deps
+    ]
+
+
+def described(definitions: dg.Definitions) -> dict[str, Any]:
+    """Everything an operator sees of the definitions, as plain data."""
+    repository = definitions.get_repository_def()
+    assets = {
+        spec.key.to_user_string(): {
+            "group": spec.group_name,
+            "deps": sorted(_deps(spec)),
+            "partitions": str(spec.partitions_def) if spec.partitions_def else None,
+            "kinds": sorted(spec.kinds),
+            "columns": len(columns.columns) if (columns := spec.metadata.get("dagster/column_schema")) else None,
+        }
+        for spec in definitions.resolve_all_asset_specs()
+    }
+    steps = {
+        definition.op.name: {"pool": definition.op.pool, "single_run": str(definition.backfill_policy)}
+        for definition in repository.assets_defs_by_key.values()
+        if definition.is_executable
+    }
+    checks = {
+        f"{key.asset_key.to_user_string()}: {key.name}": {
+            "blocking": repository.asset_graph.get(key).blocking,
+            "description": repository.asset_graph.get(key).description,
+        }
+        for key in repository.asset_graph.asset_check_keys
+    }
+    return {
+        "assets": dict(sorted(assets.items())),
+        "steps": dict(sorted(steps.items())),
+        "checks": dict(sorted(checks.items())),
+        "jobs": sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
+        "sensors": {s.name: [s.default_status.value, s.job_name] for s in repository.sensor_defs},
+        "schedules": {s.name: [s.default_status.value, s.job_name, s.cron_schedule] for s in repository.schedule_defs},
+    }
+
+
+def test_the_definitions_are_those_of_the_snapshot(lake: Lake) -> None:
+    found = json.dumps(described(assemble(lake)), indent=1) + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        SNAPSHOT.write_text(found)
+    assert found == SNAPSHOT.read_text(), "what was meant to change: UPDATE_SNAPSHOTS=1 pytest tests/orchestration"
+
+
+def test_every_shown_table_is_an_asset_with_its_columns(lake: Lake) -> None:
+    from wirehouse_pipelines.tables import all_tables
+
+    specs = {spec.key.to_user_string(): spec for spec in assemble(lake).resolve_all_asset_specs()}
+    for table in all_tables().values():
+        spec = specs.get(table.name.replace(".", "/"))
+        if table.internal:
+            assert spec is None, f"{table.name} is carried state"
+            continue
+        assert spec is not None, f"{table.name} has no asset"
+        columns = spec.metadata["dagster/column_schema"].columns
+        assert [(c.name, c.type, c.description) for c in columns] == [
+            (c.name, c.type, c.comment) for c in table.columns
+        ]
+
+
+def test_hour_windows_are_partitions_by_the_same_names() -> None:
+    windows = Windows("hour", "2026-11-14T22")
+    keys = partitions(windows).get_partition_keys(windows.parse("2026-11-15T01"))
+    assert keys == ["2026-11-14T22", "2026-11-14T23", "2026-11-15T00", "2026-11-15T01"]
+
+
+def test_the_newest_day_is_today() -> None:
+    windows = Windows("day", "2026-11-14")
+    assert partitions(windows).get_partition_keys(windows.parse("2026-11-20"))[-1] == "2026-11-20"
+
+
+@pytest.mark.parametrize(("first", "last"), [("2026-11-14", "2026-11-14"), ("2026-11-14", "2026-11-16")])
+def test_a_run_says_its_windows_by_its_tags(first: str, last: str) -> None:
+    assert asked_windows(window_tags(first, last)) == (first, last)
+    assert asked_windows({}) is None
+
+
+def test_only_what_another_try_can_mend_is_tried_again() -> None:
+    assert retry_helps(RuntimeError("io.delta.exceptions.ConcurrentAppendException: files were added"))
+    assert retry_helps(NotLandedError(source="mainnet", count=1, reason="it changed"))
+    assert not retry_helps(RuntimeError("java.lang.OutOfMemoryError"))
+
+
+def test_sample_rows_of_different_shapes_are_one_table() -> None:
+    table = table_value([{"a": 1, "b": None}, {"c": "x"}])
+    assert [column.name for column in table.schema.columns] == ["a", "b", "c"]
+    assert [record.data for record in table.records] == [{"a": 1, "b": "", "c": ""}, {"a": "", "b": "", "c": "x"}]
+
+
+LOAD = """
+import socket, sys
+def refuse(*args, **kwargs): raise AssertionError("a socket was opened")
+socket.socket.connect = socket.socket.bind = refuse
+from wirehouse_orchestration.definitions import defs
+loaded = defs()
+from pyspark import SparkContext
+assert SparkContext._gateway is None, "a JVM was started"
+assert "great_expectations" not in sys.modules
+print(len(loaded.resolve_all_asset_specs()))
+"""
+
+
+def _load(folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "PYTHONPATH")}
+    return subprocess.run(
+        [sys.executable, "-c", LOAD], cwd=folder, env=kept | environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_loading_starts_no_jvm_opens_no_socket_and_needs_no_secret(tmp_path: Path) -> None:
+    config = tmp_path / "lake.toml"
+    (tmp_path / "inbox").mkdir()
+    config.write_text(
+        '[lakehouse]\nroot = "lake"\n[[source]]\nname = "a"\nprotocol = "cardinal"\nkind = "messages"\npath = "inbox"\n'
+    )
+    loaded = _load(tmp_path, {"WIREHOUSE_CONFIG": str(config)})
+    assert loaded.returncode == 0, loaded.stderr
+    assert int(loaded.stdout) > 10
+    assert not (tmp_path / "lake").exists(), "loading wrote something"
+
+
+def test_without_a_configuration_an_empty_lake_is_shown_and_said_so(tmp_path: Path) -> None:
+    loaded = _load(tmp_path, {})
+    assert loaded.returncode == 0, loaded.stderr
+    assert f"There is no {tmp_path / 'wirehouse.toml'}" in loaded.stderr

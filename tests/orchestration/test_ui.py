@@ -1,0 +1,97 @@
+"""The UI starts for real, knows the lake's assets, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wirehouse_orchestration import ui
+
+LAKE = """
+[lakehouse]
+root = "lake"
+[[source]]
+name = "mainnet"
+protocol = "cardinal"
+kind = "messages"
+path = "inbox"
+"""
+REPOSITORY = '{repositoryLocationName: "wirehouse", repositoryName: "__repository__"}'
+SENSORS = (
+    f"{{ sensorsOrError(repositorySelector: {REPOSITORY}) "
+    "{ ... on Sensors { results { name sensorState { status } } } } }"
+)
+SERVE = (
+    "import sys; from pathlib import Path; from wirehouse_orchestration import config, ui; file = Path(sys.argv[1]); "
+)
+SERVE += "ui.serve(config.load(file), file, None, lambda line: print(line, flush=True))"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
+    file = tmp_path / "wirehouse.toml"
+    file.write_text(LAKE)
+    return file
+
+
+def _group(leader: int) -> list[int]:
+    """Processes of the group that `leader` leads."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == leader and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def _children(parent: int) -> list[int]:
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def test_the_ui_answers_with_the_assets_until_a_signal_stops_it(file: Path) -> None:
+    command = [sys.executable, "-c", SERVE, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stdout is not None
+        url = next(found[0] for line in process.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        nodes = ui.ask(url, "{ assetNodes { assetKey { path } groupName } }")["assetNodes"]
+        sensors = ui.ask(url, SENSORS)["sensorsOrError"]["results"]
+        leaders = _children(process.pid)
+        assert len(leaders) == 3
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(60) == 0, rest
+    assert rest == "stopped\n"
+    assert [_group(leader) for leader in leaders] == [[], [], []]
+    assert {"bronze/messages", "landing/mainnet"} <= {"/".join(node["assetKey"]["path"]) for node in nodes}
+    states = {sensor["name"]: sensor["sensorState"]["status"] for sensor in sensors}
+    assert states == {"new_captures": "RUNNING", "stale_windows": "RUNNING"}
+
+
+def test_a_port_in_use_is_said_so() -> None:
+    with socket.socket() as taken:
+        taken.bind((ui.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ui.PortTakenError, match=f"port {port} is in use"):
+            ui.free_port(port)
+
+
+def test_a_server_that_ends_is_named_with_its_last_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('no such thing'); raise SystemExit(1)"]
+    server = ui._start("daemon", command, tmp_path / "daemon.log", os.environ)
+    server.process.wait()
+    with pytest.raises(ui.ServerError, match="the daemon ended: no such thing"):
+        ui.Servers("", [server]).check()
