@@ -14,7 +14,7 @@ import pytest
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
-from running import land, run, select
+from tests.running import land, run, select
 
 pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors" / "cardinal"
