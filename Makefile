@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check ui
 BIN := .venv/bin
+# Of the UI: yours, else the demo's.
+CONFIG ?= $(or $(WIREHOUSE_CONFIG),$(firstword $(wildcard wirehouse.toml demo-lake/wirehouse.toml)))
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,7 +15,7 @@ demo: setup ## A tour on real input in a fresh lake
 	@$(BIN)/wirehouse demo
 
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
-	@$(BIN)/wirehouse ui
+	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui
 
 test: setup ## All tests
 	@$(BIN)/pytest
@@ -25,5 +27,5 @@ check: setup ## Lint, strict types, import directions, fresh generated pages
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-logo --no-cache >/dev/null || { $(BIN)/lint-imports --no-logo --no-cache; exit 1; }
 	@$(BIN)/python -m wirehouse_orchestration.docs --check

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from wirehouse_pipelines.landing import Manifest
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OWN_FAULT = "a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"
 
 protocol_option = click.option("--protocol", type=click.Choice(list(PROTOCOLS)), help="Only this protocol.")
 
@@ -62,6 +63,23 @@ def cli(ctx: click.Context, file: str | None, verbose: bool) -> None:
     # For what runs below us in this process, and for a Dagster that we start.
     if file:
         os.environ[config.VARIABLE] = str(Path(file).absolute())
+
+
+@cli.command()
+@click.option(
+    "--into",
+    "folder",
+    default="demo-lake",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the demo's lake; that of an earlier demo is replaced.",
+)
+def demo(folder: Path) -> None:
+    """Take real captures through the whole pipeline, in a fresh lake, and show what came of them."""
+    from wirehouse_orchestration.demo import demo as show_off
+
+    if not show_off(folder):
+        raise WirehouseError(reason=OWN_FAULT)
 
 
 @cli.command()
@@ -168,9 +186,7 @@ def _materialize(context: Context, lake: Lake, jobs: Sequence[str], first: str, 
 
         done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
     if not done:
-        raise WirehouseError(
-            reason="a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"
-        )
+        raise WirehouseError(reason=OWN_FAULT)
     span = first if first == last else f"{first} to {last}"
     click.echo(f"{', '.join(jobs)}: {span} done")
     _report_rules(lake)
@@ -201,6 +217,17 @@ def sql(context: Context, statement: str | None, form: str) -> None:
     lake = context.lake()
     with query(lake, statement or sys.stdin.read()) as reader:
         show.FORMATS[form](reader)
+
+
+@cli.command()
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
+@protocol_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the columns of the tables.")
+def inspect(path: str, protocol: str | None, as_json: bool) -> None:
+    """Decode one capture, without a lake, Spark or configuration."""
+    from wirehouse_orchestration.inspect import inspect as look
+
+    look(path, protocol, as_json, sys.stdout)
 
 
 @cli.command()
@@ -291,12 +318,15 @@ def _outcome(arguments: Sequence[str] | None) -> int:
 
 def _is_usage(error: Exception) -> bool:
     """What the caller asked for can't be, and nothing was begun."""
+    from wirehouse_orchestration.inspect import ProtocolNeededError, UnreadableCaptureError
     from wirehouse_pipelines.landing import KindError, MissingPathError, RefusedPathError
     from wirehouse_pipelines.sql import QueryError, StatementRefusedError, UnknownTableError
     from wirehouse_pipelines.window_size import WindowSizeError
 
-    asked = (config.ConfigError, WindowNameError, WindowSizeError, KindError, MissingPathError, RefusedPathError)
-    return isinstance(error, (*asked, StatementRefusedError, UnknownTableError, QueryError))
+    configured = (config.ConfigError, WindowNameError, WindowSizeError)
+    landed = (KindError, MissingPathError, RefusedPathError)
+    asked = (StatementRefusedError, UnknownTableError, QueryError, ProtocolNeededError, UnreadableCaptureError)
+    return isinstance(error, (*configured, *landed, *asked))
 
 
 def _one_line(error: Exception, verbose: bool) -> str:
