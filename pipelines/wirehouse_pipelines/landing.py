@@ -289,10 +289,6 @@ class _Landing:
         with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
             for batch in capture.batches():
                 objects.add(batch)
-        findings = clock.findings()
-        if capture.damage is not None:
-            at = clock.now if clock.records else self._now_ns
-            findings += (CaptureFinding(RULE["file_damaged"].id, None, at, capture.damage),)
         return Manifest(
             source=self._source.name,
             protocol=self._source.protocol,
@@ -307,7 +303,7 @@ class _Landing:
             last_arrived_at_ns=clock.now if clock.records else None,
             landed_at_ns=self._now_ns,
             windows=objects.windows,
-            findings=findings,
+            findings=capture_findings(clock, capture.damage, self._now_ns),
         )
 
     def _reject(self, stream: BinaryIO, capture_id: str) -> None:
@@ -357,6 +353,14 @@ class Clock:
             message = f"{last.message}; {more} more later records are not listed"
             self._suspects[-1] = CaptureFinding(last.rule, last.record_number, last.arrived_at_ns, message)
         return tuple(self._suspects)
+
+
+def capture_findings(clock: Clock, damage: str | None, landed_at_ns: int) -> tuple[CaptureFinding, ...]:
+    """What there is to note about a capture that was read to its end or damage."""
+    if damage is None:
+        return clock.findings()
+    arrived_at_ns = clock.now if clock.records else landed_at_ns
+    return (*clock.findings(), CaptureFinding(RULE["file_damaged"].id, None, arrived_at_ns, damage))
 
 
 class _ObjectWriter:

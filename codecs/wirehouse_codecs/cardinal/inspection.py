@@ -1,0 +1,108 @@
+"""What one capture of Cardinal messages says, row by row, in the columns of the silver and gold tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.cardinal import messages
+from wirehouse_codecs.cardinal.chain import Found
+from wirehouse_codecs.cardinal.columns import decode_columns
+from wirehouse_codecs.cardinal.consumer import Consumer, Row
+from wirehouse_codecs.cardinal.options import CardinalOptions
+from wirehouse_codecs.cardinal.rules import PROTOCOL
+from wirehouse_codecs.inspecting import MESSAGE, QUARANTINE, SKIP, Inspected, violation
+from wirehouse_codecs.rules import Finding, Place
+
+#: Type byte of the key -> `kind` of silver.cardinal_messages.
+KINDS = {
+    messages.BATCH: "batch",
+    messages.SUBBATCH_HEADER: "sub_batch_header",
+    messages.SUBBATCH_MSG: "sub_batch_msg",
+    messages.BATCH_MSG: "batch_msg",
+    messages.BATCH_DELETE_MSG: "batch_delete_msg",
+    messages.REORG: "reorg",
+    messages.REORG_COMPLETE: "reorg_complete",
+}
+_AVRO = pa.array([bytes([kind]) for kind in KINDS if kind not in (messages.BATCH_MSG, messages.BATCH_DELETE_MSG)])
+#: Columns of a message in the order of silver.cardinal_messages.
+_COLUMNS = (
+    *("block_hash", "key", "value", "number", "weight", "parent", "updates"),
+    *("batch_id", "item_index", "item_count", "deletes", "sets"),
+)
+
+
+def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+    """Rows of the records in `batches` (inspecting.LANDED_SCHEMA), which stand in arrival order.
+
+    A record gives a message, quarantine or skip row, and after it a row for each rule that it shows to be broken.
+    A consumer without options is assumed: it tracks every prefix and starts from nowhere.
+    """
+    options = CardinalOptions()
+    consumer = Consumer(options)
+    for batch in batches:
+        decoded = _decode(batch, options)
+        for record, fields in zip(batch.to_pylist(), decoded.to_pylist(), strict=True):
+            yield from _damaged(record) if record["damaged"] is not None else _told(consumer, record, fields)
+
+
+def _decode(batch: pa.RecordBatch, options: CardinalOptions) -> pa.StructArray:
+    """DECODED_TYPE of the records whose value is Avro, as the pipeline decodes them."""
+    keys = batch.column("key")
+    avro = pc.is_in(pc.binary_slice(keys, 0, 1), _AVRO)
+    return decode_columns(pc.if_else(avro, keys, None), pc.fill_null(batch.column("value"), b""), options)
+
+
+def _told(consumer: Consumer, record: dict[str, Any], fields: dict[str, Any] | None) -> Iterator[Inspected]:
+    place = Place(**{name: record[name] for name in Place.__dataclass_fields__})
+    row: dict[str, Any] = {}
+    for told in consumer.receive(place, record["key"], record["value"]):
+        if isinstance(told, Row):
+            kind, row = _row(record, told, fields)
+            yield kind, row
+        elif isinstance(told, Found):
+            # A rule of decoding is found in the message itself, whose number is known.
+            number = told.number if told.number is not None or told.finding.place != place else row.get("number")
+            yield violation(told.finding, block_hash=told.block_hash, number=number)
+
+
+def _place(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: record[name] for name in ("capture_id", "record_number", "topic", "partition", "offset")}
+
+
+def _row(record: dict[str, Any], row: Row, fields: dict[str, Any] | None) -> Inspected:
+    decoded = row.decoded
+    if decoded.skip is not None:
+        return SKIP, _place(record) | {"arrived_at_ns": record["arrived_at_ns"], "skip": decoded.skip}
+    if decoded.message is None and decoded.rule is not None:
+        return _quarantine(record, decoded.rule.id, decoded.reason, record["key"], record["value"] or b"")
+    own = {"ts_ns": record["ts_ns"], "arrived_at_ns": record["arrived_at_ns"], "kind": KINDS[record["key"][0]]}
+    return MESSAGE, _place(record) | own | _content(record, fields)
+
+
+def _content(record: dict[str, Any], fields: dict[str, Any] | None) -> dict[str, Any]:
+    if fields is None:
+        plain = {
+            "block_hash": record["key"][1 : messages.BLOCK_KEY_BYTES],
+            "key": record["key"][messages.BLOCK_KEY_BYTES :],
+            "value": record["value"] or b"",
+        }
+        return dict.fromkeys(_COLUMNS) | plain
+    return {name: fields.get(name) for name in _COLUMNS}
+
+
+def _quarantine(record: dict[str, Any], rule: str, reason: str, key: bytes | None, value: bytes) -> Inspected:
+    why = {"protocol": PROTOCOL, "rule": rule, "reason": reason}
+    return QUARANTINE, why | _place(record) | {"arrived_at_ns": record["arrived_at_ns"], "key": key, "value": value}
+
+
+def _damaged(record: dict[str, Any]) -> Iterator[Inspected]:
+    """A record that could not be read as a message."""
+    rule = CAPTURE_RULE["file_damaged"]
+    yield _quarantine(record, rule.id, record["damage"], None, record["damaged"])
+    place = Place(**{name: record[name] for name in Place.__dataclass_fields__})
+    yield violation(Finding(rule, place, record["damage"]), block_hash=None, number=None)

@@ -1,0 +1,46 @@
+"""What looking into one capture gives, whatever its protocol.
+
+Every protocol has a module `inspection` with `inspect(batches)`: records of LANDED_SCHEMA in, rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wirehouse_codecs.captures import MESSAGE_SCHEMA
+from wirehouse_codecs.rules import Finding
+
+#: Kinds of rows: a decoded message, bytes that could not be decoded, what is known and has no content, a broken rule.
+MESSAGE, QUARANTINE, SKIP, VIOLATION = "message", "quarantine", "skip", "violation"
+#: A kind, and a row by the column names of the tables that hold such rows.
+Inspected = tuple[str, dict[str, Any]]
+Inspect = Callable[[Iterable[pa.RecordBatch]], Iterator[Inspected]]
+
+#: Records of a capture with their place in it.
+LANDED_SCHEMA: Final = pa.schema(
+    [
+        ("record_number", pa.int64()),
+        ("arrived_at_ns", pa.int64()),
+        ("capture_arrived_at_ns", pa.int64()),
+        ("capture_id", pa.binary()),
+        *MESSAGE_SCHEMA,
+    ]
+)
+
+
+def violation(finding: Finding, **about: Any) -> Inspected:
+    """The row of a broken rule. `about` are columns of the protocol's own."""
+    rule, place = finding.rule, finding.place
+    told = {"protocol": rule.protocol, "rule": rule.id, "severity": rule.severity.value, "message": finding.message}
+    where = {
+        "capture_id": place.capture_id,
+        "record_number": place.record_number,
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": place.offset,
+        "arrived_at_ns": place.arrived_at_ns,
+    }
+    return VIOLATION, told | about | where

@@ -1,0 +1,188 @@
+"""`wirehouse inspect`: what a capture says, without a lake."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wirehouse_codecs import inspecting
+from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Update, encode
+from wirehouse_codecs.cardinal.records import Record, write_avro
+from wirehouse_orchestration import inspect as inspecting_command
+from wirehouse_orchestration.inspect import ProtocolNeededError, UnreadableCaptureError, inspect
+from wirehouse_pipelines.tables import all_tables
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
+#: Columns that only a lake can fill.
+LAKE_ONLY = {"source", "window_start", "decoder_version"}
+HASH = bytes(range(32))
+
+
+def line(key: bytes, value: bytes | None = b"", timestamp_ms: int = 1_700_000_000_000, **fields: Any) -> bytes:
+    coded = {
+        "key_b64": base64.b64encode(key).decode(),
+        "value_b64": None if value is None else base64.b64encode(value).decode(),
+        "timestamp_ms": timestamp_ms,
+    }
+    return json.dumps(coded | fields).encode() + b"\n"
+
+
+def as_json(path: Path, protocol: str | None = None) -> list[dict[str, Any]]:
+    out = io.StringIO()
+    inspect(str(path), protocol, True, out)
+    return [json.loads(text) for text in out.getvalue().splitlines()]
+
+
+def as_text(path: Path) -> str:
+    out = io.StringIO()
+    inspect(str(path), None, False, out)
+    return out.getvalue()
+
+
+def columns(table: str) -> list[str]:
+    return [column.name for column in all_tables()[table].columns if column.name not in LAKE_ONLY]
+
+
+@pytest.mark.parametrize("path", sorted(VECTORS.rglob("messages.jsonl")), ids=lambda path: str(path.parent.name))
+def test_every_record_gives_one_row_with_the_columns_of_its_table(path: Path) -> None:
+    rows = as_json(path)
+    records = [row for row in rows if row["type"] in ("message", "quarantine", "skip")]
+    assert [row["record_number"] for row in records] == list(range(len(path.read_bytes().splitlines())))
+    tables = {
+        "message": "silver.cardinal_messages",
+        "quarantine": "silver.cardinal_quarantine",
+        "violation": "gold.cardinal_violations",
+    }
+    for row in rows:
+        kind = row.pop("type")
+        if kind in tables:
+            assert list(row) == columns(tables[kind])
+
+
+def test_a_quarantined_message_is_also_a_violation_of_the_same_rule() -> None:
+    rows = as_json(VECTORS / "h_malformed" / "19_short_keys" / "messages.jsonl")
+    quarantined = [row for row in rows if row["type"] == "quarantine"]
+    assert len(quarantined) == 3
+    found = {(row["rule"], row["record_number"]) for row in rows if row["type"] == "violation"}
+    assert {(row["rule"], row["record_number"]) for row in quarantined} <= found
+    assert {row["severity"] for row in rows if row["type"] == "violation"} == {"violation"}
+
+
+def test_values_are_whole_hex_and_integers(tmp_path: Path) -> None:
+    batch = Batch(HASH, 2**64 - 1, 2**255, bytes(32), (Update(b"c/1/", count=2), Update(b"gone", delete=True)))
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        line(*encode(batch), topic="t", partition=1, offset=2) + line(*encode(BatchMsg(HASH, b"c/1/a", b"\xff")))
+    )
+    first, second = as_json(path, "cardinal")
+    assert first["number"] == 2**64 - 1
+    assert first["weight"] == "80" + "00" * 31
+    assert first["block_hash"] == HASH.hex()
+    assert [(update["name"], update["count"], update["is_delete"]) for update in first["updates"]] == [
+        (b"c/1/".hex(), 2, False),
+        (b"gone".hex(), None, True),
+    ]
+    assert (first["topic"], first["partition"], first["offset"]) == ("t", 1, 2)
+    assert first["ts_ns"] == first["arrived_at_ns"] == 1_700_000_000_000_000_000
+    assert (second["kind"], second["key"], second["value"]) == ("batch_msg", b"c/1/a".hex(), "ff")
+
+
+def test_pings_and_heartbeats_are_named_skips(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(b"\xff" + bytes(32), b"x") + line(b""))
+    assert [(row["type"], row["skip"]) for row in as_json(path)] == [("skip", "ping"), ("skip", "heartbeat")]
+
+
+def test_a_line_that_is_no_message_is_quarantined_with_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(*encode(BatchMsg(HASH, b"k", b"v"))) + b'{"broken\xff\n')
+    _, quarantined, broken = as_json(path)
+    assert (quarantined["type"], quarantined["rule"]) == ("quarantine", "capture.file_damaged")
+    assert (quarantined["key"], quarantined["value"]) == (None, b'{"broken\xff'.hex())
+    assert (broken["type"], broken["rule"], broken["record_number"]) == ("violation", "capture.file_damaged", 1)
+
+
+def test_what_is_wrong_with_the_capture_itself_is_told_last(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    message = encode(BatchMsg(HASH, b"k", b"v"))
+    packed = gzip.compress(b"".join([line(*message), line(*message, timestamp_ms=10**15), line(*message)]))
+    path.write_bytes(packed[:-8])
+    *rows, suspect, cut = as_json(path)
+    assert [row["type"] for row in rows] == ["message"] * 3
+    assert len({row["arrived_at_ns"] for row in rows}) == 1
+    assert (suspect["rule"], suspect["severity"], suspect["record_number"]) == ("capture.time_suspect", "note", 1)
+    assert (cut["rule"], cut["record_number"]) == ("capture.file_damaged", None)
+    assert list(cut)[1:] == columns("gold.violations")
+
+
+def test_avro_captures_are_told_by_their_content(tmp_path: Path) -> None:
+    key, value = encode(BatchMsg(HASH, b"k", b"v"))
+    with (tmp_path / "capture").open("wb") as stream:
+        write_avro([Record("t", 0, 1, 1_700_000_000_000, key, value)], stream)
+    (row,) = as_json(tmp_path / "capture")
+    assert (row["kind"], row["offset"], row["key"]) == ("batch_msg", 1, "6b")
+
+
+def test_the_table_shows_the_rows_and_counts_them() -> None:
+    text = as_text(VECTORS / "h_malformed" / "19_short_keys" / "messages.jsonl")
+    assert "47 messages, 3 quarantined, 0 skipped, 3 findings" in text
+    assert "34 batch_msg" in text
+    assert "3 cardinal.key_length_wrong (violation)" in text
+    assert "key='c/1/n/1'" in text
+
+
+def test_the_table_stops_but_the_counts_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting_command, "MOST_ROWS", 5)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(*encode(BatchMsg(HASH, b"k", b"v"))) * 9)
+    text = as_text(path)
+    assert "only the first 5 rows are shown" in text
+    assert "9 messages" in text
+
+
+def test_text_from_the_wire_does_not_drive_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "evil\x1b]0;x\x07.jsonl"
+    message = encode(BatchMsg(HASH, b"[red]k[/red]", b"v"))
+    path.write_bytes(line(*message, topic="\x1b[2Jt\u202e[bold]") + b"\x1b[31m{\n" + line(b"\x1b[2J"))
+    text = as_text(path)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\\x1b[2Jt\\u202e[bold]" in text
+    assert "[red]k[/red]" in text
+    assert "\x1b" not in json.dumps(as_json(path))
+
+
+def test_what_cannot_be_looked_into_is_said_in_one_line(tmp_path: Path) -> None:
+    picture = tmp_path / "picture"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(UnreadableCaptureError, match="picture: neither JSON Lines nor an Avro container"):
+        as_json(picture)
+    with pytest.raises(UnreadableCaptureError, match="No such file"):
+        as_json(tmp_path / "none")
+    with pytest.raises(UnreadableCaptureError, match="Is a directory"):
+        as_json(tmp_path)
+    with pytest.raises(ProtocolNeededError, match="--protocol: cardinal"):
+        as_json(picture, "smtp")
+
+
+def test_an_empty_capture_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"")
+    assert as_json(path) == []
+    assert "0 messages" in as_text(path)
+
+
+def test_every_protocol_can_be_looked_into() -> None:
+    from importlib import import_module
+
+    from wirehouse_pipelines.protocols import PROTOCOLS
+
+    for name in PROTOCOLS:
+        assert callable(import_module(f"wirehouse_codecs.{name}.inspection").inspect)
+    assert inspecting.LANDED_SCHEMA.names[:2] == ["record_number", "arrived_at_ns"]
