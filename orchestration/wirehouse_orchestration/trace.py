@@ -1,0 +1,208 @@
+"""`wirehouse trace TABLE KEY`: from a row back to the landed records it comes from, and their bytes.
+
+No Spark: the row is found by SQL, its capture by the manifest, its record in the landed objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Final, TextIO
+
+import fastavro
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration import render
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.landing import Manifest, manifest_name
+from wirehouse_pipelines.sql import UnknownTableError, query
+from wirehouse_pipelines.storage import open_storage
+from wirehouse_pipelines.tables import Table, all_tables
+
+#: Rows that one key may stand for before it has to be said more exactly.
+MOST_ROWS: Final = 10
+#: Of a key or value so many bytes are shown.
+SHOWN_BYTES: Final = 16 << 10
+_LINE_BYTES = 16
+_INTEGERS = ("BIGINT", "INT", "SMALLINT", "TINYINT")
+_HEX = re.compile(r"(0x)?(([0-9a-fA-F]{2})*)")
+
+
+class TraceKeyError(WirehouseError):
+    """The key can't be one of the table."""
+
+    template = "{table}: {reason}"
+
+
+class NoSuchRowError(WirehouseError):
+    """The table has no row of that key, or the row no record to go back to."""
+
+    template = "{table}: {reason}"
+
+
+def trace(lake: Lake, table: str, key: str, out: TextIO) -> None:
+    """Print the rows of `table` with this key, and of each the landed records it points to, byte for byte.
+
+    `key` is a value of the first key column after the source (binary as hex), or `a=b,c=d` with any columns. Raises
+    UnknownTableError, TraceKeyError and NoSuchRowError.
+    """
+    if table not in all_tables():
+        raise UnknownTableError(name=table, tables="`wirehouse tables` lists them")
+    found = _rows(lake, all_tables()[table], key)
+    for number, row in enumerate(found[:MOST_ROWS], 1):
+        _say(out, f"{table}, row {number} of {len(found)}" if len(found) <= MOST_ROWS else f"{table}, row {number}")
+        _fields(out, row)
+        for what, capture_id, record_number in _places(row):
+            _print_record(lake, str(row["source"]), what, capture_id, record_number, out)
+    if len(found) > MOST_ROWS:
+        _say(out, f"only the first {MOST_ROWS} rows are shown: say more of the key, as NAME=VALUE,NAME=VALUE")
+
+
+def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
+    if "capture_id" not in {column.name for column in table.columns}:
+        raise NoSuchRowError(table=table.name, reason="its rows point to no landed record")
+    wanted = " AND ".join(_condition(table, name, value) for name, value in _key(table, key).items())
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    with query(lake, f"SELECT {names} FROM {table.name} WHERE {wanted} LIMIT {MOST_ROWS + 1}") as reader:
+        found = [row for batch in reader for row in batch.to_pylist()]
+    if not found:
+        raise NoSuchRowError(table=table.name, reason=f"there is no row with {key}")
+    return found
+
+
+def _key(table: Table, key: str) -> Mapping[str, str]:
+    """Column -> value as it was written."""
+    known = {column.name for column in table.columns}
+    if "=" not in key:
+        own = [name for name in _key_columns(table) if name != "source"]
+        if not own:
+            raise TraceKeyError(table=table.name, reason="it has no key: write NAME=VALUE,NAME=VALUE with its columns")
+        return {own[0]: key}
+    pairs = dict(part.partition("=")[::2] for part in key.split(","))
+    for name in pairs:
+        if name not in known:
+            reason = f"there is no column {name!r}, only {', '.join(column.name for column in table.columns)}"
+            raise TraceKeyError(table=table.name, reason=reason)
+    return pairs
+
+
+def _key_columns(table: Table) -> tuple[str, ...]:
+    """The table's key; of a view without one, the key of the table that its rows come from."""
+    if table.key or table.view is None:
+        return table.key
+    below = (other for other in all_tables().values() if other.view is None and f"FROM {other.name} " in table.view)
+    names = {column.name for column in table.columns}
+    return next((other.key for other in below if set(other.key) <= names), ())
+
+
+def _condition(table: Table, name: str, value: str) -> str:
+    kind = next(column.type for column in table.columns if column.name == name)
+    if kind == "BINARY":
+        digits = _HEX.fullmatch(value)
+        if digits is None:
+            raise TraceKeyError(table=table.name, reason=f"{name} is binary: write it as hex, not {value!r}")
+        return f"\"{name}\" = X'{digits[2]}'"
+    if kind in _INTEGERS or kind.startswith("DECIMAL"):
+        if not re.fullmatch(r"-?[0-9]{1,20}", value):
+            raise TraceKeyError(table=table.name, reason=f"{name} is a whole number, not {value!r}")
+        return f"\"{name}\" = CAST('{value}' AS DECIMAL(20, 0))"
+    if kind == "BOOLEAN" and value in ("true", "false"):
+        return f'"{name}" = {value}'
+    if kind == "STRING":
+        quoted = value.replace("'", "''")
+        return f"\"{name}\" = '{quoted}'"
+    raise TraceKeyError(table=table.name, reason=f"{name} is {kind} and can't be asked for {value!r}")
+
+
+def _places(row: Mapping[str, Any]) -> Iterator[tuple[str, bytes, int | None]]:
+    """What the row points to: a name for it, the capture and the record's number."""
+    for name, capture_id in row.items():
+        if name.endswith("capture_id") and capture_id is not None:
+            what = name.removesuffix("capture_id")
+            yield f"{what.strip('_')} record".strip(), capture_id, row.get(f"{what}record_number")
+
+
+def _print_record(
+    lake: Lake, source: str, what: str, capture_id: bytes, record_number: int | None, out: TextIO
+) -> None:
+    manifest = _manifest(lake, source, capture_id.hex())
+    if record_number is None:
+        _say(out, f"\ncapture {manifest.path} of source {source}: {manifest.status}, {manifest.records:,} records")
+        return
+    name, record = _record(lake, manifest, record_number)
+    _say(out, f"\n{what} {record_number} of capture {manifest.path}, source {source}")
+    place = {"capture_id": capture_id, "landed in": name, "landed at": _time(manifest.landed_at_ns)}
+    told = ("topic", "partition", "offset", "ts_type", "damage")
+    times = {name: _time(record[name]) for name in ("ts_ns", "arrived_at_ns") if record[name] is not None}
+    _fields(out, place | {name: record[name] for name in told if record[name] is not None} | times)
+    parts = {name: record[name] for name in ("key", "value", "damaged")}
+    parts |= {f"header {header['key']}": header["value"] for header in record["headers"]}
+    for part, data in parts.items():
+        if data is not None:
+            _say(out, f"  {part}, {len(data):,} bytes")
+            _dump(out, data)
+        elif part != "damaged" and record["damaged"] is None:
+            _say(out, f"  {part}: null")
+
+
+def _manifest(lake: Lake, source: str, capture_id: str) -> Manifest:
+    storage = open_storage(lake.root)
+    name = manifest_name(source, capture_id)
+    if not storage.exists(name):
+        raise NoSuchRowError(table=name, reason="the manifest is gone, so its landed records can't be found")
+    with storage.open(name) as stream:
+        return Manifest.from_json(stream.read())
+
+
+def _record(lake: Lake, manifest: Manifest, record_number: int) -> tuple[str, dict[str, Any]]:
+    """The name of the object that holds a record, and the record. Blocks before it aren't decoded."""
+    storage = open_storage(lake.root)
+    first = 0
+    for window in manifest.windows.values():
+        if record_number >= first + window.records:
+            first += window.records
+            continue
+        for name in window.objects:
+            with storage.open(name) as stream:
+                for block in fastavro.block_reader(stream):
+                    if record_number < first + block.num_records:
+                        record: Any = next(islice(iter(block), record_number - first, None))
+                        return name, record
+                    first += block.num_records
+    capture = f"capture {manifest.capture_id} of source {manifest.source}"
+    raise NoSuchRowError(table=capture, reason=f"it has no record {record_number}")
+
+
+def _time(ns: int) -> str:
+    """Nanoseconds since 1970 UTC, and the moment in words where a calendar has it."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return str(ns)
+    return f"{ns} ({moment:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z)"
+
+
+def _fields(out: TextIO, fields: Mapping[str, Any]) -> None:
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        shown = value if not isinstance(value, Decimal) else int(value)
+        _say(out, f"  {name:<{width}}  {render.cell(shown)}".rstrip())
+
+
+def _dump(out: TextIO, data: bytes) -> None:
+    """Bytes as position, hex and ASCII."""
+    for at in range(0, min(len(data), SHOWN_BYTES), _LINE_BYTES):
+        piece = data[at : min(at + _LINE_BYTES, SHOWN_BYTES)]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
+        _say(out, f"    {at:08x}  {piece.hex(' '):<{3 * _LINE_BYTES - 1}}  {text}")
+    if len(data) > SHOWN_BYTES:
+        _say(out, f"    … {len(data) - SHOWN_BYTES:,} bytes more: all of them stand in bronze.messages")
+
+
+def _say(out: TextIO, text: str) -> None:
+    start = len(text) - len(text.lstrip("\n"))
+    out.write(text[:start] + render.terminal(text[start:]) + "\n")
