@@ -30,7 +30,11 @@ def make_lake(tmp_path: Path) -> MakeLake:
     """A lake of day windows (or `size`) whose sources are files: name -> (path, options)."""
 
     def make(
-        sources: Mapping[str, tuple[str | Path, Mapping[str, Any]]], *, size: str = "day", start: str | None = None, root: str = "lake"
+        sources: Mapping[str, tuple[str | Path, Mapping[str, Any]]],
+        *,
+        size: str = "day",
+        start: str | None = None,
+        root: str = "lake",
     ) -> Lake:
         first = start or {"day": "2015-01-01", "hour": "2023-11-14T00"}[size]
         listed = (Source(name, "cardinal", "messages", str(path), options) for name, (path, options) in sources.items())

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
 from pyspark.sql import DataFrame, SparkSession
 
+from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
@@ -39,20 +41,25 @@ def exists(lake: Lake, name: str) -> bool:
     return (Path(lake.table_path(name)) / "_delta_log").exists()
 
 
-def _create_or_widen(spark: SparkSession, lake: Lake, table: Table) -> None:
-    """Create the table, or add the columns that its definition gained."""
-    place = f"delta.`{lake.table_path(table.name)}`"
+def _create_or_widen(lake: Lake, table: Table) -> None:
+    """Create the table, or add the columns that its definition gained. Needs no JVM."""
+    comments = {column.name: column.comment for column in table.columns}
+    fields = [field.with_metadata({"comment": comments[field.name]}) for field in arrow_types.schema(table)]
     if not exists(lake, table.name):
-        comment = table.comment.replace("'", "\\'")
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {place} ({table.ddl}) USING DELTA "
-            f"PARTITIONED BY ({', '.join(table.partition_by)}) COMMENT '{comment}'"
+        DeltaTable.create(
+            lake.table_path(table.name),
+            Schema.from_arrow(pa.schema(fields)),
+            mode="ignore",
+            partition_by=list(table.partition_by),
+            name=table.name,
+            description=table.comment,
         )
         return
-    present = {field.name for field in DeltaTable(lake.table_path(table.name)).schema().fields}
-    new = [column.ddl for column in table.columns if column.name not in present]
+    known = DeltaTable(lake.table_path(table.name))
+    present = {field.name for field in known.schema().fields}
+    new = [field for field in fields if field.name not in present]
     if new:
-        spark.sql(f"ALTER TABLE {place} ADD COLUMNS ({', '.join(new)})")
+        known.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
 
 
 def read(spark: SparkSession, lake: Lake, name: str, condition: str) -> DataFrame:
@@ -62,10 +69,10 @@ def read(spark: SparkSession, lake: Lake, name: str, condition: str) -> DataFram
     return spark.read.format("delta").load(lake.table_path(name)).where(condition)
 
 
-def replace(spark: SparkSession, lake: Lake, name: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> None:
+def replace(lake: Lake, name: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> None:
     """Write `frame` in place of all rows of `spans`, in one commit."""
     table = all_tables()[name]
-    _create_or_widen(spark, lake, table)
+    _create_or_widen(lake, table)
     ordered = frame.select(*(column.name for column in table.columns))
     if table.order:
         ordered = ordered.sortWithinPartitions(*table.partition_by, *table.order)

@@ -220,7 +220,7 @@ def _compute(
     work = Work(spark, lake, tuple(spans), before, tuple(landed))
     try:
         for table, frame in job.build(work):
-            delta.replace(spark, lake, table, frame, spans)
+            delta.replace(lake, table, frame, spans)
     finally:
         work.release()
     entries = _entries(

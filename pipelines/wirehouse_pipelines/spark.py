@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -37,7 +40,6 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.driver.extraJavaOptions": AVRO_LIMITS,
     "spark.executor.extraJavaOptions": AVRO_LIMITS,
 }
 
@@ -48,11 +50,39 @@ class JarsMissingError(WirehouseError):
     template = "no Spark jars in {folder}: run `make setup`"
 
 
+class StartError(WirehouseError):
+    """The JVM did not come up."""
+
+    template = "Spark did not start ({reason}): `wirehouse doctor` says what is missing on this machine"
+    retry_helps = True
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """What the JVM itself prints to stderr goes nowhere; if it doesn't come up, its last line is the reason.
+
+    The JVM inherits the descriptor, so this holds for its whole life: what goes wrong later comes as exceptions.
+    """
+    with tempfile.TemporaryFile() as printed:
+        ours = os.dup(2)
+        sys.stderr.flush()
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        except Exception as error:
+            printed.seek(0)
+            lines = printed.read().decode(errors="replace").splitlines()
+            raise StartError(reason=next((line for line in reversed(lines) if line.strip()), str(error))) from error
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+
+
 def session(name: str = "wirehouse") -> SparkSession:
     """The session of this process, started on first use.
 
     WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER another master than all local cores,
-    WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g).
+    WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it.
     """
     folder = Path(os.environ.get("WIREHOUSE_JARS", DEFAULT_JARS))
     if not any(folder.glob("*.jar")):
@@ -62,9 +92,13 @@ def session(name: str = "wirehouse") -> SparkSession:
     builder = SparkSession.Builder().appName(name).master(os.environ.get("WIREHOUSE_SPARK_MASTER", "local[*]"))
     settings = SETTINGS | {
         "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
+        "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {os.environ.get('WIREHOUSE_JAVA_OPTIONS', '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
         "spark.executor.extraClassPath": f"{folder}/*",
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    if SparkSession.getActiveSession() is not None:
+        return builder.getOrCreate()
+    with _quiet_start():
+        return builder.getOrCreate()

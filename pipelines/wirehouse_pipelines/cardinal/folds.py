@@ -135,8 +135,7 @@ def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.R
 def _block_row(block: Block) -> dict[str, Any]:
     batch = block.batch
     return {
-        "batch": batch
-        and {"number": Decimal(batch.number), "weight": _weight(batch.weight), "parent": batch.parent},
+        "batch": batch and {"number": Decimal(batch.number), "weight": _weight(batch.weight), "parent": batch.parent},
         "batch_at": _place_row(block.batch_place),
         "first_at": _place_row(block.first_place),
         "last_at": _place_row(block.last_place),

@@ -14,7 +14,7 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type
 
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_pipelines.cardinal import blocks, folds
@@ -70,7 +70,9 @@ class _Run:
     def arrived(self) -> DataFrame:
         """Decoded messages of the windows."""
         silver = self.work.read("silver.cardinal").where("row_kind = 'message'")
-        return silver.select("source", "window_start", *PLACE, "message", F.col("message.block_hash").alias("block_hash"))
+        return silver.select(
+            "source", "window_start", *PLACE, "message", F.col("message.block_hash").alias("block_hash")
+        )
 
     @cached_property
     def messages(self) -> DataFrame:
@@ -108,7 +110,9 @@ class _Run:
     def living(self) -> tuple[DataFrame, DataFrame]:
         """Regular blocks and folded blocks as if none had ended."""
         nowhere = F.lit(None).cast(from_arrow_type(folds.PLACE_TYPE))
-        odd = self.summaries.where("NOT regular").select(*BLOCK, nowhere.alias("closed_at"), F.lit(False).alias("judged"))
+        odd = self.summaries.where("NOT regular").select(
+            *BLOCK, nowhere.alias("closed_at"), F.lit(False).alias("judged")
+        )
         return self.summaries.where("regular"), self.folded(odd)
 
     @cached_property
@@ -119,9 +123,7 @@ class _Run:
         events = self._block_events(seen).unionByName(self._reorg_events())
         seeds = self._seeds()
         spans = {span.source: span.windows for span in self.work.spans}
-        ordered = folds.order_chain(
-            events.unionByName(seeds), self.options, self.work.lake.windows, spans
-        )
+        ordered = folds.order_chain(events.unionByName(seeds), self.options, self.work.lake.windows, spans)
         return self.work.keep(ordered)
 
     def _block_events(self, seen: DataFrame) -> DataFrame:
@@ -150,9 +152,8 @@ class _Run:
         none = F.lit(None).cast("binary").alias("block_hash"), F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
         message = F.lit(folds.CHANNEL_MESSAGE).alias("event")
         heard = first.select("source", "at").unionByName(late.select("source", "at")).distinct()
-        return (
-            reorgs.unionByName(_events(heard.select("source", "at", *none, message)))
-            .unionByName(_events(batches.withColumn("event", F.lit(folds.BATCH))))
+        return reorgs.unionByName(_events(heard.select("source", "at", *none, message))).unionByName(
+            _events(batches.withColumn("event", F.lit(folds.BATCH)))
         )
 
     def _seeds(self) -> DataFrame:
@@ -236,7 +237,9 @@ def _batches(run: _Run) -> DataFrame:
     judged = run.ended.where("judged").select(*BLOCK, "closed_at")
     status = F.when(F.col("refused_at").isNotNull(), "refused").when(F.col("completed_at").isNotNull(), "complete")
     incomplete = F.col("closed_at").isNotNull() & F.col("completed_at").isNull()
-    changes = F.greatest("last_at.arrived_at_ns", "refused_at.arrived_at_ns", F.when(incomplete, F.col("closed_at.arrived_at_ns")))
+    changes = F.greatest(
+        "last_at.arrived_at_ns", "refused_at.arrived_at_ns", F.when(incomplete, F.col("closed_at.arrived_at_ns"))
+    )
     return (
         told.join(refused, list(BLOCK), "left")
         .join(judged, list(BLOCK), "left")
@@ -266,7 +269,15 @@ def _batch_updates(run: _Run) -> DataFrame:
     return (
         in_sets.unionByName(one_by_one.where(run.is_new("completed_at.arrived_at_ns")))
         .withColumn("window_start", run.window_of("completed_at.arrived_at_ns"))
-        .select(*BLOCK, "window_start", "number", "key", "value", operation.alias("operation"), *_at("at", "capture_id", "record_number"))
+        .select(
+            *BLOCK,
+            "window_start",
+            "number",
+            "key",
+            "value",
+            operation.alias("operation"),
+            *_at("at", "capture_id", "record_number"),
+        )
     )
 
 
@@ -297,7 +308,15 @@ def _found(run: _Run) -> DataFrame:
     place = ("capture_id", "record_number", "topic", "partition", "offset", "arrived_at_ns")
     told = assembly.unionByName(run.ordered("finding").select(*columns))
     return told.select(
-        *("source", "window_start", "block_hash", "finding.rule", "finding.severity", "finding.message", "finding.number"),
+        *(
+            "source",
+            "window_start",
+            "block_hash",
+            "finding.rule",
+            "finding.severity",
+            "finding.message",
+            "finding.number",
+        ),
         F.lit("cardinal").alias("protocol"),
         *_at("finding.at", *place),
     )
@@ -328,7 +347,11 @@ def _state(run: _Run) -> DataFrame:
 
 
 _TABLES = dict(
-    zip(OUTPUTS, (_batches, _batch_updates, _chain_updates, _chain_history, _reorgs_history, _found, _state), strict=True)
+    zip(
+        OUTPUTS,
+        (_batches, _batch_updates, _chain_updates, _chain_history, _reorgs_history, _found, _state),
+        strict=True,
+    )
 )
 
 

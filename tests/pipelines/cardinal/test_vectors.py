@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.running import land, run, select
 
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
-
-from tests.running import land, run, select
 
 pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors" / "cardinal"
