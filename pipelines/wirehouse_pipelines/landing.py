@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, Final, cast
@@ -287,7 +288,7 @@ class _Landing:
             self._reject(stream, capture_id)
         clock = Clock(self._lake.windows.start_ns(self._lake.windows.start), self._now_ns)
         with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
-            for batch in capture.batches():
+            for batch in _ahead(capture.batches()):
                 objects.add(batch)
         return Manifest(
             source=self._source.name,
@@ -309,6 +310,15 @@ class _Landing:
     def _reject(self, stream: BinaryIO, capture_id: str) -> None:
         stream.seek(0)
         self._storage.write(f"landing/rejected/{self._source.name}/{capture_id}", stream.read(REJECTED_BYTES))
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same, the next one read by another thread while one is written: both are mostly outside the interpreter."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, batches, None)
+            yield batch
 
 
 class Clock:
