@@ -193,13 +193,14 @@ def _materialize(context: Context, lake: Lake, jobs: Sequence[str], first: str, 
 
 
 def _report_rules(lake: Lake) -> None:
-    """What the captures broke: counted and named, never a failure."""
+    """What the captures broke: counted, never a failure."""
+    from wirehouse_orchestration.show import counted
     from wirehouse_pipelines import sql
 
     count = "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations GROUP BY severity"
     found = {row["severity"]: row for row in sql.rows(lake, count).to_pylist()}
     for severity, row in sorted(found.items(), reverse=True):
-        click.echo(f"  {row['n']:,} findings of severity {severity}, of {row['rules']} rules (gold.violations)")
+        click.echo(f"  {counted(row['n'], 'finding')} of severity {severity}, {counted(row['rules'], 'rule')} broken")
 
 
 @cli.command()
