@@ -198,8 +198,9 @@ def fold_blocks(messages: DataFrame, options: Mapping[str, CardinalOptions], win
 
 # Chain
 
-#: Events at one place, in the order in which the chain takes them.
-REORG, REORG_COMPLETE, CHANNEL_MESSAGE, FIRST_MESSAGE, BATCH, COMPLETED = range(6)
+#: Events at one place, in the order in which the chain takes them. CHANNEL_BATCH is a Batch where a Reorg came too.
+REORG, REORG_COMPLETE, CHANNEL_MESSAGE, FIRST_MESSAGE, BATCH, CHANNEL_BATCH, COMPLETED = range(7)
+OF_CHANNEL = (CHANNEL_MESSAGE, CHANNEL_BATCH)
 #: Before all events of a source: the chain as it was.
 SNAPSHOT = -1
 
@@ -259,7 +260,7 @@ ORDERED = pa.schema(
 
 def _event(row: Mapping[str, Any]) -> chain.Event:
     place, kind, block_hash = _place(row["at"]), row["event"], row["block_hash"]
-    if kind == BATCH:
+    if kind in (BATCH, CHANNEL_BATCH):
         batch = row["batch"]
         weight = int.from_bytes(batch["weight"], "big")
         return chain.BatchArrived(place, block_hash, int(batch["number"]), batch["parent"], weight)
@@ -325,6 +326,10 @@ class _Ordering:
         if snapshot:
             self._chain = chain.Chain(self._options, snapshot)
 
+    def is_channel(self, topic: str) -> bool:
+        """A Reorg on an ordinary topic makes no channel of it."""
+        return self._chain.is_channel(topic)
+
     def take(self, event: chain.Event) -> Iterator[dict[str, Any]]:
         """Rows that follow from `event`, after the state at the end of the windows before it."""
         window = self._windows.of(event.place.arrived_at_ns)
@@ -374,7 +379,7 @@ def order_chain(
                         continue
                     event = _event(row)
                     # The first Batch of a block on a reorg channel is an event of the block and of the channel.
-                    if event == last:
+                    if event == last or (row["event"] in OF_CHANNEL and not ordering.is_channel(row["at"]["topic"])):
                         continue
                     last = event
                     for out in ordering.take(event):

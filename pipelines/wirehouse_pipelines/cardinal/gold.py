@@ -153,7 +153,7 @@ class _Run:
         message = F.lit(folds.CHANNEL_MESSAGE).alias("event")
         heard = first.select("source", "at").unionByName(late.select("source", "at")).distinct()
         return reorgs.unionByName(_events(heard.select("source", "at", *none, message))).unionByName(
-            _events(batches.withColumn("event", F.lit(folds.BATCH)))
+            _events(batches.withColumn("event", F.lit(folds.CHANNEL_BATCH)))
         )
 
     def _seeds(self) -> DataFrame:
