@@ -30,6 +30,10 @@ def _rebuild(kind: type[WirehouseError], fields: dict[str, Any]) -> WirehouseErr
     return kind(**fields)
 
 
+class UsageError(WirehouseError):
+    """What the caller asked for can't be, and nothing was begun: the command line ends with another code for it."""
+
+
 class OptionError(WirehouseError):
     """A protocol option is unknown, missing or of the wrong type. `key` is relative to the options table."""
 
@@ -39,4 +43,6 @@ class OptionError(WirehouseError):
 class StateVersionError(WirehouseError):
     """Carried state was written by a version that this decoder can't read."""
 
-    template = "carried state of {what} has version {found}, this release reads {expected}: backfill from the first window"
+    template = (
+        "carried state of {what} has version {found}, this release reads {expected}: backfill from the first window"
+    )

@@ -17,13 +17,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config, render
 from wirehouse_orchestration.progress import Steps
 from wirehouse_orchestration.simulate import Simulators
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS
-from wirehouse_pipelines.windows import WindowNameError
 
 if TYPE_CHECKING:
     from wirehouse_pipelines.landing import Manifest
@@ -232,6 +231,20 @@ def inspect(path: str, protocol: str | None, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("table")
+@click.argument("key")
+@pass_context
+def trace(context: Context, table: str, key: str) -> None:
+    """Go from the rows of TABLE with this KEY back to the landed records, byte for byte.
+
+    KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns.
+    """
+    from wirehouse_orchestration.trace import trace as follow
+
+    follow(context.lake(), table, key, sys.stdout)
+
+
+@cli.command()
 @click.argument("name", required=False)
 @click.option("--all", "internal", is_flag=True, help="Also carried state and histories.")
 def tables(name: str | None, internal: bool) -> None:
@@ -314,20 +327,7 @@ def _outcome(arguments: Sequence[str] | None) -> int:
         if verbose:
             traceback.print_exc()
         _say(_one_line(error, verbose))
-        return USAGE if _is_usage(error) else FAILED
-
-
-def _is_usage(error: Exception) -> bool:
-    """What the caller asked for can't be, and nothing was begun."""
-    from wirehouse_orchestration.inspect import ProtocolNeededError, UnreadableCaptureError
-    from wirehouse_pipelines.landing import KindError, MissingPathError, RefusedPathError
-    from wirehouse_pipelines.sql import QueryError, StatementRefusedError, UnknownTableError
-    from wirehouse_pipelines.window_size import WindowSizeError
-
-    configured = (config.ConfigError, WindowNameError, WindowSizeError)
-    landed = (KindError, MissingPathError, RefusedPathError)
-    asked = (StatementRefusedError, UnknownTableError, QueryError, ProtocolNeededError, UnreadableCaptureError)
-    return isinstance(error, (*configured, *landed, *asked))
+        return USAGE if isinstance(error, UsageError) else FAILED
 
 
 def _one_line(error: Exception, verbose: bool) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from wirehouse_codecs.errors import OptionError, WirehouseError
+from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_pipelines import window_size
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
@@ -29,7 +29,7 @@ _LAKEHOUSE_KEYS = ("root", "window", "start")
 _SOURCE_KEYS = ("name", "protocol", "kind", "path", "options")
 
 
-class ConfigError(WirehouseError):
+class ConfigError(UsageError):
     """The configuration can't be used. `key` is empty where the file as a whole is meant."""
 
     template = "{file}: {key}: {reason}"

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.captures import MessageCapture
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.inspecting import LANDED_SCHEMA, MESSAGE, QUARANTINE, SKIP, VIOLATION, Inspect, Inspected
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
@@ -46,13 +46,13 @@ _APART: Final = frozenset(
 )
 
 
-class UnreadableCaptureError(WirehouseError):
+class UnreadableCaptureError(UsageError):
     """The file can't be looked into."""
 
     template = "{path}: {reason}"
 
 
-class ProtocolNeededError(WirehouseError):
+class ProtocolNeededError(UsageError):
     """The protocol can't be told from the file, or doesn't come in such files."""
 
     template = "say which protocol with --protocol: {known}"

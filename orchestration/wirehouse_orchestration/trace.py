@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 
 import fastavro
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError
 from wirehouse_orchestration import render
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.landing import Manifest, manifest_name
@@ -31,13 +31,13 @@ _INTEGERS = ("BIGINT", "INT", "SMALLINT", "TINYINT")
 _HEX = re.compile(r"(0x)?(([0-9a-fA-F]{2})*)")
 
 
-class TraceKeyError(WirehouseError):
+class TraceKeyError(UsageError):
     """The key can't be one of the table."""
 
     template = "{table}: {reason}"
 
 
-class NoSuchRowError(WirehouseError):
+class NoSuchRowError(UsageError):
     """The table has no row of that key, or the row no record to go back to."""
 
     template = "{table}: {reason}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError
 from wirehouse_pipelines.lake import Source
 
 #: A file whose size and time stood still so long is finished.
@@ -25,13 +25,13 @@ _UNFINISHED = (".part", ".tmp")
 _HASH_BYTES = 1 << 20
 
 
-class MissingPathError(WirehouseError):
+class MissingPathError(UsageError):
     """A source's place or a path to land is not there."""
 
     template = "source {source!r}: path {path} does not exist: create it, or correct `path` of the source"
 
 
-class RefusedPathError(WirehouseError):
+class RefusedPathError(UsageError):
     """A path to land is not a regular file, or leads out of its folder."""
 
     template = "source {source!r}: {path} is refused: {reason}"

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_codecs.rules import Rule
 from wirehouse_pipelines import landed_messages, window_size
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS as SETTLE_SECONDS
@@ -53,7 +53,7 @@ _RACY_NS = 2 * NS_PER_SECOND
 LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
 
 
-class KindError(WirehouseError):
+class KindError(UsageError):
     """A source's kind can't be landed."""
 
     template = "source {source!r}: kind {kind!r} can't be landed, only {known}"

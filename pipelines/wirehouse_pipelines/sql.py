@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError
 from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
@@ -30,19 +30,19 @@ WRITING = frozenset(
 )
 
 
-class StatementRefusedError(WirehouseError):
+class StatementRefusedError(UsageError):
     """The statement is not one that reads."""
 
     template = "only one SELECT, WITH or EXPLAIN at a time: {reason}"
 
 
-class UnknownTableError(WirehouseError):
+class UnknownTableError(UsageError):
     """The statement names a table that there is not."""
 
     template = "there is no table {name}. {tables}"
 
 
-class QueryError(WirehouseError):
+class QueryError(UsageError):
     """The statement can't be run as written."""
 
     template = "{reason}"

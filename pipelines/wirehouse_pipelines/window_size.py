@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import Storage, open_storage
 
 NAME = "lake.json"
 
 
-class WindowSizeError(WirehouseError):
+class WindowSizeError(UsageError):
     """The configuration asks for another window size than the lake has."""
 
     template = 'the lake {root} has {found} windows, not {asked}: set window = "{found}", or choose another root'

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError
 
 NS_PER_SECOND = 1_000_000_000
 Size = Literal["day", "hour"]
@@ -19,7 +19,7 @@ FORMAT: dict[Size, str] = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 STEP: dict[Size, timedelta] = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
 
 
-class WindowNameError(WirehouseError):
+class WindowNameError(UsageError):
     """A name is not the start of a window of the lake's size."""
 
     template = "{name!r} is not a {size} window: write it as {example}"
