@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Final, TextIO
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
 from rich.text import Text
 
 from wirehouse_codecs.capture_rules import RULES
@@ -24,7 +23,7 @@ from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.inspecting import LANDED_SCHEMA, MESSAGE, QUARANTINE, SKIP, VIOLATION, Inspect, Inspected
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
-from wirehouse_orchestration.show import FILE_COLUMNS, MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, counted, grid
+from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
 from wirehouse_pipelines.capture_files import Hashed
 from wirehouse_pipelines.landing import CaptureFinding, Clock, capture_findings
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -132,7 +131,7 @@ def _landed(capture: MessageCapture, clock: Clock, capture_id: bytes) -> Iterato
 
 def _print(rows: Iterator[Inspected], path: str, out: TextIO) -> None:
     """A table of the first rows, and what there was in all."""
-    console = Console(file=out) if out.isatty() else Console(file=out, width=FILE_COLUMNS)
+    screen = console(out)
     kinds: Counter[str] = Counter()
     rules: Counter[tuple[str, str]] = Counter()
     shown: list[tuple[Text, ...]] = []
@@ -143,11 +142,11 @@ def _print(rows: Iterator[Inspected], path: str, out: TextIO) -> None:
         if len(shown) < MOST_ROWS:
             shown.append(_cells(kind, row))
     table = grid(("record", *_PLACE[1:], "kind", "says"), shown, (True, False, True, True), fixed=5)
-    console.print(table)
+    screen.print(table)
     if sum(kinds.values()) > len(shown):
-        console.print(Text(f"only the first {MOST_ROWS:,} rows are shown: see all with --json", "dim"))
+        screen.print(Text(f"only the first {MOST_ROWS:,} rows are shown: see all with --json", "dim"))
     messages = sum(number for kind, number in kinds.items() if kind not in (QUARANTINE, SKIP, VIOLATION))
-    console.print(
+    screen.print(
         Text(
             f"{render.terminal(os.path.basename(path))}: {counted(messages, 'message')}, "
             f"{kinds[QUARANTINE]:,} quarantined, {kinds[SKIP]:,} skipped, {counted(kinds[VIOLATION], 'finding')}",
@@ -156,9 +155,9 @@ def _print(rows: Iterator[Inspected], path: str, out: TextIO) -> None:
     )
     for kind, number in sorted(kinds.items()):
         if kind not in (QUARANTINE, SKIP, VIOLATION):
-            console.print(Text(f"  {number:,} {kind}"))
+            screen.print(Text(f"  {number:,} {kind}"))
     for (rule, severity), number in sorted(rules.items()):
-        console.print(Text.assemble(f"  {number:,} ", (rule, SEVERITY_STYLE[Severity(severity)]), f" ({severity})"))
+        screen.print(Text.assemble(f"  {number:,} ", (rule, SEVERITY_STYLE[Severity(severity)]), f" ({severity})"))
 
 
 def _cells(kind: str, row: dict[str, Any]) -> tuple[Text, ...]:

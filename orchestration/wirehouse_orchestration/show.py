@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import pyarrow as pa
 from rich import box
@@ -34,9 +34,10 @@ SEVERITY_STYLE = {Severity.VIOLATION: "red", Severity.WARNING: "yellow", Severit
 Row = Sequence[Any]
 
 
-def console() -> Console:
-    """Standard output; as wide as the terminal (or COLUMNS), and wide where there is none."""
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=FILE_COLUMNS)
+def console(out: TextIO | None = None) -> Console:
+    """Standard output, or `out`; as wide as the terminal (or COLUMNS), and wide where there is none."""
+    known = (out or sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(file=out, width=None if known else FILE_COLUMNS)
 
 
 def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:
