@@ -106,6 +106,11 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["land", "nowhere.jsonl"], "nowhere.jsonl"),
         (["land", "--source", "other"], "mainnet"),
         (["tables", "gold.x"], "gold.x"),
+        (["trace", "gold.x", "1"], "gold.x"),
+        (["trace", "gold.cardinal_batches", "xyz"], "hex"),
+        (["inspect", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["inspect", "wirehouse.toml"], "wirehouse.toml"),
+        (["ui", "--port", "0"], "--port"),
         (["simulate", "cardinal", "--out", "x.csv"], "--out"),
         (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
         (["simulate", "morse", "--out", "x.jsonl"], "morse"),
@@ -160,6 +165,22 @@ def test_land_lands_once_and_into_the_source_that_is_named(wirehouse: Wirehouse)
     assert wirehouse("land").out == "0 new captures, 0 records in 0 windows\n"
     wirehouse("simulate", "cardinal", "--out", "elsewhere.jsonl", "--blocks", "3", "--messages", "50")
     assert wirehouse("land", "elsewhere.jsonl", "--source", "mainnet").out.startswith("1 new capture, 50 records")
+
+
+def test_inspect_needs_no_configuration(wirehouse: Wirehouse) -> None:
+    wirehouse("simulate", "cardinal", "--out", "a.jsonl", "--blocks", "3", "--messages", "40")
+    (wirehouse.folder / "wirehouse.toml").unlink()
+    answer = wirehouse("inspect", "--json", "a.jsonl")
+    assert answer.code == 0
+    rows = [json.loads(line) for line in answer.out.splitlines()]
+    assert [row["record_number"] for row in rows if row["type"] != "violation"] == list(range(40))
+
+
+def test_the_demo_leaves_a_folder_that_is_not_its_own(wirehouse: Wirehouse) -> None:
+    answer = wirehouse("demo", "--into", ".")
+    assert answer.code == 2
+    assert "not a demo's lake" in answer.err
+    assert (wirehouse.folder / "wirehouse.toml").read_text() == CONFIG
 
 
 def test_run_before_anything_landed_says_so(wirehouse: Wirehouse) -> None:
