@@ -25,7 +25,9 @@ SYNC_BYTES = 16
 #: Magic, metadata and sync marker of a container take at most this.
 MAX_HEADER_BYTES = 4 << 20
 #: A block takes at most this, compressed and inflated.
-MAX_BLOCK_BYTES = 64 << 20
+MAX_BLOCK_BYTES = 32 << 20
+#: So many records are decoded before they are handed out.
+LIST_RECORDS = 10_000
 #: xz takes at most this to inflate a block; it is as much as its highest preset needs.
 MAX_XZ_MEMORY_BYTES = 128 << 20
 MAX_SCHEMA_DEPTH = 16
@@ -130,7 +132,7 @@ class Container:
         return self._cursor.exact(size, what)
 
     def blocks(self) -> Iterator[list[tuple[Any, bytes]]]:
-        """Records and their bytes, block by block, up to the end or the damage."""
+        """Records and their bytes, some at a time, up to the end or the damage."""
         while self.damage is None:
             at = self._cursor.position
             try:
@@ -141,11 +143,10 @@ class Container:
             if block is None:
                 self.damage = self._source.damage
                 return
-            count, data = block
-            records, reason = self._decode(count, data)
-            if reason:
-                self.damage = f"Avro block at byte {at}: {reason}"
-            yield records
+            for records, reason in self._decode(*block):
+                if reason:
+                    self.damage = f"Avro block at byte {at}: {reason}"
+                yield records
 
     def _block(self) -> tuple[int, bytes] | None:
         if self._cursor.at_end():
@@ -171,7 +172,8 @@ class Container:
             raise Damage(f"announces {count} records in {len(inflated)} bytes")
         return count, inflated
 
-    def _decode(self, count: int, data: bytes) -> tuple[list[tuple[Any, bytes]], str | None]:
+    def _decode(self, count: int, data: bytes) -> Iterator[tuple[list[tuple[Any, bytes]], str | None]]:
+        """The records of a block in lists of bounded length, the last with the reason if the block is damaged."""
         stream = io.BytesIO(data)
         records: list[tuple[Any, bytes]] = []
         for number in range(count):
@@ -180,12 +182,14 @@ class Container:
                 record = fastavro.schemaless_reader(stream, self._parsed, None)
             except Exception as error:  # fastavro raises whatever its C code trips over
                 self.remains = data[at:]
-                return records, f"record {number} can't be decoded: {type(error).__name__} {error}".strip()
+                yield records, f"record {number} can't be decoded: {type(error).__name__} {error}".strip()
+                return
             records.append((record, data[at : stream.tell()]))
-        if stream.tell() != len(data):
-            self.remains = data[stream.tell() :]
-            return records, f"{len(self.remains)} bytes follow its {count} records"
-        return records, None
+            if len(records) == LIST_RECORDS:
+                yield records, None
+                records = []
+        self.remains = data[stream.tell() :]
+        yield records, f"{len(self.remains)} bytes follow its {count} records" if self.remains else None
 
 
 def _bounded(inflated: bytes, finished: bool) -> bytes:

@@ -34,8 +34,6 @@ PIECE_BYTES: Final = 8 << 20
 #: Topics and header names take at most this in UTF-8.
 MAX_NAME_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 10_000
-#: So many rows of an Avro block make a batch at most.
-BATCH_ROWS: Final = 50_000
 
 _INT64_MAX = 2**63 - 1
 _NS_PER_MS = 1_000_000
@@ -290,8 +288,7 @@ def _base64(text: Any, name: str) -> bytes | None:
 
 def _avro_batches(container: avro_container.Container) -> Iterator[pa.RecordBatch]:
     for records in container.blocks():
-        for i in range(0, len(records), BATCH_ROWS):
-            yield to_batch([row for fields, data in records[i : i + BATCH_ROWS] for row in _avro_rows(fields, data)])
+        yield to_batch([row for fields, data in records for row in _avro_rows(fields, data)])
     if container.remains:
         yield to_batch(_pieces(container.remains, f"after the damage: {container.damage}"))
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
@@ -51,6 +52,19 @@ _SEEN = "landing/seen"
 _RACY_NS = 2 * NS_PER_SECOND
 
 LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How captures of a kind of source are read, and how their records are landed."""
+
+    #: Opens a capture; its batches have a column `ts_ns`.
+    read: Callable[[BinaryIO], MessageCapture]
+    #: The module that encodes such batches as Avro.
+    records: ModuleType
+
+
+KINDS: Final = {"messages": Kind(MessageCapture, landed_messages)}
 
 
 class KindError(UsageError):
@@ -158,8 +172,8 @@ def land(
     `now_ns` is the moment of landing. Files that changed within `settle_seconds` wait for the next run. Raises
     MissingPathError, RefusedPathError and KindError before anything is landed, NotLandedError after everything else is.
     """
-    if source.kind not in READERS:
-        raise KindError(source=source.name, kind=source.kind, known=", ".join(READERS))
+    if source.kind not in KINDS:
+        raise KindError(source=source.name, kind=source.kind, known=", ".join(KINDS))
     say = progress or (lambda text: None)
     files = [
         file for path in (paths or [source.path]) for file in captures_at(source, path, lake.root, refuse=bool(paths))
@@ -283,7 +297,7 @@ class _Landing:
         return manifest
 
     def _land(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
-        capture = MessageCapture(stream)
+        capture = KINDS[self._source.kind].read(stream)
         if capture.unreadable is not None:
             self._reject(stream, capture_id)
         clock = Clock(self._lake.windows.start_ns(self._lake.windows.start), self._now_ns)
@@ -378,6 +392,7 @@ class _ObjectWriter:
 
     def __init__(self, storage: Storage, source: Source, capture_id: str, windows: Windows, clock: Clock) -> None:
         self._storage = storage
+        self._records = KINDS[source.kind].records
         self._folder = f"landing/{source.kind}/{source.name}"
         self._capture_id = bytes.fromhex(capture_id)
         self._lake_windows = windows
@@ -402,8 +417,8 @@ class _ObjectWriter:
     def _write(self, batch: pa.RecordBatch, arrived: npt.NDArray[np.int64], number: int) -> None:
         first = self._clock.first
         assert first is not None  # the clock has ticked for this batch
-        encoded, ends = landed_messages.encode(batch, arrived, number, first, self._capture_id)
-        for block in landed_messages.blocks(encoded, ends):
+        encoded, ends = self._records.encode(batch, arrived, number, first, self._capture_id)
+        for block in self._records.blocks(encoded, ends):
             if self._stream is not None and self._stream.tell() + block.largest > MAX_OBJECT_BYTES:
                 self.close()
             if self._container is None:
@@ -416,7 +431,7 @@ class _ObjectWriter:
         window = self.windows.get(self._window, WindowObjects((), 0))
         name = f"{self._folder}/{self._window}/{self._capture_id.hex()}-{len(window.objects):04d}.avro"
         self._stream = self._open.enter_context(self._storage.writer(name))
-        self._container = landed_messages.container(self._stream)
+        self._container = self._records.container(self._stream)
         self.windows[self._window] = WindowObjects((*window.objects, name), window.records)
 
     def close(self) -> None:
@@ -441,6 +456,3 @@ def _runs(windows: Windows, arrived: npt.NDArray[np.int64]) -> Iterator[tuple[st
         end = int(np.searchsorted(arrived, windows.start_ns(windows.after(window)), "left"))
         yield window, begin, end
         begin = end
-
-
-READERS = {"messages": MessageCapture}

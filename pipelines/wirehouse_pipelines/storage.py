@@ -104,7 +104,7 @@ class LocalStorage:
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
         path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         number, part = tempfile.mkstemp(PART, f".{path.name}.", path.parent)
         try:
             with os.fdopen(number, "w+b") as stream:
@@ -150,6 +150,13 @@ class LocalStorage:
 
 def _hidden(part: str) -> bool:
     return part.startswith(".") or part.endswith(PART)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

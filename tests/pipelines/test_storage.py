@@ -72,6 +72,7 @@ def test_a_writer_that_raises_leaves_nothing(root: Path) -> None:
 
 
 def test_the_bytes_are_on_disk_before_the_name_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.mkdir()
     steps: list[str] = []
 
     def noted(name: str) -> Callable[..., None]:

@@ -83,7 +83,7 @@ def both(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
 
 
 def _line(row: dict[str, Any]) -> str:
-    """A row as text. gold.violations has no columns of one protocol, and calls itself the protocol of every rule."""
+    """A row as text. gold.violations has no columns of one protocol only, and names the source's, not the rule's."""
     left_out = (*LAKE_ONLY, "block_hash", "number", "protocol") if "severity" in row else LAKE_ONLY
     return render.json_line({name: row[name] for name in sorted(row) if name not in left_out})
 
