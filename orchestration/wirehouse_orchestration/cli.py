@@ -87,7 +87,7 @@ def demo(folder: Path) -> None:
 @pass_context
 def land(context: Context, paths: Sequence[str], name: str | None) -> None:
     """Land new captures of all sources, or these PATHS into one."""
-    from wirehouse_pipelines import landing, window_size
+    from wirehouse_pipelines import landing
 
     lake = context.lake()
     sources = [source for source in lake.sources if name in (None, source.name)]
@@ -98,7 +98,6 @@ def land(context: Context, paths: Sequence[str], name: str | None) -> None:
         raise click.UsageError("say with --source which source the files are landed into")
     if not sources:
         raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
-    window_size.record(lake)
     landed: list[Manifest] = []
     with Steps("landing", len(sources)) as steps:
         for source in sources:
@@ -176,9 +175,6 @@ def _written_as(outputs: Sequence[str]) -> set[str]:
 
 def _materialize(context: Context, lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool) -> None:
     """Run `jobs` through Dagster, and end with what the lake says now; exits 1 if a job or a check failed."""
-    from wirehouse_pipelines import window_size
-
-    window_size.record(lake)
     with Steps("tables", len(jobs)) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.definitions import materialize
@@ -282,11 +278,8 @@ def simulate() -> None:
 def ui(context: Context, port: int | None) -> None:
     """Serve Dagster's UI on this machine, with schedules and sensors, until Ctrl-C."""
     from wirehouse_orchestration.ui import serve
-    from wirehouse_pipelines import window_size
 
-    lake = context.lake()
-    window_size.record(lake)
-    serve(lake, config.place(context.file), port, click.echo)
+    serve(context.lake(), config.place(context.file), port, click.echo)
 
 
 @cli.command()
