@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from wirehouse_orchestration.defs import automation, bronze, cardinal, landing, resources
+from wirehouse_orchestration.defs import automation, bronze, landing, resources
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.protocols import PROTOCOLS
 
-PARTS = (landing, bronze, cardinal, automation)
+OF_PROTOCOLS = tuple(import_module(f"wirehouse_orchestration.defs.{name}") for name in PROTOCOLS)
+PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation)
 
 
 def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:
@@ -18,9 +22,12 @@ def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:
     return spec.merge_attributes(tags={"layer": layer} | ({"protocol": protocol} if protocol else {}))
 
 
-def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
-    """Everything Dagster knows of `lake`. `progress` takes what a run says, a line at a time."""
-    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(progress))
+def assemble(lake: Lake, progress: resources.Progress | None = None, log: Path | None = None) -> dg.Definitions:
+    """Everything Dagster knows of `lake`.
+
+    `progress` takes what a run says, a line at a time, instead of the run's log; `log` what Spark itself says.
+    """
+    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(progress, log))
     assets: list[Any] = [*(merged.assets or ())]
     return dg.Definitions(
         assets=dg.map_asset_specs(_tagged, assets),

@@ -50,6 +50,13 @@ def home(lake: Lake) -> Path:
     return folder
 
 
+def logs(lake: Lake) -> Path:
+    """The folder for what the programs say that are started here; made if missing."""
+    folder = home(lake) / "logs"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @contextmanager
 def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[DagsterInstance]:
     """The lake's instance; its databases are made if missing, by one process at a time.

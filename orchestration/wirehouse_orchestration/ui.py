@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 from urllib.error import URLError
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config, instance
 from wirehouse_pipelines.lake import Lake
 
@@ -31,7 +31,7 @@ STOP_SECONDS = 20
 _LOCATION = "wirehouse"
 
 
-class PortTakenError(WirehouseError):
+class PortTakenError(UsageError):
     """The port asked for is in use."""
 
     template = "port {port} is in use: name another with --port, or none to get a free one"
@@ -107,8 +107,6 @@ def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers
     home = instance.home(lake)
     with instance.shared_instance(lake) as shared:
         instance.end_abandoned_runs(shared)
-    logs = home / "logs"
-    logs.mkdir(exist_ok=True)
     servers = Servers(f"http://{HOST}:{free_port(port)}")
     environment = os.environ | {"DAGSTER_HOME": str(home), config.VARIABLE: str(file.absolute())}
     with tempfile.TemporaryDirectory(prefix="wirehouse-ui-") as folder:
@@ -119,7 +117,9 @@ def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers
         workspace.write_text(json.dumps({"load_from": [location]}))
         try:
             for name, command in _commands(code, workspace, servers.url.rpartition(":")[2]).items():
-                servers.started.append(_start(name, command, logs / f"{name.replace(' ', '-')}.log", environment))
+                servers.started.append(
+                    _start(name, command, instance.logs(lake) / f"{name.replace(' ', '-')}.log", environment)
+                )
                 if name == "code server":
                     _wait(servers, code.exists)
             _wait(servers, lambda: _is_loaded(servers.url))

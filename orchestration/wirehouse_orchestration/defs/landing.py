@@ -42,12 +42,12 @@ def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
             if retry_helps(error):
                 raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
             raise dg.Failure(str(error), allow_retries=False) from error
-        return dg.MaterializeResult(metadata=_metadata(lake, source, new))
+        return dg.MaterializeResult(metadata=landed_metadata(lake, source, new))
 
     return landed
 
 
-def _metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str, Any]:
+def landed_metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str, Any]:
     """What a landing tells: the new captures, and how many records the source has in all."""
     captures = [
         {

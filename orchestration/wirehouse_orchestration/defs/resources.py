@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import dagster as dg
 from pyspark.sql import SparkSession
 
+from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import instance
 
 Progress = Callable[[str], None]
+_STANDARD_ERROR = 2
+
+
+class SparkStartError(WirehouseError):
+    """The JVM did not come up."""
+
+    template = "Spark did not start: {reason}. What it said is in {log}; `wirehouse doctor` says what is missing"
 
 
 class RunSession:
@@ -19,20 +30,27 @@ class RunSession:
     It is not stopped with the run: a run's process ends with it, and a process with several runs keeps it warm.
     """
 
-    def __init__(self, say: Progress) -> None:
+    def __init__(self, say: Progress, log: Path | None = None) -> None:
         self.say = say
+        self._log = log
         self._spark: SparkSession | None = None
 
     @property
     def spark(self) -> SparkSession:
-        """The session; starts a JVM on first use."""
+        """The session; starts a JVM on first use, whose own words go to the log if there is one."""
         if self._spark is None:
-            from wirehouse_pipelines.spark import session
-
-            if SparkSession.getActiveSession() is None:
-                self.say("starting Spark")
-            self._spark = session()
+            self._spark = SparkSession.getActiveSession() or self._start()
         return self._spark
+
+    def _start(self) -> SparkSession:
+        from wirehouse_pipelines.spark import session
+
+        self.say("starting Spark")
+        try:
+            with _errors_to(self._log) if self._log else nullcontext():
+                return session()
+        except RuntimeError as error:
+            raise SparkStartError(reason=error, log=self._log or "the run's output") from error
 
     @property
     def started(self) -> SparkSession | None:
@@ -40,28 +58,40 @@ class RunSession:
         return self._spark
 
 
+@contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """A process started inside writes its standard error to `log`, for as long as it lives."""
+    kept = os.dup(_STANDARD_ERROR)
+    try:
+        with log.open("ab") as stream:
+            os.dup2(stream.fileno(), _STANDARD_ERROR)
+        yield
+    finally:
+        os.dup2(kept, _STANDARD_ERROR)
+        os.close(kept)
+
+
 @dg.resource(description="One Spark session per run")
 def run_session(context: dg.InitResourceContext) -> Iterator[RunSession]:
-    """The session of a run that says how it goes in its log."""
-    yield from _session(context, None)
+    """The session of a run that says in its own log how it goes."""
+    yield from _session(context, (context.log or logging.getLogger("wirehouse")).info, None)
 
 
-def _session(context: dg.InitResourceContext, progress: Progress | None) -> Iterator[RunSession]:
-    say = progress or (context.log or logging.getLogger("wirehouse")).info
+def _session(context: dg.InitResourceContext, say: Progress, log: Path | None) -> Iterator[RunSession]:
     if context.instance is None or context.run_id is None or context.instance.is_ephemeral:
-        yield RunSession(say)
+        yield RunSession(say, log)
         return
     with instance.held(context.instance, context.run_id):
-        yield RunSession(say)
+        yield RunSession(say, log)
 
 
-def definitions(progress: Progress | None = None) -> dg.Definitions:
-    """The resource `session`, one per run. `progress` takes what a run says, else its log does."""
+def definitions(progress: Progress | None = None, log: Path | None = None) -> dg.Definitions:
+    """The resource `session`, one per run. `progress` takes what a run says, `log` what Spark says."""
     if progress is None:
         return dg.Definitions(resources={"session": run_session})
 
     @dg.resource(description="One Spark session per run")
     def session(context: dg.InitResourceContext) -> Iterator[RunSession]:
-        yield from _session(context, progress)
+        yield from _session(context, progress, log)
 
     return dg.Definitions(resources={"session": session})

@@ -1,0 +1,217 @@
+"""`wirehouse demo`: real and simulated captures through the whole pipeline, in a fresh lake, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
+
+from wirehouse_codecs.errors import UsageError
+from wirehouse_orchestration import config, instance, show
+from wirehouse_orchestration.defs.landing import landed_metadata
+from wirehouse_orchestration.factories import landing_key
+from wirehouse_orchestration.render import cell, terminal
+from wirehouse_orchestration.runs import materialize
+from wirehouse_pipelines import jobs, landing, sql
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import all_tables
+
+FOLDER = "demo-lake"
+_FIRST_LINE = "# Written by `wirehouse demo`, which replaces this folder each time.\n"
+#: Rows that a part of the page shows.
+ROWS = 12
+
+
+class FolderTakenError(UsageError):
+    """The demo's folder holds something else."""
+
+    template = "{folder} is not a demo's lake, so it is not replaced: move it away, or name another folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the closing page: what a query found, a line a row."""
+
+    title: str
+    statement: str
+    #: Heading of a column and how a row is shown in it.
+    columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
+    #: What to say if nothing was found.
+    nothing: str
+
+
+class Story:
+    """Tells what goes on, on standard error: a line with its time for each step that is done."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        """A step; what it yields takes lines on how the step goes."""
+        started = time.monotonic()
+        with self._console.status(Text(title)) as status:
+            yield lambda line: status.update(Text.assemble(title, (f"  {terminal(line)}", "dim")))
+        took = f"{time.monotonic() - started:6.1f} s"
+        self._console.print(Text.assemble(("✓ ", "green"), f"{title:<70}", (took, "dim")), soft_wrap=True)
+
+
+def demo(folder: Path) -> bool:
+    """Fill a fresh lake in `folder` and show what came of it; False if a job or a check of our own failed."""
+    story, started = Story(), time.monotonic()
+    _clear(folder)
+    with story.step("writing captures: the reference producer's and simulated ones") as say:
+        sources = [source for module in _modules() for source in module.inputs(folder / "inbox", say)]
+        file = _configuration(folder, sources)
+    lake = config.load(file)
+    with story.step(f"landing {len(sources)} sources") as say:
+        records = land_all(lake, say)
+    windows = jobs.data_windows(lake)
+    with story.step(f"materialising every table through Dagster, {records:,} messages") as say:
+        done = materialize(lake, list(jobs.all_jobs()), windows[0], windows[-1], progress=say)
+    Console().print(page(lake, file, time.monotonic() - started))
+    return done
+
+
+def _modules() -> list[Any]:
+    """What each protocol brings to the demo."""
+    return [import_module(f"wirehouse_orchestration.demos.{name}") for name in PROTOCOLS]
+
+
+def _clear(folder: Path) -> None:
+    """Remove the lake of an earlier demo, and nothing else. Raises FolderTakenError."""
+    mark = folder / config.DEFAULT
+    if folder.exists() and any(folder.iterdir()):
+        if not (mark.exists() and mark.read_text().startswith(_FIRST_LINE)):
+            raise FolderTakenError(folder=folder)
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(_FIRST_LINE)
+
+
+def _configuration(folder: Path, sources: Sequence[Source]) -> Path:
+    lines = [_FIRST_LINE, "[lakehouse]", 'root = "lake"']
+    for source in sources:
+        path = Path(source.path).relative_to(folder).as_posix()
+        lines += ["", "[[source]]", *(f"{key} = {_toml(value)}" for key, value in _keys(source, path).items())]
+        lines += ["[source.options]", *(f"{key} = {_toml(value)}" for key, value in source.options.items())]
+    file = folder / config.DEFAULT
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def _keys(source: Source, path: str) -> dict[str, str]:
+    return {"name": source.name, "protocol": source.protocol, "kind": source.kind, "path": path}
+
+
+def _toml(value: Any) -> str:
+    """`value` on one line. Texts of JSON are texts of TOML."""
+    match value:
+        case Mapping():
+            return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def land_all(lake: Lake, say: Callable[[str], None]) -> int:
+    """Land every source and tell Dagster so; the records landed."""
+    landed = 0
+    with instance.shared_instance(lake) as shared:
+        for source in lake.sources:
+            new = landing.land(lake, source, progress=say)
+            landed += sum(manifest.records for manifest in new)
+            told = dg.AssetMaterialization(landing_key(source.name), metadata=landed_metadata(lake, source, new))
+            shared.report_runless_asset_event(told)
+    return landed
+
+
+def page(lake: Lake, file: Path, seconds: float) -> Group:
+    """What came of it: rows per table, what each protocol has to tell, rules broken, and how to go on."""
+    told = [part for module in _modules() for part in module.PARTS]
+    queries = [query for module in _modules() for query in module.QUERIES]
+    command = f"{_command()} --config {file}"
+    ways = [f"{command} sql \\\n    {json.dumps(query)}" for query in queries]
+    return Group(
+        _heading(f"What came of it, after {seconds:.0f} s"),
+        _tables(lake),
+        *(piece for part in [*told, RULES_BROKEN] for piece in _part(lake, part)),
+        _heading("Ask further"),
+        *(Padding(Text(way, "cyan", no_wrap=True, overflow="ignore"), (0, 0, 0, 2)) for way in ways),
+        _heading("See it in Dagster: assets, runs, checks with sample rows, schedule and sensors"),
+        Padding(Text(f"{command} ui", "cyan", no_wrap=True, overflow="ignore"), (0, 0, 1, 2)),
+    )
+
+
+def _command() -> str:
+    """The command as it was called."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "wirehouse" else "wirehouse"
+
+
+def _heading(text: str) -> Padding:
+    return Padding(Text(text, "bold"), (1, 0, 0, 0))
+
+
+def _tables(lake: Lake) -> Padding:
+    shown = [table for table in all_tables().values() if not (table.internal or table.entity)]
+    counted = {table.name: sql.rows(lake, f"SELECT COUNT(*) AS n FROM {table.name}")["n"][0].as_py() for table in shown}
+    lines = [(table.name, f"{counted[table.name]:,}", table.comment) for table in shown]
+    return Padding(show.grid(("table", "rows", "what it holds"), lines, (False, True, False)), (0, 0, 0, 2))
+
+
+def _part(lake: Lake, part: Part) -> Iterator[Padding]:
+    rows = sql.rows(lake, part.statement).to_pylist()
+    yield _heading(part.title)
+    if not rows:
+        yield Padding(Text(part.nothing), (0, 0, 0, 2))
+        return
+    lines = [[shown(row) for shown in part.columns.values()] for row in rows[:ROWS]]
+    right = [all(cells[i].replace(",", "").isdigit() for cells in lines) for i in range(len(part.columns))]
+    yield Padding(show.grid(part.columns, lines, right), (0, 0, 0, 2))
+    if len(rows) > ROWS:
+        yield Padding(Text(f"… and {len(rows) - ROWS:,} more", "dim"), (0, 0, 0, 2))
+
+
+def column(name: str, digits: int | None = None) -> Callable[[Mapping[str, Any]], str]:
+    """Shows the row's value of `name`; of binary so many hex digits."""
+
+    def shown(row: Mapping[str, Any]) -> str:
+        value = row[name]
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else cell(value, digits)
+
+    return shown
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    rules = {rule.id: rule.sentence for protocol in PROTOCOLS.values() for rule in protocol.rules}
+    return rules.get(row["rule"], "")
+
+
+RULES_BROKEN = Part(
+    title="Rules that the captures broke",
+    statement="""
+        SELECT rule, severity, COUNT(*) AS times FROM gold.violations GROUP BY rule, severity
+        ORDER BY CASE severity WHEN 'violation' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, COUNT(*) DESC, rule
+    """,
+    columns={
+        "rule": column("rule"),
+        "severity": column("severity"),
+        "times": column("times"),
+        "what breaks it": _sentence,
+    },
+    nothing="none",
+)
