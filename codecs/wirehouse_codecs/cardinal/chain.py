@@ -240,6 +240,8 @@ class _Node:
     #: A link at or below it goes up in number.
     twisted: bool = False
     number_found: bool = False
+    #: Its parents lead back to it, which no true hash can do: it isn't kept as a child of its parent.
+    closes_ring: bool = False
 
 
 class _Stage(StrEnum):
@@ -484,7 +486,11 @@ class Chain:
         if node.topic is not None and not self.is_channel(node.topic):
             self._ordinary.add(node.topic)
         yield from self._check_links(node, event.place)
-        self._children.setdefault(node.parent, []).append(node.block_hash)
+        node.closes_ring = node.parent == node.block_hash or (
+            node.block_hash in self._children and any(ancestor is node for ancestor in self._ancestors(node))
+        )
+        if not node.closes_ring:
+            self._children.setdefault(node.parent, []).append(node.block_hash)
 
     def _check_links(self, node: _Node, place: Place) -> Iterator[Outcome]:
         """Rules 11 and 12: order of arrival and numbers of this block, its parent and its children."""
@@ -525,27 +531,28 @@ class Chain:
             yield self._found("number_repeated_in_chain", node.batch_place or place, words, node)
 
     def _descendants(self, node: _Node) -> Iterator[_Node]:
-        """The block and all that have it as an ancestor. Hostile parents may form a ring."""
+        """The block and all that have it as an ancestor."""
         waiting = [node]
-        visited = {node.block_hash}
         while waiting:
             found = waiting.pop()
             yield found
-            for child in self._children.get(found.block_hash, ()):
-                if child not in visited:
-                    visited.add(child)
-                    waiting.append(self._nodes[child])
+            waiting.extend(self._nodes[child] for child in self._children.get(found.block_hash, ()))
+
+    def _ancestors(self, node: _Node) -> Iterator[_Node]:
+        """Parent, parent's parent and so on; hostile parents may lead back to the block, which then is the last."""
+        passed = {node.block_hash}
+        ancestor = self._nodes.get(node.parent)
+        while ancestor is not None:
+            yield ancestor
+            if ancestor.block_hash in passed:
+                return
+            passed.add(ancestor.block_hash)
+            ancestor = self._nodes.get(ancestor.parent)
 
     def _ancestor_of_number(self, node: _Node) -> _Node | None:
         """The nearest ancestor with the number of `node`."""
-        visited = {node.block_hash}
-        ancestor = self._nodes.get(node.parent)
-        while ancestor is not None and ancestor.block_hash not in visited:
-            if ancestor.number == node.number and _has_number(ancestor):
-                return ancestor
-            visited.add(ancestor.block_hash)
-            ancestor = self._nodes.get(ancestor.parent)
-        return None
+        same = (other for other in self._ancestors(node) if other.number == node.number and _has_number(other))
+        return next(same, None)
 
     # Completed blocks
 
@@ -629,11 +636,15 @@ class Chain:
             waiting.extend(child for child in self._complete_children(node) if not child.linked and not child.refused)
 
     def _best_path(self, root: _Node) -> tuple[list[_Node], int]:
-        """From `root` on, always the child with the heaviest descendant; and the heaviest weight from `root` on."""
+        """From `root` on, always the child with the heaviest descendant; and the heaviest weight from `root` on.
+
+        A descendant can be canonical already only above a gap, which wrong weights can leave in the wrong place.
+        """
         order = [root]
         children: dict[bytes, list[_Node]] = {}
         for node in order:
-            children[node.block_hash] = [child for child in self._complete_children(node) if child.linked]
+            following = [child for child in self._complete_children(node) if child.linked]
+            children[node.block_hash] = [child for child in following if child.block_hash not in self._at]
             order.extend(children[node.block_hash])
         heaviest: dict[bytes, int] = {}
         for node in reversed(order):
@@ -681,11 +692,12 @@ class Chain:
     def _branch(self, node: _Node) -> tuple[list[_Node], int | None]:
         """The blocks from above the chain up to `node`, and the position of the common ancestor if it is remembered."""
         branch = [node]
+        ancestors = self._ancestors(node)
         while branch[-1].parent not in self._at:
-            parent = self._nodes.get(branch[-1].parent)
-            if parent is None or not parent.linked:
+            ancestor = next(ancestors, None)
+            if ancestor is None or not ancestor.linked:
                 return branch[::-1], None
-            branch.append(parent)
+            branch.append(ancestor)
         return branch[::-1], self._position(branch[-1].parent)
 
     def _position(self, block_hash: bytes) -> int:
@@ -800,7 +812,7 @@ class Chain:
         """What is wrong with a Reorg's or ReorgComplete's block; numbers are compared in their low 32 bits."""
         node = self._nodes.get(ancestor)
         known = self._reorgs.get(ancestor)
-        if known is not None:
+        if known is not None and known.stage is not _Stage.ANNOUNCED:
             # Its ancestor may have left memory since.
             return self._wrong_number(ancestor, known.ancestor_number, number)
         if node is None or not node.was_canonical:
@@ -822,6 +834,8 @@ class Chain:
         on_channel = self._is_channel_of(place.topic, ancestor)
         reorg = self._reorgs.get(ancestor)
         if reorg is not None and reorg.stage in (_Stage.COMPLETE, _Stage.LAPSED):
+            if on_channel and reorg.channel is None:
+                reorg.channel, reorg.partition = place.topic, place.partition
             if not on_channel or place.topic == reorg.channel:
                 # A copy that came late.
                 return
@@ -898,6 +912,7 @@ class Chain:
     def _set_off(self, reorg: _Reorg, child: _Node, place: Place) -> Iterator[Outcome]:
         if child.topic is not None and self.is_channel(child.topic):
             reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
+            self._batch_of_channel(reorg, child.block_hash, child.parent, child.weight)
         else:
             words = f"its first block {_name(child)} came on topic {child.topic!r}"
             yield from self._shared(reorg, place, words, child)
@@ -906,7 +921,7 @@ class Chain:
         """The side chain that the reorg makes canonical, if it is there already and heavier than what is removed."""
         found: tuple[list[_Node], int] = ([], reorg.heaviest)
         for child in self._complete_children(fork):
-            if child.linked and child.block_hash not in reorg.removed:
+            if child.linked and child.block_hash not in reorg.removed and child.block_hash not in self._at:
                 candidate = self._best_path(child)
                 found = candidate if candidate[1] > found[1] else found
         return found[0]
@@ -973,21 +988,24 @@ class Chain:
             if not _is_on(event.place, reorg):
                 continue
             yield from self._check_partition(reorg, event.place)
-            if event.block_hash in reorg.batches:
-                continue
-            first = not reorg.batches
-            self._heard_on_channel(reorg, event.block_hash)
-            reorg.batches[event.block_hash] = None
-            reorg.last_block, reorg.last_weight = event.block_hash, event.weight
-            words = ""
-            if event.block_hash in reorg.removed:
-                words = "is of the removed chain"
-            elif first and event.parent != reorg.ancestor:
-                words = f"is the first, and its parent {event.parent.hex()} isn't the ancestor"
-            elif event.parent != reorg.ancestor and event.parent not in reorg.batches:
-                words = f"has the parent {event.parent.hex()}, which isn't on the channel"
-            if words and reorg.broken is None:
-                reorg.broken = (reorg.blocks[event.block_hash], event.block_hash, words)
+            if event.block_hash not in reorg.batches:
+                self._batch_of_channel(reorg, event.block_hash, event.parent, event.weight)
+
+    def _batch_of_channel(self, reorg: _Reorg, block_hash: bytes, parent: bytes, weight: int) -> None:
+        """The first Batch of a block on the channel."""
+        first = not reorg.batches
+        self._heard_on_channel(reorg, block_hash)
+        reorg.batches[block_hash] = None
+        reorg.last_block, reorg.last_weight = block_hash, weight
+        words = ""
+        if block_hash in reorg.removed:
+            words = "is of the removed chain"
+        elif first and parent != reorg.ancestor:
+            words = f"is the first, and its parent {parent.hex()} isn't the ancestor"
+        elif parent != reorg.ancestor and parent not in reorg.batches:
+            words = f"has the parent {parent.hex()}, which isn't on the channel"
+        if words and reorg.broken is None:
+            reorg.broken = (reorg.blocks[block_hash], block_hash, words)
 
     def _channel_message(self, event: ChannelMessage) -> Iterator[Outcome]:
         topic = event.place.topic
@@ -1121,7 +1139,8 @@ class Chain:
 
     def _restore_nodes(self, nodes: list[_Node]) -> None:
         self._nodes = {node.block_hash: node for node in nodes}
-        for node in sorted((node for node in nodes if node.batch_order is not None), key=lambda n: n.batch_order or 0):
+        linked = [node for node in nodes if node.batch_order is not None and not node.closes_ring]
+        for node in sorted(linked, key=lambda node: node.batch_order or 0):
             self._children.setdefault(node.parent, []).append(node.block_hash)
         for node in nodes:
             if node.open and node.first_place is not None:
@@ -1162,6 +1181,7 @@ _FLAGS: Final = (
     "branch_found",
     "twisted",
     "number_found",
+    "closes_ring",
 )
 
 

@@ -188,7 +188,7 @@ class _SubBatch:
 class _Key:
     """An application key of the block: what BatchMsg and BatchDeleteMsg said of it, and by which ways it is written."""
 
-    __slots__ = ("deleted", "first", "others", "set_counter", "unset_counter", "ways")
+    __slots__ = ("deleted", "first", "further", "others", "place", "set_counter", "unset_counter", "way")
 
     def __init__(self) -> None:
         #: The first BatchMsg, and further values.
@@ -197,7 +197,15 @@ class _Key:
         self.set_counter: _Counter | None = None
         self.deleted = False
         self.unset_counter: _Counter | None = None
-        self.ways: tuple[tuple[Way, Place], ...] = ()
+        #: The first way and its message, and further ones; hardly a key has any.
+        self.way: Way | None = None
+        self.place: Place | None = None
+        self.further: list[tuple[Way, Place]] | None = None
+
+    def ways(self) -> list[tuple[Way, Place]]:
+        """How it is written, each way once, by its first message."""
+        first = [] if self.way is None or self.place is None else [(self.way, self.place)]
+        return first + (self.further or [])
 
 
 class BlockAssembly:
@@ -220,6 +228,7 @@ class BlockAssembly:
         "_messages",
         "_not_at_boundary",
         "_open",
+        "_set_at",
         "_steps",
         "_subbatches",
         "_unknown",
@@ -252,7 +261,8 @@ class BlockAssembly:
         self._unknown: set[object] = set()
         self._keys: dict[bytes, _Key] = {}
         #: The content so far, and which message each part of it comes from.
-        self._values: dict[bytes, tuple[bytes, Place]] = {}
+        self._values: dict[bytes, bytes] = {}
+        self._set_at: dict[bytes, Place] = {}
         self._deletes: dict[bytes, Place] = {}
         #: Messages, headers and items that tracked entries wait for.
         self._open = 0
@@ -299,7 +309,7 @@ class BlockAssembly:
             last_place=self._last,
             completed_place=self._completed_place,
             messages=self._messages,
-            duplicates=self._duplicates + _repeats(self._early),
+            duplicates=self._duplicates + sum(map(_repeats, self._waiting())),
             expected=expected,
             received=received,
             missing=missing,
@@ -307,6 +317,10 @@ class BlockAssembly:
             findings=tuple(self.findings),
             found_at=tuple(self._found_at),
         )
+
+    def _waiting(self) -> list[list[Received]]:
+        """Messages that wait for the Batch, or for a header."""
+        return [self._early, *(subbatch.waiting for subbatch in self._subbatches.values())]
 
     def _counts(self) -> tuple[tuple[Count, ...], tuple[Count, ...], tuple[Missing, ...]]:
         if not self._batches:
@@ -318,7 +332,7 @@ class BlockAssembly:
         return tuple(row[0] for row in rows), tuple(row[1] for row in rows), missing
 
     def _updates(self) -> tuple[BlockUpdate, ...]:
-        rows = [BlockUpdate(key, value, place) for key, (value, place) in self._values.items()]
+        rows = [BlockUpdate(key, value, self._set_at[key]) for key, value in self._values.items()]
         rows += [BlockUpdate(key, None, place) for key, place in self._deletes.items()]
         rows.sort(key=lambda update: (update.key, update.value is None))
         return tuple(rows)
@@ -354,7 +368,7 @@ class BlockAssembly:
         verdict = self._matcher.judge(name)
         if update.value is not None:
             if verdict.tracked:
-                self._values[name] = (update.value, received.place)
+                self._set(name, update.value, received.place)
             self._write(name, Way.INLINE, received)
         elif update.delete:
             if verdict.tracked:
@@ -408,7 +422,7 @@ class BlockAssembly:
         elif not self._count(counter, received, name):
             return
         elif counter.tracked:
-            self._values[name] = (value, received.place)
+            self._set(name, value, received.place)
         self._write(name, Way.BATCH_MSG, received)
 
     def _take_set_again(self, key: _Key, received: Received, message: BatchMsg) -> None:
@@ -426,7 +440,7 @@ class BlockAssembly:
         if key.set_counter is None:
             self._counter_of(message.key, received)
             return
-        if any(way is Way.BATCH_MSG for way, _ in key.ways):
+        if any(way is Way.BATCH_MSG for way, _ in key.ways()):
             self._replace_empty(message.key, message.value, received.place)
         self._find(
             "key_two_values",
@@ -457,11 +471,14 @@ class BlockAssembly:
                 self._deletes[name] = received.place
         self._write(name, Way.BATCH_DELETE_MSG, received)
 
+    def _set(self, name: bytes, value: bytes, place: Place) -> None:
+        self._values[name] = value
+        self._set_at[name] = place
+
     def _replace_empty(self, name: bytes, value: bytes, place: Place) -> None:
         """A value that isn't empty stands in for an empty one; a complete block stays as it is."""
-        known = self._values.get(name)
-        if value and known is not None and not known[0] and self.state is not State.COMPLETE:
-            self._values[name] = (value, place)
+        if value and self._values.get(name) == b"" and self.state is not State.COMPLETE:
+            self._set(name, value, place)
 
     def _count(self, counter: _Counter, received: Received, name: bytes) -> bool:
         """Count a key that is new under `counter`; False and rule `extra_message` if it was already closed."""
@@ -523,13 +540,15 @@ class BlockAssembly:
         key = self._keys.get(name)
         if key is None:
             key = self._keys[name] = _Key()
-        ways = key.ways
-        if not ways:
-            key.ways = ((way, received.place),)
+        if key.way is None:
+            key.way, key.place = way, received.place
             return
+        ways = key.ways()
         if any(known is way for known, _ in ways):
             return
-        key.ways = ways + ((way, received.place),)
+        if key.further is None:
+            key.further = []
+        key.further.append((way, received.place))
         clashing = [known for known in ways if way in _SETS or known[0] in _SETS]
         if clashing:
             others = " and ".join(f"{known.value} at {where(place)}" for known, place in clashing)
@@ -616,7 +635,7 @@ class BlockAssembly:
             self._write(name, Way.ITEM_DELETE, received)
         for name, value in item.updates:
             if subbatch.tracked:
-                self._values[name] = (value, received.place)
+                self._set(name, value, received.place)
             self._write(name, Way.ITEM, received)
 
     def _compare_item(self, subbatch: _SubBatch, first: Received, received: Received, item: SubBatchMsg) -> None:
@@ -791,9 +810,9 @@ def _content(item: SubBatchMsg) -> object:
     return frozenset(item.deletes), frozenset(dict(item.updates).items())
 
 
-def _repeats(early: list[Received]) -> int:
-    """How many messages of a block without a Batch repeat one before."""
-    return len(early) - len({_identity(received.message) for received in early})
+def _repeats(waiting: list[Received]) -> int:
+    """How many messages that wait repeat one before."""
+    return len(waiting) - len({_identity(received.message) for received in waiting})
 
 
 def _identity(message: Message) -> object:
