@@ -22,6 +22,7 @@ to them, so that blocks may be cut into windows anywhere.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -769,18 +770,11 @@ _MATCHERS: OrderedDict[int, tuple[CardinalOptions, NameMatcher]] = OrderedDict()
 
 def reorg_channel_name(options: CardinalOptions) -> Callable[[str], bool]:
     """Whether a topic's name is that of a reorg channel (specification, "Reorg", Producers)."""
-    before, after = "-re-", ""
-    if options.reorg_topic is not None:
-        before, _, after = options.reorg_topic.partition("{hash}")
-
-    def is_channel(topic: str) -> bool:
-        if not topic.endswith(after):
-            return False
-        head, _, ancestor = topic[: len(topic) - len(after)].rpartition(before) if before else ("", "", topic)
-        named = (not head or options.reorg_topic is None) and len(ancestor) == 64
-        return named and all(digit in "0123456789abcdef" for digit in ancestor)
-
-    return is_channel
+    if options.reorg_topic is None:
+        named = re.compile("-re-[0-9a-f]{64}$")
+    else:
+        named = re.compile("^" + "[0-9a-f]{64}".join(map(re.escape, options.reorg_topic.split("{hash}"))) + "$")
+    return lambda topic: named.search(topic) is not None
 
 
 def _batch(received: Received) -> Batch:
