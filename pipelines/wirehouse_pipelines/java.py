@@ -12,6 +12,8 @@ from pathlib import Path
 
 #: Spark 4.1 is made for Java 17 and also runs on 21.
 SUPPORTED = (17, 21)
+#: Where Debian and others put it.
+INSTALLED = Path("/usr/lib/jvm")
 HOW_TO_INSTALL = (
     "install Java 17 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
     "or point JAVA_HOME at one"
@@ -41,7 +43,7 @@ def find() -> Java | None:
     candidates = [Path(os.environ["JAVA_HOME"], "bin", "java")] if os.environ.get("JAVA_HOME") else []
     on_path = shutil.which("java")
     candidates += [Path(on_path)] if on_path else []
-    candidates += sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    candidates += sorted(INSTALLED.glob("*/bin/java"))
     found = [java for java in map(_ask, candidates) if java]
     return next((java for java in found if java.supported), found[0] if found else None)
 
@@ -51,7 +53,7 @@ def _ask(executable: Path) -> Java | None:
         answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r'version "(\d+)', answer.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
     return Java(executable, int(match[1])) if match else None
 
 

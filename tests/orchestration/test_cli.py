@@ -189,6 +189,32 @@ def test_run_before_anything_landed_says_so(wirehouse: Wirehouse) -> None:
     assert "nothing has landed" in answer.out
 
 
+@pytest.mark.spark
+def test_what_landed_is_computed_once_and_again_when_asked(wirehouse: Wirehouse) -> None:
+    options = ["--blocks", "30", "--messages-per-block", "20", "--fault", "key_length_wrong"]
+    wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", *options)
+    wirehouse("land")
+    first = wirehouse("run")
+    assert first.code == 0, first.err
+    assert "1 finding of severity violation, 1 rule broken" in first.out
+    assert wirehouse("run").out == "everything is up to date\n"
+    again = wirehouse("backfill", "--from", "2023-11-14", "--to", "2023-11-14", "--table", "gold.cardinal_batches")
+    assert again.code == 0, again.err
+    assert again.out.startswith("gold.cardinal: 2023-11-14 done")
+    counted = wirehouse("sql", "--format", "json", "SELECT COUNT(*) AS n FROM gold.cardinal_batches")
+    assert json.loads(counted.out)["n"] >= 30
+    assert "nothing has landed" in wirehouse("backfill", "--from", "2020-01-01", "--to", "2020-01-02").out
+
+
+def test_a_job_that_failed_exits_1(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirehouse_orchestration.definitions.materialize", lambda *_, **__: False)
+    wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "40")
+    wirehouse("land")
+    answer = wirehouse("run")
+    assert (answer.code, answer.out) == (1, "")
+    assert "failed" in answer.err
+
+
 def test_json_is_one_object_a_line_with_hex_integers_and_iso_times(wirehouse: Wirehouse) -> None:
     row = {
         "source": "mainnet",
