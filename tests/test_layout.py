@@ -23,8 +23,10 @@ PACKAGES = {
 REGISTRY = PACKAGES["pipelines"] / "protocols.py"
 #: What a protocol consists of in each layer.
 FILES = {
-    "codecs": ("messages.py", "session.py", "rules.py", "simulator.py"),
-    "pipelines": ("silver.py", "gold.py"),
+    "codecs": ("{}/messages.py", "{}/session.py", "{}/rules.py", "{}/simulator.py", "{}/inspection.py"),
+    "pipelines": ("{}/silver.py", "{}/gold.py"),
+    "expectations": ("{}.py",),
+    "orchestration": ("defs/{}.py", "demos/{}.py"),
 }
 RULES = [pytest.param(rule, id=rule.id) for protocol in PROTOCOLS.values() for rule in protocol.rules]
 
@@ -72,7 +74,7 @@ def test_rules_have_ids_of_their_own_and_whole_sentences(name: str) -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("layer", FILES)
 def test_a_protocol_has_the_same_files_as_its_siblings(name: str, layer: str) -> None:
-    assert [file for file in FILES[layer] if not (PACKAGES[layer] / name / file).exists()] == []
+    assert [file for file in FILES[layer] if not (PACKAGES[layer] / file.format(name)).exists()] == []
 
 
 @pytest.mark.parametrize("layer", PACKAGES)
