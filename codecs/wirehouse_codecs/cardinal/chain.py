@@ -416,10 +416,10 @@ class Chain:
                 continue
             yield from self._never_came(node, place)
             yield self._close(node, place, judged=True)
-            if node.batch_order is None:
-                self._drop(node)
-            else:
+            if node.batch_order is not None:
                 heapq.heappush(self._leaving, (node.number, node.seen, block_hash))
+            elif block_hash not in self._at:
+                self._drop(node)
         for reorg in [reorg for reorg in self._reorgs.values() if reorg.old_number < below]:
             yield from self._lapse(reorg, place)
         self._forget()

@@ -771,9 +771,9 @@ _MATCHERS: OrderedDict[int, tuple[CardinalOptions, NameMatcher]] = OrderedDict()
 def reorg_channel_name(options: CardinalOptions) -> Callable[[str], bool]:
     """Whether a topic's name is that of a reorg channel (specification, "Reorg", Producers)."""
     if options.reorg_topic is None:
-        named = re.compile("-re-[0-9a-f]{64}$")
+        named = re.compile(r"-re-[0-9a-f]{64}\Z")
     else:
-        named = re.compile("^" + "[0-9a-f]{64}".join(map(re.escape, options.reorg_topic.split("{hash}"))) + "$")
+        named = re.compile("^" + "[0-9a-f]{64}".join(map(re.escape, options.reorg_topic.split("{hash}"))) + r"\Z")
     return lambda topic: named.search(topic) is not None
 
 

@@ -642,6 +642,15 @@ def test_memory_is_bounded_by_the_history(story: MakeStory, chain_of: ChainOf, n
     assert chain.head == (block_hash(f"m{last - 1}"), last - 1)
 
 
+def test_a_start_block_without_a_batch_stays_in_the_chain(story: MakeStory, chain_of: ChainOf, named: Named) -> None:
+    told = story("a0 " + chain_of("m", 1, 9, "a0"), start="a0", reorg_threshold=4)
+    told.first("a0")
+    told.send(named("m", 1, 5))
+    assert told.found == ["no_batch_message a0"]
+    told.reorg("a0", channel_of("a0"))
+    assert told.head == "a0"
+
+
 # Parents and numbers
 
 
@@ -734,8 +743,9 @@ def events(draw: st.DrawFn) -> list[Event]:
         if kind < 5:
             parent = draw(st.sampled_from(HASHES))
             told.append(FirstMessage(place, block))
-            told.append(BatchArrived(place, block, number, parent, draw(st.integers(0, 6))))
             if kind:
+                told.append(BatchArrived(place, block, number, parent, draw(st.integers(0, 6))))
+            if kind > 1:
                 told.append(Completed(place, block))
         elif kind == 5:
             told.append(Completed(place, block))
