@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
@@ -75,9 +75,9 @@ def _new_captures(lake: Lake) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Lands what appears in a source's place, once its size and time stood still for 10 s.",
     )
-    def new_captures(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def new_captures(context: dg.SensorEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         seen: dict[str, str] = json.loads(context.cursor or "{}")
-        trouble = []
+        requests, trouble = [], []
         for source in lake.sources:
             try:
                 files = settled_files(lake, source, time.time())
@@ -87,9 +87,12 @@ def _new_captures(lake: Lake) -> dg.SensorDefinition:
             digest = _digest(files)
             if files and seen.get(source.name) != digest:
                 seen[source.name] = digest
-                yield dg.RunRequest(f"{source.name}:{digest}", asset_selection=[landing_key(source.name)])
+                key = landing_key(source.name)
+                requests.append(dg.RunRequest(f"{source.name}:{digest}", asset_selection=[key]))
+        for line in trouble if requests else ():
+            context.log.warning(line)
         context.update_cursor(json.dumps(seen, sort_keys=True))
-        yield dg.SkipReason("; ".join(["No other source has new captures", *trouble]))
+        return requests or dg.SkipReason("; ".join(["No source has new captures", *trouble]))
 
     return new_captures
 
