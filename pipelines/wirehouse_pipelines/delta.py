@@ -30,9 +30,12 @@ class SourceWindows(Protocol):
 
 def in_spans(spans: Sequence[SourceWindows]) -> str:
     """The SQL condition on the partition columns that `spans` stand for."""
+    sources: dict[tuple[str, str], list[str]] = {}
+    for span in spans:
+        sources.setdefault((span.first, span.last), []).append(f"'{span.source}'")
     return " OR ".join(
-        f"(source = '{span.source}' AND window_start >= '{span.first}' AND window_start <= '{span.last}')"
-        for span in spans
+        f"(source IN ({', '.join(names)}) AND window_start >= '{first}' AND window_start <= '{last}')"
+        for (first, last), names in sources.items()
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from wirehouse_pipelines import delta
@@ -63,11 +64,13 @@ class Work:
         return delta.read(self.spark, self.lake, table, " OR ".join(alive) or "false")
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """`frame`, computed once and kept on disk until the job ends."""
-        from pyspark import StorageLevel
-
+        """`frame`, computed when first used and kept on disk in columns until the job ends: for wide rows."""
         self._persisted.append(frame.persist(StorageLevel.DISK_ONLY))
         return frame
+
+    def settle(self, frame: DataFrame) -> DataFrame:
+        """`frame` computed now, its plan forgotten: Spark plans each table anew from all that leads to it otherwise."""
+        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
 
     def release(self) -> None:
         """Drop what `keep` kept."""

@@ -28,8 +28,11 @@ SETS = SET | ITEM_SET | INLINE_SET
 DELETES = DELETE | ITEM_DELETE | INLINE_DELETE
 
 BATCH_TYPE = "struct<number:decimal(20,0),weight:binary,parent:binary>"
-#: What a part says besides its slot, key and way; null where it says nothing of the kind.
+#: What a part says; null where it says nothing of the kind.
 PART = {
+    "slot": "int",
+    "key": "binary",
+    "way": "int",
     "value": "binary",  # what the key is set to
     "content": "binary",  # equal for repeats, different for contradictions
     "origin": "binary",  # the sub-batch item that says it
@@ -40,66 +43,58 @@ PART = {
 }
 
 
-def _parts(frame: DataFrame, slot: int, key: Column, way: Column | int, **said: Column) -> DataFrame:
-    way = F.lit(way) if isinstance(way, int) else way
-    columns = [said.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in PART.items()]
-    return frame.select(*BLOCK, F.lit(slot).alias("slot"), key.alias("key"), way.alias("way"), "at", *columns)
+def _part(slot: int, key: Column, way: Column | int, **said: Column) -> Column:
+    """The struct of a part; what isn't said is null."""
+    said |= {"slot": F.lit(slot), "key": key, "way": F.lit(way) if isinstance(way, int) else way}
+    return F.struct(*(said.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in PART.items()))
 
 
-def _entries(batches: DataFrame) -> DataFrame:
-    """The parts that the entries of a Batch are: prefixes, sub-batch ids, inline keys."""
-    entries = batches.select("*", F.explode("updates").alias("entry"))
-    entry = {name: F.col(f"entry.{name}") for name in ("name", "value", "count", "is_delete", "subbatch", "tracked")}
+def _entry(entry: Column) -> Column:
+    """What an entry of a Batch is: a counted prefix, a sub-batch's id, or an inline key; null if it is neither."""
     named = {"tracked": entry["tracked"], "name": entry["name"]}
-    undeclared = ~F.col("entry.declared")
-    counted = _parts(
-        entries.where(entry["count"].isNotNull()),
-        KEY, entry["name"], NAMED, expected=entry["count"], wrong_topic=undeclared, **named,
-    )  # fmt: skip
-    announced = _parts(
-        entries.where(entry["subbatch"].isNotNull()),
-        SUBBATCH,
-        entry["subbatch"],
-        NAMED,
-        wrong_topic=undeclared,
-        **named,
-    )
-    inline = entries.where(entry["tracked"] & (entry["value"].isNotNull() | entry["is_delete"]))
     way = F.when(entry["is_delete"], INLINE_DELETE).otherwise(INLINE_SET)
-    return counted.union(announced).union(_parts(inline, KEY, entry["name"], way, value=entry["value"]))
-
-
-def _items(items: DataFrame) -> DataFrame:
-    """The parts that a SubBatchMsg is: the item, and each key it sets or deletes."""
-    # Index as 8 bytes big-endian: items follow their sub-batch in the order of their index.
-    identity = F.concat("batch_id", F.unhex(F.lpad(F.hex("item_index"), 16, "0")))
-    sets = items.select("*", F.explode("sets").alias("said"))
-    deletes = items.select("*", F.explode("deletes").alias("said"))
     return (
-        _parts(items, SUBBATCH, identity, MESSAGE, content=F.col("content_digest"))
-        .union(_parts(sets, KEY, F.col("said.key"), ITEM_SET, value=F.col("said.value"), origin=identity))
-        .union(_parts(deletes, KEY, F.col("said"), ITEM_DELETE, origin=identity))
+        F.when(entry["count"].isNotNull(), _part(KEY, entry["name"], NAMED, expected=entry["count"], **named))
+        .when(entry["subbatch"].isNotNull(), _part(SUBBATCH, entry["subbatch"], NAMED, **named))
+        .when(entry["tracked"], _part(KEY, entry["name"], way, value=entry["value"]))
     )
+
+
+def _spoken() -> Column:
+    """The parts that a Batch, SubBatchHeader or SubBatchMsg is: itself, and each entry or key inside."""
+    same = F.col("content_digest")
+    # Index as 8 bytes big-endian: items follow their sub-batch in the order of their index.
+    item = F.concat("batch_id", F.unhex(F.lpad(F.hex("item_index"), 16, "0")))
+    batch = _part(BATCH, F.lit(bytearray()), MESSAGE, content=same, batch=F.struct("number", "weight", "parent"))
+    header = _part(SUBBATCH, F.col("batch_id"), MESSAGE, content=same, expected=F.col("item_count"))
+    one_item = _part(SUBBATCH, item, MESSAGE, content=same)
+    itself = F.when(_is("batch"), batch).when(_is("sub_batch_header"), header).otherwise(one_item)
+    inside = (
+        F.transform("updates", _entry),
+        F.transform("sets", lambda said: _part(KEY, said["key"], ITEM_SET, value=said["value"], origin=item)),
+        F.transform("deletes", lambda key: _part(KEY, key, ITEM_DELETE, origin=item)),
+    )
+    return F.concat(F.array(itself), *(F.coalesce(parts, F.array().cast(_PARTS)) for parts in inside))
+
+
+_PARTS = f"array<struct<{','.join(f'{name}:{kind}' for name, kind in PART.items())}>>"
+
+
+def _is(*kinds: str) -> Column:
+    return F.col("kind").isin(*kinds)
 
 
 def parts(messages: DataFrame) -> DataFrame:
-    """Every message of a block, and every entry and key inside one, as a part."""
-    messages = messages.withColumn("at", F.struct(*PLACE))
-
-    def of(*kinds: str) -> DataFrame:
-        return messages.where(F.col("kind").isin(*kinds))
-
-    batch = F.struct("number", "weight", "parent")
-    way = F.when(F.col("kind") == "batch_msg", SET).otherwise(DELETE)
-    keyed = _parts(
-        of("batch_msg", "batch_delete_msg"), KEY, F.col("key"), way, value=F.col("value"), content=F.col("value")
+    """Every message of a block, and every entry and key inside one, as a part of it."""
+    place = [*(F.col(name) for name in BLOCK), F.struct(*PLACE).alias("at")]
+    way = F.when(_is("batch_msg"), SET).otherwise(DELETE)
+    put = F.when(_is("batch_msg"), F.col("value"))
+    plain = _part(KEY, F.col("key"), way, value=put, content=F.col("value"))
+    keyed = messages.where(_is("batch_msg", "batch_delete_msg")).select(*place, plain.alias("part"))
+    spoken = messages.where(_is("batch", "sub_batch_header", "sub_batch_msg")).select(
+        *place, F.explode(_spoken()).alias("part")
     )
-    same = F.col("content_digest")
-    headers = _parts(
-        of("sub_batch_header"), SUBBATCH, F.col("batch_id"), MESSAGE, content=same, expected=F.col("item_count")
-    )
-    batches = _parts(of("batch"), BATCH, F.lit(bytearray()), MESSAGE, content=same, batch=batch)
-    return keyed.union(_items(of("sub_batch_msg"))).union(headers).union(batches).union(_entries(of("batch")))
+    return keyed.union(spoken.where("part IS NOT NULL")).select(*BLOCK, "at", "part.*")
 
 
 def _has(way: int) -> Column:
@@ -119,7 +114,8 @@ def unique_parts(parts: DataFrame) -> DataFrame:
     # Two names of one sub-batch, or a name that is no text: rare enough for the fold.
     renamed = (F.min("name") != F.max("name")) | ~F.bool_and(F.is_valid_utf8(F.col("name").cast("string")))
     return (
-        parts.groupBy(*BLOCK, "slot", "key")
+        parts.repartition(*BLOCK)
+        .groupBy(*BLOCK, "slot", "key")
         .agg(
             F.bit_or("way").alias("ways"),
             F.count_if(message).alias("messages"),

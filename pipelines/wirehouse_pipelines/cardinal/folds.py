@@ -6,7 +6,7 @@ carry rows in and out of the codec: what is decided is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import groupby
 from typing import Any
@@ -113,7 +113,7 @@ def _message(row: Mapping[str, Any]) -> Message:
     return message
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         yield from batch.to_pylist()
 
@@ -180,13 +180,13 @@ def fold_blocks(messages: DataFrame, options: Mapping[str, CardinalOptions], win
     `closed_at` is where the block's life ended, null if it lives: later messages take no part.
     """
 
-    def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         def rows() -> Iterator[dict[str, Any]]:
             for (block_hash, source), group in groupby(_rows(batches), lambda row: (row["block_hash"], row["source"])):
                 listed = list(group)
                 closed = _place(listed[0]["closed_at"]) if listed[0]["closed_at"] else None
                 received = (Received(_place(row["at"]), _message(row)) for row in listed)
-                block = assemble(block_hash, received, options[source], until=closed and closed.order)
+                block = assemble(block_hash, received, options[source], until=closed.order if closed else None)
                 for row in _folded(block, closed if listed[0]["judged"] else None, windows):
                     yield {"block_hash": block_hash, "source": source} | row
 
@@ -368,7 +368,7 @@ def order_chain(
     `spans` are the windows of each source in order; each gets a row with the state at its end.
     """
 
-    def order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def order(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         def rows() -> Iterator[dict[str, Any]]:
             for source, group in groupby(_rows(batches), lambda row: row["source"]):
                 ordering = _Ordering(options[source], windows, spans[source])

@@ -7,7 +7,7 @@ blocks whose life hasn't ended (the chain says when it does), which blocks ended
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -55,9 +55,8 @@ class _Run:
 
     def is_new(self, ns: str) -> Column:
         """The arrival time lies in the spans, not in the state carried into them."""
-        windows = self.work.lake.windows
-        starts = {span.source: windows.start_ns(span.first) for span in self.work.spans}
-        return reduce(or_, ((F.col("source") == name) & (F.col(ns) >= start) for name, start in starts.items()))
+        start_ns = self.work.lake.windows.start_ns
+        return _since(self.work, lambda first: F.col(ns) >= start_ns(first))
 
     @cached_property
     def state(self) -> DataFrame:
@@ -99,12 +98,12 @@ class _Run:
         """A row a block, `regular` or not. Rules on topics are judged by the fold alone."""
         judged = [name for name, options in self.options.items() if options.topics or options.prefixes]
         regular = F.col("regular") & ~F.col("source").isin(*judged)
-        return self.work.keep(blocks.summaries(self.parts).withColumn("regular", regular))
+        return self.work.settle(blocks.summaries(self.parts).withColumn("regular", regular))
 
     def folded(self, wanted: DataFrame) -> DataFrame:
         """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged)."""
         whose = self.fields.withColumn("at", F.struct(*PLACE)).join(F.broadcast(wanted), list(BLOCK))
-        return self.work.keep(folds.fold_blocks(whose, self.options, self.work.lake.windows))
+        return self.work.settle(folds.fold_blocks(whose, self.options, self.work.lake.windows))
 
     @cached_property
     def living(self) -> tuple[DataFrame, DataFrame]:
@@ -124,7 +123,7 @@ class _Run:
         seeds = self._seeds()
         spans = {span.source: span.windows for span in self.work.spans}
         ordered = folds.order_chain(events.unionByName(seeds), self.options, self.work.lake.windows, spans)
-        return self.work.keep(ordered)
+        return self.work.settle(ordered)
 
     def _block_events(self, seen: DataFrame) -> DataFrame:
         places = {"first_at": folds.FIRST_MESSAGE, "batch_at": folds.BATCH, "completed_at": folds.COMPLETED}
@@ -181,7 +180,7 @@ class _Run:
         seen = regular.select(*columns).unionByName(_block_columns(folded).select(*columns))
         late = F.col("last_at") > F.col("closed_at")
         again = seen.join(self.ended, list(BLOCK)).where(late | (F.col("judged") & F.col("completed_at").isNull()))
-        wanted = self.work.keep(again.select(*BLOCK, "closed_at", "judged"))
+        wanted = self.work.settle(again.select(*BLOCK, "closed_at", "judged"))
         return None if wanted.isEmpty() else self.folded(wanted)
 
     def final(self, kind: str) -> DataFrame:
@@ -198,6 +197,14 @@ class _Run:
         """Regular blocks that need no other telling."""
         regular, again = self.living[0], self.told_again
         return regular if again is None else regular.join(again.select(*BLOCK).distinct(), list(BLOCK), "left_anti")
+
+
+def _since(work: Work, after: Callable[[str], Column]) -> Column:
+    """Rows of each source that are `after` the first window of its span."""
+    sources: dict[str, list[str]] = {}
+    for span in work.spans:
+        sources.setdefault(span.first, []).append(span.source)
+    return reduce(or_, (F.col("source").isin(*names) & after(first) for first, names in sources.items()))
 
 
 _EVENT_COLUMNS = ("block_hash", "source", "batch", "first_at", "batch_at", "completed_at")
@@ -323,8 +330,7 @@ def _found(run: _Run) -> DataFrame:
 
 
 def _new_window(run: _Run) -> Column:
-    firsts = {span.source: span.first for span in run.work.spans}
-    return reduce(or_, ((F.col("source") == name) & (F.col("window_start") >= first) for name, first in firsts.items()))
+    return _since(run.work, lambda first: F.col("window_start") >= first)
 
 
 def _state(run: _Run) -> DataFrame:

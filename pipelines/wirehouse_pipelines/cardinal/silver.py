@@ -6,7 +6,8 @@ values to its vectorised decoder, what can't be decoded to the readable one, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,7 +74,7 @@ def _decode_rest(keys: pa.Array, values: pa.Array, options: CardinalOptions) -> 
     return pc.if_else(avro, decoded, pa.array(rows.values(), DECODED_TYPE))
 
 
-def _decoder(options: Mapping[str, CardinalOptions]) -> Callable[..., Column]:
+def _decoder(options: Mapping[str, CardinalOptions]) -> Any:
     """A Spark function (source, key, value) -> DECODED_TYPE; null where the key is null."""
 
     def decode_batch(sources: pa.Array, keys: pa.Array, values: pa.Array) -> pa.Array:
@@ -85,7 +86,7 @@ def _decoder(options: Mapping[str, CardinalOptions]) -> Callable[..., Column]:
             out = decoded if len(present) == 1 else pc.if_else(mine, decoded, out)
         return out
 
-    return F.arrow_udf(decode_batch, from_arrow_type(DECODED_TYPE))
+    return F.arrow_udf(decode_batch, from_arrow_type(DECODED_TYPE))  # type: ignore[attr-defined]  # not in the stubs yet
 
 
 def _finding() -> Column:

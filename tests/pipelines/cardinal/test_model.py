@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.running import land, run, select
+
 from wirehouse_codecs.cardinal.chain import Canonical, Refused, ReorgRow, Update
 from wirehouse_codecs.cardinal.consumer import Consumed, consume
 from wirehouse_codecs.cardinal.options import CardinalOptions
@@ -22,7 +20,7 @@ from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.spark
-PLACE = "arrived_at_ns, capture_arrived_at_ns, capture_id, record_number, topic, \"partition\", \"offset\""
+PLACE = 'arrived_at_ns, capture_arrived_at_ns, capture_id, record_number, topic, "partition", "offset"'
 
 
 def _configs() -> dict[str, SimulatorConfig]:
@@ -47,7 +45,9 @@ class Told:
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self.records = self._by_source(f"select source, key, value, {PLACE} from bronze.messages order by source, record_number")
+        self.records = self._by_source(
+            f"select source, key, value, {PLACE} from bronze.messages order by source, record_number"
+        )
         self.violations = self._by_source("select * from gold.violations")
         self.batches = self._by_source("select * from gold.cardinal_batches")
         self.updates = self._by_source("select * from gold.cardinal_batch_updates")
@@ -64,14 +64,16 @@ class Told:
     def model(self, source: str) -> Consumed:
         options = CardinalOptions.from_mapping(self.lake.source(source).options)
         return consume(
-            ((Place(**{name: row[name] for name in Place.__dataclass_fields__}), row["key"], row["value"])
-             for row in self.records[source]),
+            (
+                (Place(**{name: row[name] for name in Place.__dataclass_fields__}), row["key"], row["value"])
+                for row in self.records[source]
+            ),
             options,
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("model")
     sources = []
     for name, config in _configs().items():
@@ -83,7 +85,7 @@ def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]
     lake = Lake(str(folder / "lake"), Windows("day", "2023-11-14"), tuple(sources))
     land(lake)
     run(spark, lake)
-    return Told(lake)  # type: ignore[return-value]
+    return Told(lake)
 
 
 SOURCES = [f"{name}-{way}" for name in _configs() for way in ("fold", "sets")]
@@ -111,19 +113,37 @@ def test_the_same_blocks_are_complete_with_the_same_counts(told: Told, source: s
     for block_hash, block in theirs.items():
         row, complete = ours[block_hash], block.completed_place
         status = "refused" if block_hash in refused else "complete" if complete else "incomplete"
-        assert (row["status"], row["messages"], row["duplicates"], row["record_number"], row["completed_record_number"]) == (
-            status, block.messages, block.duplicates, block.first_place.record_number, complete and complete.record_number
-        )  # fmt: skip
+        assert (
+            row["status"],
+            row["messages"],
+            row["duplicates"],
+            row["record_number"],
+            row["completed_record_number"],
+        ) == (
+            status,
+            block.messages,
+            block.duplicates,
+            block.first_place.record_number,
+            complete and complete.record_number,
+        )
         for column, counts in (("expected", block.expected), ("received", block.received)):
             assert row[column] == [{"name": c.name.decode(), "messages": c.messages} for c in counts], column
-        assert row["missing"] == [{"name": m.name.decode(), "messages": m.messages, "what": m.what} for m in block.missing]
+        assert row["missing"] == [
+            {"name": m.name.decode(), "messages": m.messages, "what": m.what} for m in block.missing
+        ]
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_same_keys_are_set_and_deleted(told: Told, source: str) -> None:
-    ours = {(row["block_hash"], row["key"], row["operation"]): (row["value"], row["record_number"]) for row in told.updates[source]}
+    ours = {
+        (row["block_hash"], row["key"], row["operation"]): (row["value"], row["record_number"])
+        for row in told.updates[source]
+    }
     theirs = {
-        (block.block_hash, update.key, "delete" if update.value is None else "set"): (update.value, update.place.record_number)
+        (block.block_hash, update.key, "delete" if update.value is None else "set"): (
+            update.value,
+            update.place.record_number,
+        )
         for block in _last(told.model(source).blocks).values()
         for update in block.updates
     }
@@ -134,14 +154,23 @@ def test_the_same_keys_are_set_and_deleted(told: Told, source: str) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_same_chain_is_told(told: Told, source: str) -> None:
     outcomes = told.model(source).outcomes
-    updates = [(o.sequence, list(o.added), list(o.removed), o.place.record_number) for o in outcomes if isinstance(o, Update)]
-    assert [(r["sequence"], r["added"], r["removed"], r["record_number"]) for r in told.chain_updates[source]] == updates
+    updates = [
+        (o.sequence, list(o.added), list(o.removed), o.place.record_number) for o in outcomes if isinstance(o, Update)
+    ]
+    assert [
+        (r["sequence"], r["added"], r["removed"], r["record_number"]) for r in told.chain_updates[source]
+    ] == updates
     canonical = {(o.block_hash, o.valid_from_ns): o.valid_to_ns for o in outcomes if isinstance(o, Canonical)}
     assert {(r["block_hash"], r["valid_from_ns"]): r["valid_to_ns"] for r in told.chain[source]} == canonical
-    reorgs = {o.place.record_number: (o.depth, o.new_head, o.announced, o.channel, o.completed)
-              for o in outcomes if isinstance(o, ReorgRow)}  # fmt: skip
-    assert {r["record_number"]: (r["depth"], r["new_head"], r["announced"], r["channel"], r["completed"])
-            for r in told.reorgs[source]} == reorgs  # fmt: skip
+    reorgs = {
+        o.place.record_number: (o.depth, o.new_head, o.announced, o.channel, o.completed)
+        for o in outcomes
+        if isinstance(o, ReorgRow)
+    }
+    assert {
+        r["record_number"]: (r["depth"], r["new_head"], r["announced"], r["channel"], r["completed"])
+        for r in told.reorgs[source]
+    } == reorgs
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,18 @@ def _options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One lake with every vector as a source; a function from a statement to rows by source."""
     sources = [
-        Source(name, "cardinal", "messages", str(path.parent / "messages.jsonl"),
-               _options(json.loads(path.read_text())["consumer_config"]))
+        Source(
+            name,
+            "cardinal",
+            "messages",
+            str(path.parent / "messages.jsonl"),
+            _options(json.loads(path.read_text())["consumer_config"]),
+        )
         for name, path in EXPECTED.items()
-    ]  # fmt: skip
+    ]
     lake = Lake(str(tmp_path_factory.mktemp("vectors")), Windows("day", "2015-01-01"), tuple(sources))
     land(lake)
     run(spark, lake)
@@ -47,7 +51,7 @@ def told(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             by_source[row["source"]].append(row)
         return by_source
 
-    yield {
+    return {
         "batches": rows("select * from gold.cardinal_batches order by source, completed_record_number"),
         "updates": rows("select * from gold.cardinal_batch_updates order by source, block_hash, key"),
         "chain_updates": rows("select * from gold.cardinal_chain_updates order by source, sequence"),
@@ -69,11 +73,19 @@ def _content(updates: list[dict[str, Any]], operation: str) -> dict[bytes, Any]:
 def test_blocks_complete_as_in_the_reference(told: Any, name: str) -> None:
     expected = json.loads(EXPECTED[name].read_text())
     complete = [row for row in told["batches"][name] if row["status"] == "complete"]
-    assert [(row["completed_record_number"], row["block_hash"].hex(), int(row["number"]), row["parent"].hex(),
-             int.from_bytes(row["weight"], "big")) for row in complete] == [
+    assert [
+        (
+            row["completed_record_number"],
+            row["block_hash"].hex(),
+            int(row["number"]),
+            row["parent"].hex(),
+            int.from_bytes(row["weight"], "big"),
+        )
+        for row in complete
+    ] == [
         (block["at_message"], block["hash"], block["number"], block["parent"], int(block["weight"]))
         for block in expected["completed_batches"]
-    ]  # fmt: skip
+    ]
     incomplete = {row["block_hash"].hex() for row in told["batches"][name] if row["status"] != "complete"}
     assert incomplete == {block["hash"] for block in expected["incomplete"]}
 
@@ -94,10 +106,9 @@ def test_chain_updates_are_those_of_the_reference(told: Any, name: str) -> None:
     # The update that lists what an announced reorg removed is ours: the reference says nothing there.
     announced = [row["record_number"] for row in told["reorgs"][name] if row["announced"]]
     updates = [row for row in told["chain_updates"][name] if row["added"] or row["record_number"] not in announced]
-    assert [(row["record_number"], [h.hex() for h in row["added"]], [h.hex() for h in row["removed"]])
-            for row in updates] == [
-        (update["at_message"], update["added"], update["removed"]) for update in expected["chain_updates"]
-    ]  # fmt: skip
+    assert [
+        (row["record_number"], [h.hex() for h in row["added"]], [h.hex() for h in row["removed"]]) for row in updates
+    ] == [(update["at_message"], update["added"], update["removed"]) for update in expected["chain_updates"]]
     assert updates[-1]["head_hash"].hex() == expected["final_head"]["hash"]
     assert [int(row["ancestor_number"]) for row in told["reorgs"][name] if row["announced"]] == [
         notice["number"] for notice in expected["reorg_notices"]
