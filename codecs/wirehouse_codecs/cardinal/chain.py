@@ -252,6 +252,8 @@ class _Stage(StrEnum):
     COMPLETE = "complete"
     #: Carried out, but its ReorgComplete never came.
     LAPSED = "lapsed"
+    #: Announced, and nothing followed.
+    UNMADE = "unmade"
 
 
 @dataclass(slots=True)
@@ -812,8 +814,7 @@ class Chain:
         """What is wrong with a Reorg's or ReorgComplete's block; numbers are compared in their low 32 bits."""
         node = self._nodes.get(ancestor)
         known = self._reorgs.get(ancestor)
-        if known is not None and known.stage is not _Stage.ANNOUNCED:
-            # Its ancestor may have left memory since.
+        if known is not None:
             return self._wrong_number(ancestor, known.ancestor_number, number)
         if node is None or not node.was_canonical:
             return (
@@ -827,23 +828,24 @@ class Chain:
     def _reorg_arrived(self, event: ReorgArrived) -> Iterator[Outcome]:
         place, ancestor = event.place, event.ancestor_hash
         self._last_reorg_message = place
+        on_channel = self._is_channel_of(place.topic, ancestor)
+        reorg = self._reorgs.get(ancestor)
+        if reorg is not None and reorg.stage in (_Stage.COMPLETE, _Stage.LAPSED, _Stage.UNMADE):
+            if on_channel and reorg.channel is None and reorg.stage is not _Stage.UNMADE:
+                reorg.channel, reorg.partition = place.topic, place.partition
+            if on_channel and place.topic != reorg.channel:
+                # The same ancestor once more: another reorg.
+                del self._reorgs[ancestor]
+                reorg = None
         wrong = self._wrong_ancestor(ancestor, event.number)
         if wrong:
             yield self._found("reorg_ancestor_wrong", place, wrong)
             return
-        on_channel = self._is_channel_of(place.topic, ancestor)
-        reorg = self._reorgs.get(ancestor)
-        if reorg is not None and reorg.stage in (_Stage.COMPLETE, _Stage.LAPSED):
-            if on_channel and reorg.channel is None:
-                reorg.channel, reorg.partition = place.topic, place.partition
-            if not on_channel or place.topic == reorg.channel:
-                # A copy that came late.
-                return
-            reorg = None
         if reorg is None:
             reorg = self._announce(place, ancestor)
         if not on_channel:
-            reorg.announced_on.append(place.topic)
+            if place.topic not in reorg.announced_on:
+                reorg.announced_on.append(place.topic)
         elif reorg.channel is None:
             yield from self._open_channel(reorg, place)
         else:
@@ -852,7 +854,6 @@ class Chain:
     def _announce(self, place: Place, ancestor: bytes) -> _Reorg:
         head = self._nodes[self._chain[-1]]
         number = self._nodes[ancestor].number
-        self._reorgs.pop(ancestor, None)
         if len(self._reorgs) >= MAX_REORGS:
             del self._reorgs[next(iter(self._reorgs))]
         reorg = _Reorg(
@@ -884,14 +885,11 @@ class Chain:
 
     def _carry_out(self, reorg: _Reorg, place: Place, child: _Node | None) -> Iterator[Outcome]:
         """Revert to the ancestor. `child` is its first new block, if that and not the channel's Reorg sets it off."""
-        fork = self._nodes[reorg.ancestor]
-        lead: list[_Node] = []
-        position: int | None
-        if reorg.ancestor in self._at:
-            position = self._position(reorg.ancestor)
-        else:
-            lead, position = self._branch(fork)
-        if position is None:
+        fork = self._nodes.get(reorg.ancestor)
+        lead, position = self._lead_to(fork)
+        if fork is None or position is None:
+            words = f"block {reorg.ancestor.hex()} has left the part of the chain that is remembered"
+            yield self._found("reorg_ancestor_wrong", place, words)
             return
         removed = [self._nodes[block_hash] for block_hash in self._chain[position + 1 :]]
         head = self._nodes[self._chain[-1]]
@@ -908,6 +906,12 @@ class Chain:
             node.branch = reorg.ancestor
         yield from self._switch(position, lead + path, place)
         yield self._row(reorg, place)
+
+    def _lead_to(self, fork: _Node | None) -> tuple[list[_Node], int | None]:
+        """The position of a canonical block; of another one that of its canonical ancestor, and what lies between."""
+        if fork is None:
+            return [], None
+        return ([], self._position(fork.block_hash)) if fork.block_hash in self._at else self._branch(fork)
 
     def _set_off(self, reorg: _Reorg, child: _Node, place: Place) -> Iterator[Outcome]:
         if child.topic is not None and self.is_channel(child.topic):
@@ -1057,7 +1061,7 @@ class Chain:
     def _lapse(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
         """The old head is more than the threshold below the new one, and no ReorgComplete has come."""
         if reorg.stage is _Stage.ANNOUNCED:
-            self._end(reorg, _Stage.LAPSED)
+            self._end(reorg, _Stage.UNMADE)
             words = f"reorg from {reorg.ancestor.hex()} was announced on topic {reorg.place.topic!r} and never made"
             yield self._found("reorg_not_completed", reorg.place, words)
         elif reorg.stage is _Stage.OPEN:

@@ -61,7 +61,7 @@ class Consumer:
         self.chain = Chain(options)
         #: Living blocks, in the order of their first messages.
         self._blocks: dict[bytes, BlockAssembly] = {}
-        #: When each hash was closed; it stays so for the horizon.
+        #: When each hash was closed, oldest first; it stays so for the horizon.
         self._closed: dict[bytes, int] = {}
         self._channels: dict[str, _Channel] = {}
         #: Messages that came after their block's life.
@@ -96,11 +96,12 @@ class Consumer:
             yield assembly.block()
 
     def _is_late(self, block_hash: bytes, place: Place) -> bool:
-        closed_ns = self._closed.get(block_hash)
-        if closed_ns is not None and place.arrived_at_ns - closed_ns > HORIZON_NS:
-            del self._closed[block_hash]
-            return False
-        return closed_ns is not None
+        while self._closed:
+            oldest = next(iter(self._closed))
+            if place.arrived_at_ns - self._closed[oldest] <= HORIZON_NS:
+                break
+            del self._closed[oldest]
+        return block_hash in self._closed
 
     def _on_channel(self, place: Place, message: Message) -> Iterator[Told]:
         """Tell the chain of a channel's partitions, of what comes after its ReorgComplete, and of repeated Batches."""
