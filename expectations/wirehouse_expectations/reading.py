@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from wirehouse_pipelines import delta, ledger, sql
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import all_tables
 
 #: Rows of a table's range from which on Spark reads it, if there is a session.
 SMALL_ROWS = 2_000_000
-_TABLE = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
+_NAMES = re.compile(r"\b[a-z]+\.[a-z_]+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,11 @@ class Reader:
         """The rows of `statement`, which must be few; physical tables only."""
         if self.spark is None:
             return sql.rows(self.lake, statement).to_pandas()
-        for name in {found.group(0) for found in _TABLE.finditer(statement)}:
-            delta.read(self.spark, self.lake, name, "true").createOrReplaceTempView(name.replace(".", "__"))
-        return self.spark.sql(_TABLE.sub(r"\1__\2", statement)).toPandas()
+        for name in set(_NAMES.findall(statement)) & set(all_tables()):
+            view = name.replace(".", "__")
+            delta.read(self.spark, self.lake, name, "true").createOrReplaceTempView(view)
+            statement = re.sub(rf"\b{re.escape(name)}\b", view, statement)
+        return self.spark.sql(statement).toPandas()
 
     def rows(self, statement: str, limit: int) -> list[dict[str, Any]]:
         """The first `limit` rows of `statement`, binary as lower-case hex."""

@@ -1,0 +1,288 @@
+"""Suites: every rule is in one, findings are counted, and each invariant fails when it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from wirehouse_codecs import capture_rules
+from wirehouse_codecs.rules import Severity
+from wirehouse_expectations import reading
+from wirehouse_expectations.suites import (
+    SAMPLES,
+    CheckResult,
+    findings_check,
+    findings_of,
+    findings_suite,
+    invariants_check,
+    invariants_of,
+    invariants_suite,
+    statements,
+)
+from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landing import Manifest, WindowObjects, manifest_name
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+
+DAY = "2026-11-14"
+NEXT = "2026-11-15"
+Row = dict[str, Any]
+Put = Callable[[str, Sequence[Row]], None]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    source = Source("mainnet", "cardinal", "messages", str(tmp_path / "inbox"))
+    return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"), (source,))
+
+
+@pytest.fixture
+def put(lake: Lake) -> Put:
+    """Write rows to a table; what a row doesn't say is null, its source mainnet and its window DAY."""
+
+    def write(name: str, rows: Sequence[Row]) -> None:
+        table = all_tables()[name]
+        schema = arrow_types.schema(table)
+        listed = [{"source": "mainnet", "window_start": DAY} | row for row in rows]
+        filled = [{column.name: row.get(column.name) for column in table.columns} for row in listed]
+        data = pa.Table.from_pylist(filled, schema=schema)
+        write_deltalake(lake.table_path(name), data, mode="append", partition_by=list(table.partition_by))
+
+    return write
+
+
+def _check(lake: Lake, table: str, first: str = DAY, last: str = DAY) -> CheckResult:
+    return invariants_check(lake, None, table, first, last)
+
+
+def _columns(suite: Any) -> set[str]:
+    return {expectation.column for expectation in suite.expectations}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_rule_of_a_protocol_is_in_its_suites(protocol: str) -> None:
+    named = {
+        column
+        for findings in statements()[protocol].findings
+        for severity in findings.severities
+        for column in _columns(findings_suite(findings.table, severity))
+    }
+    assert named == {rule.id for rule in PROTOCOLS[protocol].rules}
+
+
+def test_every_rule_of_captures_is_in_its_suite() -> None:
+    suite = findings_suite("bronze.findings", Severity.NOTE)
+    assert _columns(suite) == {rule.id for rule in capture_rules.RULES}
+
+
+def test_every_table_that_people_see_has_invariants() -> None:
+    for table in all_tables().values():
+        if not (table.view or table.internal):
+            assert invariants_of(table.name), table.name
+            suite = invariants_suite(table.name)
+            assert len(suite.expectations) == len(invariants_of(table.name))
+
+
+def test_every_statement_is_about_a_table_that_exists() -> None:
+    for stated in statements().values():
+        assert {item.table for item in stated.findings} <= set(all_tables())
+        assert {item.table for item in stated.invariants} <= set(all_tables())
+
+
+def test_tables_never_written_break_nothing(lake: Lake) -> None:
+    for table in all_tables().values():
+        if not (table.view or table.internal):
+            assert _check(lake, table.name).passed, table.name
+            found = findings_of(table.name)
+            for severity in found.severities if found else ():
+                assert findings_check(lake, None, table.name, severity, DAY, DAY).passed
+
+
+def _finding(rule: str, severity: str, number: int) -> Row:
+    return {
+        "row_kind": "quarantine",
+        "capture_id": bytes(32),
+        "record_number": number,
+        "finding": {"rule": rule, "severity": severity, "message": f"message {number}"},
+        "raw": {"key": b"\x09", "value": b""},
+    }
+
+
+def test_findings_are_counted_by_rule_with_sample_rows(lake: Lake, put: Put) -> None:
+    broken = [_finding("cardinal.unknown_type", "violation", number) for number in range(30)]
+    put("silver.cardinal", [*broken, _finding("cardinal.trailing_bytes", "warning", 30)])
+    result = findings_check(lake, None, "silver.cardinal", Severity.VIOLATION, DAY, DAY)
+    assert not result.passed
+    assert result.severity == "WARN"
+    assert result.counts == {"cardinal.unknown_type": 30}
+    assert len(result.samples) == SAMPLES
+    assert result.samples[0]["message"] == "message 0"
+    assert result.samples[0]["capture_id"] == "00" * 32
+    assert "cardinal.unknown_type 30" in result.description
+    warnings = findings_check(lake, None, "silver.cardinal", Severity.WARNING, DAY, DAY)
+    assert warnings.counts == {"cardinal.trailing_bytes": 1}
+
+
+def test_findings_of_other_windows_are_not_counted(lake: Lake, put: Put) -> None:
+    put("silver.cardinal", [_finding("cardinal.unknown_type", "violation", 0) | {"window_start": NEXT}])
+    assert findings_check(lake, None, "silver.cardinal", Severity.VIOLATION, DAY, DAY).passed
+    assert not findings_check(lake, None, "silver.cardinal", Severity.VIOLATION, DAY, NEXT).passed
+
+
+def _message(number: int, capture: bytes = bytes(32)) -> Row:
+    return {"capture_id": capture, "record_number": number}
+
+
+def _decoded(number: int) -> Row:
+    return _message(number) | {"row_kind": "message", "message": {"kind": "batch"}}
+
+
+def _block(block_hash: bytes, status: str = "complete", at: int | None = 5) -> Row:
+    return {"block_hash": block_hash, "status": status, "completed_at_ns": at}
+
+
+def _update(sequence: int, added: list[bytes], removed: list[bytes], at: int = 5) -> Row:
+    return {"sequence": sequence, "added": added, "removed": removed, "arrived_at_ns": at}
+
+
+def _span(block_hash: bytes, since: int, until: int | None = None) -> Row:
+    return {
+        "block_hash": block_hash,
+        "valid_from_ns": since,
+        "valid_to_ns": until,
+        "canonical": until is None,
+    }
+
+
+A, B = b"a" * 32, b"b" * 32
+#: What is legal: table -> rows.
+SOUND: Mapping[str, list[Row]] = {
+    "silver.cardinal": [
+        _decoded(0),
+        _finding("cardinal.unknown_type", "violation", 1),
+        _message(2) | {"row_kind": "skip", "skip": "ping"},
+    ],
+    "bronze.messages": [_message(0), _message(1), _message(2)],
+    "gold.cardinal_batches_history": [_block(A), _block(B), _block(b"c" * 32, "incomplete", None)],
+    "gold.cardinal_batch_updates": [{"block_hash": A, "key": b"k", "operation": "set", "value": b"v"}],
+    "gold.cardinal_chain_updates": [_update(0, [A], []), _update(1, [B], [A], at=9)],
+    "gold.cardinal_chain_history": [_span(A, 5, 9), _span(B, 9)],
+    "gold.cardinal_found": [{"rule": "cardinal.extra_message", "severity": "violation", "message": ""}],
+}
+#: Invariant -> table, and the row that breaks it beside the sound ones.
+BREAKS: Mapping[str, tuple[str, Row]] = {
+    "key_is_unique": ("silver.cardinal", _decoded(0)),
+    "key_is_not_null": ("silver.cardinal", _decoded(3) | {"capture_id": None}),
+    "every_message_accounted_for": ("silver.cardinal", _decoded(3)),
+    "row_kind_matches_content": ("silver.cardinal", _message(3) | {"row_kind": "message"}),
+    "rule_is_listed": ("gold.cardinal_found", {"rule": "cardinal.no_such_rule", "severity": "violation"}),
+    "status_matches_completion": ("gold.cardinal_batches_history", _block(b"d" * 32, "complete", None)),
+    "block_is_complete": (
+        "gold.cardinal_batch_updates",
+        {"block_hash": b"c" * 32, "key": b"k", "operation": "set", "value": b"v"},
+    ),
+    "added_is_a_complete_block": ("gold.cardinal_chain_updates", _update(2, [b"c" * 32], [])),
+    "added_is_in_chain": ("gold.cardinal_chain_updates", _update(2, [b"c" * 32], [])),
+    "removed_is_in_chain": ("gold.cardinal_chain_updates", _update(2, [], [b"c" * 32])),
+    "sequence_has_no_gap": ("gold.cardinal_chain_updates", _update(3, [], [])),
+    "span_ends_after_it_begins": ("gold.cardinal_chain_history", _span(b"d" * 32, 9, 5)),
+}
+
+
+def _put_sound(lake: Lake, put: Put) -> None:
+    for table, rows in SOUND.items():
+        put(table, rows)
+
+
+def test_sound_tables_hold_every_invariant(lake: Lake, put: Put) -> None:
+    _put_sound(lake, put)
+    for table in SOUND:
+        if table != "bronze.messages":
+            result = _check(lake, table)
+            assert result.passed, result
+            assert result.severity == "ERROR"
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_breaks_an_invariant_is_found_and_shown(lake: Lake, put: Put, name: str) -> None:
+    _put_sound(lake, put)
+    table, row = BREAKS[name]
+    put(table, [row])
+    result = _check(lake, table)
+    assert not result.passed
+    assert result.counts[name] == 1
+    assert name in result.description
+    assert any(sample["invariant"] == name for sample in result.samples)
+
+
+def test_every_invariant_of_a_protocol_is_broken_by_a_row_here() -> None:
+    stated = {item.name for name in PROTOCOLS for item in statements()[name].invariants}
+    assert stated <= set(BREAKS)
+
+
+def _manifest(lake: Lake, records: int) -> None:
+    manifest = Manifest(
+        source="mainnet",
+        protocol="cardinal",
+        kind="messages",
+        capture_id="00" * 32,
+        path="a.jsonl",
+        status="landed",
+        reason=None,
+        size_bytes=1,
+        records=records,
+        first_arrived_at_ns=0,
+        last_arrived_at_ns=0,
+        landed_at_ns=0,
+        windows={DAY: WindowObjects(("x.avro",), records)},
+    )
+    place = Path(lake.root, manifest_name("mainnet", manifest.capture_id))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(manifest.to_json())
+
+
+@pytest.mark.parametrize(("landed", "lost"), [(3, False), (4, True), (2, True)])
+def test_a_landed_record_that_is_no_row_is_found(
+    lake: Lake, put: Put, landed: int, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wirehouse_pipelines.jobs.stale", lambda lake: {})
+    put("bronze.messages", SOUND["bronze.messages"])
+    _manifest(lake, landed)
+    result = _check(lake, "bronze.messages")
+    assert result.passed is not lost
+    if lost:
+        assert result.samples[0] == {
+            "invariant": "landed_records_are_rows",
+            "source": "mainnet",
+            "window_start": DAY,
+            "landed": landed,
+            "present": 3,
+        }
+
+
+def test_a_window_that_waits_for_its_job_is_not_called_lost(lake: Lake, put: Put) -> None:
+    put("bronze.messages", SOUND["bronze.messages"])
+    _manifest(lake, 4)
+    assert _check(lake, "bronze.messages").passed
+
+
+@pytest.mark.spark
+def test_spark_finds_the_same_as_datafusion(lake: Lake, put: Put, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SMALL_ROWS", -1)
+    _put_sound(lake, put)
+    for table, row in BREAKS.values():
+        put(table, [row])
+    for table in SOUND:
+        by_spark, by_datafusion = invariants_check(lake, spark, table, DAY, DAY), _check(lake, table)
+        assert (by_spark.counts, by_spark.passed) == (by_datafusion.counts, by_datafusion.passed), table
+        found = findings_of(table)
+        for severity in found.severities if found else ():
+            pair = [findings_check(lake, engine, table, severity, DAY, DAY).counts for engine in (spark, None)]
+            assert pair[0] == pair[1], table
