@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check ui
+.PHONY: help setup demo test test-fast check bench ui
 BIN := .venv/bin
 # Of the UI: yours, else the demo's.
 CONFIG ?= $(or $(WIREHOUSE_CONFIG),$(firstword $(wildcard wirehouse.toml demo-lake/wirehouse.toml)))
@@ -13,6 +13,9 @@ setup: ## Virtual environment, Java, Spark's jars (only what is missing)
 
 demo: setup ## A tour on real input in a fresh lake
 	@$(BIN)/wirehouse demo
+
+bench: setup ## Measure against the floors; writes docs/benchmarks.md
+	@$(BIN)/python -m wirehouse_orchestration.bench
 
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui

@@ -40,7 +40,7 @@ class Windows:
         except ValueError:
             moment = None
         if moment is None or moment.strftime(FORMAT[self.size]) != name:
-            example = datetime(2026, 11, 14, 22).strftime(FORMAT[self.size])
+            example = datetime(2026, 11, 14, 22, tzinfo=UTC).strftime(FORMAT[self.size])
             raise WindowNameError(name=name, size=self.size, example=example)
         return moment
 

@@ -1,9 +1,9 @@
 """Assembly of blocks in sets: what the messages of a block say, whatever their order.
 
-Most blocks are *regular*: one Batch, every key under exactly one counted prefix, no key said twice in two ways. Of such
-a block everything follows from sets of messages: which keys came, how many under each prefix, when the last one that was
-needed came. These expressions complete regular blocks only and recognise all others, which take the exact fold of the
-codec (`wirehouse_codecs.cardinal.session`), the one place where the rules about blocks are judged.
+Most blocks are *regular*: one Batch, every key under exactly one counted prefix, no key said twice in two ways. Of
+such a block everything follows from sets of messages: which keys came, how many under each prefix, when the last one
+that was needed came. These expressions complete regular blocks only and recognise all others, which take the exact fold
+of the codec (`wirehouse_codecs.cardinal.session`), the one place where the rules about blocks are judged.
 
 The parts of a block sort so that whatever is counted follows what counts it: after a counted prefix the keys that begin
 with it, after a sub-batch's id the ids of its items. So a running `last` finds each part's owner.
@@ -19,7 +19,7 @@ BLOCK = ("block_hash", "source")
 #: Where a message stands. As a struct, `at`, places sort by arrival.
 PLACE = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "topic", "partition", "offset")
 
-#: Slots of a block's parts in sort order: its Batch; sub-batches, each followed by its items; prefixes, each by its keys.
+#: Slots of a block's parts in sort order: its Batch; sub-batches, each then its items; prefixes, each then its keys.
 BATCH, SUBBATCH, KEY = 0, 1, 2
 #: What says a part, one bit each. NAMED: an entry of the Batch counts or announces it.
 NAMED, MESSAGE, SET, DELETE, ITEM_SET, ITEM_DELETE, INLINE_SET, INLINE_DELETE = (1 << bit for bit in range(8))

@@ -334,7 +334,7 @@ def _new_window(run: _Run) -> Column:
 
 
 def _state(run: _Run) -> DataFrame:
-    """What is carried: messages of blocks that outlive the message's window, reorgs, ended and refused blocks, the chain."""
+    """What is carried: messages of blocks that outlive their window, reorgs, ended and refused blocks, the chain."""
     ended = run.ended.select(*BLOCK, run.window_of("closed_at.arrived_at_ns").alias("last_window"))
     new = run.messages.where(_new_window(run))
     open_ = new.join(ended, list(BLOCK), "left").where("last_window IS NULL OR last_window > window_start")

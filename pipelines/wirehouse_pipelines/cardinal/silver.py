@@ -1,7 +1,7 @@
 """Silver of Cardinal Streams: every landed message decoded, quarantined or skipped by name.
 
-Well-formed BatchMsg and BatchDeleteMsg are read by expressions. Everything else goes to the codec on Arrow batches: Avro
-values to its vectorised decoder, what can't be decoded to the readable one, which says why.
+Well-formed BatchMsg and BatchDeleteMsg are read by expressions. Everything else goes to the codec on Arrow batches:
+Avro values to its vectorised decoder, what can't be decoded to the readable one, which says why.
 """
 
 from __future__ import annotations
