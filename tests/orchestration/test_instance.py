@@ -1,0 +1,77 @@
+"""The shared instance: begun by one process at a time, and runs of killed processes are ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dagster import DagsterRunStatus
+from dagster._core.test_utils import create_run_for_test
+
+from wirehouse_orchestration import instance
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import Windows
+
+BEGIN = """
+import sys
+from wirehouse_orchestration import instance
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import Windows
+with instance.shared_instance(Lake(sys.argv[1], Windows("day", "2026-11-01"))) as shared:
+    print(shared.telemetry_enabled, shared.get_concurrency_config().pool_config.default_pool_limit)
+"""
+HOLD = """
+import sys
+from wirehouse_orchestration import instance
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import Windows
+with instance.shared_instance(Lake(sys.argv[1], Windows("day", "2026-11-01"))) as shared:
+    with instance.held(shared, sys.argv[2]):
+        shared.event_log_storage.initialize_concurrency_limit_to_default("bronze")
+        claim = shared.event_log_storage.claim_concurrency_slot("bronze", sys.argv[2], "step")
+        print(claim.is_claimed, flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"))
+
+
+def _start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_first_starts_at_once_do_not_collide(lake: Lake) -> None:
+    started = [_start(BEGIN, lake.root) for _ in range(3)]
+    for process in started:
+        said, complained = process.communicate(timeout=120)
+        assert said == "False 1\n", complained
+
+
+def test_settings_that_were_changed_are_kept(lake: Lake) -> None:
+    settings = instance.home(lake) / "dagster.yaml"
+    settings.write_text("telemetry: {enabled: false}\n")
+    instance.home(lake)
+    assert settings.read_text() == "telemetry: {enabled: false}\n"
+
+
+def test_the_run_of_a_killed_process_is_ended_and_its_place_freed(lake: Lake) -> None:
+    with instance.shared_instance(lake) as shared:
+        run_id = create_run_for_test(shared, status=DagsterRunStatus.STARTED).run_id
+        with _start(HOLD, lake.root, run_id) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "True\n"
+            assert instance.end_abandoned_runs(shared) == [], "it lives"
+            assert not shared.event_log_storage.claim_concurrency_slot("bronze", "another", "step").is_claimed
+            process.kill()
+        assert instance.end_abandoned_runs(shared) == [run_id]
+        run = shared.get_run_by_id(run_id)
+        assert run is not None
+        assert run.status is DagsterRunStatus.FAILURE
+        assert shared.event_log_storage.claim_concurrency_slot("bronze", "another", "step").is_claimed
+        assert instance.end_abandoned_runs(shared) == []

@@ -1,0 +1,147 @@
+"""Runs from the command line: through Dagster, seen in the shared instance, checked, and failing where they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster import AssetCheckKey, DagsterRunStatus
+from deltalake import DeltaTable
+
+from wirehouse_orchestration import factories, instance
+from wirehouse_orchestration.defs.resources import RunSession
+from wirehouse_orchestration.runs import BeforeStartError, materialize
+from wirehouse_pipelines import jobs, sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.windows import WindowNameError
+
+DAY = "2023-11-14"
+STREAM = Path(__file__).parents[1] / "vectors" / "cardinal" / "h_malformed" / "19_short_keys" / "messages.jsonl"
+MakeLake = Callable[..., Lake]
+
+
+@pytest.fixture
+def lake(make_lake: MakeLake) -> Lake:
+    return make_lake({"mainnet": (STREAM, {})})
+
+
+def _count(lake: Lake, table: str) -> int:
+    return int(sql.rows(lake, f"SELECT COUNT(*) AS n FROM {table}")["n"][0].as_py())
+
+
+def test_windows_are_checked_before_anything_starts(lake: Lake) -> None:
+    with pytest.raises(WindowNameError, match="2023-11-14T22"):
+        materialize(lake, ["bronze.messages"], "2023-11-14T22", DAY)
+    with pytest.raises(BeforeStartError, match="2014-12-31"):
+        materialize(lake, ["bronze.messages"], "2014-12-31", DAY)
+
+
+def test_without_data_there_is_nothing_to_do(lake: Lake) -> None:
+    assert materialize(lake, list(jobs.all_jobs()), DAY, DAY)
+
+
+@pytest.mark.spark
+def test_a_run_fills_the_tables_checks_them_and_shows_in_dagster(lake: Lake, spark: Any) -> None:
+    land(lake, lake.sources[0])
+    said: list[str] = []
+    assert materialize(lake, list(jobs.all_jobs()), "2023-11-01", "2023-11-30", progress=said.append)
+    assert "bronze.messages: 50 rows written" in said
+    assert any("cardinal.key_length_wrong 3" in line for line in said)
+    assert (_count(lake, "bronze.messages"), _count(lake, "silver.cardinal_quarantine")) == (50, 3)
+    with instance.shared_instance(lake) as shared:
+        (run,) = shared.get_runs()
+        assert run.status is DagsterRunStatus.SUCCESS
+        key = dg.AssetKey(["silver", "cardinal"])
+        assert shared.get_materialized_partitions(key) == {DAY}
+        event = shared.get_latest_materialization_event(key)
+        assert event is not None
+        assert event.asset_materialization is not None
+        assert event.asset_materialization.metadata["dagster/row_count"].value == 50
+        _findings_are_shown(shared, AssetCheckKey(key, "violations"))
+
+
+def _findings_are_shown(shared: dg.DagsterInstance, key: AssetCheckKey) -> None:
+    record: Any = shared.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    evaluation = record.event.dagster_event.event_specific_data
+    assert evaluation.passed is False
+    assert evaluation.severity is dg.AssetCheckSeverity.WARN
+    samples = evaluation.metadata["samples"].records
+    assert len(samples) == 3
+    assert samples[0].data["rule"] == "cardinal.key_length_wrong"
+
+
+@pytest.mark.spark
+def test_what_is_up_to_date_is_not_computed_again_unless_forced(lake: Lake, spark: Any) -> None:
+    land(lake, lake.sources[0])
+    names = ["bronze.captures", "bronze.messages"]
+    assert materialize(lake, names, DAY, DAY)
+    versions = DeltaTable(lake.table_path("bronze.messages")).version()
+    said: list[str] = []
+    assert materialize(lake, names, DAY, DAY, progress=said.append)
+    assert "bronze.messages: up to date" in said
+    assert DeltaTable(lake.table_path("bronze.messages")).version() == versions
+    assert materialize(lake, names, DAY, DAY, force=True)
+    assert DeltaTable(lake.table_path("bronze.messages")).version() > versions
+
+
+@pytest.mark.spark
+def test_an_invariant_that_is_broken_fails_the_run_and_stops_what_follows(
+    lake: Lake, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    land(lake, lake.sources[0])
+    assert materialize(lake, ["bronze.messages"], DAY, DAY)
+    DeltaTable(lake.table_path("bronze.messages")).delete("record_number = 7")
+    said: list[str] = []
+    assert not materialize(lake, ["bronze.messages", "silver.cardinal"], DAY, DAY, progress=said.append)
+    assert any("invariants" in line and "landed_records_are_rows 1" in line for line in said)
+    assert "failed: bronze_messages_checks" in capsys.readouterr().err
+    assert _count(lake, "silver.cardinal") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            jobs.PredecessorMissingError(job="silver.cardinal", window=DAY, source="mainnet", missing="2023-11-13"),
+            "silver.cardinal: window 2023-11-14 of source mainnet needs the state of 2023-11-13",
+        ),
+        (ValueError("first line\nsecond line"), "ValueError: first line"),
+    ],
+)
+def test_a_job_that_fails_says_why_in_one_line(
+    lake: Lake,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    line: str,
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(jobs, "run_job", fail)
+    monkeypatch.setattr(RunSession, "spark", None)
+    land(lake, lake.sources[0])
+    assert not materialize(lake, ["bronze.messages", "silver.cardinal"], DAY, DAY)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"failed: bronze_messages: {line}")
+
+
+def test_a_conflict_with_another_writer_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def conflict_once(spark: Any, lake: Lake, name: str, *windows: str, **named: Any) -> jobs.JobReport:
+        tries.append(name)
+        if len(tries) == 1:
+            raise RuntimeError("io.delta.exceptions.ConcurrentAppendException: files were added")
+        return jobs.JobReport(name, (), {})
+
+    monkeypatch.setattr(jobs, "run_job", conflict_once)
+    monkeypatch.setattr(factories, "CONFLICT_WAIT_SECONDS", 0)
+    monkeypatch.setattr(RunSession, "spark", None)
+    land(lake, lake.sources[0])
+    materialize(lake, ["bronze.messages"], DAY, DAY)
+    assert tries == ["bronze.messages", "bronze.messages"]
