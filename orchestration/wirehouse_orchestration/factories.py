@@ -24,6 +24,7 @@ from wirehouse_expectations.suites import CheckResult, findings_check, findings_
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_pipelines import delta, jobs
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.landing import manifests
 from wirehouse_pipelines.tables import Table, all_tables
 from wirehouse_pipelines.windows import Windows
 from wirehouse_pipelines.work import Job
@@ -176,13 +177,19 @@ def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, fo
     if not force and not any(first <= window <= last for window in wanted):
         return jobs.JobReport(job.name, (), {})
     try:
-        return jobs.run_job(session.spark, lake, job.name, first, last, force=force, progress=session.say)
+        spark = session.spark(_landed_records(lake, first, last))
+        return jobs.run_job(spark, lake, job.name, first, last, force=force, progress=session.say)
     except Exception as error:
         if retry_helps(error):
             raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
         if isinstance(error, WirehouseError):
             raise dg.Failure(str(error), allow_retries=False) from error
         raise
+
+
+def _landed_records(lake: Lake, first: str, last: str) -> int:
+    landed = (manifest.windows.items() for manifest in manifests(lake))
+    return sum(part.records for windows in landed for window, part in windows if first <= window <= last)
 
 
 def retry_helps(error: Exception) -> bool:

@@ -123,7 +123,7 @@ def test_a_job_that_fails_says_why_in_one_line(
         raise error
 
     monkeypatch.setattr(jobs, "run_job", fail)
-    monkeypatch.setattr(RunSession, "spark", None)
+    monkeypatch.setattr(RunSession, "spark", lambda session, records: None)
     land(lake, lake.sources[0])
     assert not materialize(lake, ["bronze.messages", "silver.cardinal"], DAY, DAY)
     (said,) = capsys.readouterr().err.splitlines()
@@ -141,7 +141,7 @@ def test_a_conflict_with_another_writer_is_tried_again(lake: Lake, monkeypatch: 
 
     monkeypatch.setattr(jobs, "run_job", conflict_once)
     monkeypatch.setattr(factories, "CONFLICT_WAIT_SECONDS", 0)
-    monkeypatch.setattr(RunSession, "spark", None)
+    monkeypatch.setattr(RunSession, "spark", lambda session, records: None)
     land(lake, lake.sources[0])
     materialize(lake, ["bronze.messages"], DAY, DAY)
     assert tries == ["bronze.messages", "bronze.messages"]
