@@ -262,6 +262,12 @@ def _failed(suite: gx.ExpectationSuite, counts: pd.DataFrame) -> list[str]:
     return [str(item.expectation_config.kwargs["column"]) for item in result.results if not item.success]
 
 
+def load_library() -> None:
+    """Load Great Expectations, which takes seconds: something to do while a JVM starts."""
+    with _one_at_a_time:
+        _whole_frame()
+
+
 @cache
 def _whole_frame() -> Any:
     """The batch definition that every validation of this process uses."""

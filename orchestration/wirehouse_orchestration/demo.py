@@ -31,6 +31,8 @@ from wirehouse_pipelines.tables import all_tables
 
 FOLDER = "demo-lake"
 _FIRST_LINE = "# Written by `wirehouse demo`, which replaces this folder each time.\n"
+#: Ends of lines that stay on the terminal when the step goes on.
+LASTING = "rows written"
 #: Rows that a part of the page shows.
 ROWS = 12
 
@@ -64,7 +66,13 @@ class Story:
         """A step; what it yields takes lines on how the step goes."""
         started = time.monotonic()
         with self._console.status(Text(title)) as status:
-            yield lambda line: status.update(Text.assemble(title, (f"  {terminal(line)}", "dim")))
+
+            def say(line: str) -> None:
+                status.update(Text.assemble(title, (f"  {terminal(line)}", "dim")))
+                if line.endswith(LASTING) or not self._console.is_terminal:
+                    self._console.print(Text(f"  {terminal(line)}", "dim"), soft_wrap=True)
+
+            yield say
         took = f"{time.monotonic() - started:6.1f} s"
         self._console.print(Text.assemble(("✓ ", "green"), f"{title:<70}", (took, "dim")), soft_wrap=True)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
+from wirehouse_expectations.suites import load_library
 from wirehouse_orchestration import instance as instances
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.defs.automation import COMPUTES_TAG, spans
@@ -77,6 +79,7 @@ class _Run:
         whole = self.definitions.get_repository_def().get_implicit_job_def_for_assets(keys)
         assert whole is not None, f"no one job has all assets of {self.names}"
         self._say_if_others_write({job.pool for job in chosen})
+        threading.Thread(target=load_library, daemon=True).start()
         result = whole.execute_in_process(
             instance=self.instance,
             asset_selection=keys,
