@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def spark() -> Iterator[Any]:
     """The session of all tests marked `spark`."""
     from wirehouse_pipelines import spark as embedded
 
+    os.environ.setdefault("WIREHOUSE_JAVA_OPTIONS", embedded.SHORT_RUN)
     session = embedded.session("tests")
     yield session
     session.stop()

@@ -147,7 +147,7 @@ def _floor(spark: Any, lake: Lake, name: str, to: Path) -> None:
         _copy_delta(spark, lake, [*jobs.all_jobs()[job.reads[0]].outputs, *job.outputs], to)
         return
     objects = [f"{lake.root}/{o}" for m in landing.manifests(lake) for w in m.windows.values() for o in w.objects]
-    spark.read.format("avro").load(objects).write.format("delta").mode("overwrite").save(str(to / name))
+    spark.read.format("avro").load(objects).write.format("delta").mode("overwrite").save(str(to / "from-avro"))
 
 
 @dataclass(frozen=True)

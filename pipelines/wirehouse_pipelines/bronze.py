@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
@@ -19,6 +19,8 @@ from wirehouse_pipelines.work import Job, Work
 
 #: Kinds of source whose landed records are broker messages.
 MESSAGE_KINDS = ("messages", "kafka")
+#: CAPTURE_ID-NNNN.avro
+OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
 
 
 def _capture_window(manifest: Manifest, lake: Lake) -> str:
@@ -73,6 +75,18 @@ def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
     return {window: sorted(listed) for window, listed in facts.items()}
 
 
+def _whose(work: Work) -> tuple[Column, Column]:
+    """Source and window from the object's path, .../SOURCE/WINDOW/CAPTURE_ID-NNNN.avro: the tail has a fixed length."""
+    path = F.col("_metadata.file_path")
+    window = len(work.spans[0].first)
+    tail = 1 + OBJECT_NAME_CHARACTERS
+    folder = F.expr(f"left(_metadata.file_path, length(_metadata.file_path) - {tail + window + 1})")
+    return (
+        F.substring_index(folder, "/", -1).alias("source"),
+        F.substring(path, -(tail + window), window).alias("window_start"),
+    )
+
+
 def messages(work: Work) -> Iterator[tuple[str, DataFrame]]:
     """`bronze.messages`: landed broker messages; source and window stand in the object's path."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
@@ -84,14 +98,7 @@ def messages(work: Work) -> Iterator[tuple[str, DataFrame]]:
         if (manifest.source, window) in wanted
         for name in listed.objects
     ]
-    path = F.col("_metadata.file_path")
-    yield (
-        "bronze.messages",
-        work.spark.read.format("avro")
-        .load(objects)
-        .withColumn("source", F.element_at(F.split(path, "/"), -3))
-        .withColumn("window_start", F.element_at(F.split(path, "/"), -2)),
-    )
+    yield "bronze.messages", work.spark.read.format("avro").load(objects).select("*", *_whose(work))
 
 
 JOBS = (

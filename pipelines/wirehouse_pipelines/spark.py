@@ -23,6 +23,9 @@ AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.collectionItems.maxLength=1000000"
 )
 
+#: Java options (WIREHOUSE_JAVA_OPTIONS) for short runs: the optimising compiler costs more than it saves in a minute.
+SHORT_RUN = "-XX:TieredStopAtLevel=1"
+
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
