@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -22,12 +21,9 @@ def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:
     return spec.merge_attributes(tags={"layer": layer} | ({"protocol": protocol} if protocol else {}))
 
 
-def assemble(lake: Lake, progress: resources.Progress | None = None, log: Path | None = None) -> dg.Definitions:
-    """Everything Dagster knows of `lake`.
-
-    `progress` takes what a run says, a line at a time, instead of the run's log; `log` what Spark itself says.
-    """
-    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(progress, log))
+def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
+    """Everything Dagster knows of `lake`. `progress` takes what a run says, a line at a time, instead of its log."""
+    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(progress))
     assets: list[Any] = [*(merged.assets or ())]
     return dg.Definitions(
         assets=dg.map_asset_specs(_tagged, assets),

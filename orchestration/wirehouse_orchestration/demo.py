@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -53,6 +54,8 @@ class Part:
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
     #: What to say if nothing was found.
     nothing: str
+    #: Rows shown at most.
+    most: int = ROWS
 
 
 class Story:
@@ -90,7 +93,7 @@ def demo(folder: Path) -> bool:
     windows = jobs.data_windows(lake)
     with story.step(f"materialising every table through Dagster, {records:,} messages") as say:
         done = materialize(lake, list(jobs.all_jobs()), windows[0], windows[-1], progress=say)
-    Console().print(page(lake, file, time.monotonic() - started))
+    page(Console(), lake, file, time.monotonic() - started)
     return done
 
 
@@ -147,21 +150,22 @@ def land_all(lake: Lake, say: Callable[[str], None]) -> int:
     return landed
 
 
-def page(lake: Lake, file: Path, seconds: float) -> Group:
+def page(out: Console, lake: Lake, file: Path, seconds: float) -> None:
     """What came of it: rows per table, what each protocol has to tell, rules broken, and how to go on."""
-    told = [part for module in _modules() for part in module.PARTS]
-    queries = [query for module in _modules() for query in module.QUERIES]
-    command = f"{_command()} --config {file}"
-    ways = [f"{command} sql \\\n    {json.dumps(query)}" for query in queries]
-    return Group(
-        _heading(f"What came of it, after {seconds:.0f} s"),
-        _tables(lake),
-        *(piece for part in [*told, RULES_BROKEN] for piece in _part(lake, part)),
-        _heading("Ask further"),
-        *(Padding(Text(way, "cyan", no_wrap=True, overflow="ignore"), (0, 0, 0, 2)) for way in ways),
-        _heading("See it in Dagster: assets, runs, checks with sample rows, schedule and sensors"),
-        Padding(Text(f"{command} ui", "cyan", no_wrap=True, overflow="ignore"), (0, 0, 1, 2)),
-    )
+    out.print(_heading(f"What came of it, after {seconds:.0f} s"), _tables(lake))
+    for part in [*(part for module in _modules() for part in module.PARTS), RULES_BROKEN]:
+        out.print(*_part(lake, part))
+    command = f"{_command()} --config {shlex.quote(str(file))}"
+    out.print(_heading("Ask further"))
+    for query in (query for module in _modules() for query in module.QUERIES):
+        _to_copy(out, f'{command} sql \\\n    "{query}"')
+    out.print(_heading("See it in Dagster: assets, runs, checks with sample rows, schedule and sensors"))
+    _to_copy(out, f"{command} ui")
+
+
+def _to_copy(out: Console, command: str) -> None:
+    """A command as it can be pasted: never cut or filled with blanks."""
+    out.print(Text(command, "cyan"), soft_wrap=True)
 
 
 def _command() -> str:
@@ -187,11 +191,11 @@ def _part(lake: Lake, part: Part) -> Iterator[Padding]:
     if not rows:
         yield Padding(Text(part.nothing), (0, 0, 0, 2))
         return
-    lines = [[shown(row) for shown in part.columns.values()] for row in rows[:ROWS]]
+    lines = [[shown(row) for shown in part.columns.values()] for row in rows[: part.most]]
     right = [all(cells[i].replace(",", "").isdigit() for cells in lines) for i in range(len(part.columns))]
     yield Padding(show.grid(part.columns, lines, right), (0, 0, 0, 2))
-    if len(rows) > ROWS:
-        yield Padding(Text(f"… and {len(rows) - ROWS:,} more", "dim"), (0, 0, 0, 2))
+    if len(rows) > part.most:
+        yield Padding(Text(f"… and {len(rows) - part.most:,} more", "dim"), (0, 0, 0, 2))
 
 
 def column(name: str, digits: int | None = None) -> Callable[[Mapping[str, Any]], str]:
@@ -222,4 +226,5 @@ RULES_BROKEN = Part(
         "what breaks it": _sentence,
     },
     nothing="none",
+    most=100,
 )

@@ -55,7 +55,7 @@ def materialize(
     with instances.shared_instance(lake) as instance:
         for run_id in instances.end_abandoned_runs(instance):
             say(f"run {run_id} had been killed: marked as failed")
-        definitions = assemble(lake, say, None if verbose else instances.logs(lake) / "spark.log")
+        definitions = assemble(lake, say)
         run = _Run(instance, definitions, lake, tuple(names), force, say, verbose)
         return all(run(*span) for span in spans(lake, (window for window in with_data if first <= window <= last)))
 

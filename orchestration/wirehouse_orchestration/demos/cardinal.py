@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -62,9 +63,13 @@ def _options(expected: Path) -> dict[str, Any]:
 
 
 def _missing(row: Mapping[str, Any]) -> str:
-    """Why a block is incomplete, the first few of its reasons."""
-    listed = [f"{item['what']} {terminal(item['name'])}: {item['messages']}" for item in row["missing"] or ()]
+    """Why a block is incomplete, the first few of its reasons; hashes in names cut short."""
+    listed = [item["what"] + (f" of {_short(item['name'])}" if item["name"] else "") for item in row["missing"] or ()]
     return "; ".join(listed[:3]) + (f"; {len(listed) - 3} more" if len(listed) > 3 else "")
+
+
+def _short(name: str) -> str:
+    return terminal(re.sub(r"[0-9a-f]{20,}", lambda found: f"{found[0][:8]}…", name))
 
 
 def _how(row: Mapping[str, Any]) -> str:
@@ -123,11 +128,11 @@ PARTS = (
     ),
 )
 
-#: Queries to try, each on one line.
+#: Queries to try; a shell takes their lines in double quotes.
 QUERIES = (
-    "SELECT source, status, COUNT(*) AS blocks, SUM(duplicates) AS duplicates FROM gold.cardinal_batches "
-    "GROUP BY source, status ORDER BY source",
-    "SELECT number, block_hash, valid_from_ns, valid_to_ns FROM gold.cardinal_chain "
-    "WHERE source = 'reference_d1_depths' AND NOT canonical ORDER BY number LIMIT 10",
-    "SELECT source, rule, message FROM gold.violations WHERE severity = 'violation' LIMIT 10",
+    """SELECT source, status, COUNT(*) AS blocks, SUM(duplicates) AS duplicates
+    FROM gold.cardinal_batches GROUP BY source, status ORDER BY source""",
+    """SELECT number, block_hash, valid_from_ns, valid_to_ns FROM gold.cardinal_chain
+    WHERE source = 'reference_d1_depths' AND NOT canonical ORDER BY number LIMIT 10""",
+    """SELECT source, rule, message FROM gold.violations WHERE severity = 'violation' LIMIT 10""",
 )

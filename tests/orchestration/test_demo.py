@@ -1,0 +1,77 @@
+"""The demo on a few of its captures: it fills a fresh lake, tells what came of it, and its queries work."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wirehouse_codecs.cardinal.simulator import SimulatorConfig
+from wirehouse_orchestration import cli, config
+from wirehouse_orchestration.demo import FolderTakenError, demo
+from wirehouse_orchestration.demos import cardinal
+from wirehouse_pipelines import sql
+from wirehouse_pipelines.landing import manifests
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo with the shortest of its streams."""
+    monkeypatch.setattr(cardinal, "VECTORS", cardinal.VECTORS / "h_malformed")
+    monkeypatch.setattr(cardinal, "LARGE", SimulatorConfig(blocks=20, messages_per_block=20, fork_every=5))
+    monkeypatch.setattr(cardinal, "FAULTS", cardinal.FAULTS[:1])
+
+
+def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
+    with pytest.raises(FolderTakenError, match="not a demo's lake"):
+        demo(tmp_path)
+    assert (tmp_path / "wirehouse.toml").read_text() == '[lakehouse]\nroot = "lake"\n'
+
+
+@pytest.mark.usefixtures("small")
+def test_the_configuration_it_writes_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirehouse_orchestration.demo.materialize", lambda *arguments, **named: True)
+    monkeypatch.setattr("wirehouse_orchestration.demo.page", lambda *arguments: "")
+    for _ in range(2):
+        assert demo(tmp_path / "demo")
+    lake = config.load(tmp_path / "demo" / "wirehouse.toml")
+    names = {source.name for source in lake.sources}
+    assert {"simulated", "fault_prefix_count_open", "reference_19_short_keys"} <= names
+    assert {manifest.source for manifest in manifests(lake)} == names
+    start = lake.source("reference_19_short_keys").options["start"]
+    assert start == {
+        "number": 0,
+        "hash": "4e7aaf538d5c1e4ce0ce31e92415133991afbed4f42244f5b5ee6f4e2de31ce8",
+        "weight": "0",
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("small")
+def test_it_tells_what_came_of_it_and_how_to_go_on(
+    tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert demo(tmp_path / "demo")
+    page = capsys.readouterr().out
+    for part in ("Head of each chain", "Reorgs", "Blocks that never completed", "Rules that the captures broke"):
+        assert part in page
+    assert "cardinal.key_length_wrong" in page
+    assert "found by weight" in page
+    assert "messages of c/1/a/" in page
+    _queries_work(page, tmp_path)
+
+
+def _queries_work(page: str, folder: Path) -> None:
+    """The printed commands are taken by the command line as they stand."""
+    after = page[page.index("Ask further") :].removeprefix("Ask further").split("See it in Dagster")[0]
+    words = shlex.split(after.replace("\\\n", ""))
+    starts = [index for index, word in enumerate(words) if word == "--config"]
+    assert len(starts) == len(cardinal.QUERIES) == 3
+    for start in starts:
+        assert cli._outcome(words[start : start + 4]) == 0
+    lake = config.load(folder / "demo" / "wirehouse.toml")
+    assert sql.rows(lake, cardinal.QUERIES[0]).num_rows > 0
