@@ -24,7 +24,8 @@ AVRO_LIMITS = (
 )
 
 #: Java options (WIREHOUSE_JAVA_OPTIONS) for short runs: the optimising compiler costs more than it saves in a minute.
-SHORT_RUN = "-XX:TieredStopAtLevel=1"
+#: Without it Java keeps 48 MB for code, which a run of many plans fills; then nothing is compiled any more.
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
