@@ -50,9 +50,12 @@ def home(lake: Lake) -> Path:
     return folder
 
 
-def logs(lake: Lake) -> Path:
-    """The folder for what the programs say that are started here; made if missing."""
-    folder = home(lake) / "logs"
+def output(lake: Lake) -> Path:
+    """The folder for what the servers say that are started here; made if missing.
+
+    It must not be called `logs`: Dagster sends all it finds there to its makers, telemetry or not (seen, 1.13.27).
+    """
+    folder = home(lake) / "output"
     folder.mkdir(exist_ok=True)
     return folder
 

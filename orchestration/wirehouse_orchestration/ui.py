@@ -118,7 +118,7 @@ def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers
         try:
             for name, command in _commands(code, workspace, servers.url.rpartition(":")[2]).items():
                 servers.started.append(
-                    _start(name, command, instance.logs(lake) / f"{name.replace(' ', '-')}.log", environment)
+                    _start(name, command, instance.output(lake) / f"{name.replace(' ', '-')}.log", environment)
                 )
                 if name == "code server":
                     _wait(servers, code.exists)

@@ -74,6 +74,9 @@ def test_the_ui_answers_with_the_assets_until_a_signal_stops_it(file: Path) -> N
         rest = process.stdout.read()
         assert process.wait(60) == 0, rest
     assert rest == "stopped\n"
+    home = file.parent / "lake" / ".dagster"
+    assert {path.name for path in (home / "output").iterdir()} == {"code-server.log", "webserver.log", "daemon.log"}
+    assert [path for name in ("logs", ".logs_queue") for path in home.glob(f"{name}/*")] == [], "would be sent away"
     assert [_group(leader) for leader in leaders] == [[], [], []]
     assert {"bronze/messages", "landing/mainnet"} <= {"/".join(node["assetKey"]["path"]) for node in nodes}
     states = {sensor["name"]: sensor["sensorState"]["status"] for sensor in sensors}
