@@ -20,6 +20,8 @@ from wirehouse_pipelines.tables import all_tables
 
 #: Rows of a table's range from which on Spark reads it, if there is a session.
 SMALL_ROWS = 2_000_000
+#: Characters shown of a value in a sample row.
+MOST_TEXT = 300
 _NAMES = re.compile(r"\b[a-z]+\.[a-z_]+\b")
 
 
@@ -59,9 +61,8 @@ def reader(lake: Lake, spark: SparkSession | None, table: str, first: str, last:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray):
-        return value.hex()
-    if isinstance(value, str | int | float | bool) or value is None:
+    if isinstance(value, int | float) or value is None:
         # NaN, which is not itself, is how pandas says null.
         return value if value == value else None
-    return str(value)
+    text = value.hex() if isinstance(value, bytes | bytearray) else str(value)
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -188,13 +188,22 @@ def findings_check(
     return CheckResult(not failed, "WARN", broken, samples, _describe(f"{len(rules)} rules", broken, first, last))
 
 
-def invariants_check(lake: Lake, spark: SparkSession | None, table: str, first: str, last: str) -> CheckResult:
+def invariants_check(
+    lake: Lake,
+    spark: SparkSession | None,
+    table: str,
+    first: str,
+    last: str,
+    stale: Mapping[str, Collection[str]] | None = None,
+) -> CheckResult:
     """Whether our own `table` holds its invariants in windows `first` to `last`.
 
-    Windows that wait for their job (new captures, other options) are left out: what they lack is not lost.
+    Windows that wait for their job (new captures, other options) are left out: what they lack is not lost. They are
+    `stale`, as `jobs.stale` says (None: it is asked).
     """
     read = reader(lake, spark, table, first, last)
-    waiting = sorted(name for name in _waiting(lake, table) if first <= name <= last)
+    due = jobs.stale(lake) if stale is None else stale
+    waiting = sorted(name for name in _waiting(due, table) if first <= name <= last)
     broken_rows = {item.name: _filled(item, read, first, last, waiting) for item in invariants_of(table)}
     parts = [
         f"SELECT source, window_start, '{name}' AS name, COUNT(*) AS broken FROM ({select}) AS rows_of_{name} "
@@ -222,10 +231,10 @@ def _filled(invariant: Invariant, read: Reader, first: str, last: str, waiting: 
     )
 
 
-def _waiting(lake: Lake, table: str) -> set[str]:
+def _waiting(stale: Mapping[str, Collection[str]], table: str) -> set[str]:
     """Stale windows of the job that writes `table`."""
     writers = {name for name, job in jobs.all_jobs().items() if table in job.outputs}
-    return set().union(*(windows for name, windows in jobs.stale(lake).items() if name in writers))
+    return set().union(*(windows for name, windows in stale.items() if name in writers))
 
 
 def _within(first: str, last: str) -> str:

@@ -7,7 +7,7 @@ without a job: it is never materialised, but has its place in the graph, its des
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -112,6 +112,7 @@ def _spec(lake: Lake, job: Job, table: Table) -> dg.AssetSpec:
         group_name=group(table),
         partitions_def=partitions(lake.windows),
         kinds={"delta", "spark"},
+        code_version=job.version,
     )
 
 
@@ -234,9 +235,10 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
     def check(context: AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         session: RunSession = context.resources.session
         first, last = asked_windows(context.run.tags) or _all_windows(lake)
+        stale = jobs.stale(lake)
         for spec in specs:
             if spec.key in context.selected_asset_check_keys:
-                result = _checked(session, lake, spec, first, last)
+                result = _checked(session, lake, spec, first, last, stale)
                 if not result.passed:
                     session.say(f"{_dotted(spec.asset_key)}: {spec.name}: {result.description}")
                 yield _check_result(spec, result)
@@ -248,10 +250,17 @@ def _dotted(key: dg.AssetKey) -> str:
     return ".".join(key.path)
 
 
-def _checked(session: RunSession, lake: Lake, spec: dg.AssetCheckSpec, first: str, last: str) -> CheckResult:
+def _checked(
+    session: RunSession,
+    lake: Lake,
+    spec: dg.AssetCheckSpec,
+    first: str,
+    last: str,
+    stale: Mapping[str, Collection[str]],
+) -> CheckResult:
     table = _dotted(spec.asset_key)
     if spec.name == INVARIANTS:
-        return invariants_check(lake, session.started, table, first, last)
+        return invariants_check(lake, session.started, table, first, last, stale)
     severity = next(severity for severity, name in FINDINGS.items() if name == spec.name)
     return findings_check(lake, session.started, table, severity, first, last)
 
