@@ -277,9 +277,14 @@ def simulate() -> None:
 @pass_context
 def ui(context: Context, port: int | None) -> None:
     """Serve Dagster's UI on this machine, with schedules and sensors, until Ctrl-C."""
+    from wirehouse_orchestration.demo import FOLDER
     from wirehouse_orchestration.ui import serve
 
-    serve(context.lake(), config.place(context.file), port, click.echo)
+    file, demo_file = config.place(context.file), Path(FOLDER, config.DEFAULT)
+    if file == Path(config.DEFAULT) and not file.exists() and demo_file.exists():
+        click.echo(f"there is no {file}: this is the demo's lake, {demo_file}")
+        file = demo_file
+    serve(config.load(file), file, port, click.echo)
 
 
 @cli.command()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wirehouse_orchestration import ui
+from wirehouse_orchestration import cli, config, ui
 
 LAKE = """
 [lakehouse]
@@ -81,6 +81,23 @@ def test_the_ui_answers_with_the_assets_until_a_signal_stops_it(file: Path) -> N
     assert {"bronze/messages", "landing/mainnet"} <= {"/".join(node["assetKey"]["path"]) for node in nodes}
     states = {sensor["name"]: sensor["sensorState"]["status"] for sensor in sensors}
     assert states == {"new_captures": "RUNNING", "stale_windows": "RUNNING"}
+
+
+def test_without_a_configuration_the_demos_lake_is_shown(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served: list[Path] = []
+    monkeypatch.setattr(ui, "serve", lambda lake, file, port, say: served.append(file))
+    monkeypatch.delenv(config.VARIABLE, raising=False)
+    monkeypatch.chdir(file.parent)
+    assert cli._outcome(["ui"]) == 0
+    folder = file.parent / "demo-lake"
+    folder.mkdir()
+    (file.parent / "inbox").rename(folder / "inbox")
+    file.rename(folder / "wirehouse.toml")
+    assert cli._outcome(["ui"]) == 0
+    assert served == [Path("wirehouse.toml"), Path("demo-lake", "wirehouse.toml")]
+    assert "the demo's lake" in capsys.readouterr().out
 
 
 def test_a_port_in_use_is_said_so() -> None:
