@@ -133,8 +133,9 @@ def run(context: Context) -> None:
             "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
         )
         return
-    windows = sorted(set().union(*stale.values()))
-    _materialize(context, lake, list(stale), windows[0], windows[-1], force=False)
+    first = min(set().union(*stale.values()))
+    # To the end: a window that ends in another state than before makes the ones after it stale.
+    _materialize(context, lake, list(stale), first, jobs.data_windows(lake)[-1], force=False)
 
 
 @cli.command()

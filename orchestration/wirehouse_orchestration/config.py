@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -124,9 +125,11 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
     start = _text(table, "start", within, refuse, FIRST_DAY)
     windows = Windows(size, start)
     try:
-        windows.parse(start)
+        moment = windows.parse(start)
     except WindowNameError as error:
         raise refuse("lakehouse.start", str(error)) from None
+    if not datetime(1970, 1, 1, tzinfo=UTC) <= moment <= datetime.now(UTC):
+        raise refuse("lakehouse.start", f"{start} is not between 1970 and now")
     if Path(root).is_file():
         raise refuse("lakehouse.root", f"{root} is a file, not a folder")
     return Lake(root, windows, sources)

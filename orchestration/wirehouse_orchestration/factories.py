@@ -37,7 +37,7 @@ INVARIANTS = "invariants"
 FINDINGS = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
 _ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
 _TABLE = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
-_CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException")
+_CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException|CommitFailedError")
 
 
 def asset_key(table: str) -> dg.AssetKey:

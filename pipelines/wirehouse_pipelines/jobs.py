@@ -168,7 +168,7 @@ def run_job(
         if not spans:
             return JobReport(name, tuple(sorted(done)), rows)
         for span in spans:
-            _check_ready(lake, plan, span)
+            _check_ready(lake, plan, span, landed)
         if progress:
             progress(f"{name}: {_describe(spans)}")
         for table, count in _compute(spark, lake, plan, spans, landed).items():
@@ -200,10 +200,20 @@ def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, leng
     return spans[:1] if plan.job.state_table else spans
 
 
-def _check_ready(lake: Lake, plan: _Plan, span: Span) -> None:
-    before = plan.before(span.source, span.first)
-    if plan.job.state_table and before and plan.entry(span.source, before) is None:
-        raise PredecessorMissingError(job=plan.job.name, window=span.first, source=span.source, missing=before)
+def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]) -> None:
+    """Whether what the span is computed from is there: rows of the job it reads, and the state before it."""
+    job = plan.job
+    if job.reads:
+        read = _plan(lake, all_jobs()[job.reads[0]], landed, plan.entries)
+        for window in span.windows:
+            if read.stale(span.source, window):
+                raise InputMissingError(job=job.name, window=window, source=span.source, reads=job.reads[0])
+    if not job.state_table:
+        return
+    mine = (manifest.windows for manifest in landed if manifest.source == span.source)
+    before = max((window for windows in mine for window in windows if window < span.first), default=None)
+    if before and plan.entry(span.source, before) is None:
+        raise PredecessorMissingError(job=job.name, window=span.first, source=span.source, missing=before)
 
 
 def _compute(

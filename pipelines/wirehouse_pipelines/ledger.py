@@ -60,8 +60,12 @@ def read(lake: Lake) -> dict[tuple[str, str, str], Entry]:
     path = _path(lake)
     if not (Path(path) / "_delta_log").exists():
         return {}
+    return _entries(DeltaTable(path))
+
+
+def _entries(known: DeltaTable) -> dict[tuple[str, str, str], Entry]:
     names = [field.name for field in fields(Entry)]
-    rows = DeltaTable(path).to_pyarrow_table(columns=names).to_pylist()
+    rows = known.to_pyarrow_table(columns=names).to_pylist()
     return {(row["table_name"], row["source"], row["window_start"]): Entry(**row) for row in rows}
 
 
@@ -71,12 +75,11 @@ def commit(lake: Lake, entries: Iterable[Entry]) -> None:
     if not listed:
         return
     table = pa.Table.from_pylist([asdict(entry) for entry in listed], schema=SCHEMA)
-    if not (Path(_path(lake)) / "_delta_log").exists():
-        write_deltalake(_path(lake), table, mode="error", partition_by=["table_name"])
-        return
+    known = DeltaTable.create(_path(lake), SCHEMA, mode="ignore", partition_by=["table_name"])
     tables = {entry.table_name for entry in listed}
     taken = {(entry.table_name, entry.source, entry.window_start) for entry in listed}
-    kept = [asdict(entry) for key, entry in read(lake).items() if key[0] in tables and key not in taken]
+    kept = [asdict(entry) for key, entry in _entries(known).items() if key[0] in tables and key not in taken]
     merged = pa.concat_tables([pa.Table.from_pylist(kept, schema=SCHEMA), table]) if kept else table
     names = ", ".join(f"'{name}'" for name in sorted(tables))
-    write_deltalake(_path(lake), merged, mode="overwrite", predicate=f"table_name IN ({names})")
+    # Written to the version that was read: a commit in between is a conflict, not lost.
+    write_deltalake(known, merged, mode="overwrite", predicate=f"table_name IN ({names})")

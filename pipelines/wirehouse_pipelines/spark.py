@@ -38,6 +38,8 @@ SETTINGS = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # Of large messages fewer: a batch is held as Python objects where order matters.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "33554432",
     "spark.python.daemon.module": "wirehouse_pipelines.workers",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -10,4 +10,4 @@ for _protocol in PROTOCOLS.values():
     assert _protocol.jobs
 
 if __name__ == "__main__":
-    manager()
+    manager()  # type: ignore[no-untyped-call]  # pyspark has no types for it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain as concatenated
 from itertools import groupby
 from typing import Any
 
@@ -183,11 +184,11 @@ def fold_blocks(messages: DataFrame, options: Mapping[str, CardinalOptions], win
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         def rows() -> Iterator[dict[str, Any]]:
             for (block_hash, source), group in groupby(_rows(batches), lambda row: (row["block_hash"], row["source"])):
-                listed = list(group)
-                closed = _place(listed[0]["closed_at"]) if listed[0]["closed_at"] else None
-                received = (Received(_place(row["at"]), _message(row)) for row in listed)
+                first = next(group)
+                closed = _place(first["closed_at"]) if first["closed_at"] else None
+                received = (Received(_place(row["at"]), _message(row)) for row in concatenated((first,), group))
                 block = assemble(block_hash, received, options[source], until=closed.order if closed else None)
-                for row in _folded(block, closed if listed[0]["judged"] else None, windows):
+                for row in _folded(block, closed if first["judged"] else None, windows):
                     yield {"block_hash": block_hash, "source": source} | row
 
         return _batches(rows(), FOLDED)

@@ -102,7 +102,7 @@ class _Run:
 
     def folded(self, wanted: DataFrame) -> DataFrame:
         """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged)."""
-        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(F.broadcast(wanted), list(BLOCK))
+        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(wanted, list(BLOCK))
         return self.work.settle(folds.fold_blocks(whose, self.options, self.work.lake.windows))
 
     @cached_property
@@ -241,6 +241,7 @@ def _batches(run: _Run) -> DataFrame:
     if run.work.before:
         known = run.carried("refused").select(*BLOCK, F.struct(*PLACE).alias("refused_at"))
         refused = refused.unionByName(known)
+    refused = refused.groupBy(*BLOCK).agg(F.min("refused_at").alias("refused_at"))
     judged = run.ended.where("judged").select(*BLOCK, "closed_at")
     status = F.when(F.col("refused_at").isNotNull(), "refused").when(F.col("completed_at").isNotNull(), "complete")
     incomplete = F.col("closed_at").isNotNull() & F.col("completed_at").isNull()
