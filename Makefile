@@ -24,7 +24,7 @@ test: setup ## All tests
 	@$(BIN)/pytest
 
 test-fast: setup ## The tests that need no JVM (under a minute)
-	@$(BIN)/pytest -m "not spark"
+	@$(BIN)/pytest -m "not spark and not servers"
 
 check: setup ## Lint, strict types, import directions, fresh generated pages
 	@$(BIN)/ruff check --quiet

@@ -185,7 +185,7 @@ def findings_check(
         if failed
         else []
     )
-    return CheckResult(not failed, "WARN", broken, samples, _describe(f"{len(rules)} rules", broken, first, last))
+    return CheckResult(not failed, "WARN", broken, samples, _describe(len(rules), "rule", broken, first, last))
 
 
 def invariants_check(
@@ -214,7 +214,7 @@ def invariants_check(
     failed = _failed(invariants_suite(table), counts)
     broken = {name: int(counts[name].sum()) for name in failed}
     samples = [{"invariant": name} | row for name in failed for row in read.rows(broken_rows[name], SAMPLES)]
-    described = _describe(f"{len(broken_rows)} invariants", broken, first, last)
+    described = _describe(len(broken_rows), "invariant", broken, first, last)
     return CheckResult(not failed, "ERROR", broken, samples[:SAMPLES], described)
 
 
@@ -289,9 +289,10 @@ def _whole_frame() -> Any:
     return frames.add_batch_definition_whole_dataframe("all")
 
 
-def _describe(what: str, broken: Mapping[str, int], first: str, last: str) -> str:
+def _describe(count: int, noun: str, broken: Mapping[str, int], first: str, last: str) -> str:
+    what = f"{count} {noun}{'' if count == 1 else 's'}"
     when = first if first == last else f"{first} to {last}"
     if not broken:
         return f"{what}, none broken in {when}"
-    listed = ", ".join(f"{name} {count:,}" for name, count in sorted(broken.items(), key=lambda item: -item[1]))
+    listed = ", ".join(f"{name} {times:,}" for name, times in sorted(broken.items(), key=lambda item: -item[1]))
     return f"{what}, {len(broken)} broken in {when}: {listed}"

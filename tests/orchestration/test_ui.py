@@ -61,6 +61,7 @@ def _children(parent: int) -> list[int]:
     return [int(child) for child in found]
 
 
+@pytest.mark.servers
 def test_the_ui_answers_with_the_assets_until_a_signal_stops_it(file: Path) -> None:
     command = [sys.executable, "-c", SERVE, str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
