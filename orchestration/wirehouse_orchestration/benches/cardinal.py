@@ -34,8 +34,8 @@ from wirehouse_pipelines import spark as embedded
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-REFERENCE = Path(__file__).parents[2] / "infra" / "bench" / "reference"
+PAGE = Path(__file__).parents[3] / "docs" / "benchmarks.md"
+REFERENCE = Path(__file__).parents[3] / "infra" / "bench" / "reference"
 MESSAGES_PER_BLOCK = 500
 LAYERS = ("bronze.messages", "silver.cardinal", "gold.cardinal")
 TARGETS = {"bronze.messages": 1.2, "silver.cardinal": 2.0, "gold.cardinal": 2.0}
