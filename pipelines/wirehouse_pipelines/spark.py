@@ -7,14 +7,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from wirehouse_codecs.errors import WirehouseError
-
-#: Where set-up puts the jars: beside the four source roots.
-DEFAULT_JARS = Path(__file__).parents[2] / ".jars" / "jars"
+from wirehouse_pipelines import jars
 
 #: Bytes from the wire never size an allocation in the JVM's Avro reader.
 AVRO_LIMITS = (
@@ -91,7 +88,7 @@ def session(name: str = "wirehouse") -> SparkSession:
     WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER another master than all local cores,
     WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it.
     """
-    folder = Path(os.environ.get("WIREHOUSE_JARS", DEFAULT_JARS))
+    folder = jars.folder()
     if not any(folder.glob("*.jar")):
         raise JarsMissingError(folder=folder)
     # Workers are the PATH's python3 otherwise, which knows none of our packages.
