@@ -55,6 +55,11 @@ class Place:
     partition: int | None = None
     offset: int | None = None
 
+    @classmethod
+    def before(cls, ns: int) -> Place:
+        """A moment: before every record that arrived at `ns`, after all that came earlier."""
+        return cls(ns, 0, b"", 0)
+
     @property
     def order(self) -> tuple[int, int, bytes, int]:
         """The sort key of arrival."""

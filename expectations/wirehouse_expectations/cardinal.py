@@ -10,16 +10,18 @@ MESSAGES_BALANCE = Invariant(
     table="silver.cardinal",
     sentence="Every landed message is one row: a message, quarantined, or a named skip.",
     broken="""
-        SELECT bronze.source AS source, bronze.window_start AS window_start, landed, COALESCE(logged, 0) AS logged
+        SELECT COALESCE(bronze.source, silver.source) AS source,
+          COALESCE(bronze.window_start, silver.window_start) AS window_start,
+          COALESCE(landed, 0) AS landed, COALESCE(logged, 0) AS logged
         FROM (
           SELECT source, window_start, COUNT(*) AS landed FROM bronze.messages
           WHERE {windows} AND source IN ({sources}) GROUP BY source, window_start
         ) AS bronze
-        LEFT JOIN (
+        FULL JOIN (
           SELECT source, window_start, COUNT(*) AS logged FROM silver.cardinal
           WHERE {windows} GROUP BY source, window_start
         ) AS silver ON bronze.source = silver.source AND bronze.window_start = silver.window_start
-        WHERE landed <> COALESCE(logged, 0)
+        WHERE COALESCE(landed, 0) <> COALESCE(logged, 0)
     """,
 )
 

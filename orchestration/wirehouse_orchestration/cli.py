@@ -105,6 +105,26 @@ def land(context: Context, paths: Sequence[str], name: str | None) -> None:
             files = [os.path.abspath(path) for path in paths] or None
             landed += landing.land(lake, source, files, progress=steps.say)
     _report_landed(landed)
+    _report_gone(lake)
+
+
+@cli.command()
+@click.argument("name")
+@click.confirmation_option(prompt="This deletes the source's rows and its landed captures. Go on?")
+@pass_context
+def forget(context: Context, name: str) -> None:
+    """Delete everything of source NAME, which the configuration no longer has."""
+    from wirehouse_pipelines import forgetting
+
+    forgetting.forget(context.lake(), name)
+    click.echo(f"nothing of {name} is left")
+
+
+def _report_gone(lake: Lake) -> None:
+    from wirehouse_pipelines import forgetting
+
+    for name in forgetting.gone(lake):
+        click.echo(f"  source {name} is no longer configured: its rows stay until `wirehouse forget {name}`")
 
 
 def _report_landed(landed: Sequence[Manifest]) -> None:
@@ -127,6 +147,7 @@ def run(context: Context) -> None:
     from wirehouse_pipelines import jobs
 
     lake = context.lake()
+    _report_gone(lake)
     stale = jobs.stale(lake)
     if not stale:
         click.echo(

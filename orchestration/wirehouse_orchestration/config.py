@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from wirehouse_codecs.errors import OptionError, UsageError
-from wirehouse_pipelines import window_size
+from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
@@ -61,9 +61,11 @@ def load(path: str | Path | None = None) -> Lake:
     folder = file.absolute().parent
     lake = _lake(_table(raw, "lakehouse", "", refuse), _sources(raw.get("source", []), folder, refuse), folder, refuse)
     try:
-        window_size.check(lake)
-    except window_size.WindowSizeError as error:
+        lake_json.check(lake)
+    except lake_json.WindowSizeError as error:
         raise refuse("lakehouse.window", str(error)) from None
+    except lake_json.StartError as error:
+        raise refuse("lakehouse.start", str(error)) from None
     return lake
 
 
@@ -130,6 +132,9 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
         raise refuse("lakehouse.start", str(error)) from None
     if not datetime(1970, 1, 1, tzinfo=UTC) <= moment <= datetime.now(UTC):
         raise refuse("lakehouse.start", f"{start} is not between 1970 and now")
+    if set(root) & set("*?[]{}\\"):
+        # Spark reads them as patterns.
+        raise refuse("lakehouse.root", f"{root} must not have any of * ? [ ] {{ }} \\ in it")
     if Path(root).is_file():
         raise refuse("lakehouse.root", f"{root} is a file, not a folder")
     return Lake(root, windows, sources)

@@ -17,7 +17,7 @@ from rich.text import Text
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import config
 from wirehouse_orchestration.render import terminal
-from wirehouse_pipelines import jars, java
+from wirehouse_pipelines import forgetting, jars, java
 from wirehouse_pipelines.lake import Lake
 
 OLDEST_PYTHON = (3, 11)
@@ -64,6 +64,9 @@ def findings(file: str | None) -> Iterator[Finding]:
     yield Finding("configuration", f"{config.place(file)}, sources: {sources or 'none'}")
     looks: tuple[Callable[[Lake], Finding], ...] = (_writable, _space)
     yield from (look(lake) for look in looks)
+    for name in forgetting.gone(lake):
+        mend = f"its rows stay; to delete them and its captures: `wirehouse forget {name}`"
+        yield Finding(f"source {name}", "not configured any more", mend, optional=True)
 
 
 def _python() -> Finding:

@@ -22,7 +22,7 @@ from wirehouse_pipelines import bronze, delta, ledger
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Manifest, manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
-from wirehouse_pipelines.work import Job, Span, Work
+from wirehouse_pipelines.work import Cut, Job, Span, Work
 
 Progress = Callable[[str], None]
 
@@ -109,8 +109,8 @@ def _plan(
             facts = {
                 key[2]: [entry.digest] for key, entry in entries.items() if key[:2] == (read.outputs[0], source.name)
             }
-        options = PROTOCOLS[source.protocol].parse_options(source.options) if job.protocol else None
-        inputs[source.name] = {window: _digest([job.version, repr(options), fact]) for window, fact in facts.items()}
+        options = PROTOCOLS[source.protocol].parse_options(source.options).canonical() if job.protocol else None
+        inputs[source.name] = {window: _digest([job.version, options, fact]) for window, fact in facts.items()}
     return _Plan(job, inputs, entries)
 
 
@@ -220,6 +220,21 @@ def _compute(
     spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest]
 ) -> dict[str, int]:
     """Compute and write the rows of `spans`, then commit them to the ledger; rows written by table."""
+    job = plan.job
+    try:
+        written = _write(spark, lake, plan, spans, landed)
+    except Cut as cut:
+        first, rest = cut.apply(spans)
+        written = _compute(spark, lake, plan, first, landed)
+        after = _plan(lake, job, landed, ledger.read(lake))
+        for table, count in _compute(spark, lake, after, rest, landed).items():
+            written[table] += count
+    return written
+
+
+def _write(
+    spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest]
+) -> dict[str, int]:
     job = plan.job
     before = {}
     for span in spans:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from types import ModuleType
 from typing import Any, BinaryIO, Final, cast
 
@@ -28,7 +29,7 @@ from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_codecs.rules import Rule
-from wirehouse_pipelines import landed_messages, window_size
+from wirehouse_pipelines import lake_json, landed_messages
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS as SETTLE_SECONDS
 from wirehouse_pipelines.capture_files import CaptureFile, Hashed, open_regular
 from wirehouse_pipelines.capture_files import MissingPathError as MissingPathError
@@ -158,6 +159,21 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
     return found
 
 
+def sources(lake: Lake) -> set[str]:
+    """Names of the sources that ever landed something."""
+    names = (PurePosixPath(stored.name).parent.name for stored in open_storage(lake.root).list(_MANIFESTS))
+    return set(names)
+
+
+def remove(lake: Lake, source: str) -> None:
+    """Remove all that `source` landed. Its manifests go last: they say that there is something to remove."""
+    storage = open_storage(lake.root)
+    with storage.lock(f"{_MANIFESTS}/{source}"):
+        for kind in (*KINDS, "rejected", "manifests"):
+            for stored in list(storage.list(f"landing/{kind}/{source}")):
+                storage.delete(stored.name)
+
+
 def land(
     lake: Lake,
     source: Source,
@@ -178,7 +194,7 @@ def land(
     files = [
         file for path in (paths or [source.path]) for file in captures_at(source, path, lake.root, refuse=bool(paths))
     ]
-    window_size.record(lake)
+    lake_json.record(lake)
     storage = open_storage(lake.root)
     landed: list[Manifest] = []
     left: list[str] = []

@@ -51,16 +51,16 @@ class Entry:
     committed_at_ns: int
 
 
-def _path(lake: Lake) -> str:
+def path(lake: Lake) -> str:
+    """Where it lies."""
     return f"{lake.root}/ledger"
 
 
 def read(lake: Lake) -> dict[tuple[str, str, str], Entry]:
     """All entries by (table, source, window)."""
-    path = _path(lake)
-    if not (Path(path) / "_delta_log").exists():
+    if not (Path(path(lake)) / "_delta_log").exists():
         return {}
-    return _entries(DeltaTable(path))
+    return _entries(DeltaTable(path(lake)))
 
 
 def _entries(known: DeltaTable) -> dict[tuple[str, str, str], Entry]:
@@ -75,7 +75,7 @@ def commit(lake: Lake, entries: Iterable[Entry]) -> None:
     if not listed:
         return
     table = pa.Table.from_pylist([asdict(entry) for entry in listed], schema=SCHEMA)
-    known = DeltaTable.create(_path(lake), SCHEMA, mode="ignore", partition_by=["table_name"])
+    known = DeltaTable.create(path(lake), SCHEMA, mode="ignore", partition_by=["table_name"])
     tables = {entry.table_name for entry in listed}
     taken = {(entry.table_name, entry.source, entry.window_start) for entry in listed}
     kept = [asdict(entry) for key, entry in _entries(known).items() if key[0] in tables and key not in taken]

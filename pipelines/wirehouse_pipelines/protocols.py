@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from wirehouse_pipelines.work import Job
 
 
+class Options(typing.Protocol):
+    """A protocol's options."""
+
+    def canonical(self) -> str:
+        """One text for equal options: part of every digest."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """A protocol as the layers above the codecs see it."""
@@ -24,8 +33,8 @@ class Protocol:
     #: Kinds of source that carry it.
     kinds: tuple[str, ...]
     rules: tuple[Rule, ...]
-    #: Reads `[source.options]`; raises OptionError. The result's repr is part of every digest.
-    parse_options: Callable[[Mapping[str, Any]], Any]
+    #: Reads `[source.options]`; raises OptionError.
+    parse_options: Callable[[Mapping[str, Any]], Options]
 
     @property
     def jobs(self) -> tuple[Job, ...]:

@@ -52,6 +52,10 @@ class Windows:
         """First nanosecond of window `name`."""
         return int(self.parse(name).timestamp()) * NS_PER_SECOND
 
+    def end_ns(self, name: str) -> int:
+        """Last nanosecond of window `name`."""
+        return self.start_ns(self.after(name)) - 1
+
     def after(self, name: str, steps: int = 1) -> str:
         """The window `steps` later (earlier if negative)."""
         return (self.parse(name) + steps * STEP[self.size]).strftime(FORMAT[self.size])

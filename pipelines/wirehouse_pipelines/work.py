@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from wirehouse_pipelines import delta
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.ledger import Entry
+from wirehouse_pipelines.windows import NS_PER_SECOND
+
+_SPARK_FORMAT = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,28 @@ class Span:
     def extended(self, window: str) -> Span:
         """This span and `window` after it."""
         return Span(self.source, (*self.windows, window))
+
+
+class Cut(Exception):
+    """A job can't compute its spans at once: of these sources, what lies from the window on needs the state before it.
+
+    Raised by `Job.build` before it yields a table; the runner then computes what lies before, and after it the rest.
+    """
+
+    def __init__(self, windows: Mapping[str, str]) -> None:
+        super().__init__(windows)
+        self.windows = windows
+
+    def apply(self, spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+        """What lies before the cuts, and the rest."""
+        sides: tuple[list[Span], list[Span]] = [], []
+        for span in spans:
+            cut = self.windows.get(span.source)
+            before = tuple(window for window in span.windows if cut is None or window < cut)
+            for side, windows in zip(sides, (before, span.windows[len(before) :]), strict=True):
+                if windows:
+                    side.append(Span(span.source, windows))
+        return sides
 
 
 @dataclass
@@ -62,6 +90,26 @@ class Work:
             for source, entry in self.before.items()
         ]
         return delta.read(self.spark, self.lake, table, " OR ".join(alive) or "false")
+
+    def window_of(self, ns: str) -> Column:
+        """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""
+        seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))
+        return F.date_format(seconds, _SPARK_FORMAT[self.lake.windows.size])
+
+    def is_new(self, ns: str) -> Column:
+        """The arrival time lies in the spans, not in the state carried into them."""
+        return self._since(lambda first: F.col(ns) >= self.lake.windows.start_ns(first))
+
+    def in_new_window(self) -> Column:
+        """`window_start` lies in the spans, not in the state carried into them."""
+        return self._since(lambda first: F.col("window_start") >= first)
+
+    def _since(self, after: Callable[[str], Column]) -> Column:
+        """Rows of each source that are `after` the first window of its span."""
+        sources: dict[str, list[str]] = {}
+        for span in self.spans:
+            sources.setdefault(span.first, []).append(span.source)
+        return reduce(or_, (F.col("source").isin(*names) & after(first) for first, names in sources.items()))
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """`frame`, computed when first used and kept on disk in columns until the job ends: for wide rows."""

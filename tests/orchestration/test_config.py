@@ -12,7 +12,7 @@ import pytest
 
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError
-from wirehouse_pipelines import window_size
+from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.windows import Windows
 
 LAKEHOUSE = '[lakehouse]\nroot = "lake"\n'
@@ -138,12 +138,23 @@ def test_the_error_pickles() -> None:
     assert str(again) == str(error) == "a.toml: lakehouse.root: is missing"
 
 
-def test_a_lake_keeps_its_window_size(folder: Path) -> None:
+def test_a_lake_keeps_its_window_size_and_start(folder: Path) -> None:
     lake = config.load(write(folder, LAKEHOUSE))
-    window_size.record(lake)
-    window_size.record(lake)
+    lake_json.record(lake)
+    lake_json.record(lake)
+    with pytest.raises(ConfigError, match=r"lakehouse.start: .* begins at 2015-01-01.*before 2016-01-01"):
+        config.load(write(folder, LAKEHOUSE + "start = '2016-01-01'\n"))
+    earlier = config.load(write(folder, LAKEHOUSE + "start = '2014-01-01'\n"))
+    lake_json.record(earlier)
+    with pytest.raises(ConfigError, match="begins at 2014-01-01"):
+        config.load(write(folder, LAKEHOUSE))
     with pytest.raises(ConfigError, match=r"lakehouse.window: .* has day windows, not hour"):
         config.load(write(folder, HOUR + "start = '2026-11-14T22'\n"))
+
+
+def test_a_root_that_spark_would_read_as_a_pattern_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lakehouse.root: .*lake\[1\] must not have"):
+        config.load(write(folder, "[lakehouse]\nroot = 'lake[1]'\n"))
 
 
 def test_reading_the_configuration_makes_nothing(folder: Path) -> None:

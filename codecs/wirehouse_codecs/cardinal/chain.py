@@ -28,7 +28,8 @@ there. While a reorg is open, the removed blocks and what descends from them on 
 other ordinary blocks have to beat the heaviest removed one. After its ReorgComplete the normal weights hold.
 
 A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
-`HORIZON_NS` after its first message. The chain itself is remembered for `HISTORY` thresholds below the head.
+`HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. The chain itself is remembered
+for `HISTORY` thresholds below the head.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ HISTORY_LEAST: Final = 256
 FIRST_BLOCKS: Final = 10
 #: Reorgs and topics of early channel messages that are remembered.
 MAX_REORGS: Final = 256
+#: Blocks beside the canonical ones that are remembered: a feed that invents hashes ends the lives of its oldest ones.
+MAX_BLOCKS: Final = 100_000
 _32_BITS: Final = (1 << 32) - 1
 
 
@@ -190,6 +193,7 @@ class Closed:
     """The block's life ends here."""
 
     block_hash: bytes
+    #: The message that ended it; `Place.before` of a moment if time alone did.
     place: Place
     #: It is more than the threshold below the head, so what is missing never came; else it was only forgotten.
     judged: bool
@@ -355,7 +359,7 @@ class Chain:
 
     def apply(self, event: Event) -> list[Outcome]:
         """Take the next event in arrival order. What happens to a block outside its life has no effect."""
-        out: list[Outcome] = list(self._expire(event.place))
+        out: list[Outcome] = list(self.expire(event.place.arrived_at_ns))
         head = self._chain[-1] if self._chain else None
         for outcome in _EVENTS[type(event)](self, event):
             out.append(outcome)
@@ -374,7 +378,7 @@ class Chain:
         for reorg in self._open_reorgs():
             if _is_on(event.place, reorg):
                 self._heard_on_channel(reorg, event.block_hash)
-        yield from ()
+        yield from self._make_room(event.place)
 
     def _live(self, place: Place, block_hash: bytes) -> _Node:
         """The block, which lives from now if it didn't."""
@@ -395,18 +399,29 @@ class Chain:
         if node.judged_as is not None:
             heapq.heappush(self._by_number, (node.judged_as, node.seen, node.block_hash))
 
-    def _expire(self, place: Place) -> Iterator[Outcome]:
-        """What was first seen longer than the horizon ago is forgotten without judgement."""
-        oldest = place.arrived_at_ns - HORIZON_NS
-        while self._lives and self._lives[0][0] < oldest:
-            _, seen, block_hash = self._lives.popleft()
-            node = self._nodes.get(block_hash)
-            if node is not None and node.open and node.seen == seen:
-                yield self._close(node, place, judged=False)
-                if block_hash not in self._at:
-                    self._drop(node)
-        for key in [key for key, reorg in self._reorgs.items() if reorg.first_ns < oldest]:
+    def expire(self, now_ns: int) -> Iterator[Outcome]:
+        """What was first seen longer than the horizon before `now_ns` is forgotten without judgement."""
+        while self._lives and self._lives[0][0] + HORIZON_NS < now_ns:
+            first_ns, _, _ = self._lives[0]
+            yield from self._forget_oldest(Place.before(first_ns + HORIZON_NS + 1))
+        for key in [key for key, reorg in self._reorgs.items() if reorg.first_ns + HORIZON_NS < now_ns]:
             del self._reorgs[key]
+
+    def _forget_oldest(self, place: Place) -> Iterator[Outcome]:
+        _, seen, block_hash = self._lives.popleft()
+        node = self._nodes.get(block_hash)
+        if node is not None and node.open and node.seen == seen:
+            yield self._close(node, place, judged=False)
+            if block_hash not in self._at:
+                self._drop(node)
+
+    def _make_room(self, place: Place) -> Iterator[Outcome]:
+        """While there are too many blocks forget closed ones from the lowest on, then end lives from the oldest on."""
+        while len(self._nodes) - len(self._at) > MAX_BLOCKS and (self._leaving or len(self._lives) > 1):
+            if self._leaving:
+                self._drop_lowest()
+            else:
+                yield from self._forget_oldest(place)
 
     def _judge(self, place: Place) -> Iterator[Outcome]:
         """After the head has changed: blocks and reorgs that it left more than the threshold below."""
@@ -457,10 +472,14 @@ class Chain:
             self._forgotten_below = self._nodes[self._chain[0]].number
             self._known_from = max(self._known_from or 0, self._forgotten_below)
         while self._forgotten_below is not None and self._leaving and self._leaving[0][0] < self._forgotten_below:
-            _, _, block_hash = heapq.heappop(self._leaving)
-            left = self._nodes.get(block_hash)
-            if left is not None and not left.open and block_hash not in self._at:
-                self._drop(left)
+            self._drop_lowest()
+
+    def _drop_lowest(self) -> None:
+        """Drop the lowest closed block, unless it lives again or is canonical."""
+        _, _, block_hash = heapq.heappop(self._leaving)
+        left = self._nodes.get(block_hash)
+        if left is not None and not left.open and block_hash not in self._at:
+            self._drop(left)
 
     def _drop(self, node: _Node) -> None:
         del self._nodes[node.block_hash]

@@ -79,7 +79,7 @@ def _row(record: dict[str, Any], row: Row, fields: dict[str, Any] | None) -> Ins
     if decoded.skip is not None:
         return SKIP, _place(record) | {"arrived_at_ns": record["arrived_at_ns"], "skip": decoded.skip}
     if decoded.message is None and decoded.rule is not None:
-        return _quarantine(record, decoded.rule.id, decoded.reason, record["key"], record["value"] or b"")
+        return _quarantine(record, decoded.rule.id, decoded.reason, record["key"], record["value"])
     own = {"ts_ns": record["ts_ns"], "arrived_at_ns": record["arrived_at_ns"], "kind": KINDS[record["key"][0]]}
     return MESSAGE, _place(record) | own | _content(record, fields)
 
@@ -95,7 +95,7 @@ def _content(record: dict[str, Any], fields: dict[str, Any] | None) -> dict[str,
     return {name: fields.get(name) for name in _COLUMNS}
 
 
-def _quarantine(record: dict[str, Any], rule: str, reason: str, key: bytes | None, value: bytes) -> Inspected:
+def _quarantine(record: dict[str, Any], rule: str, reason: str, key: bytes | None, value: bytes | None) -> Inspected:
     why = {"protocol": PROTOCOL, "rule": rule, "reason": reason}
     return QUARANTINE, why | _place(record) | {"arrived_at_ns": record["arrived_at_ns"], "key": key, "value": value}
 

@@ -768,12 +768,15 @@ def _matcher(options: CardinalOptions) -> NameMatcher:
 _MATCHERS: OrderedDict[int, tuple[CardinalOptions, NameMatcher]] = OrderedDict()
 
 
+def reorg_channel_pattern(options: CardinalOptions) -> str:
+    """The regular expression, for `search` in Python and in Java, of reorg channels' names ("Reorg", Producers)."""
+    name, start = ("-re-{hash}", "") if options.reorg_topic is None else (options.reorg_topic, "^")
+    return start + "[0-9a-f]{64}".join(map(re.escape, name.split("{hash}"))) + r"(?![\s\S])"
+
+
 def reorg_channel_name(options: CardinalOptions) -> Callable[[str], bool]:
-    """Whether a topic's name is that of a reorg channel (specification, "Reorg", Producers)."""
-    if options.reorg_topic is None:
-        named = re.compile(r"-re-[0-9a-f]{64}\Z")
-    else:
-        named = re.compile("^" + "[0-9a-f]{64}".join(map(re.escape, options.reorg_topic.split("{hash}"))) + r"\Z")
+    """Whether a topic's name is that of a reorg channel."""
+    named = re.compile(reorg_channel_pattern(options))
     return lambda topic: named.search(topic) is not None
 
 

@@ -320,7 +320,6 @@ class _Ordering:
     def __init__(self, options: CardinalOptions, windows: Windows, names: Sequence[str]) -> None:
         self._options, self._windows, self._ahead = options, windows, list(names)
         self._chain = chain.Chain(options)
-        self._now_ns: int | None = None
         self._step = 0
 
     def restore(self, snapshot: str | None) -> None:
@@ -335,8 +334,10 @@ class _Ordering:
         """Rows that follow from `event`, after the state at the end of the windows before it."""
         window = self._windows.of(event.place.arrived_at_ns)
         yield from self.leave(window)
-        self._now_ns = event.place.arrived_at_ns
-        for outcome in self._chain.apply(event):
+        yield from self._told(window, self._chain.apply(event))
+
+    def _told(self, window: str, outcomes: Iterable[chain.Outcome]) -> Iterator[dict[str, Any]]:
+        for outcome in outcomes:
             kind, write = _OUTCOMES[type(outcome)]
             self._step += 1
             yield {"window_start": window, "row_kind": kind, "step": self._step} | write(outcome)
@@ -345,6 +346,8 @@ class _Ordering:
         """The state at the end of every window before `window`, of all if None."""
         while self._ahead and (window is None or self._ahead[0] < window):
             name = self._ahead.pop(0)
+            # Lives end with time, whether or not a message follows in the window.
+            yield from self._told(name, self._chain.expire(self._windows.end_ns(name)))
             self._step += 1
             yield {
                 "window_start": name,

@@ -7,7 +7,7 @@ blocks whose life hasn't ended (the chain says when it does), which blocks ended
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -16,11 +16,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
+from wirehouse_codecs.cardinal.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.options import CardinalOptions
+from wirehouse_codecs.cardinal.session import reorg_channel_pattern
 from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
-from wirehouse_pipelines.windows import NS_PER_SECOND
-from wirehouse_pipelines.work import Work
+from wirehouse_pipelines.work import Cut, Work
 
 VERSION = "1"
 STATE = "gold.cardinal_state"
@@ -34,7 +35,6 @@ OUTPUTS = (
     STATE,
 )
 REORGS = ("reorg", "reorg_complete")
-_WINDOW_FORMAT = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 
 
 @dataclass
@@ -47,16 +47,6 @@ class _Run:
     def options(self) -> Mapping[str, CardinalOptions]:
         spans = self.work.spans
         return {span.source: CardinalOptions.from_mapping(self.work.source(span.source).options) for span in spans}
-
-    def window_of(self, ns: str) -> Column:
-        """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""
-        seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))
-        return F.date_format(seconds, _WINDOW_FORMAT[self.work.lake.windows.size])
-
-    def is_new(self, ns: str) -> Column:
-        """The arrival time lies in the spans, not in the state carried into them."""
-        start_ns = self.work.lake.windows.start_ns
-        return _since(self.work, lambda first: F.col(ns) >= start_ns(first))
 
     @cached_property
     def state(self) -> DataFrame:
@@ -77,11 +67,15 @@ class _Run:
     def messages(self) -> DataFrame:
         """Messages of blocks that live: new ones, and those carried."""
         new = self.arrived.where(~F.col("message.kind").isin(*REORGS))
-        if self.work.before:
-            ended = self.carried("closed")
-            carried = self.carried("message").join(ended, list(BLOCK), "left_anti")
-            new = new.join(ended.select(*BLOCK), list(BLOCK), "left_anti").unionByName(carried.select(*new.columns))
-        return new
+        if not self.work.before:
+            return new
+        ended = self.carried("closed").selectExpr(
+            "block_hash AS ended_hash", "source AS ended_source", "arrived_at_ns AS ended_ns"
+        )
+        seen = new.unionByName(self.carried("message").select(*new.columns))
+        # Past the horizon a hash may live again.
+        ended_lately = f"block_hash = ended_hash AND source = ended_source AND arrived_at_ns - ended_ns <= {HORIZON_NS}"
+        return seen.join(ended, F.expr(ended_lately), "left_anti")
 
     @cached_property
     def fields(self) -> DataFrame:
@@ -129,31 +123,46 @@ class _Run:
         places = {"first_at": folds.FIRST_MESSAGE, "batch_at": folds.BATCH, "completed_at": folds.COMPLETED}
         kinds = F.array(*(F.struct(F.col(at).alias("at"), F.lit(event).alias("event")) for at, event in places.items()))
         events = seen.select("source", "block_hash", "batch", F.explode(kinds).alias("it"))
-        return _events(events.select("*", "it.*")).where(self.is_new("at.arrived_at_ns"))
+        return _events(events.select("*", "it.*")).where(self.work.is_new("at.arrived_at_ns"))
 
     def _reorg_events(self) -> DataFrame:
-        """Reorg and ReorgComplete, and on the topics that have any the messages that tell of the channel."""
-        told = self.arrived.where(F.col("message.kind").isin(*REORGS)).withColumn("at", F.struct(*PLACE))
-        told = told.select("source", "at", "message", "block_hash")
+        """Reorg and ReorgComplete, and the messages that tell of a channel."""
+        told = self.arrived.withColumn("at", F.struct(*PLACE)).where(F.col("message.kind").isin(*REORGS))
         batch = F.struct("message.number", "message.weight", "message.parent").alias("batch")
         event = F.when(F.col("message.kind") == "reorg", folds.REORG).otherwise(folds.REORG_COMPLETE)
         reorgs = _events(told.select("source", "at", "block_hash", batch, event.alias("event")))
-        channels = told.select("source", "at.topic", "at", F.col("message.kind").alias("kind"))
-        if self.work.before:
-            known = self.carried("reorg").withColumn("at", F.struct(*PLACE))
-            channels = channels.unionByName(known.select("source", "topic", "at", F.col("message.kind").alias("kind")))
-        completed = F.min(F.when(F.col("kind") == "reorg_complete", F.col("at"))).alias("completed_at")
-        topics = channels.where("topic IS NOT NULL").groupBy("source", "topic").agg(completed)
-        on_channel = self.arrived.withColumn("at", F.struct(*PLACE)).join(F.broadcast(topics), ["source", "topic"])
-        first = on_channel.groupBy("source", "topic", "partition").agg(F.min("at").alias("at"))
-        late = on_channel.where("at > completed_at")
+        known = self.carried("reorg").withColumn("at", F.struct(*PLACE))
+        topics = told.select("source", "topic").unionByName(known.select("source", "topic")).distinct()
+        heard = self.arrived.withColumn("at", F.struct(*PLACE)).where("topic IS NOT NULL")
+        heard = heard.join(F.broadcast(topics.withColumn("told", F.lit(True))), ["source", "topic"], "left")
+        on_channel = heard.where(F.col("told") | self._is_named_as_channel())
         batches = on_channel.where("message.kind = 'batch'").select("source", "at", "block_hash", batch)
-        none = F.lit(None).cast("binary").alias("block_hash"), F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
-        message = F.lit(folds.CHANNEL_MESSAGE).alias("event")
-        heard = first.select("source", "at").unionByName(late.select("source", "at")).distinct()
-        return reorgs.unionByName(_events(heard.select("source", "at", *none, message))).unionByName(
+        return reorgs.unionByName(self._channel_messages(on_channel, known)).unionByName(
             _events(batches.withColumn("event", F.lit(folds.CHANNEL_BATCH)))
         )
+
+    def _channel_messages(self, on_channel: DataFrame, known: DataFrame) -> DataFrame:
+        """Of each partition the first message before and after each ReorgComplete."""
+        columns = ("source", "topic", "partition", "at", "message.kind")
+        new = on_channel.select(*columns, F.lit(True).alias("new"))
+        both = new.unionByName(known.select(*columns, F.lit(False).alias("new")))
+        until_here = Window.partitionBy("source", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
+        completes = F.count_if(F.col("kind") == "reorg_complete").over(until_here)
+        first = (
+            both.withColumn("completes", completes)
+            .where("new")
+            .groupBy("source", "topic", "partition", "completes", F.col("kind").isin(*REORGS))
+            .agg(F.min("at").alias("at"))
+        )
+        none = F.lit(None).cast("binary").alias("block_hash"), F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
+        return _events(first.select("source", "at", *none, F.lit(folds.CHANNEL_MESSAGE).alias("event")))
+
+    def _is_named_as_channel(self) -> Column:
+        sources: dict[str, list[str]] = {}
+        for source, options in self.options.items():
+            sources.setdefault(reorg_channel_pattern(options), []).append(source)
+        named = (F.col("source").isin(*names) & F.rlike("topic", F.lit(name)) for name, names in sources.items())
+        return reduce(or_, named)
 
     def _seeds(self) -> DataFrame:
         """One row a source, before its events: the chain at the end of the window before."""
@@ -180,8 +189,20 @@ class _Run:
         seen = regular.select(*columns).unionByName(_block_columns(folded).select(*columns))
         late = F.col("last_at") > F.col("closed_at")
         again = seen.join(self.ended, list(BLOCK)).where(late | (F.col("judged") & F.col("completed_at").isNull()))
-        wanted = self.work.settle(again.select(*BLOCK, "closed_at", "judged"))
-        return None if wanted.isEmpty() else self.folded(wanted)
+        revived = F.expr(f"last_at.arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}").alias("revived")
+        wanted = self.work.settle(again.select(*BLOCK, "closed_at", "judged", revived))
+        (found,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
+        if found.revived:
+            raise Cut(self._first_lives_after(wanted.where("revived")))
+        return self.folded(wanted) if found.blocks else None
+
+    def _first_lives_after(self, ended: DataFrame) -> dict[str, str]:
+        """By source the window of the first message whose block had ended longer than the horizon before."""
+        after = self.messages.join(ended, list(BLOCK)).where(f"arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}")
+        return {
+            row.source: row.window
+            for row in after.groupBy("source").agg(F.min("window_start").alias("window")).collect()
+        }
 
     def final(self, kind: str) -> DataFrame:
         """Folded rows of a kind, of blocks told again the later telling."""
@@ -197,14 +218,6 @@ class _Run:
         """Regular blocks that need no other telling."""
         regular, again = self.living[0], self.told_again
         return regular if again is None else regular.join(again.select(*BLOCK).distinct(), list(BLOCK), "left_anti")
-
-
-def _since(work: Work, after: Callable[[str], Column]) -> Column:
-    """Rows of each source that are `after` the first window of its span."""
-    sources: dict[str, list[str]] = {}
-    for span in work.spans:
-        sources.setdefault(span.first, []).append(span.source)
-    return reduce(or_, (F.col("source").isin(*names) & after(first) for first, names in sources.items()))
 
 
 _EVENT_COLUMNS = ("block_hash", "source", "batch", "first_at", "batch_at", "completed_at")
@@ -243,22 +256,28 @@ def _batches(run: _Run) -> DataFrame:
         refused = refused.unionByName(known)
     refused = refused.groupBy(*BLOCK).agg(F.min("refused_at").alias("refused_at"))
     judged = run.ended.where("judged").select(*BLOCK, "closed_at")
-    status = F.when(F.col("refused_at").isNotNull(), "refused").when(F.col("completed_at").isNotNull(), "complete")
-    incomplete = F.col("closed_at").isNotNull() & F.col("completed_at").isNull()
-    changes = F.greatest(
-        "last_at.arrived_at_ns", "refused_at.arrived_at_ns", F.when(incomplete, F.col("closed_at.arrived_at_ns"))
+    window_of = run.work.window_of
+    changes = {
+        "last_at": window_of("last_at.arrived_at_ns"),
+        "refused_at": window_of("refused_at.arrived_at_ns"),
+        "judged_at": F.when(F.col("completed_at").isNull(), window_of("closed_at.arrived_at_ns")),
+    }
+    # The state at the end of each of these windows.
+    refused_by, judged_by = (
+        F.coalesce(changes[at] <= F.col("window_start"), F.lit(False)) for at in ("refused_at", "judged_at")
     )
+    status = F.when(refused_by, "refused").when(F.col("completed_at").isNotNull(), "complete").otherwise("incomplete")
     return (
         told.join(refused, list(BLOCK), "left")
         .join(judged, list(BLOCK), "left")
-        .withColumn("changed_ns", changes)
-        .where(run.is_new("changed_ns"))
+        .withColumn("window_start", F.explode(F.array_distinct(F.array_compact(F.array(*changes.values())))))
+        .where(run.work.in_new_window())
         .select(
             *BLOCK,
-            run.window_of("changed_ns").alias("window_start"),
+            "window_start",
             "batch.*",
-            F.coalesce(status, F.lit("incomplete")).alias("status"),
-            incomplete.alias("judged"),
+            status.alias("status"),
+            judged_by.alias("judged"),
             *("expected", "received", "missing", "messages", "duplicates"),
             *_at("first_at", "capture_id", "record_number", "arrived_at_ns"),
             F.col("completed_at.arrived_at_ns").alias("completed_at_ns"),
@@ -270,13 +289,13 @@ def _batches(run: _Run) -> DataFrame:
 
 def _batch_updates(run: _Run) -> DataFrame:
     complete = run.regular.select(*BLOCK, "batch.number", "subbatches", "completed_at")
-    in_sets = blocks.updates(run.parts, complete.where(run.is_new("completed_at.arrived_at_ns")))
+    in_sets = blocks.updates(run.parts, complete.where(run.work.is_new("completed_at.arrived_at_ns")))
     whole = _block_columns(run.final("block")).select(*BLOCK, "completed_at")
     one_by_one = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*in_sets.columns)
     operation = F.when(F.col("is_delete"), "delete").otherwise("set")
     return (
-        in_sets.unionByName(one_by_one.where(run.is_new("completed_at.arrived_at_ns")))
-        .withColumn("window_start", run.window_of("completed_at.arrived_at_ns"))
+        in_sets.unionByName(one_by_one.where(run.work.is_new("completed_at.arrived_at_ns")))
+        .withColumn("window_start", run.work.window_of("completed_at.arrived_at_ns"))
         .select(
             *BLOCK,
             "window_start",
@@ -312,7 +331,7 @@ def _reorgs_history(run: _Run) -> DataFrame:
 
 def _found(run: _Run) -> DataFrame:
     columns = ("source", "window_start", "block_hash", "finding")
-    assembly = run.final("finding").select(*columns).where(_new_window(run))
+    assembly = run.final("finding").select(*columns).where(run.work.in_new_window())
     place = ("capture_id", "record_number", "topic", "partition", "offset", "arrived_at_ns")
     told = assembly.unionByName(run.ordered("finding").select(*columns))
     return told.select(
@@ -330,14 +349,10 @@ def _found(run: _Run) -> DataFrame:
     )
 
 
-def _new_window(run: _Run) -> Column:
-    return _since(run.work, lambda first: F.col("window_start") >= first)
-
-
 def _state(run: _Run) -> DataFrame:
     """What is carried: messages of blocks that outlive their window, reorgs, ended and refused blocks, the chain."""
-    ended = run.ended.select(*BLOCK, run.window_of("closed_at.arrived_at_ns").alias("last_window"))
-    new = run.messages.where(_new_window(run))
+    ended = run.ended.select(*BLOCK, run.work.window_of("closed_at.arrived_at_ns").alias("last_window"))
+    new = run.messages.where(run.work.in_new_window())
     open_ = new.join(ended, list(BLOCK), "left").where("last_window IS NULL OR last_window > window_start")
     names = ("source", "window_start", "block_hash")
     places = {

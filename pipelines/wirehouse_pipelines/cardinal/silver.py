@@ -131,13 +131,14 @@ def decoded(landed: DataFrame, options: Mapping[str, CardinalOptions]) -> DataFr
     decoder = _decoder(options)
     raw = F.struct("key", F.coalesce("damaged", "value").alias("value"))
     return (
-        landed.withColumn("value", F.coalesce("value", F.lit(bytearray())))
+        landed.withColumn("raw", raw)
+        .withColumn("value", F.coalesce("value", F.lit(bytearray())))
         .withColumn("decoded", decoder(*(F.when(asked, F.col(name)) for name in ("source", "key", "value"))))
         .withColumn("skip", _skip())
         .withColumn("finding", _finding())
         .withColumn("row_kind", _row_kind())
         .withColumn("message", F.when(F.col("row_kind") == "message", _message()))
-        .withColumn("raw", F.when(F.col("row_kind") == "quarantine", raw))
+        .withColumn("raw", F.when(F.col("row_kind") == "quarantine", F.col("raw")))
         .withColumn("decoder_version", F.lit(VERSION))
     )
 

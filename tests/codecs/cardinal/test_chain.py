@@ -20,6 +20,7 @@ from wirehouse_codecs.cardinal.chain import (
     HISTORY,
     HISTORY_LEAST,
     HORIZON_NS,
+    MAX_BLOCKS,
     BatchArrived,
     Canonical,
     Chain,
@@ -635,6 +636,18 @@ def test_the_head_outlives_the_horizon(story: MakeStory) -> None:
     assert told.updates == ["+b1", "+c2"]
 
 
+def test_invented_hashes_end_the_lives_of_the_oldest(story: MakeStory) -> None:
+    told = story("a0 b1:a0 x1:a0 y1:a0 z1:a0", start="a0", reorg_threshold=4)
+    with mock.patch.object(chain_module, "MAX_BLOCKS", 2):
+        for name in ("x1", "y1", "z1"):
+            told.first(name)
+        (closed,) = told.of(Closed)
+        assert isinstance(closed, Closed)
+        assert (closed_name(closed), closed.judged) == ("x1", False)
+        told.send("b1")
+    assert told.head == "b1"
+
+
 def test_what_happens_to_a_block_after_its_life_has_no_effect(story: MakeStory) -> None:
     told = story("a0 b1:a0 x1/9:a0", start="a0", reorg_threshold=4)
     told.first("x1")
@@ -788,11 +801,13 @@ def events(draw: st.DrawFn) -> list[Event]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(events(), st.booleans(), st.integers(1, 3), st.sampled_from([2, HISTORY_LEAST]))
+@given(
+    events(), st.booleans(), st.integers(1, 3), st.sampled_from([2, HISTORY_LEAST]), st.sampled_from([4, MAX_BLOCKS])
+)
 def test_a_chain_may_be_cut_anywhere_and_its_tables_balance(
-    told: list[Event], from_start: bool, threshold: int, remembered: int
+    told: list[Event], from_start: bool, threshold: int, remembered: int, blocks: int
 ) -> None:
-    with mock.patch.multiple(chain_module, HISTORY=0, HISTORY_LEAST=remembered):
+    with mock.patch.multiple(chain_module, HISTORY=0, HISTORY_LEAST=remembered, MAX_BLOCKS=blocks):
         cut_anywhere(told, from_start, threshold, remembered)
 
 
@@ -805,7 +820,8 @@ def cut_anywhere(told: list[Event], from_start: bool, threshold: int, remembered
     for event in told:
         restored = Chain(options, chain.snapshot())
         outcomes = chain.apply(event)
-        assert restored.apply(event) == outcomes
+        # Told of the time first, it ends lives at the same moments.
+        assert [*restored.expire(event.place.arrived_at_ns), *restored.apply(event)] == outcomes
         assert restored.snapshot() == chain.snapshot()
         path = path_of(chain)
         for outcome in outcomes:

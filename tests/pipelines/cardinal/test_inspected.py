@@ -52,6 +52,7 @@ def hostile() -> bytes:
         line(b"", b"v", 5),
         line(b"\x00" + block, b"\x02", 1_700_000_000_001),
         line(b"\x05" + block, b"\x02\x02", 1_700_000_000_002),
+        line(b"\x01" + block[:7], None, 1_700_000_000_002),
         line(b"\x07", b"", 1_700_000_000_003),
         line(b"\x03" + block, b"", 1_700_000_000_004),
     ]

@@ -48,7 +48,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, config in STREAMS.items():
         (folder / name).mkdir()
         write_jsonl(simulate(config), folder / name / "a.jsonl")
+    _around_the_channel(folder / "busy" / "a.jsonl")
     return folder
+
+
+def _around_the_channel(path: Path) -> None:
+    """Add messages on the reorg's channel: on another partition hours before the Reorg, and after its end."""
+    lines = path.read_text().splitlines(keepends=True)
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    channel = next(topic for line in lines if "-re-" in (topic := json.loads(line)["topic"]))
+    early = first | {"topic": channel, "partition": 1}
+    late = [last | {"topic": channel, "timestamp_ms": last["timestamp_ms"] + ms} for ms in (1, 2, 3_600_000, 3_600_001)]
+    path.write_text("".join([json.dumps(early) + "\n", *lines, *(json.dumps(row) + "\n" for row in late)]))
 
 
 def _lake(root: Path, size: str, files: Path) -> Lake:
@@ -87,6 +98,8 @@ def test_the_streams_are_worth_comparing(at_once: Lake, hours: Lake) -> None:
     assert select(at_once, "select * from gold.cardinal_reorgs where not announced")
     rules = {row["rule"] for row in select(at_once, "select rule from gold.violations")}
     assert {"cardinal.prefix_count_open", "cardinal.extra_message"} <= rules
+    on_channels = {"cardinal.reorg_channel_shared", "cardinal.reorg_not_completed"}
+    assert on_channels <= rules
 
 
 def test_hours_one_by_one_are_days_at_once(at_once: Lake, hours: Lake) -> None:
@@ -146,3 +159,29 @@ def test_a_late_file_gives_the_rows_of_one_in_time(spark: Any, files: Path, tmp_
     run(spark, apart)
     assert select(apart, "select * from gold.cardinal_chain_updates") != before
     assert_same_rows(together, apart)
+
+
+def test_a_hash_that_lives_again_is_new_in_a_range_too(spark: Any, tmp_path: Path) -> None:
+    """Ten days later messages of an early block come again: longer than a closed block is remembered."""
+    config = replace(STREAMS["open"], block_interval_ms=60_000)
+    path = tmp_path / "again.jsonl"
+    write_jsonl(simulate(config), path)
+    lines = path.read_text().splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines[:100]]
+    later = [row | {"timestamp_ms": row["timestamp_ms"] + 10 * 86_400_000} for row in rows]
+    path.write_text("".join([*lines, *(json.dumps(row) + "\n" for row in later)]))
+    source = Source("again", "cardinal", "messages", str(path), _options(config))
+    at_once, one_by_one = (
+        Lake(str(tmp_path / name), Windows("day", FIRST["day"]), (source,)) for name in ("once", "each")
+    )
+    for lake in (at_once, one_by_one):
+        land(lake)
+    run(spark, at_once)
+    for window in jobs.data_windows(one_by_one):
+        for name in jobs.all_jobs():
+            jobs.run_job(spark, one_by_one, name, window, window)
+    assert len(jobs.data_windows(at_once)) == 2
+    again = select(at_once, "select window_start from gold.cardinal_batches where window_start > '2023-11-20'")
+    assert again
+    assert_same_rows(at_once, one_by_one)
+    assert jobs.stale(at_once) == {}

@@ -1,0 +1,45 @@
+"""Sources that the configuration no longer names: their rows stay until they are asked to go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from wirehouse_codecs.errors import UsageError
+from wirehouse_pipelines import landing, ledger
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import all_tables
+
+
+class StillConfiguredError(UsageError):
+    """A source that is configured can't be forgotten: the next landing would bring it back."""
+
+    template = "source {name} is still configured: take its [[source]] out of the configuration first"
+
+
+class UnknownSourceError(UsageError):
+    """The lake has nothing of such a source."""
+
+    template = "the lake has nothing of a source {name!r}"
+
+
+def gone(lake: Lake) -> list[str]:
+    """Sources that landed something and aren't configured any more."""
+    return sorted(landing.sources(lake) - {source.name for source in lake.sources})
+
+
+def forget(lake: Lake, name: str) -> None:
+    """Delete everything of source `name`: its rows, its ledger entries, and last its landed objects.
+
+    Delta keeps the files of deleted rows until they are vacuumed. Raises StillConfiguredError and UnknownSourceError.
+    """
+    if name in {source.name for source in lake.sources}:
+        raise StillConfiguredError(name=name)
+    if name not in landing.sources(lake):
+        raise UnknownSourceError(name=name)
+    physical = [lake.table_path(table.name) for table in all_tables().values() if table.view is None]
+    for path in (ledger.path(lake), *physical):
+        if (Path(path) / "_delta_log").exists():
+            DeltaTable(path).delete(f"source = '{name}'")
+    landing.remove(lake, name)

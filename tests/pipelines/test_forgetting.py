@@ -1,0 +1,60 @@
+"""Sources that are gone: said so, kept, and deleted when asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from wirehouse_pipelines import arrow_types, landing, ledger, sql
+from wirehouse_pipelines.forgetting import StillConfiguredError, UnknownSourceError, forget, gone
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+
+LINE = '{"key_b64": "/w==", "value_b64": "", "timestamp_ms": 1700000000000}\n'
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Two sources that landed a capture each and have a row and a ledger entry each; `old` isn't configured now."""
+    sources = []
+    for name in ("kept", "old"):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(LINE)
+        sources.append(Source(name, "cardinal", "messages", str(path)))
+    lake = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), tuple(sources))
+    rows: list[dict[str, Any]] = []
+    for source in sources:
+        landing.land(lake, source)
+        rows.append({"source": source.name, "window_start": "2023-11-14"})
+    schema = arrow_types.schema(all_tables()["bronze.messages"])
+    write_deltalake(lake.table_path("bronze.messages"), pa.Table.from_pylist(rows, schema=schema))
+    names = ("bronze.messages", "", "2023-11-14", "d", None, None, None, 1, "1", 0)
+    ledger.commit(lake, [replace(ledger.Entry(*names), source=source.name) for source in sources])
+    return replace(lake, sources=tuple(sources[:1]))
+
+
+def test_a_source_that_is_gone_is_known_by_what_it_landed(lake: Lake) -> None:
+    assert gone(lake) == ["old"]
+
+
+def test_forgetting_deletes_rows_entries_and_captures_of_that_source_alone(lake: Lake) -> None:
+    forget(lake, "old")
+    assert gone(lake) == []
+    rows = sql.rows(lake, "SELECT source FROM bronze.messages").to_pylist()
+    assert rows == [{"source": "kept"}]
+    assert {source for _, source, _ in ledger.read(lake)} == {"kept"}
+    assert [manifest.source for manifest in landing.manifests(lake)] == ["kept"]
+    assert not [path for path in Path(lake.root, "landing").rglob("*.avro") if "old" in path.parts]
+
+
+def test_what_is_configured_or_unknown_is_refused(lake: Lake) -> None:
+    with pytest.raises(StillConfiguredError, match="kept is still configured"):
+        forget(lake, "kept")
+    with pytest.raises(UnknownSourceError, match="nothing of a source"):
+        forget(lake, "x' OR source = 'kept")
