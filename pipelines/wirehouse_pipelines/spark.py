@@ -33,6 +33,8 @@ SETTINGS = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.files.maxPartitionBytes": "64m",
     "spark.sql.parquet.compression.codec": "zstd",
+    # What jobs keep on disk between their tables.
+    "spark.rdd.compress": "true",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # Of large messages fewer: a batch is held as Python objects where order matters.

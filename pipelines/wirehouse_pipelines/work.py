@@ -74,7 +74,10 @@ class Work:
     before: Mapping[str, Entry]
     #: Captures of the sources, for the jobs that read landing.
     landed: tuple[Manifest, ...]
-    _persisted: list[DataFrame] = field(default_factory=list)
+    _kept_before: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept_before = frozenset(self._kept_rdds())
 
     def source(self, name: str) -> Source:
         return self.lake.source(name)
@@ -111,20 +114,23 @@ class Work:
             sources.setdefault(span.first, []).append(span.source)
         return reduce(or_, (F.col("source").isin(*names) & after(first) for first, names in sources.items()))
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """`frame`, computed when first used and kept on disk in columns until the job ends: for wide rows."""
-        self._persisted.append(frame.persist(StorageLevel.DISK_ONLY))
-        return frame
+    def settle(self, frame: DataFrame, *, eager: bool = True) -> DataFrame:
+        """`frame` computed once, now or when first used, and kept on disk until the job ends.
 
-    def settle(self, frame: DataFrame) -> DataFrame:
-        """`frame` computed now, its plan forgotten: Spark plans each table anew from all that leads to it otherwise."""
-        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        Its plan is forgotten: Spark plans each table anew from all that leads to it otherwise. Cheaper than `persist`,
+        which turns wide rows into columns and back.
+        """
+        return frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.DISK_ONLY)
 
     def release(self) -> None:
-        """Drop what `keep` kept."""
-        for frame in self._persisted:
-            frame.unpersist()
-        self._persisted.clear()
+        """Drop what was kept on disk."""
+        for number, kept in self._kept_rdds().items():
+            if number not in self._kept_before:
+                kept.unpersist(False)
+
+    def _kept_rdds(self) -> dict[int, Any]:
+        """What the session keeps, by number; a checkpoint is known to the JVM alone."""
+        return dict(self.spark.sparkContext._jsc.getPersistentRDDs())
 
 
 @dataclass(frozen=True, slots=True)

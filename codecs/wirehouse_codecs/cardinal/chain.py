@@ -346,6 +346,10 @@ class Chain:
         """Hash and number of the newest canonical block."""
         return (self._chain[-1], self._nodes[self._chain[-1]].number) if self._chain else None
 
+    def living(self) -> Iterator[bytes]:
+        """The blocks whose life hasn't ended."""
+        return (node.block_hash for node in self._nodes.values() if node.open)
+
     @property
     def oldest_ns(self) -> int | None:
         """When the first message of the oldest living block arrived."""

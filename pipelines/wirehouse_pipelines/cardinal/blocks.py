@@ -34,7 +34,7 @@ PART = {
     "key": "binary",
     "way": "int",
     "value": "binary",  # what the key is set to
-    "content": "binary",  # equal for repeats, different for contradictions
+    "content": "binary",  # beside the value: equal for repeats, different for contradictions
     "origin": "binary",  # the sub-batch item that says it
     "expected": "bigint",  # messages counted under a prefix, or items of a sub-batch
     "tracked": "boolean",
@@ -87,9 +87,9 @@ def _is(*kinds: str) -> Column:
 def parts(messages: DataFrame) -> DataFrame:
     """Every message of a block, and every entry and key inside one, as a part of it."""
     place = [*(F.col(name) for name in BLOCK), F.struct(*PLACE).alias("at")]
-    way = F.when(_is("batch_msg"), SET).otherwise(DELETE)
-    put = F.when(_is("batch_msg"), F.col("value"))
-    plain = _part(KEY, F.col("key"), way, value=put, content=F.col("value"))
+    is_set, value = _is("batch_msg"), F.col("value")
+    said = {"value": F.when(is_set, value), "content": F.when(~is_set, value)}
+    plain = _part(KEY, F.col("key"), F.when(is_set, SET).otherwise(DELETE), **said)
     keyed = messages.where(_is("batch_msg", "batch_delete_msg")).select(*place, plain.alias("part"))
     spoken = messages.where(_is("batch", "sub_batch_header", "sub_batch_msg")).select(
         *place, F.explode(_spoken()).alias("part")
@@ -110,7 +110,8 @@ def _said_once() -> Column:
 def unique_parts(parts: DataFrame) -> DataFrame:
     """One row a part of a block: when it was first said, how often, and whether all that say it agree."""
     message = F.col("way").bitwiseAND(MESSAGES) != 0
-    differs = (F.min("content") != F.max("content")) | (F.min("origin") != F.max("origin"))
+    said = [F.coalesce(F.min(name) != F.max(name), F.lit(False)) for name in ("value", "content", "origin")]
+    differs = said[0] | said[1] | said[2]
     # Two names of one sub-batch, or a name that is no text: rare enough for the fold.
     renamed = (F.min("name") != F.max("name")) | ~F.bool_and(F.is_valid_utf8(F.col("name").cast("string")))
     return (

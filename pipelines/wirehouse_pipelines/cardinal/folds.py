@@ -348,6 +348,8 @@ class _Ordering:
             name = self._ahead.pop(0)
             # Lives end with time, whether or not a message follows in the window.
             yield from self._told(name, self._chain.expire(self._windows.end_ns(name)))
+            for block_hash in self._chain.living():
+                yield {"window_start": name, "row_kind": "living", "block_hash": block_hash}
             self._step += 1
             yield {
                 "window_start": name,

@@ -85,7 +85,7 @@ class _Run:
     @cached_property
     def parts(self) -> DataFrame:
         unique = blocks.unique_parts(blocks.parts(self.fields))
-        return self.work.keep(blocks.owned_parts(unique))
+        return self.work.settle(blocks.owned_parts(unique), eager=False)
 
     @cached_property
     def summaries(self) -> DataFrame:
@@ -351,10 +351,9 @@ def _found(run: _Run) -> DataFrame:
 
 def _state(run: _Run) -> DataFrame:
     """What is carried: messages of blocks that outlive their window, reorgs, ended and refused blocks, the chain."""
-    ended = run.ended.select(*BLOCK, run.work.window_of("closed_at.arrived_at_ns").alias("last_window"))
-    new = run.messages.where(run.work.in_new_window())
-    open_ = new.join(ended, list(BLOCK), "left").where("last_window IS NULL OR last_window > window_start")
     names = ("source", "window_start", "block_hash")
+    living = run.ordered("living").select(*names)
+    open_ = run.messages.where(run.work.in_new_window()).join(F.broadcast(living), list(names), "left_semi")
     places = {
         "closed": run.ordered("closed").select(*names, "closed.closed_at.*"),
         "refused": run.ordered("refused").select(*names, "refused_at.*"),
