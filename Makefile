@@ -20,11 +20,11 @@ bench: setup ## Measure against the floors; writes docs/benchmarks.md
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui
 
-test: setup ## All tests
-	@$(BIN)/pytest
+test: test-fast ## All tests
+	@$(BIN)/pytest -m "spark or servers"
 
 test-fast: setup ## The tests that need no JVM (under a minute)
-	@$(BIN)/pytest -m "not spark and not servers"
+	@$(BIN)/pytest -n auto -m "not spark and not servers"
 
 check: setup ## Lint, strict types, import directions, fresh generated pages
 	@$(BIN)/ruff check --quiet

@@ -27,6 +27,12 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as in a file, whatever the terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def make_lake(tmp_path: Path) -> MakeLake:
     """A lake of day windows (or `size`) whose sources are files: name -> (path, options)."""

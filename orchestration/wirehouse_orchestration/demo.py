@@ -93,7 +93,7 @@ def demo(folder: Path) -> bool:
     windows = jobs.data_windows(lake)
     with story.step(f"materialising every table through Dagster, {records:,} messages") as say:
         done = materialize(lake, list(jobs.all_jobs()), windows[0], windows[-1], progress=say)
-    page(Console(), lake, file, time.monotonic() - started)
+    page(show.console(), lake, file, time.monotonic() - started)
     return done
 
 
@@ -182,7 +182,7 @@ def _tables(lake: Lake) -> Padding:
     shown = [table for table in all_tables().values() if not (table.internal or table.entity)]
     counted = {table.name: sql.rows(lake, f"SELECT COUNT(*) AS n FROM {table.name}")["n"][0].as_py() for table in shown}
     lines = [(table.name, f"{counted[table.name]:,}", table.comment) for table in shown]
-    return Padding(show.grid(("table", "rows", "what it holds"), lines, (False, True, False)), (0, 0, 0, 2))
+    return Padding(show.grid(("table", "rows", "what it holds"), lines, (False, True, False), fixed=1), (0, 0, 0, 2))
 
 
 def _part(lake: Lake, part: Part) -> Iterator[Padding]:
@@ -193,7 +193,7 @@ def _part(lake: Lake, part: Part) -> Iterator[Padding]:
         return
     lines = [[shown(row) for shown in part.columns.values()] for row in rows[: part.most]]
     right = [all(cells[i].replace(",", "").isdigit() for cells in lines) for i in range(len(part.columns))]
-    yield Padding(show.grid(part.columns, lines, right), (0, 0, 0, 2))
+    yield Padding(show.grid(part.columns, lines, right, fixed=1), (0, 0, 0, 2))
     if len(rows) > part.most:
         yield Padding(Text(f"… and {len(rows) - part.most:,} more", "dim"), (0, 0, 0, 2))
 
