@@ -117,8 +117,7 @@ class Work:
     def settle(self, frame: DataFrame, *, eager: bool = True) -> DataFrame:
         """`frame` computed once, now or when first used, and kept on disk until the job ends.
 
-        Its plan is forgotten: Spark plans each table anew from all that leads to it otherwise. Cheaper than `persist`,
-        which turns wide rows into columns and back.
+        Its plan is forgotten: Spark plans each table anew from all that leads to it otherwise.
         """
         return frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.DISK_ONLY)
 
