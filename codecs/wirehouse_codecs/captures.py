@@ -2,8 +2,8 @@
 
 A line of JSON is an object with `key_b64` and `value_b64` (base64, or null for a message without one) and, where known,
 `topic`, `partition`, `offset`, `timestamp_ms`, `timestamp_type` (`create` or `append`) and `headers` (a list of
-`{"key": ..., "value_b64": ...}`). An Avro record has the same names without `_b64`. Which of the two a capture is, and
-how it is compressed, is told by its content.
+`{"key": ..., "value_b64": ...}`). An Avro record has the same names without `_b64`. Fields of other names are kept as
+JSON. Which of the two a capture is, and how it is compressed, is told by its content.
 
 Nothing raises on what a capture holds: what isn't a message becomes a row with its bytes in `damaged` and the reason
 in `damage`; where a capture can't be read on, `MessageCapture.damage` says why.
@@ -34,6 +34,11 @@ PIECE_BYTES: Final = 8 << 20
 #: Topics and header names take at most this in UTF-8.
 MAX_NAME_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 10_000
+#: Fields of other names take at most this as JSON.
+MAX_EXTRA_BYTES: Final = 512 << 10
+_NAMES: Final = frozenset({"topic", "partition", "offset", "timestamp_ms", "timestamp_type", "headers"})
+_LINE_NAMES: Final = _NAMES | {"key_b64", "value_b64"}
+_RECORD_NAMES: Final = _NAMES | {"key", "value"}
 
 _INT64_MAX = 2**63 - 1
 _NS_PER_MS = 1_000_000
@@ -49,6 +54,7 @@ MESSAGE_SCHEMA: Final = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])), False),
+        ("extra", pa.string()),
         ("damaged", pa.binary()),
         ("damage", pa.string()),
     ]
@@ -68,6 +74,8 @@ class Row(NamedTuple):
     value: bytes | None = None
     #: Pairs of name and value.
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    #: Fields of other names, as a JSON object.
+    extra: str | None = None
     damaged: bytes | None = None
     damage: str | None = None
 
@@ -177,7 +185,7 @@ def _line_batches(source: ByteSource) -> Iterator[pa.RecordBatch]:
 def read_block(block: bytes) -> pa.RecordBatch:
     """The rows of a block of whole lines: the plain ones by the vectorised twin, each odd one by `read_line`."""
     scanned = scan_lines(block, MAX_LINE_BYTES)
-    rest = {name: pa.nulls(scanned.rows, MESSAGE_SCHEMA.field(name).type) for name in ("damaged", "damage")}
+    rest = {name: pa.nulls(scanned.rows, MESSAGE_SCHEMA.field(name).type) for name in ("extra", "damaged", "damage")}
     rest["headers"] = _no_headers(scanned.rows)
     columns = scanned.columns | rest
     plain = pa.RecordBatch.from_arrays([columns[name] for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA)
@@ -244,10 +252,19 @@ def _refuse_constant(name: str) -> NoReturn:
     raise NotAMessage(f"{name} is no JSON value")
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise NotAMessage(f"{name[:100]!r} stands twice in one object")
+        fields[name] = value
+    return fields
+
+
 def read_line(line: bytes) -> Row:
     """The message of one line of JSON; NotAMessage if it is none."""
     try:
-        fields = json.loads(line.decode(), parse_constant=_refuse_constant)
+        fields = json.loads(line.decode(), parse_constant=_refuse_constant, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise NotAMessage(f"not UTF-8 at byte {error.start} of the line") from None
     except RecursionError:
@@ -266,6 +283,7 @@ def read_line(line: bytes) -> Row:
         key=_base64(fields["key_b64"], "key_b64"),
         value=_base64(fields["value_b64"], "value_b64"),
         headers=tuple(_line_header(header) for header in _header_list(fields)),
+        extra=_extra(fields, _LINE_NAMES),
     )
 
 
@@ -298,7 +316,8 @@ def _avro_rows(fields: Mapping[str, Any], data: bytes) -> list[Row]:
         if len(data) > MAX_LINE_BYTES:
             raise NotAMessage(f"a record of more than {MAX_LINE_BYTES} bytes")
         headers = tuple(_avro_header(header) for header in _header_list(fields))
-        return [_row(fields, _octets(fields.get("key")), _octets(fields.get("value")), headers)]
+        extra = _extra(fields, _RECORD_NAMES)
+        return [_row(fields, _octets(fields.get("key")), _octets(fields.get("value")), headers, extra)]
     except NotAMessage as reason:
         return _pieces(data, str(reason))
 
@@ -318,7 +337,11 @@ def _octets(value: Any) -> bytes | None:
 
 
 def _row(
-    fields: Mapping[str, Any], key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+    fields: Mapping[str, Any],
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[tuple[str, bytes | None], ...],
+    extra: str | None,
 ) -> Row:
     return Row(
         topic=_name(fields.get("topic"), "topic"),
@@ -329,7 +352,26 @@ def _row(
         key=key,
         value=value,
         headers=headers,
+        extra=extra,
     )
+
+
+def _extra(fields: Mapping[str, Any], known: frozenset[str]) -> str | None:
+    """The fields of other names as JSON; bytes in it are base64, what JSON has no form for is its text."""
+    others = {name: value for name, value in fields.items() if name not in known}
+    if not others:
+        return None
+    try:
+        text = json.dumps(others, separators=(",", ":"), default=_as_json)
+    except RecursionError:
+        raise NotAMessage("fields of other names are nested too deep") from None
+    if len(text) > MAX_EXTRA_BYTES:
+        raise NotAMessage(f"fields of other names take more than {MAX_EXTRA_BYTES} bytes")
+    return text
+
+
+def _as_json(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _header_list(fields: Mapping[str, Any]) -> list[Any]:

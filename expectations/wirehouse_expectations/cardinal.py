@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
 
@@ -148,7 +149,12 @@ SPANS_END_AFTER_THEY_BEGIN = Invariant(
 STATEMENTS = Statements(
     findings=(
         Findings(
-            "silver.cardinal", RULES, condition="finding IS NOT NULL", rule="finding.rule", message="finding.message"
+            "silver.cardinal",
+            # A record that could not be read as a message is found at landing, and quarantined here.
+            (*RULES, CAPTURE_RULE["file_damaged"]),
+            condition="finding IS NOT NULL",
+            rule="finding.rule",
+            message="finding.message",
         ),
         Findings("gold.cardinal_found", RULES),
     ),

@@ -98,7 +98,7 @@ def _key(table: Table) -> tuple[Invariant, Invariant]:
     columns = list(dict.fromkeys(("source", "window_start", *table.key)))
     key = ", ".join(table.key)
     listed = ", ".join(columns)
-    missing = " OR ".join(f"{column} IS NULL" for column in columns)
+    missing = " OR ".join(f"{column} IS NULL" for column in columns if column not in table.key_may_lack)
     return (
         Invariant(
             "key_is_unique",
@@ -110,7 +110,7 @@ def _key(table: Table) -> tuple[Invariant, Invariant]:
         Invariant(
             "key_is_not_null",
             table.name,
-            f"No row lacks one of {key}.",
+            f"No row lacks one of {', '.join(name for name in table.key if name not in table.key_may_lack)}.",
             f"SELECT {listed} FROM {table.name} WHERE {{windows}} AND ({missing})",
         ),
     )

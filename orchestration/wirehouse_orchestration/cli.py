@@ -117,7 +117,7 @@ def forget(context: Context, name: str) -> None:
     from wirehouse_pipelines import forgetting
 
     forgetting.forget(context.lake(), name)
-    click.echo(f"nothing of {name} is left")
+    click.echo(f"no row and no capture of {name} is left; Delta keeps the files of deleted rows until VACUUM")
 
 
 def _report_gone(lake: Lake) -> None:
@@ -148,15 +148,15 @@ def run(context: Context) -> None:
 
     lake = context.lake()
     _report_gone(lake)
-    stale = jobs.stale(lake)
-    if not stale:
+    due = jobs.due(lake)
+    if not due:
         click.echo(
             "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
         )
         return
-    first = min(set().union(*stale.values()))
+    first = min(set().union(*due.values()))
     # To the end: a window that ends in another state than before makes the ones after it stale.
-    _materialize(context, lake, list(stale), first, jobs.data_windows(lake)[-1], force=False)
+    _materialize(context, lake, list(due), first, jobs.data_windows(lake)[-1], force=False)
 
 
 @cli.command()

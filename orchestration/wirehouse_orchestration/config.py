@@ -132,9 +132,9 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
         raise refuse("lakehouse.start", str(error)) from None
     if not datetime(1970, 1, 1, tzinfo=UTC) <= moment <= datetime.now(UTC):
         raise refuse("lakehouse.start", f"{start} is not between 1970 and now")
-    if set(root) & set("*?[]{}\\"):
-        # Spark reads them as patterns.
-        raise refuse("lakehouse.root", f"{root} must not have any of * ? [ ] {{ }} \\ in it")
+    if not root.isprintable() or set(root) & set("*?[]{}\\%|"):
+        # Spark reads them as patterns, others as parts of an address.
+        raise refuse("lakehouse.root", f"{root!r} must not have any of * ? [ ] {{ }} \\ % | or a line break in it")
     if Path(root).is_file():
         raise refuse("lakehouse.root", f"{root} is a file, not a folder")
     return Lake(root, windows, sources)

@@ -236,12 +236,17 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
         session: RunSession = context.resources.session
         first, last = asked_windows(context.run.tags) or _all_windows(lake)
         stale = jobs.stale(lake)
+        passed = set()
         for spec in specs:
             if spec.key in context.selected_asset_check_keys:
                 result = _checked(session, lake, spec, first, last, stale)
                 if not result.passed:
                     session.say(f"{_dotted(spec.asset_key)}: {spec.name}: {result.description}")
+                else:
+                    passed.add(spec.key)
                 yield _check_result(spec, result)
+        if passed >= {spec.key for spec in specs if spec.name == INVARIANTS}:
+            jobs.pass_checks(lake, job.name, first, last)
 
     return check
 

@@ -57,7 +57,9 @@ def materialize(
             say(f"run {run_id} had been killed: marked as failed")
         definitions = assemble(lake, say)
         run = _Run(instance, definitions, lake, tuple(names), force, say, verbose)
-        return all(run(*span) for span in spans(lake, (window for window in with_data if first <= window <= last)))
+        # All of them: what failed in one span says nothing against the next.
+        done = [run(*span) for span in spans(lake, (window for window in with_data if first <= window <= last))]
+        return all(done)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,23 @@ class UnknownSourceError(UsageError):
 
 
 def gone(lake: Lake) -> list[str]:
-    """Sources that landed something and aren't configured any more."""
-    return sorted(landing.sources(lake) - {source.name for source in lake.sources})
+    """Sources that landed something or have rows, and aren't configured any more."""
+    return sorted(_known(lake) - {source.name for source in lake.sources})
+
+
+def _known(lake: Lake) -> set[str]:
+    return landing.sources(lake) | {source for _, source, _ in ledger.read(lake)}
 
 
 def forget(lake: Lake, name: str) -> None:
     """Delete everything of source `name`: its rows, its ledger entries, and last its landed objects.
 
-    Delta keeps the files of deleted rows until they are vacuumed. Raises StillConfiguredError and UnknownSourceError.
+    Delta keeps the files of deleted rows until they are vacuumed. What a run that is under way writes of the source
+    stays, and is `gone` again. Raises StillConfiguredError and UnknownSourceError.
     """
     if name in {source.name for source in lake.sources}:
         raise StillConfiguredError(name=name)
-    if name not in landing.sources(lake):
+    if name not in _known(lake):
         raise UnknownSourceError(name=name)
     physical = [lake.table_path(table.name) for table in all_tables().values() if table.view is None]
     for path in (ledger.path(lake), *physical):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from pyspark.sql import SparkSession
@@ -138,6 +138,40 @@ def stale(lake: Lake) -> dict[str, set[str]]:
     return {name: {window for _, window in pairs} for name, pairs in found.items() if pairs}
 
 
+def due(lake: Lake) -> dict[str, set[str]]:
+    """Windows with work for `run`, by job: stale ones, and those that no check has passed since they were written."""
+    entries = ledger.read(lake)
+    found = {name: set(windows) for name, windows in stale(lake).items()}
+    configured = {source.name for source in lake.sources}
+    for name, job in all_jobs().items():
+        for (table, source, window), entry in entries.items():
+            if table == job.outputs[0] and source in configured and not _is_passed(entries, name, entry):
+                found.setdefault(name, set()).add(window)
+    return {name: found[name] for name in all_jobs() if name in found}
+
+
+def pass_checks(lake: Lake, name: str, first: str, last: str) -> None:
+    """Note that our own checks of job `name` passed in windows `first` to `last`; stale ones were not looked at."""
+    job, waiting = all_jobs()[name], stale(lake).get(name, set())
+    written = (entry for entry in ledger.read(lake).values() if entry.table_name == job.outputs[0])
+    passed = (entry for entry in written if first <= entry.window_start <= last and entry.window_start not in waiting)
+    ledger.commit(lake, [replace(entry, table_name=_checks_of(name), digest=_as_written(entry)) for entry in passed])
+
+
+def _checks_of(name: str) -> str:
+    """Under which name the ledger keeps which windows of a job passed their checks."""
+    return f"checks of {name}"
+
+
+def _as_written(entry: ledger.Entry) -> str:
+    return f"{entry.digest}@{entry.committed_at_ns}"
+
+
+def _is_passed(entries: Mapping[ledger.Key, ledger.Entry], name: str, entry: ledger.Entry) -> bool:
+    check = entries.get((_checks_of(name), entry.source, entry.window_start))
+    return check is not None and check.digest == _as_written(entry)
+
+
 def run_job(
     spark: SparkSession,
     lake: Lake,
@@ -244,7 +278,10 @@ def _write(
             before[span.source] = entry
     work = Work(spark, lake, tuple(spans), before, tuple(landed))
     try:
-        for table, frame in job.build(work):
+        for index, (table, frame) in enumerate(job.build(work)):
+            if index == 0:
+                # From here on the tables may tell of different runs: killed now, these windows have to be stale.
+                ledger.withdraw(lake, _keys(job, spans))
             delta.replace(lake, table, frame, spans)
     finally:
         work.release()
@@ -256,6 +293,10 @@ def _write(
     for entry in entries:
         rows[entry.table_name] += entry.rows
     return rows
+
+
+def _keys(job: Job, spans: Sequence[Span]) -> Iterator[ledger.Key]:
+    return ((table, span.source, window) for table in job.outputs for span in spans for window in span.windows)
 
 
 def _state_rows(work: Work, job: Job) -> dict[tuple[str, str], tuple[str, str]]:

@@ -25,6 +25,12 @@ class StartError(UsageError):
     )
 
 
+class DamagedError(UsageError):
+    """lake.json is not what was written there."""
+
+    template = '{root}/{name} is damaged: it should hold {{"window": "day" or "hour", "start": first window}}'
+
+
 def check(lake: Lake) -> None:
     """Raise WindowSizeError or StartError if the lake was begun otherwise; a lake not begun takes anything."""
     _begun(open_storage(lake.root), lake)
@@ -43,8 +49,12 @@ def record(lake: Lake) -> None:
 def _begun(storage: Storage, lake: Lake) -> dict[str, str] | None:
     if not storage.exists(NAME):
         return None
-    with storage.open(NAME) as stream:
-        begun: dict[str, str] = json.load(stream)
+    try:
+        with storage.open(NAME) as stream:
+            begun = {name: str(value) for name, value in dict(json.load(stream)).items()}
+        begun["window"], begun["start"]
+    except (ValueError, TypeError, KeyError):
+        raise DamagedError(root=lake.root, name=NAME) from None
     if begun["window"] != lake.windows.size:
         raise WindowSizeError(root=lake.root, found=begun["window"], asked=lake.windows.size)
     if begun["start"] < lake.windows.start:

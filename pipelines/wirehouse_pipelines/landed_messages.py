@@ -46,6 +46,7 @@ SCHEMA: Final = {
                 },
             },
         },
+        {"name": "extra", "type": ["null", "string"]},
         {"name": "damaged", "type": ["null", "bytes"]},
         {"name": "damage", "type": ["null", "string"]},
     ],
@@ -120,8 +121,10 @@ def encode(
     capture_id: bytes,
 ) -> tuple[Array, Array]:
     """The rows of `batch` (captures.MESSAGE_SCHEMA) as Avro: the bytes, and where each record ends in them."""
-    columns = [_bytes(batch.column(name)) for name in ("topic", "ts_type", "key", "value", "damaged", "damage")]
-    topic, ts_type, key, value, damaged, damage = columns
+    columns = [
+        _bytes(batch.column(name)) for name in ("topic", "ts_type", "key", "value", "extra", "damaged", "damage")
+    ]
+    topic, ts_type, key, value, extra, damaged, damage = columns
     partition, offset, ts_ns = (_numbers(batch.column(name)) for name in ("partition", "offset", "ts_ns"))
     headers = _headers(batch.column("headers"))
     room = RECORD_ROOM * len(batch) + sum(int(column.offsets[-1] - column.offsets[0]) for column in columns)
@@ -129,7 +132,21 @@ def encode(
     out, ends = np.empty(room, np.uint8), np.empty(len(batch), np.int64)
     who = Capture(np.frombuffer(capture_id, np.uint8), first_number, capture_arrived_at_ns)
     encode_rows(
-        out, ends, who, arrived_at_ns, topic, ts_type, key, value, damaged, damage, partition, offset, ts_ns, headers
+        out,
+        ends,
+        who,
+        arrived_at_ns,
+        topic,
+        ts_type,
+        key,
+        value,
+        extra,
+        damaged,
+        damage,
+        partition,
+        offset,
+        ts_ns,
+        headers,
     )
     return out[: ends[-1] if len(ends) else 0], ends
 
@@ -198,6 +215,7 @@ def encode_rows(
     ts_type: Bytes,
     key: Bytes,
     value: Bytes,
+    extra: Bytes,
     damaged: Bytes,
     damage: Bytes,
     partition: Numbers,
@@ -220,6 +238,7 @@ def encode_rows(
         to = put_bytes(out, to, key, row)
         to = put_bytes(out, to, value, row)
         to = put_headers(out, to, headers, row)
+        to = put_bytes(out, to, extra, row)
         to = put_bytes(out, to, damaged, row)
         to = put_bytes(out, to, damage, row)
         ends[row] = to

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from types import ModuleType
@@ -160,18 +160,21 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
 
 
 def sources(lake: Lake) -> set[str]:
-    """Names of the sources that ever landed something."""
-    names = (PurePosixPath(stored.name).parent.name for stored in open_storage(lake.root).list(_MANIFESTS))
-    return set(names)
+    """Names of the sources that landed something, or began to."""
+    storage = open_storage(lake.root)
+    objects = (stored.name for folder in (_MANIFESTS, _BEGUN) for stored in storage.list(folder))
+    return {PurePosixPath(name).parent.name for name in objects}
 
 
 def remove(lake: Lake, source: str) -> None:
     """Remove all that `source` landed. Its manifests go last: they say that there is something to remove."""
     storage = open_storage(lake.root)
     with storage.lock(f"{_MANIFESTS}/{source}"):
-        for kind in (*KINDS, "rejected", "manifests"):
-            for stored in list(storage.list(f"landing/{kind}/{source}")):
+        for folder in (*(f"landing/{kind}" for kind in KINDS), "landing/rejected", _BEGUN, _MANIFESTS):
+            storage.sweep(f"{folder}/{source}")
+            for stored in list(storage.list(f"{folder}/{source}")):
                 storage.delete(stored.name)
+        storage.delete(f"{_SEEN}/{source}.json")
 
 
 def land(
@@ -247,8 +250,8 @@ class _Seen:
         self._known: dict[str, list[Any]] = {}
         self._changed = False
         if storage.exists(self._name):
-            with storage.open(self._name) as stream:
-                self._known = json.load(stream)
+            with storage.open(self._name) as stream, suppress(ValueError):
+                self._known = dict(json.load(stream))
 
     def capture_id(self, path: str, status: os.stat_result) -> str | None:
         """The id that the file had when it was as it is now."""

@@ -6,7 +6,7 @@ computed from differs from the one in its row. A Delta table read and written wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -29,6 +29,10 @@ SCHEMA = pa.schema(
         ("committed_at_ns", pa.int64()),
     ]
 )
+
+
+#: Table, source and window.
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +60,14 @@ def path(lake: Lake) -> str:
     return f"{lake.root}/ledger"
 
 
-def read(lake: Lake) -> dict[tuple[str, str, str], Entry]:
+def read(lake: Lake) -> dict[Key, Entry]:
     """All entries by (table, source, window)."""
     if not (Path(path(lake)) / "_delta_log").exists():
         return {}
     return _entries(DeltaTable(path(lake)))
 
 
-def _entries(known: DeltaTable) -> dict[tuple[str, str, str], Entry]:
+def _entries(known: DeltaTable) -> dict[Key, Entry]:
     names = [field.name for field in fields(Entry)]
     rows = known.to_pyarrow_table(columns=names).to_pylist()
     return {(row["table_name"], row["source"], row["window_start"]): Entry(**row) for row in rows}
@@ -72,14 +76,26 @@ def _entries(known: DeltaTable) -> dict[tuple[str, str, str], Entry]:
 def commit(lake: Lake, entries: Iterable[Entry]) -> None:
     """Write `entries` in one commit, in place of those with the same table, source and window."""
     listed = list(entries)
-    if not listed:
+    _replace(lake, {_key(entry) for entry in listed}, listed)
+
+
+def withdraw(lake: Lake, keys: Iterable[Key]) -> None:
+    """Take back the entries of these tables, sources and windows: they are about to be written."""
+    known = read(lake)
+    _replace(lake, {key for key in keys if key in known}, [])
+
+
+def _key(entry: Entry) -> Key:
+    return entry.table_name, entry.source, entry.window_start
+
+
+def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> None:
+    if not keys:
         return
-    table = pa.Table.from_pylist([asdict(entry) for entry in listed], schema=SCHEMA)
     known = DeltaTable.create(path(lake), SCHEMA, mode="ignore", partition_by=["table_name"])
-    tables = {entry.table_name for entry in listed}
-    taken = {(entry.table_name, entry.source, entry.window_start) for entry in listed}
-    kept = [asdict(entry) for key, entry in _entries(known).items() if key[0] in tables and key not in taken]
-    merged = pa.concat_tables([pa.Table.from_pylist(kept, schema=SCHEMA), table]) if kept else table
+    tables = {table for table, _, _ in keys}
+    kept = [entry for key, entry in _entries(known).items() if key[0] in tables and key not in keys]
+    rows = pa.Table.from_pylist([asdict(entry) for entry in (*kept, *entries)], schema=SCHEMA)
     names = ", ".join(f"'{name}'" for name in sorted(tables))
     # Written to the version that was read: a commit in between is a conflict, not lost.
-    write_deltalake(known, merged, mode="overwrite", predicate=f"table_name IN ({names})")
+    write_deltalake(known, rows, mode="overwrite", predicate=f"table_name IN ({names})")

@@ -472,7 +472,18 @@ def test_avro_fields_may_be_missing() -> None:
     stream = io.BytesIO()
     fastavro.writer(stream, schema, [{"key": "k\u00e9", "x": 1.0}])
     rows, _ = read(stream.getvalue())
-    assert rows == [Row(key="k\u00e9".encode())]
+    assert rows == [Row(key="k\u00e9".encode(), extra='{"x":1.0}')]
+
+
+def test_fields_of_other_names_are_kept_as_json() -> None:
+    rows, _ = read(b'{"key_b64":"aw==","value_b64":null,"height":7,"node":{"a":[1]}}\n')
+    assert rows == [Row(key=b"k", extra='{"height":7,"node":{"a":[1]}}')]
+
+
+def test_a_name_that_stands_twice_makes_the_line_no_message() -> None:
+    line = b'{"key_b64":"aw==","key_b64":"bA==","value_b64":null}\n'
+    rows, _ = read(line)
+    assert rows == [Row(damaged=line.rstrip(), damage="'key_b64' stands twice in one object")]
 
 
 def test_an_avro_record_that_is_no_message_keeps_its_bytes() -> None:

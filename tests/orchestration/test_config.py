@@ -152,9 +152,10 @@ def test_a_lake_keeps_its_window_size_and_start(folder: Path) -> None:
         config.load(write(folder, HOUR + "start = '2026-11-14T22'\n"))
 
 
-def test_a_root_that_spark_would_read_as_a_pattern_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"lakehouse.root: .*lake\[1\] must not have"):
-        config.load(write(folder, "[lakehouse]\nroot = 'lake[1]'\n"))
+@pytest.mark.parametrize("root", ["lake[1]", "l%41k", "a|b", "a\\nb"])
+def test_a_root_that_spark_or_delta_would_read_otherwise_is_refused(folder: Path, root: str) -> None:
+    with pytest.raises(ConfigError, match=r"lakehouse.root: .* must not have any of"):
+        config.load(write(folder, f'[lakehouse]\nroot = "{root}"\n'))
 
 
 def test_reading_the_configuration_makes_nothing(folder: Path) -> None:

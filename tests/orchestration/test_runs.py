@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 from wirehouse_orchestration import factories, instance
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_orchestration.runs import BeforeStartError, materialize
-from wirehouse_pipelines import jobs, sql
+from wirehouse_pipelines import delta, jobs, sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.landing import land
 from wirehouse_pipelines.windows import WindowNameError
@@ -100,6 +101,56 @@ def test_an_invariant_that_is_broken_fails_the_run_and_stops_what_follows(
     assert any("invariants" in line and "landed_records_are_rows 1" in line for line in said)
     assert "failed: bronze_messages_checks" in capsys.readouterr().err
     assert _count(lake, "silver.cardinal") == 0
+
+
+@pytest.mark.spark
+def test_what_failed_its_checks_is_due_until_it_passes(lake: Lake, spark: Any) -> None:
+    land(lake, lake.sources[0])
+    jobs.run_job(spark, lake, "bronze.messages", DAY, DAY)
+    DeltaTable(lake.table_path("bronze.messages")).delete("record_number = 7")
+    for _ in range(2):
+        assert "bronze.messages" not in jobs.stale(lake)
+        assert DAY in jobs.due(lake)["bronze.messages"]
+        assert not materialize(lake, ["bronze.messages"], DAY, DAY)
+    assert materialize(lake, ["bronze.messages"], DAY, DAY, force=True)
+    assert "bronze.messages" not in jobs.due(lake)
+
+
+@pytest.mark.spark
+def test_windows_whose_tables_were_half_written_are_stale(
+    lake: Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what they are computed from is again what it was before."""
+    land(lake, lake.sources[0])
+    jobs.run_job(spark, lake, "bronze.captures", DAY, DAY)
+    assert "bronze.captures" not in jobs.stale(lake)
+    replaced = delta.replace
+
+    def killed(lake: Lake, name: str, *more: Any) -> None:
+        if name == "bronze.findings":
+            raise KeyboardInterrupt
+        replaced(lake, name, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.run_job(spark, lake, "bronze.captures", DAY, DAY, force=True)
+    assert jobs.stale(lake)["bronze.captures"] == {DAY}
+
+
+@pytest.mark.spark
+def test_damaged_captures_are_findings_and_no_fault_of_ours(make_lake: MakeLake, tmp_path: Path, spark: Any) -> None:
+    (tmp_path / "in").mkdir()
+    data = STREAM.read_bytes()
+    (tmp_path / "in" / "a.jsonl").write_bytes(data + b"no message\n")
+    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(data)[:-200])
+    lake = make_lake({"mainnet": (tmp_path / "in", {})})
+    land(lake, lake.sources[0])
+    assert materialize(lake, list(jobs.all_jobs()), DAY, DAY)
+    assert jobs.due(lake) == {}
+    found = sql.rows(lake, "SELECT record_number FROM gold.violations WHERE rule = 'capture.file_damaged'").to_pylist()
+    assert len(found) >= 3
+    assert any(row["record_number"] is None for row in found)
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def _page(
         lines += [
             "",
             "The reference consumer (cardinal-streams 1.5.1, Go, in memory, nothing stored) takes "
-            f"{theirs:,.0f} messages per CPU-second.",
+            f"{theirs:,.0f} of {layers[-1].messages:,} messages per CPU-second.",
             f"Gold into a no-op sink, which also judges the rules, takes {ours:,.0f}: {ours / theirs:.2f} of it.",
         ]
     return "\n".join(lines) + "\n"
@@ -304,7 +304,7 @@ def main(sizes: str, rounds: int, folder: Path | None, out: Path) -> None:
             lake = _lake(here, messages)
             _run(spark, lake, "bronze.captures")
             layers += _measure(spark, lake, messages, rounds, fixed, here / "copies")
-            reference = reference or _reference(here / "messages.jsonl", lake, spark, messages)
+            reference = _reference(here / "messages.jsonl", lake, spark, messages)
             increments.append((messages, _increment(spark, lake, here)))
             shutil.rmtree(here)
         out.write_text(_page(layers, increments, reference, rounds))

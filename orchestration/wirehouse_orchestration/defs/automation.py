@@ -103,12 +103,12 @@ def _selection(names: Iterable[str]) -> list[dg.AssetKey]:
 
 def _request(lake: Lake, run_key: str | None = None) -> dg.RunRequest | dg.SkipReason:
     """A run for the first of the stale windows and those near it, if none is going on."""
-    stale = jobs.stale(lake)
-    due = spans(lake, set().union(*stale.values()))
-    if not due:
+    due = jobs.due(lake)
+    found = spans(lake, set().union(*due.values()))
+    if not found:
         return dg.SkipReason("All windows are up to date")
-    first, last = due[0]
-    names = [name for name, windows in stale.items() if any(first <= window <= last for window in windows)]
+    first, last = found[0]
+    names = [name for name, windows in due.items() if any(first <= window <= last for window in windows)]
     if run_key is None:
         captures = [m.capture_id for m in manifests(lake) if any(first <= window <= last for window in m.windows)]
         committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)

@@ -41,6 +41,8 @@ class Table:
     protocol: str | None = None
     partition_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    #: Columns of the key that may be null.
+    key_may_lack: tuple[str, ...] = ()
     #: Columns by which rows are sorted inside a file.
     order: tuple[str, ...] = ()
     #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table.
@@ -117,7 +119,7 @@ def all_tables() -> dict[str, Table]:
             continue
         fields = raw | {
             "columns": _columns(raw["columns"], shared),
-            **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "order")},
+            **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order")},
         }
         table = Table(**fields)
         tables[table.name] = table
