@@ -54,10 +54,13 @@ def as_json(reader: pa.RecordBatchReader) -> None:
 
 
 def as_csv(reader: pa.RecordBatchReader) -> None:
-    """CSV with a line of names (RFC 4180, but lines end as Unix does)."""
+    """CSV with a line of names (RFC 4180, but lines end as Unix does); on a terminal nothing drives it."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([render.csv_cell(name) for name in reader.schema.names])
-    writer.writerows([render.csv_cell(value) for value in row] for row in rows_of(reader))
+    drives = sys.stdout.isatty()
+    for row in rows_of(reader):
+        cells = [render.csv_cell(value) for value in row]
+        writer.writerow([render.terminal(cell) if drives and isinstance(cell, str) else cell for cell in cells])
 
 
 def as_table(reader: pa.RecordBatchReader) -> None:

@@ -68,7 +68,8 @@ class Consumer:
         self.late = 0
 
     def receive(self, place: Place, key: bytes | None, value: bytes | None) -> Iterator[Told]:
-        """The next record: its row first, then what follows from it."""
+        """The next record: what time ended before it, its row, then what follows from it."""
+        yield from self._follow(self.chain.expire(place.arrived_at_ns))
         decoded = decode(key, value, self._options)
         message = decoded.message
         late = message is not None and self._is_late(message.block_hash, place)
@@ -136,7 +137,10 @@ class Consumer:
             yield from self._apply(Completed(place, block_hash))
 
     def _apply(self, event: Event) -> Iterator[Told]:
-        for outcome in self.chain.apply(event):
+        return self._follow(self.chain.apply(event))
+
+    def _follow(self, outcomes: Iterable[Outcome]) -> Iterator[Told]:
+        for outcome in outcomes:
             yield outcome
             if isinstance(outcome, Closed):
                 yield from self._close(outcome)

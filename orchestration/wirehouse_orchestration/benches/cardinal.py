@@ -307,8 +307,9 @@ def main(sizes: str, rounds: int, folder: Path | None, out: Path) -> None:
             reference = _reference(here / "messages.jsonl", lake, spark, messages)
             increments.append((messages, _increment(spark, lake, here)))
             shutil.rmtree(here)
-        out.write_text(_page(layers, increments, reference, rounds))
-    click.echo(f"{out} written")
+            # After each size: the large one takes long.
+            out.write_text(_page(layers, increments, reference, rounds))
+            click.echo(f"{out} written")
 
 
 if __name__ == "__main__":

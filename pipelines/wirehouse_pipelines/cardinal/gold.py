@@ -69,13 +69,13 @@ class _Run:
         new = self.arrived.where(~F.col("message.kind").isin(*REORGS))
         if not self.work.before:
             return new
-        ended = self.carried("closed").selectExpr(
-            "block_hash AS ended_hash", "source AS ended_source", "arrived_at_ns AS ended_ns"
-        )
-        seen = new.unionByName(self.carried("message").select(*new.columns))
-        # Past the horizon a hash may live again.
-        ended_lately = f"block_hash = ended_hash AND source = ended_source AND arrived_at_ns - ended_ns <= {HORIZON_NS}"
-        return seen.join(ended, F.expr(ended_lately), "left_anti")
+        carried = self.carried("message").select(*new.columns)
+        ended = self.carried("closed").select(*BLOCK, F.col("arrived_at_ns").alias("ended_ns"))
+        going_on = _without_late(carried, ended)
+        # What time alone ended since the last window.
+        over = going_on.groupBy(*BLOCK).agg((F.min("arrived_at_ns") + HORIZON_NS + 1).alias("ended_ns"))
+        over = F.broadcast(over.where(~self.work.is_new("ended_ns")))
+        return _without_late(going_on.unionByName(_without_late(new, ended)), over)
 
     @cached_property
     def fields(self) -> DataFrame:
@@ -185,10 +185,15 @@ class _Run:
     def told_again(self) -> DataFrame | None:
         """The fold of blocks that had messages after their end, or that were judged incomplete. None: no such block."""
         regular, folded = self.living
-        columns = (*BLOCK, "last_at", "completed_at")
+        columns = (*BLOCK, "first_at", "last_at", "completed_at")
         seen = regular.select(*columns).unionByName(_block_columns(folded).select(*columns))
         late = F.col("last_at") > F.col("closed_at")
-        again = seen.join(self.ended, list(BLOCK)).where(late | (F.col("judged") & F.col("completed_at").isNull()))
+        this_life = F.col("first_at") < F.col("closed_at")
+        again = (
+            seen.join(self.ended, list(BLOCK))
+            .where(this_life)
+            .where(late | (F.col("judged") & F.col("completed_at").isNull()))
+        )
         revived = F.expr(f"last_at.arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}").alias("revived")
         wanted = self.work.settle(again.select(*BLOCK, "closed_at", "judged", revived))
         (found,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
@@ -231,6 +236,13 @@ _EVENT_SCHEMA = (
 def _events(frame: DataFrame) -> DataFrame:
     columns = ("source", "at", "event", "block_hash", "batch")
     return frame.where("at IS NOT NULL").select(*columns, F.lit(None).cast("string").alias("snapshot"))
+
+
+def _without_late(messages: DataFrame, ended: DataFrame) -> DataFrame:
+    """Without messages of blocks in `ended` (block_hash, source, ended_ns): past the horizon a hash may live again."""
+    ended = ended.selectExpr("block_hash AS ended_hash", "source AS ended_source", "ended_ns")
+    lately = f"block_hash = ended_hash AND source = ended_source AND arrived_at_ns - ended_ns <= {HORIZON_NS}"
+    return messages.join(ended, F.expr(lately), "left_anti")
 
 
 def _block_columns(folded: DataFrame) -> DataFrame:

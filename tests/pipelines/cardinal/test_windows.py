@@ -162,12 +162,12 @@ def test_a_late_file_gives_the_rows_of_one_in_time(spark: Any, files: Path, tmp_
 
 
 def test_a_hash_that_lives_again_is_new_in_a_range_too(spark: Any, tmp_path: Path) -> None:
-    """Ten days later messages of an early block come again: longer than a closed block is remembered."""
+    """Ten days later messages come again, of blocks that were judged and of blocks that time alone ended."""
     config = replace(STREAMS["open"], block_interval_ms=60_000)
     path = tmp_path / "again.jsonl"
     write_jsonl(simulate(config), path)
     lines = path.read_text().splitlines(keepends=True)
-    rows = [json.loads(line) for line in lines[:100]]
+    rows = [json.loads(line) for line in (*lines[:100], *lines[-100:])]
     later = [row | {"timestamp_ms": row["timestamp_ms"] + 10 * 86_400_000} for row in rows]
     path.write_text("".join([*lines, *(json.dumps(row) + "\n" for row in later)]))
     source = Source("again", "cardinal", "messages", str(path), _options(config))
