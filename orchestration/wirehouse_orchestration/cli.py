@@ -135,9 +135,12 @@ def _report_landed(landed: Sequence[Manifest]) -> None:
     what = counted(len(landed), "new capture"), counted(records, "record"), counted(len(windows), "window")
     click.echo("{}, {} in {}".format(*what))
     for manifest in landed:
+        place = render.terminal(f"{manifest.source}: {manifest.path}")
         if manifest.reason:
-            place = render.terminal(f"{manifest.source}: {manifest.path}")
             click.echo(f"  {manifest.status}: {place}: {render.terminal(manifest.reason)}")
+        if manifest.unreadable_records:
+            unreadable = counted(manifest.unreadable_records, "record")
+            click.echo(f"  {place}: {unreadable} of {manifest.records:,} could not be read, the bytes are kept")
 
 
 @cli.command()
@@ -154,9 +157,10 @@ def run(context: Context) -> None:
             "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
         )
         return
-    first = min(set().union(*due.values()))
+    windows = set().union(*due.values())
     # To the end: a window that ends in another state than before makes the ones after it stale.
-    _materialize(context, lake, list(due), first, jobs.data_windows(lake)[-1], force=False)
+    last = max(windows.union(jobs.data_windows(lake)))
+    _materialize(context, lake, list(due), min(windows), last, force=False)
 
 
 @cli.command()

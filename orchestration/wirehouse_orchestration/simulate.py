@@ -57,11 +57,15 @@ def _command(protocol: str) -> click.Command:
 
 
 def _option(field: Field[Any], faults: Iterable[str]) -> click.Option:
-    name = field.name.replace("_", "-")
+    name = _flag(field.name).removeprefix("--")
     if str(field.type) == "bool":
         return click.Option([f"--{name}/--no-{name}"], default=field.default, show_default=True)
     kind = click.Choice(list(faults)) if field.name == "fault" else TYPES[str(field.type)]
     return click.Option([f"--{name}"], type=kind, default=field.default, show_default=field.default is not None)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _callback(simulator: Any) -> Callable[..., None]:
@@ -69,7 +73,7 @@ def _callback(simulator: Any) -> Callable[..., None]:
         try:
             config = simulator.SimulatorConfig(**options)
         except OptionError as error:
-            raise click.BadParameter(str(error.fields["reason"]), param_hint=f"--{error.fields['key']}") from None
+            raise click.BadParameter(str(error.fields["reason"]), param_hint=_flag(error.fields["key"])) from None
         writers = {".jsonl": simulator.write_jsonl, ".avro": simulator.write_avro}
         writer = writers.get(Path(out.stem).suffix if out.suffix == ".gz" else out.suffix)
         if writer is None:

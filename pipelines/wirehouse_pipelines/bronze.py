@@ -18,7 +18,7 @@ from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
 
 #: Kinds of source whose landed records are broker messages.
-MESSAGE_KINDS = ("messages", "kafka")
+MESSAGE_KINDS = ("messages",)
 #: CAPTURE_ID-NNNN.avro
 OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
 

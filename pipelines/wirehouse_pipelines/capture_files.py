@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -45,10 +45,17 @@ class CaptureFile:
     path: str
 
 
-def captures_at(source: Source, place: str, lake_root: str, *, refuse: bool = False) -> list[CaptureFile]:
+def captures_at(
+    source: Source,
+    place: str,
+    lake_root: str,
+    *,
+    refuse: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[CaptureFile]:
     """The files of a file, folder or glob, sorted. Hidden and unfinished ones are passed over.
 
-    Links that leave the folder are passed over too, or raise RefusedPathError if `refuse`.
+    Links that leave the folder are passed over too, which is said, or raise RefusedPathError if `refuse`.
     """
     if "://" in place:
         raise RefusedPathError(source=source.name, path=place, reason="only local files can be landed in this release")
@@ -65,6 +72,8 @@ def captures_at(source: Source, place: str, lake_root: str, *, refuse: bool = Fa
             files.setdefault(real, CaptureFile(name, real))
         elif refuse or path == place:
             raise RefusedPathError(source=source.name, path=path, reason=reason)
+        else:
+            say(f"{source.name}: {name} is left out: {reason}")
     return sorted(files.values())
 
 

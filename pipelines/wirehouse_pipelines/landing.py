@@ -59,7 +59,7 @@ LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
 class Kind:
     """How captures of a kind of source are read, and how their records are landed."""
 
-    #: Opens a capture; its batches have a column `ts_ns`.
+    #: Opens a capture; its batches have the columns `ts_ns` and `damaged`.
     read: Callable[[BinaryIO], MessageCapture]
     #: The module that encodes such batches as Avro.
     records: ModuleType
@@ -121,6 +121,8 @@ class Manifest:
     reason: str | None
     size_bytes: int
     records: int
+    #: Records among them that could not be read as what the kind of source holds; their bytes are kept.
+    unreadable_records: int
     first_arrived_at_ns: int | None
     last_arrived_at_ns: int | None
     landed_at_ns: int
@@ -195,7 +197,9 @@ def land(
         raise KindError(source=source.name, kind=source.kind, known=", ".join(KINDS))
     say = progress or (lambda text: None)
     files = [
-        file for path in (paths or [source.path]) for file in captures_at(source, path, lake.root, refuse=bool(paths))
+        file
+        for path in (paths or [source.path])
+        for file in captures_at(source, path, lake.root, refuse=bool(paths), say=say)
     ]
     lake_json.record(lake)
     storage = open_storage(lake.root)
@@ -333,6 +337,7 @@ class _Landing:
             reason=capture.unreadable or capture.damage,
             size_bytes=size_bytes,
             records=clock.records,
+            unreadable_records=objects.unreadable,
             first_arrived_at_ns=clock.first,
             last_arrived_at_ns=clock.now if clock.records else None,
             landed_at_ns=self._now_ns,
@@ -420,12 +425,16 @@ class _ObjectWriter:
         self._open = ExitStack()
         self._stream: BinaryIO | None = None
         self._container: Any = None
+        #: Records that could not be read.
+        self.unreadable = 0
         #: Window -> its objects so far.
         self.windows: dict[str, WindowObjects] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write the next records."""
         first_number = self._clock.records
+        damaged = batch.column("damaged")
+        self.unreadable += len(damaged) - damaged.null_count
         arrived = self._clock.tick(batch.column("ts_ns"))
         for window, begin, end in _runs(self._lake_windows, arrived):
             if window != self._window:

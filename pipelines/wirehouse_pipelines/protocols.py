@@ -46,6 +46,6 @@ class Protocol:
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
-        Protocol("cardinal", "Cardinal Streams", ("messages", "kafka"), CARDINAL_RULES, CardinalOptions.from_mapping),
+        Protocol("cardinal", "Cardinal Streams", ("messages",), CARDINAL_RULES, CardinalOptions.from_mapping),
     )
 }

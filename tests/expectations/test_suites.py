@@ -237,6 +237,7 @@ def _manifest(lake: Lake, records: int) -> None:
         status="landed",
         reason=None,
         size_bytes=1,
+        unreadable_records=0,
         records=records,
         first_arrived_at_ns=0,
         last_arrived_at_ns=0,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
@@ -101,17 +101,21 @@ def _selection(names: Iterable[str]) -> list[dg.AssetKey]:
     return [asset_key(table.name) for name in names for table in shown_outputs(jobs.all_jobs()[name])]
 
 
-def _request(lake: Lake, run_key: str | None = None) -> dg.RunRequest | dg.SkipReason:
-    """A run for the first of the stale windows and those near it, if none is going on."""
+def _requests(lake: Lake, run_key: str | None = None) -> list[dg.RunRequest] | dg.SkipReason:
+    """A run for each stretch of windows that are due, first ones first; one that fails doesn't keep the others."""
     due = jobs.due(lake)
     found = spans(lake, set().union(*due.values()))
     if not found:
         return dg.SkipReason("All windows are up to date")
-    first, last = found[0]
+    return [_request(lake, due, first, last, run_key) for first, last in found]
+
+
+def _request(lake: Lake, due: Mapping[str, set[str]], first: str, last: str, run_key: str | None) -> dg.RunRequest:
     names = [name for name, windows in due.items() if any(first <= window <= last for window in windows)]
     if run_key is None:
         captures = [m.capture_id for m in manifests(lake) if any(first <= window <= last for window in m.windows)]
-        committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
+        within = (entry for entry in ledger.read(lake).values() if entry.window_start <= last)
+        committed = max((entry.committed_at_ns for entry in within), default=0)
         run_key = _digest([first, last, names, sorted(captures), committed])
     return dg.RunRequest(
         f"{first}:{last}:{run_key}",
@@ -134,8 +138,8 @@ def _stale_windows(lake: Lake) -> dg.SensorDefinition:
         description="Asks for the windows that landing touched or that are stale for another reason, first ones first. "
         "What it asked for and failed is asked for again when something changed.",
     )
-    def stale_windows(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        return _going_on(context.instance) or _request(lake)
+    def stale_windows(context: dg.SensorEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        return _going_on(context.instance) or _requests(lake)
 
     return stale_windows
 
@@ -146,10 +150,10 @@ def _newest_window(lake: Lake) -> dg.ScheduleDefinition:
         cron_schedule=HOURLY,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every hour: the newest window, and before it those that are stale, also if they failed before.",
+        description="Every hour: what is stale, up to the newest window, also what failed before.",
     )
-    def newest_window(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        return _going_on(context.instance) or _request(lake, context.scheduled_execution_time.isoformat())
+    def newest_window(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        return _going_on(context.instance) or _requests(lake, context.scheduled_execution_time.isoformat())
 
     return newest_window
 
