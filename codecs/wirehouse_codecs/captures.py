@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from wirehouse_codecs import avro_container
 from wirehouse_codecs.capture_lines import scan_lines
-from wirehouse_codecs.inflate import ByteSource, open_inflated
+from wirehouse_codecs.inflate import ByteSource, fill, open_inflated
 
 #: Lines are read in blocks of about this size; a batch holds the messages of one block.
 BLOCK_BYTES: Final = 4 << 20
@@ -149,15 +149,6 @@ class _Ahead:
             piece, self._start = self._start[:size], self._start[size:]
             return piece
         return self._source.read(size)
-
-
-def fill(source: ByteSource, size: int) -> bytes:
-    """The next `size` bytes of `source`; fewer only at its end."""
-    pieces = []
-    while size > 0 and (piece := source.read(size)):
-        pieces.append(piece)
-        size -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _looks_like_lines(start: bytes) -> bool:

@@ -226,3 +226,12 @@ def open_inflated(stream: BinaryIO) -> ByteSource:
     if start.startswith(_ZSTD_MAGIC) or (start[1:] == _ZSTD_SKIPPABLE and start[0] >> 4 == 5):
         return Zstd(Plain(stream, start), stream)
     return Plain(stream, start)
+
+
+def fill(source: ByteSource, size: int) -> bytes:
+    """The next `size` bytes of `source`; fewer only at its end."""
+    pieces = []
+    while size > 0 and (piece := source.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,140 @@
+"""Writes pcap files, and the packets of TCP connections to put into them: for simulators, excerpts and tests."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable
+from typing import BinaryIO, Final, Literal, NamedTuple
+
+from wirehouse_codecs.packet_records import MAX_CAPTURED_BYTES, MICROSECONDS, NANOSECONDS
+
+#: Link types (tcpdump.org/linktypes.html).
+NULL, ETHERNET, RAW_IP, LOOP, LINUX_SLL, IPV4, IPV6, LINUX_SLL2 = 0, 1, 101, 108, 113, 228, 229, 276
+
+#: TCP flags (RFC 9293 section 3.1).
+FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE = (1 << bit for bit in range(9))
+
+_TCP = 6
+_ETHERTYPES: Final = {4: 0x0800, 6: 0x86DD}
+_HOP_LIMIT = 64
+_NS_PER_S = 10**9
+_MAX_IP_BYTES = 65_535
+
+
+class CapturedPacket(NamedTuple):
+    """A packet as it is written to a capture."""
+
+    #: Nanoseconds since 1970 UTC.
+    ts_ns: int
+    #: Captured bytes.
+    data: bytes
+    #: Bytes on the wire; None: as many as in `data`.
+    original_length: int | None = None
+
+
+class Endpoint(NamedTuple):
+    """One side of a TCP connection."""
+
+    #: An IPv4 or IPv6 address as text.
+    address: str
+    port: int
+
+
+def write_pcap(
+    packets: Iterable[CapturedPacket],
+    stream: BinaryIO,
+    *,
+    byte_order: Literal["little", "big"] = "little",
+    resolution: Literal["us", "ns"] = "us",
+    link_type: int = ETHERNET,
+    snap_length: int = MAX_CAPTURED_BYTES,
+) -> None:
+    """Write a pcap file (draft-ietf-opsawg-pcap) with the first `snap_length` bytes of each packet.
+
+    Times must lie within 1970 to 2106; with the resolution `us` their last three digits are lost.
+    """
+    order = "<" if byte_order == "little" else ">"
+    magic, unit_ns = (NANOSECONDS, 1) if resolution == "ns" else (MICROSECONDS, 1_000)
+    stream.write(struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, snap_length, link_type))
+    header = struct.Struct(order + "IIII")
+    for packet in packets:
+        seconds, ns = divmod(packet.ts_ns, _NS_PER_S)
+        original = len(packet.data) if packet.original_length is None else packet.original_length
+        data = packet.data[:snap_length]
+        stream.write(header.pack(seconds, ns // unit_ns, len(data), original) + data)
+
+
+def tcp_packet(
+    source: Endpoint,
+    destination: Endpoint,
+    *,
+    sequence: int,
+    acknowledgment: int = 0,
+    flags: int = ACK,
+    window: int = 65_535,
+    options: bytes = b"",
+    payload: bytes = b"",
+) -> bytes:
+    """An Ethernet frame with a TCP segment over IPv4 or IPv6, as the addresses are, with right checksums.
+
+    `options` are TCP's, a multiple of 4 bytes. ValueError if the addresses are of two kinds or the payload is too long.
+    """
+    return ethernet(
+        ip_packet(
+            source,
+            destination,
+            tcp_segment(source, destination, sequence, acknowledgment, flags, window, options, payload),
+        )
+    )
+
+
+def ethernet(packet: bytes) -> bytes:
+    """An Ethernet frame around an IP packet, between two local addresses that are always the same."""
+    return bytes.fromhex("020000000002020000000001") + struct.pack(">H", _ETHERTYPES[packet[0] >> 4]) + packet
+
+
+def ip_packet(source: Endpoint, destination: Endpoint, segment: bytes) -> bytes:
+    """An IP packet without options around a TCP segment."""
+    from_, to = _addresses(source, destination)
+    if len(segment) > _MAX_IP_BYTES - 40:
+        raise ValueError(f"a segment of {len(segment)} bytes is longer than an IP packet can be")
+    if len(from_) == 16:
+        return struct.pack(">IHBB", 6 << 28, len(segment), _TCP, _HOP_LIMIT) + from_ + to + segment
+    head = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(segment), 0, 0x4000, _HOP_LIMIT, _TCP)
+    return head + struct.pack(">H", checksum(head + from_ + to)) + from_ + to + segment
+
+
+def tcp_segment(
+    source: Endpoint,
+    destination: Endpoint,
+    sequence: int,
+    acknowledgment: int,
+    flags: int,
+    window: int,
+    options: bytes,
+    payload: bytes,
+) -> bytes:
+    """A TCP segment (RFC 9293 section 3.1) with its checksum."""
+    if len(options) % 4 or len(options) > 40:
+        raise ValueError(f"{len(options)} bytes of TCP options; a multiple of 4 up to 40 was expected")
+    from_, to = _addresses(source, destination)
+    offset_and_flags = (5 + len(options) // 4) << 12 | flags
+    head = struct.pack(
+        ">HHIIHH", source.port, destination.port, sequence % 2**32, acknowledgment % 2**32, offset_and_flags, window
+    )
+    tail = bytes(2) + options + payload
+    pseudo = from_ + to + struct.pack(">II", len(head) + 2 + len(tail), _TCP)
+    return head + struct.pack(">H", checksum(pseudo + head + bytes(2) + tail)) + tail
+
+
+def checksum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071): a sum of 16-bit words with end-around carry is their value modulo 65535."""
+    return -int.from_bytes(data + bytes(len(data) % 2), "big") % 0xFFFF
+
+
+def _addresses(source: Endpoint, destination: Endpoint) -> tuple[bytes, bytes]:
+    from_, to = ipaddress.ip_address(source.address).packed, ipaddress.ip_address(destination.address).packed
+    if len(from_) != len(to):
+        raise ValueError(f"{source.address} and {destination.address} are of two kinds")
+    return from_, to
