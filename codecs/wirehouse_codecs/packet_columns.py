@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirehouse_codecs.compiled import compiled, inlined, wide
+from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 
 Array = np.ndarray[Any, Any]
 
@@ -151,13 +151,6 @@ def tcp_in_ipv6(data: Array, at: int, end: int) -> tuple[int, int, int]:
         kind = wide(data[at])
         at += size
     return SEGMENT, at, ip_end
-
-
-@inlined
-def copy_bytes(data: Array, at: int, size: int, out: Array, to: int) -> None:
-    """Copy `size` bytes."""
-    for i in range(size):
-        out[to + i] = data[at + i]
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirehouse_codecs.compiled import compiled, inlined, wide
+from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 
 Array = np.ndarray[Any, Any]
 
@@ -157,9 +157,7 @@ def put_together(data: Array, found: Array, offsets: Array, out: Array) -> None:
     to = 0
     offsets[0] = 0
     for row in range(len(found)):
-        at = found[row, BEGIN]
-        for i in range(found[row, CAPTURED]):
-            out[to + i] = data[at + i]
+        copy_bytes(data, found[row, BEGIN], found[row, CAPTURED], out, to)
         to += found[row, CAPTURED]
         offsets[row + 1] = to
 
