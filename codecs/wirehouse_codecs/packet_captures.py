@@ -209,9 +209,9 @@ class PacketCapture:
         self._before = 0
         #: The source has no more.
         self._whole = False
-        self._extend()
+        self._hold(START_BYTES)
         if self._held and not self._begins_file():
-            self.unreadable = _why_unreadable(self._held)
+            self.unreadable = _why_unreadable(self._held, self._source.damage)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows in the capture's order."""
@@ -416,7 +416,9 @@ def _too_large(place: str, captured: int) -> str:
     return f"the packet at {place} announces {captured} captured bytes; at most {MAX_CAPTURED_BYTES} can be"
 
 
-def _why_unreadable(start: bytes) -> str:
+def _why_unreadable(start: bytes, damage: str | None) -> str:
+    if len(start) < START_BYTES and damage:
+        return f"ends before its first {START_BYTES} bytes: {damage}"
     (magic,) = struct.unpack_from("<I", start) if len(start) >= START_BYTES else (None,)
     if magic in (MICROSECONDS, NANOSECONDS, MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED):
         order = "<HH" if magic in (MICROSECONDS, NANOSECONDS) else ">HH"

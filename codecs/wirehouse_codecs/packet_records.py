@@ -26,7 +26,7 @@ NANOSECONDS: Final = 0xA1B23C4D
 NANOSECONDS_SWAPPED: Final = 0x4D3CB2A1
 #: The only version of pcap that is written since 1998, 2.4, as the four bytes after the magic in both byte orders.
 VERSION: Final = 0x0004_0002
-VERSION_SWAPPED: Final = 0x0200_0400
+VERSION_SWAPPED: Final = 0x0400_0200
 #: A section header is recognised in both byte orders; its magic then tells which.
 SECTION_HEADER: Final = 0x0A0D0D0A
 BYTE_ORDER: Final = 0x1A2B3C4D
