@@ -111,11 +111,11 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A row of SEGMENT_SCHEMA for every row of `batch`, which has `link_type` and `data` of PACKET_SCHEMA."""
     rows = batch.num_rows
     if not rows:
-        return SEGMENT_SCHEMA.empty_table().combine_chunks().to_batches()[0]
+        return pa.RecordBatch.from_pylist([], schema=SEGMENT_SCHEMA)
     column = batch.column("data")
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = _read_only(offsets_buffer, np.int32)[column.offset : column.offset + rows + 1]
-    data = _read_only(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
+    data = _read_only(data_buffer or pa.py_buffer(b""), np.uint8)
     present = column.is_valid().to_numpy(zero_copy_only=False)
     link_types = batch.column("link_type").fill_null(0).to_numpy().astype(np.int64)
     numbers = np.zeros((packet_columns.NUMBERS, rows), np.int64)
