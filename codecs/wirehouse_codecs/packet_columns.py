@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
+from wirehouse_codecs.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_SLL2, LOOP, NULL, RAW_IP
 
 Array = np.ndarray[Any, Any]
 
@@ -23,8 +24,6 @@ NUMBERS = 7
 SOURCE_ADDRESS, DESTINATION_ADDRESS, PAYLOAD = 0, 1, 2
 TEXTS = 3
 
-ETHERNET, LINUX_SLL, LINUX_SLL2, NULL, LOOP, IPV4, IPV6 = 1, 113, 276, 0, 108, 228, 229
-RAW_IP: Final = (101, 12, 14)
 VLAN_TAGS: Final = (0x8100, 0x88A8, 0x9100)
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 AF_INET: Final = 2

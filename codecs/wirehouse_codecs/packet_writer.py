@@ -7,16 +7,12 @@ import struct
 from collections.abc import Iterable
 from typing import BinaryIO, Final, Literal, NamedTuple
 
+from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.packet_columns import ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP
 from wirehouse_codecs.packet_records import MAX_CAPTURED_BYTES, MICROSECONDS, NANOSECONDS
+from wirehouse_codecs.packets import ACK
 
-#: Link types (tcpdump.org/linktypes.html).
-NULL, ETHERNET, RAW_IP, LOOP, LINUX_SLL, IPV4, IPV6, LINUX_SLL2 = 0, 1, 101, 108, 113, 228, 229, 276
-
-#: TCP flags (RFC 9293 section 3.1).
-FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE = (1 << bit for bit in range(9))
-
-_TCP = 6
-_ETHERTYPES: Final = {4: 0x0800, 6: 0x86DD}
+_ETHERTYPES: Final = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
 _HOP_LIMIT = 64
 _NS_PER_S = 10**9
 _MAX_IP_BYTES = 65_535
@@ -100,8 +96,8 @@ def ip_packet(source: Endpoint, destination: Endpoint, segment: bytes) -> bytes:
     if len(segment) > _MAX_IP_BYTES - 40:
         raise ValueError(f"a segment of {len(segment)} bytes is longer than an IP packet can be")
     if len(from_) == 16:
-        return struct.pack(">IHBB", 6 << 28, len(segment), _TCP, _HOP_LIMIT) + from_ + to + segment
-    head = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(segment), 0, 0x4000, _HOP_LIMIT, _TCP)
+        return struct.pack(">IHBB", 6 << 28, len(segment), TCP, _HOP_LIMIT) + from_ + to + segment
+    head = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(segment), 0, 0x4000, _HOP_LIMIT, TCP)
     return head + struct.pack(">H", checksum(head + from_ + to)) + from_ + to + segment
 
 
@@ -124,7 +120,7 @@ def tcp_segment(
         ">HHIIHH", source.port, destination.port, sequence % 2**32, acknowledgment % 2**32, offset_and_flags, window
     )
     tail = bytes(2) + options + payload
-    pseudo = from_ + to + struct.pack(">II", len(head) + 2 + len(tail), _TCP)
+    pseudo = from_ + to + struct.pack(">II", len(head) + 2 + len(tail), TCP)
     return head + struct.pack(">H", checksum(pseudo + head + bytes(2) + tail)) + tail
 
 

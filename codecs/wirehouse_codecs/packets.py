@@ -16,29 +16,25 @@ import numpy as np
 import pyarrow as pa
 
 from wirehouse_codecs import packet_columns
+from wirehouse_codecs.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_SLL2, LOOP, NULL, RAW_IP
 from wirehouse_codecs.packet_columns import (
     AF_INET,
     AF_INET6,
     AUTHENTICATION,
     DESTINATION_OPTIONS,
-    ETHERNET,
     ETHERTYPE_IPV4,
     ETHERTYPE_IPV6,
     FRAGMENT,
     HOP_BY_HOP,
-    IPV4,
-    IPV6,
-    LINUX_SLL,
-    LINUX_SLL2,
-    LOOP,
     MOST_FAMILY,
-    NULL,
-    RAW_IP,
     ROUTING,
     TCP,
     VLAN_TAGS,
     Array,
 )
+
+#: TCP flags (RFC 9293 section 3.1), from the lowest bit on; the ninth, once NS, is AE of accurate ECN.
+FIN, SYN, RST, PSH, ACK, URG, ECE, CWR, AE = (1 << bit for bit in range(9))
 
 #: Why a packet is no TCP segment, in the order of the codes of `packet_columns`.
 SKIPS: Final = (

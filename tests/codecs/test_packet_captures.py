@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs import packet_captures
+from wirehouse_codecs.link_types import ETHERNET, RAW
 from wirehouse_codecs.packet_captures import PACKET_SCHEMA, Packet, PacketCapture
-from wirehouse_codecs.packet_writer import ETHERNET, RAW_IP, CapturedPacket, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "packets"
 GENERATED = VECTORS / "pcapng_test_generator"
@@ -147,7 +148,7 @@ def test_batches_have_the_schema() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_nanoseconds_are_kept_and_the_link_type_is_the_lower_half(order: str) -> None:
     written = [CapturedPacket(START_NS + 123_456_789, b"\x45", 1)]
-    assert read(pcap(written, order, "ns", link_type=RAW_IP | 0x2400_0000))[0] == rows_of(written, RAW_IP)
+    assert read(pcap(written, order, "ns", link_type=RAW | 0x2400_0000))[0] == rows_of(written, RAW)
     assert read(pcap(written, order, "us"))[0][0].ts_ns == START_NS + 123_456_000
 
 
@@ -195,7 +196,7 @@ def test_every_kind_of_packet_block_and_none_of_the_others(order: str) -> None:
         [
             write.section(),
             write.block(0x0BAD, b"a custom block"),
-            write.interface(RAW_IP, snap_length=5),
+            write.interface(RAW, snap_length=5),
             write.interface(ETHERNET, resolution=9),
             write.enhanced(7, b"abc", 3, interface=1),
             write.block(4, b"names"),
@@ -209,9 +210,9 @@ def test_every_kind_of_packet_block_and_none_of_the_others(order: str) -> None:
     assert capture.damage is None
     assert rows == [
         Packet(7, ETHERNET, 3, b"abc"),
-        Packet(None, RAW_IP, 60, b"abcde"),
-        Packet(None, RAW_IP, 3, b"abc"),
-        Packet(7_000, RAW_IP, 1500, b"defg"),
+        Packet(None, RAW, 60, b"abcde"),
+        Packet(None, RAW, 3, b"abc"),
+        Packet(7_000, RAW, 1500, b"defg"),
     ]
 
 
@@ -440,6 +441,23 @@ def test_what_can_not_be_is_damage_and_allocates_nothing(data: bytes, said: str)
     assert data.endswith(kept(rows)[1])
     assert kept(rows)[1]
     assert peak < 3 << 20
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_packet_may_have_as_many_bytes_as_libpcap_captures(form: Form) -> None:
+    written = [CapturedPacket(START_NS, random.Random(1).randbytes(262_144), 262_144)] * 40
+    rows, capture = read(form(written))
+    assert rows == rows_of(written)
+    assert capture.damage is None
+
+
+def test_large_blocks_of_other_kinds_are_passed_over_and_larger_ones_are_lengths_that_were_garbled() -> None:
+    packet = LITTLE.enhanced(1, b"abc", 3)
+    rows, capture = read(OPENED + LITTLE.block(77, bytes(15 << 20)) + packet)
+    assert (len(rows), capture.damage) == (1, None)
+    rows, capture = read(OPENED + packet + LITTLE.block(77, bytes(16 << 20)) + packet)
+    assert "has the length 16777228" in (capture.damage or "")
+    assert len(kept(rows)[1]) == (16 << 20) + 12 + len(packet)
 
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

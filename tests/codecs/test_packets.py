@@ -13,20 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs import packet_captures
+from wirehouse_codecs.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_SLL2, LOOP, NULL, RAW
 from wirehouse_codecs.packet_captures import Packet, PacketCapture
 from wirehouse_codecs.packet_writer import (
-    ACK,
-    AE,
-    ETHERNET,
-    IPV4,
-    IPV6,
-    LINUX_SLL,
-    LINUX_SLL2,
-    LOOP,
-    NULL,
-    PSH,
-    RAW_IP,
-    SYN,
     CapturedPacket,
     Endpoint,
     checksum,
@@ -36,7 +25,7 @@ from wirehouse_codecs.packet_writer import (
     tcp_segment,
     write_pcap,
 )
-from wirehouse_codecs.packets import SEGMENT_SCHEMA, SKIPS, Segment, parse, read_packet
+from wirehouse_codecs.packets import ACK, AE, PSH, SEGMENT_SCHEMA, SKIPS, SYN, Segment, parse, read_packet
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "packets"
 
@@ -135,8 +124,8 @@ SEGMENTS = {
     "cooked v2": (LINUX_SLL2, cooked2(0x0800) + IP4, A4),
     "cooked v2, IPv6": (LINUX_SLL2, cooked2(0x86DD) + IP6, A6),
     "cooked v2 with a VLAN tag": (LINUX_SLL2, cooked2(0x8100) + b"\x00\x07\x86\xdd" + IP6, A6),
-    **{f"raw {link_type}": (link_type, IP4, A4) for link_type in (RAW_IP, 12, 14, IPV4)},
-    **{f"raw {link_type}, IPv6": (link_type, IP6, A6) for link_type in (RAW_IP, 12, 14, IPV6)},
+    **{f"raw {link_type}": (link_type, IP4, A4) for link_type in (RAW, 12, 14, IPV4)},
+    **{f"raw {link_type}, IPv6": (link_type, IP6, A6) for link_type in (RAW, 12, 14, IPV6)},
     "loopback, little": (NULL, b"\x02\x00\x00\x00" + IP4, A4),
     "loopback, big": (NULL, b"\x00\x00\x00\x02" + IP4, A4),
     **{f"loopback, IPv6 as {family}": (NULL, struct.pack("<I", family) + IP6, A6) for family in (24, 28, 30)},
@@ -160,7 +149,7 @@ SKIPPED = {
     "ARP": (ETHERNET, "not_ip", changed(ethernet(IP4), 12, b"\x08\x06")),
     "an 802.3 length": (ETHERNET, "not_ip", changed(ethernet(IP4), 12, b"\x00\x40")),
     "ARP in a VLAN": (ETHERNET, "not_ip", vlan(changed(ethernet(IP4), 12, b"\x08\x06"), 0x8100)),
-    "raw IPv5": (RAW_IP, "not_ip", changed(IP4, 0, b"\x55")),
+    "raw IPv5": (RAW, "not_ip", changed(IP4, 0, b"\x55")),
     "loopback of AppleTalk": (NULL, "not_ip", b"\x10\0\0\0" + IP4),
     "loop in little endian": (LOOP, "not_ip", b"\x02\0\0\0" + IP4),
     "UDP": (IPV4, "not_tcp", changed(IP4, 9, b"\x11")),
@@ -174,7 +163,7 @@ SKIPPED = {
     "first fragment, IPv6": (IPV6, "ip_fragment", extended((44, b"\0\0\x01id.."))),
     "last fragment, IPv6": (IPV6, "ip_fragment", extended((44, b"\0\0\x08id.."))),
     "nothing": (ETHERNET, "truncated", b""),
-    "nothing, raw": (RAW_IP, "truncated", b""),
+    "nothing, raw": (RAW, "truncated", b""),
     "a header of 4 words": (IPV4, "bad_header", changed(IP4, 0, b"\x44")),
     "IPv6 in IPv4's place": (IPV4, "bad_header", changed(IP4, 0, b"\x65")),
     "IPv4 in IPv6's place": (IPV6, "bad_header", changed(IP6, 0, b"\x45")),
@@ -320,7 +309,7 @@ def test_real_packets_have_the_checksums_that_are_written() -> None:
         source = Endpoint(str(ipaddress.ip_address(found.source_address or b"")), found.source_port or 0)
         destination = Endpoint(str(ipaddress.ip_address(found.destination_address or b"")), found.destination_port or 0)
         packet = ip_packet(source, destination, (row.data or b"")[14 + 20 :])
-        assert read_packet(RAW_IP, packet) == found
+        assert read_packet(RAW, packet) == found
 
 
 def test_a_packet_is_cut_at_the_snap_length() -> None:
