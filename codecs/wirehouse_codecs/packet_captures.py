@@ -43,8 +43,10 @@ from wirehouse_codecs.packet_records import (
     Array,
 )
 
-#: A capture is read in blocks of this size; a batch holds the packets of one block.
+#: A capture is read in blocks of this size; a batch holds the packets of one block ...
 BLOCK_BYTES: Final = 4 << 20
+#: ... or of several files and sections, up to so many rows.
+LEAST_ROWS: Final = 1_000
 #: What can't be read is kept in pieces of at most this size.
 PIECE_BYTES: Final = 8 << 20
 #: A section has at most so many interfaces; what is known of each is kept.
@@ -152,20 +154,18 @@ class Section:
         self._facts[known] = (interface.link_type, interface.factor, shift_ns, interface.end)
         self.interfaces.append(interface)
 
-    def scan(self, data: Array, at: int, room: tuple[Array, Array]) -> tuple[pa.RecordBatch, int]:
-        """The plain packets from `at` on, and the position after them."""
+    def scan(self, data: Array, at: int, room: tuple[Array, Array]) -> tuple[pa.RecordBatch | None, int]:
+        """The plain packets from `at` on, if there are any, and the position after them."""
         if self.blocks:
             snap_length = self.interfaces[0].snap_length if self.interfaces else 0
             rows, end = packet_records.scan_blocks(data, at, self.big, len(self.interfaces), snap_length, *room)
         else:
             units_per_second = 10 ** self.interfaces[0].exponent
             rows, end = packet_records.scan_records(data, at, self.big, units_per_second, *room)
-        return self._batch(data, room[0][:rows], room[1][:rows]), end
+        return self._batch(data, room[0][:rows], room[1][:rows]) if rows else None, end
 
     def _batch(self, data: Array, found: Array, units: Array) -> pa.RecordBatch:
         rows = len(found)
-        if not rows:
-            return to_batch([])
         timeless = found[:, packet_records.INTERFACE] == NO_TIME
         interface = np.where(timeless, 0, found[:, packet_records.INTERFACE])
         facts = self._facts[interface]
@@ -218,7 +218,7 @@ class PacketCapture:
         if self.unreadable is not None:
             return
         try:
-            yield from self._packets()
+            yield from _gathered(self._packets())
         except Damage as damage:
             # What isn't whole at the end of damaged data isn't damage of its own.
             ends = self._whole and self._source.damage
@@ -249,7 +249,7 @@ class PacketCapture:
         while self._at < len(self._held) or self._extend():
             if section is not None:
                 batch, self._at = section.scan(np.frombuffer(self._held, np.uint8), self._at, self._room)
-                if batch.num_rows:
+                if batch is not None:
                     yield batch
             left = len(self._held) - self._at
             if left < START_BYTES and self._extend():
@@ -410,6 +410,28 @@ class PacketCapture:
         if captured > length - least:
             room = length - least
             raise Damage(f"the packet block at {self._here()} has room for {room} bytes and announces {captured}")
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that aren't tiny, as those of many small files in one capture would be."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    try:
+        for batch in batches:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= LEAST_ROWS or size >= BLOCK_BYTES // 2:
+                yield from _together(held)
+                held, rows, size = [], 0, 0
+    except Damage:
+        yield from _together(held)
+        raise
+    yield from _together(held)
+
+
+def _together(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return [pa.concat_batches(held)] if len(held) > 1 else held
 
 
 def _too_large(place: str, captured: int) -> str:
