@@ -257,7 +257,11 @@ class PacketCapture:
             if self._begins_file():
                 section = self._open_section()
             elif left and section is not None:
+                before = self._at, len(self._held)
                 self._read_odd(section)
+                # The loops and the judges know the same conditions; if they ever don't, this is no endless loop.
+                if before == (self._at, len(self._held)):
+                    raise Damage(f"what stands at {self._here()} is neither a packet nor known not to be one")
 
     def _remains(self, damage: str) -> Iterator[pa.RecordBatch]:
         while self._at < len(self._held) or self._extend():
@@ -267,8 +271,8 @@ class PacketCapture:
             self._at += len(piece)
             yield to_batch([Packet(damaged=piece, damage=damage)])
 
-    def _here(self, ahead: int = 0) -> str:
-        return self._place.format(self._before + self._at + ahead)
+    def _here(self) -> str:
+        return self._place.format(self._before + self._at)
 
     def _hold(self, size: int) -> bool:
         """Hold `size` bytes from here on, if the capture has as many."""

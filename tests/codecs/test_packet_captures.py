@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs import packet_captures
+from wirehouse_codecs import packet_captures, packet_records
 from wirehouse_codecs.link_types import ETHERNET, RAW
 from wirehouse_codecs.packet_captures import PACKET_SCHEMA, Packet, PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
@@ -458,6 +458,14 @@ def test_large_blocks_of_other_kinds_are_passed_over_and_larger_ones_are_lengths
     rows, capture = read(OPENED + packet + LITTLE.block(77, bytes(16 << 20)) + packet)
     assert "has the length 16777228" in (capture.damage or "")
     assert len(kept(rows)[1]) == (16 << 20) + 12 + len(packet)
+
+
+def test_a_packet_that_the_loop_leaves_without_a_reason_is_damage(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    for loop in ("scan_records", "scan_blocks"):
+        monkeypatch.setattr(packet_records, loop, lambda data, at, *_: (0, at))
+    rows, capture = read(form(packets(2)))
+    assert "is neither a packet nor known not to be one" in (capture.damage or "")
+    assert form(packets(2)).endswith(kept(rows)[1])
 
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

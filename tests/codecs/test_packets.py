@@ -111,7 +111,7 @@ def extended(*headers: tuple[int, bytes], kind: int = 6, payload: bytes | None =
 
 
 HOP, ROUTING, DESTINATION = (0, bytes(7)), (43, b"\x02" + bytes(22)), (60, b"\x01" + bytes(14))
-AUTHENTICATION, WHOLE = (51, b"\x04" + bytes(22)), (44, b"\x00\x00\x00" + b"id.."[:4])
+AUTHENTICATION, WHOLE = (51, b"\x04" + bytes(22)), (44, b"\x00\x00\x00id..")
 
 SEGMENTS = {
     "ethernet": (ETHERNET, ethernet(IP4), A4),
@@ -143,6 +143,7 @@ SEGMENTS = {
     "wrong checksums": (IPV4, changed(changed(IP4, 10, b"\xff\xff"), 36, b"\xff\xff"), A4),
     "extension headers": (IPV6, extended(HOP, ROUTING, DESTINATION, AUTHENTICATION, DESTINATION), A6),
     "one fragment that is whole": (IPV6, extended(HOP, WHOLE), A6),
+    "reserved bits of a fragment": (IPV6, extended((44, b"\xff\x00\x06id..")), A6),
 }
 
 SKIPPED = {
