@@ -45,7 +45,7 @@ from wirehouse_codecs.packet_records import (
 
 #: A capture is read in blocks of this size; a batch holds the packets of one block ...
 BLOCK_BYTES: Final = 4 << 20
-#: ... or of several files and sections, up to so many rows.
+#: ... but small files and sections that follow each other share one, until it has so many rows.
 LEAST_ROWS: Final = 1_000
 #: What can't be read is kept in pieces of at most this size.
 PIECE_BYTES: Final = 8 << 20
