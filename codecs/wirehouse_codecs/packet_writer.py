@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 from collections.abc import Iterable
@@ -130,7 +131,12 @@ def checksum(data: bytes) -> int:
 
 
 def _addresses(source: Endpoint, destination: Endpoint) -> tuple[bytes, bytes]:
-    from_, to = ipaddress.ip_address(source.address).packed, ipaddress.ip_address(destination.address).packed
+    from_, to = _packed(source.address), _packed(destination.address)
     if len(from_) != len(to):
         raise ValueError(f"{source.address} and {destination.address} are of two kinds")
     return from_, to
+
+
+@functools.lru_cache(maxsize=4096)
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
