@@ -1,0 +1,760 @@
+"""Frames of the Wallaroo connector protocol: typed values, dialects as data, encode, decode, and the framer.
+
+A frame is a 32-bit length, a tag and fields (specification, "Wire Format"). The text was drafted little endian with
+letters for tags, the implementations are big endian with numbers, and the layouts changed between them. A `Dialect`
+says which, as data; one encoder and one readable decoder walk it for all.
+
+Names and texts are bytes, for nothing on the wire says that they are UTF-8. Ids and points of reference use all 64
+bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntFlag
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+from wirehouse_codecs.errors import StateVersionError, WirehouseError
+from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.wallaroo.rules import RULE
+
+LENGTH_BYTES: Final = 4
+#: What a point of reference says when nothing was seen yet (from January 2020 on); also resets the duplicate check.
+NOTHING_SEEN: Final = (1 << 64) - 1
+IMPLEMENTED_LIMIT: Final = 16_384
+#: "a few megabytes" of the text.
+SEED_LIMIT: Final = 4 << 20
+FRAMER_VERSION: Final = 1
+ByteOrder = Literal["little", "big"]
+
+
+class Flag(IntFlag):
+    """Bits of a MESSAGE (specification, "Message Bit-flags"); KEY only where it was implemented."""
+
+    EPHEMERAL = 1
+    BOUNDARY = 2
+    EOS = 4
+    UNSTABLE_REFERENCE = 8
+    EVENT_TIME = 16
+    KEY = 32
+
+
+class VersionForm(Enum):
+    """How the version of a HELLO is written. The text leaves it open; the implementations have a short string."""
+
+    GUID16 = "guid16"
+    SHORT = "short"
+    U16 = "u16"
+    U32 = "u32"
+    U64 = "u64"
+
+
+#: The width of a version that has no length of its own.
+_VERSION_BYTES: Mapping[VersionForm, int] = {
+    VersionForm.GUID16: 16,
+    VersionForm.U16: 2,
+    VersionForm.U32: 4,
+    VersionForm.U64: 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first frame of a connector. The cookie is a secret: it is in no other value, and not in the repr."""
+
+    version: bytes
+    cookie: bytes = field(repr=False)
+    program_name: bytes
+    instance_name: bytes
+    version_form: VersionForm = VersionForm.SHORT
+
+    def version_text(self) -> str:
+        """The version as people read it: the string, a number, or 32 hex digits."""
+        if self.version_form is VersionForm.SHORT:
+            return self.version.decode("utf-8", "replace")
+        if self.version_form is VersionForm.GUID16:
+            return self.version.hex()
+        return str(int.from_bytes(self.version, "little"))
+
+
+class StreamReference(NamedTuple):
+    """A stream and how far the worker got with it. The text's OK has no names."""
+
+    stream_id: int
+    point_of_ref: int
+    stream_name: bytes = b""
+
+
+class Source(NamedTuple):
+    """A source and the address where it listens."""
+
+    name: bytes
+    address: bytes
+
+
+class StreamMessage(NamedTuple):
+    """An entry of an ACK: this message id of this stream is safe."""
+
+    stream_id: int
+    message_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """The worker accepts a HELLO. v3 has neither list, v2a no sources, the text no sources."""
+
+    credits: int
+    streams: tuple[StreamReference, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Either side gives up. Real workers print both cookies into the text: see `mask`."""
+
+    reason: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """The connector introduces or reopens a stream."""
+
+    stream_id: int
+    stream_name: bytes
+    point_of_ref: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAck:
+    """The worker answers a NOTIFY (implemented dialects)."""
+
+    #: The byte on the wire; the connector's library takes any but 0 as yes.
+    success: int
+    stream_id: int
+    point_of_ref: int
+
+    @property
+    def accepted(self) -> bool:
+        """The stream may be used."""
+        return self.success != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message or boundary of a stream. None: the dialect or the flags leave the field out."""
+
+    #: The literal text forgot it.
+    stream_id: int | None
+    message_id: int | None
+    flags: int | None = None
+    #: Signed where it was implemented, unsigned in the text.
+    event_time: int | None = None
+    #: v3 writes no key as an empty one.
+    key: bytes | None = None
+    payload: bytes | None = b""
+
+    def has(self, flag: Flag) -> bool:
+        """The flag is set; never in v3, which has none."""
+        return bool((self.flags or 0) & flag)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Credits for the connector, and messages that are safe."""
+
+    credits: int
+    acks: tuple[StreamMessage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """The worker resets a stream to a point of reference (the text only)."""
+
+    credits: int
+    stream_id: int
+    point_of_ref: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The worker asks to reconnect (implemented dialects). None: v2a, which has no address."""
+
+    address: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EosMessage:
+    """The connector ends a stream (v3; a flag of MESSAGE before)."""
+
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLeft:
+    """Between workers: which of them left. One of the two codecs knows it, and its reader ignores it."""
+
+    transaction: int
+    workers: tuple[bytes, ...] = ()
+
+
+Frame = Hello | Ok | Error | Notify | NotifyAck | Message | Ack | Nack | Restart | EosMessage | WorkersLeft
+
+#: What frames are called in tables, and their class.
+KINDS: Mapping[str, type[Frame]] = MappingProxyType(
+    {
+        "HELLO": Hello,
+        "OK": Ok,
+        "ERROR": Error,
+        "NOTIFY": Notify,
+        "NOTIFY_ACK": NotifyAck,
+        "MESSAGE": Message,
+        "ACK": Ack,
+        "NACK": Nack,
+        "RESTART": Restart,
+        "EOS_MESSAGE": EosMessage,
+        "WORKERS_LEFT": WorkersLeft,
+    }
+)
+KIND_OF: Mapping[type[Frame], str] = MappingProxyType({frame: kind for kind, frame in KINDS.items()})
+
+
+# Dialects as data
+
+
+class Form(Enum):
+    """How a field is written."""
+
+    U8 = "u8"
+    U16 = "u16"
+    U32 = "u32"
+    U64 = "u64"
+    I64 = "i64"
+    #: u16 length and bytes.
+    SHORT = "short"
+    #: As SHORT, but none is read as no value.
+    SHORT_OR_NONE = "short or none"
+    #: u32 length and bytes.
+    LONG = "long"
+    #: All that is left in the frame.
+    REST = "rest"
+    #: As REST, but nothing is read as no value.
+    REST_OR_NONE = "rest or none"
+    #: Groups of fields: behind a u32 count, or to the end of the frame.
+    COUNTED = "counted"
+    TO_END = "to the end"
+    #: A version in one of the forms that are tried (the text).
+    OPEN_VERSION = "open version"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a frame in one dialect: its name in the frame's class, and how it is written."""
+
+    name: str
+    form: Form
+    #: The fields of one entry of a list, and what makes a value of them.
+    entry: tuple[Field, ...] = ()
+    make: Callable[..., Any] = tuple
+    #: Written only with, or only without, this flag.
+    only_with: int = 0
+    only_without: int = 0
+
+    def written(self, flags: int) -> bool:
+        """Whether a message with `flags` has it."""
+        return not flags & self.only_without and (not self.only_with or bool(flags & self.only_with))
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one version of the protocol writes its frames."""
+
+    name: str
+    byte_order: ByteOrder
+    tags: Mapping[type[Frame], int]
+    layouts: Mapping[type[Frame], tuple[Field, ...]]
+    #: The largest length that a reader takes, in bytes.
+    max_frame_bytes: int
+    #: NOTIFY is answered, and messages wait for it.
+    answers_notify: bool
+    #: The worker skips message ids that aren't above the last one seen.
+    skips_repeats: bool
+    #: Bits of a MESSAGE that may be set, and pairs that may not; None = the dialect has no flags.
+    flags: int | None = None
+    forbidden_flags: tuple[int, ...] = ()
+    #: The connector is Wallaroo and the worker a sink: roles are turned round.
+    sink: bool = False
+
+    def frame_of(self, tag: int) -> type[Frame] | None:
+        """The class that `tag` stands for."""
+        return next((frame for frame, known in self.tags.items() if known == tag), None)
+
+
+_VERSION = Field("version", Form.SHORT)
+_HELLO = tuple(Field(name, Form.SHORT) for name in ("cookie", "program_name", "instance_name"))
+_STREAM_ID = Field("stream_id", Form.U64)
+_MESSAGE_ID = Field("message_id", Form.U64)
+_REFERENCE = Field("point_of_ref", Form.U64)
+_CREDITS = Field("credits", Form.U32)
+_NOTIFY = (_STREAM_ID, Field("stream_name", Form.SHORT), _REFERENCE)
+_ERROR = (Field("reason", Form.SHORT),)
+_ACK_ENTRY = (_STREAM_ID, _MESSAGE_ID)
+
+
+def _stream_with_name(stream_id: int, stream_name: bytes, point_of_ref: int) -> StreamReference:
+    return StreamReference(stream_id, point_of_ref, stream_name)
+
+
+_STREAMS = Field("streams", Form.COUNTED, _NOTIFY, _stream_with_name)
+_SOURCES = Field("sources", Form.COUNTED, (Field("name", Form.SHORT), Field("address", Form.SHORT)), Source)
+_ACKS = Field("acks", Form.COUNTED, _ACK_ENTRY, StreamMessage)
+
+_SEED_MESSAGE = (
+    Field("flags", Form.U16),
+    _MESSAGE_ID,
+    # A boundary ends with its id whatever else is flagged; bytes after it are payload that it may not have.
+    Field("event_time", Form.U64, only_with=Flag.EVENT_TIME, only_without=Flag.BOUNDARY),
+    Field("payload", Form.REST, only_without=Flag.BOUNDARY),
+    Field("payload", Form.REST_OR_NONE, only_with=Flag.BOUNDARY),
+)
+_SEED_LAYOUTS: Mapping[type[Frame], tuple[Field, ...]] = {
+    Hello: (Field("version", Form.OPEN_VERSION), *_HELLO),
+    Ok: (_CREDITS, Field("streams", Form.TO_END, (_STREAM_ID, _REFERENCE), StreamReference)),
+    Error: _ERROR,
+    Notify: _NOTIFY,
+    Message: _SEED_MESSAGE,
+    Ack: (_CREDITS, Field("acks", Form.TO_END, _ACK_ENTRY, StreamMessage)),
+    Nack: (_CREDITS, _STREAM_ID, _REFERENCE),
+}
+_SEED_TAGS: Mapping[type[Frame], int] = {
+    Hello: ord("H"),
+    Ok: ord("O"),
+    Error: ord("E"),
+    Notify: ord("N"),
+    Message: ord("M"),
+    Ack: ord("A"),
+    Nack: ord("!"),
+}
+_V2B_LAYOUTS: Mapping[type[Frame], tuple[Field, ...]] = {
+    Hello: (_VERSION, *_HELLO),
+    Ok: (_CREDITS, _STREAMS, _SOURCES),
+    Error: _ERROR,
+    Notify: _NOTIFY,
+    NotifyAck: (Field("success", Form.U8), _STREAM_ID, _REFERENCE),
+    Message: (
+        _STREAM_ID,
+        Field("flags", Form.U8),
+        Field("message_id", Form.U64, only_without=Flag.EPHEMERAL),
+        Field("event_time", Form.I64, only_with=Flag.EVENT_TIME),
+        Field("key", Form.SHORT, only_with=Flag.KEY),
+        Field("payload", Form.REST, only_without=Flag.BOUNDARY),
+    ),
+    Ack: (_CREDITS, _ACKS),
+    Restart: (Field("address", Form.LONG),),
+}
+_V2_TAGS: Mapping[type[Frame], int] = {
+    Hello: 0,
+    Ok: 1,
+    Error: 2,
+    Notify: 3,
+    NotifyAck: 4,
+    Message: 5,
+    Ack: 6,
+    Restart: 7,
+}
+_V2A_LAYOUTS: Mapping[type[Frame], tuple[Field, ...]] = {**_V2B_LAYOUTS, Ok: (_CREDITS, _STREAMS), Restart: ()}
+_V3_LAYOUTS: Mapping[type[Frame], tuple[Field, ...]] = {
+    **_V2B_LAYOUTS,
+    Ok: (_CREDITS,),
+    Message: (
+        _STREAM_ID,
+        _MESSAGE_ID,
+        Field("event_time", Form.I64),
+        Field("key", Form.SHORT_OR_NONE),
+        Field("payload", Form.REST),
+    ),
+    EosMessage: (_STREAM_ID,),
+    WorkersLeft: (
+        Field("transaction", Form.U64),
+        Field("workers", Form.COUNTED, (Field("worker", Form.SHORT),), bytes),
+    ),
+}
+_V3_TAGS: Mapping[type[Frame], int] = {**_V2_TAGS, EosMessage: 8, WorkersLeft: 9}
+_SEED_FLAGS: Final = Flag.EPHEMERAL | Flag.BOUNDARY | Flag.EOS | Flag.UNSTABLE_REFERENCE | Flag.EVENT_TIME
+_V2_FLAGS: Final = _SEED_FLAGS | Flag.KEY
+_V2_FORBIDDEN: Final = (
+    Flag.EPHEMERAL | Flag.BOUNDARY,
+    Flag.EPHEMERAL | Flag.UNSTABLE_REFERENCE,
+    Flag.BOUNDARY | Flag.UNSTABLE_REFERENCE,
+    Flag.BOUNDARY | Flag.KEY,
+)
+
+
+def _seed(name: str, layouts: Mapping[type[Frame], tuple[Field, ...]]) -> Dialect:
+    return Dialect(name, "little", _SEED_TAGS, layouts, SEED_LIMIT, False, False, int(_SEED_FLAGS))
+
+
+def _v2(name: str, layouts: Mapping[type[Frame], tuple[Field, ...]], *, sink: bool = False) -> Dialect:
+    forbidden = tuple(map(int, _V2_FORBIDDEN))
+    return Dialect(name, "big", _V2_TAGS, layouts, IMPLEMENTED_LIMIT, True, True, int(_V2_FLAGS), forbidden, sink=sink)
+
+
+def _v3(name: str, *, sink: bool = False) -> Dialect:
+    return Dialect(name, "big", _V3_TAGS, _V3_LAYOUTS, IMPLEMENTED_LIMIT, True, True, sink=sink)
+
+
+SEED: Final = _seed("seed", _SEED_LAYOUTS)
+SEED_SID: Final = _seed("seed_sid", {**_SEED_LAYOUTS, Message: (_STREAM_ID, *_SEED_MESSAGE)})
+V2A: Final = _v2("v2a", _V2A_LAYOUTS)
+V2B: Final = _v2("v2b", _V2B_LAYOUTS)
+V3: Final = _v3("v3")
+#: Sinks wrote the frames of v3 in the end, and those of v2b before.
+SINK: Final = _v3("sink", sink=True)
+SINK_V2B: Final = _v2("sink_v2b", _V2B_LAYOUTS, sink=True)
+DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {dialect.name: dialect for dialect in (SEED, SEED_SID, V2A, V2B, V3, SINK, SINK_V2B)}
+)
+
+
+# Encode
+
+
+class EncodeError(WirehouseError):
+    """A frame that can't be written in a dialect: our own misuse, nothing that a capture can cause."""
+
+    template = "{kind} in {dialect}: {reason}"
+
+
+_INTEGERS: Mapping[Form, tuple[int, bool]] = {
+    Form.U8: (1, False),
+    Form.U16: (2, False),
+    Form.U32: (4, False),
+    Form.U64: (8, False),
+    Form.I64: (8, True),
+}
+_PREFIXES: Mapping[Form, int] = {Form.SHORT: 2, Form.SHORT_OR_NONE: 2, Form.LONG: 4}
+
+
+def encode(frame: Frame, dialect: Dialect) -> bytes:
+    """The whole frame with its length. What the dialect doesn't write must be left at its default.
+
+    The limit on frames is the reader's, so larger ones can be written. Raises EncodeError for a frame that the dialect
+    lacks, a value out of range, a field that the flags announce and the frame lacks, or one that would be lost.
+    """
+    try:
+        body = encode_body(frame, dialect)
+        return len(body).to_bytes(LENGTH_BYTES, dialect.byte_order) + body
+    except (OverflowError, ValueError, TypeError) as error:
+        raise EncodeError(kind=KIND_OF[type(frame)], dialect=dialect.name, reason=str(error)) from None
+
+
+def encode_body(frame: Frame, dialect: Dialect) -> bytes:
+    """Tag and fields. Raises OverflowError, ValueError or TypeError where `encode` raises EncodeError."""
+    tag = dialect.tags.get(type(frame))
+    if tag is None:
+        raise ValueError("the dialect has no such frame")
+    flags = _flags_of(frame)
+    out = bytearray([tag])
+    layout = [written for written in dialect.layouts[type(frame)] if written.written(flags)]
+    _refuse_lost(frame, {written.name for written in layout})
+    for written in layout:
+        if written.form is Form.OPEN_VERSION:
+            assert isinstance(frame, Hello)
+            out += _version_bytes(frame)
+        else:
+            _put(out, getattr(frame, written.name), written, dialect.byte_order)
+    return bytes(out)
+
+
+def _flags_of(frame: Frame) -> int:
+    return (frame.flags or 0) if isinstance(frame, Message) else 0
+
+
+#: What a field holds when its dialect doesn't write it.
+_LEFT_OUT: Final = (None, b"", ())
+
+
+def _refuse_lost(frame: Frame, written: set[str]) -> None:
+    if isinstance(frame, Hello):
+        return
+    for name in type(frame).__dataclass_fields__:
+        if name not in written and getattr(frame, name) not in _LEFT_OUT:
+            raise ValueError(f"{name} would be lost")
+
+
+def _version_bytes(hello: Hello) -> bytes:
+    if hello.version_form is VersionForm.SHORT:
+        return len(hello.version).to_bytes(2, "little") + hello.version
+    if len(hello.version) != _VERSION_BYTES[hello.version_form]:
+        raise ValueError(f"a version of {len(hello.version)} bytes is no {hello.version_form.value}")
+    return hello.version
+
+
+def _put(out: bytearray, value: Any, written: Field, order: ByteOrder) -> None:
+    form = written.form
+    if form in _INTEGERS:
+        if not isinstance(value, int):
+            raise TypeError(f"{written.name} must be a number")
+        size, signed = _INTEGERS[form]
+        out += value.to_bytes(size, order, signed=signed)
+    elif form in _PREFIXES:
+        if value is None and form is not Form.SHORT_OR_NONE:
+            raise TypeError(f"{written.name} is missing")
+        text = value or b""
+        out += len(text).to_bytes(_PREFIXES[form], order) + text
+    elif form in (Form.REST, Form.REST_OR_NONE):
+        if value is None and form is Form.REST:
+            raise TypeError(f"{written.name} is missing")
+        out += value or b""
+    else:
+        if form is Form.COUNTED:
+            out += len(value).to_bytes(4, order)
+        for entry in value:
+            _put_entry(out, entry, written, order)
+
+
+def _put_entry(out: bytearray, entry: Any, written: Field, order: ByteOrder) -> None:
+    for part in written.entry:
+        _put(out, entry if isinstance(entry, bytes) else getattr(entry, part.name), part, order)
+
+
+# Decode
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a body says: a frame, and the rule of decoding that it breaks; or no frame, and why."""
+
+    frame: Frame | None = None
+    rule: Rule | None = None
+    #: The offending values in a sentence; empty without a rule. Never holds bytes of a HELLO.
+    reason: str = ""
+    #: Bytes after the last field.
+    trailing: int = 0
+
+
+class _Malformed(Exception):
+    """A field reaches beyond the frame."""
+
+
+class _Reader:
+    """The fields of one body, from `at` on."""
+
+    __slots__ = ("at", "body", "order")
+
+    def __init__(self, body: bytes, order: ByteOrder, at: int = 1) -> None:
+        self.body = body
+        self.order = order
+        self.at = at
+
+    @property
+    def left(self) -> int:
+        return len(self.body) - self.at
+
+    def take(self, size: int, name: str) -> bytes:
+        if size > self.left:
+            raise _Malformed(f"{name} needs {size} bytes, {self.left} are left")
+        self.at += size
+        return self.body[self.at - size : self.at]
+
+    def number(self, size: int, name: str, *, signed: bool = False) -> int:
+        return int.from_bytes(self.take(size, name), self.order, signed=signed)
+
+    def read(self, written: Field) -> Any:
+        form, name = written.form, written.name
+        if form in _INTEGERS:
+            size, signed = _INTEGERS[form]
+            return self.number(size, name, signed=signed)
+        if form in _PREFIXES:
+            text = self.take(self.number(_PREFIXES[form], f"the length of {name}"), name)
+            return None if form is Form.SHORT_OR_NONE and not text else text
+        if form in (Form.REST, Form.REST_OR_NONE):
+            text = self.take(self.left, name)
+            return None if form is Form.REST_OR_NONE and not text else text
+        if form is Form.COUNTED:
+            return self._entries(written, self.number(4, f"the count of {name}"))
+        return self._entries_to_end(written)
+
+    def _entries(self, written: Field, count: int) -> tuple[Any, ...]:
+        # The announced count only ever bounds a loop that stops at the end of the frame.
+        return tuple(self._entry(written) for _ in range(count))
+
+    def _entries_to_end(self, written: Field) -> tuple[Any, ...]:
+        entries = []
+        while self.left:
+            entries.append(self._entry(written))
+        return tuple(entries)
+
+    def _entry(self, written: Field) -> Any:
+        return written.make(*[self.read(part) for part in written.entry])
+
+
+def decode(body: bytes, dialect: Dialect, version_form: VersionForm | None = None) -> Decoded:
+    """The frame of `body` (tag and fields, without the length), by the rules of decoding in their order.
+
+    `version_form` forces how a HELLO of the text writes its version; None = the first form whose strings end where the
+    frame ends.
+    """
+    if not body:
+        return Decoded(rule=RULE["empty_frame"], reason="length 0")
+    kind = dialect.frame_of(body[0])
+    if kind is None:
+        return Decoded(rule=RULE["unknown_frame_type"], reason=f"tag {body[0]} is none of {dialect.name}")
+    try:
+        if kind is Hello and dialect.byte_order == "little":
+            return _decode_open_hello(body, version_form)
+        return _decode(body, kind, dialect)
+    except _Malformed as malformed:
+        return Decoded(rule=RULE["malformed_frame"], reason=f"{KIND_OF[kind]}: {malformed}")
+
+
+def _decode(body: bytes, kind: type[Frame], dialect: Dialect) -> Decoded:
+    reader = _Reader(body, dialect.byte_order)
+    values: dict[str, Any] = {"stream_id": None, "message_id": None, "payload": None} if kind is Message else {}
+    flags = 0
+    for written in dialect.layouts[kind]:
+        if written.written(flags):
+            values[written.name] = reader.read(written)
+            if written.name == "flags":
+                flags = values["flags"]
+    return _with_trailing(kind(**values), reader.left)
+
+
+def _decode_open_hello(body: bytes, forced: VersionForm | None) -> Decoded:
+    readings: list[Decoded] = []
+    first: _Malformed | None = None
+    for form in VersionForm if forced is None else (forced,):
+        try:
+            decoded = _hello_by(body, form)
+        except _Malformed as malformed:
+            first = first or malformed
+            continue
+        if not decoded.trailing:
+            return decoded
+        readings.append(decoded)
+    if readings:
+        return readings[0]
+    raise first or _Malformed("no version")
+
+
+def _hello_by(body: bytes, form: VersionForm) -> Decoded:
+    reader = _Reader(body, "little")
+    size = reader.number(2, "the length of version") if form is VersionForm.SHORT else _VERSION_BYTES[form]
+    version = reader.take(size, "version")
+    cookie, program, instance = (reader.read(written) for written in _HELLO)
+    return _with_trailing(Hello(version, cookie, program, instance, form), reader.left)
+
+
+def _with_trailing(frame: Frame, trailing: int) -> Decoded:
+    if not trailing:
+        return Decoded(frame)
+    reason = f"{trailing} bytes after the last field of {KIND_OF[type(frame)]}"
+    return Decoded(frame, RULE["trailing_bytes"], reason, trailing)
+
+
+def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
+    """`text` without the cookies that were seen: real workers print the one they had and the one they wanted.
+
+    The wanted one is never seen in the clear, so a text that speaks of a cookie is cut after that word.
+    """
+    for cookie in sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True):
+        text = text.replace(cookie, shown)
+    at = text.lower().find(b"cookie")
+    if at < 0:
+        return text
+    kept, rest = text[: at + len(b"cookie")], text[at + len(b"cookie") :]
+    return text if rest.strip().lower() in _HARMLESS else kept + b" " + shown
+
+
+#: What may follow the word cookie: it names no value.
+_HARMLESS: Final = frozenset({b"", b".", b"refused", b"mismatch", b"invalid", b"wrong", b"rejected", b"does not match"})
+
+
+# Frames from bytes
+
+
+class Framed(NamedTuple):
+    """A frame cut from the stream of one direction, or why none can be cut any more."""
+
+    #: Where its length begins, in bytes from the start of the stream.
+    byte_start: int
+    byte_end: int
+    #: Tag and fields; empty with a rule.
+    body: bytes
+    #: `empty_frame` or `oversize_frame`: all that follows is undecodable.
+    rule: Rule | None = None
+    reason: str = ""
+
+
+class Framer:
+    """Cuts the bytes of one direction into frames (specification, "Wire Format"). Sans-IO.
+
+    It holds at most one unfinished frame, so no more than the limit; an announced length reserves nothing. After a
+    length of 0 or above the limit it has lost its place: it says so once, and only counts what follows.
+    """
+
+    __slots__ = ("_at", "_buffer", "_limit", "_order", "lost")
+
+    def __init__(
+        self, byte_order: ByteOrder, max_frame_bytes: int, *, byte_start: int = 0, snapshot: str | None = None
+    ) -> None:
+        self._order: ByteOrder = byte_order
+        self._limit = max_frame_bytes
+        self._buffer = bytearray()
+        #: Where the buffer begins in the stream.
+        self._at = byte_start
+        #: The rule after which no frame can be told; None = all is well.
+        self.lost: str | None = None
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    @property
+    def byte_end(self) -> int:
+        """How much of the stream was received."""
+        return self._at + len(self._buffer)
+
+    @property
+    def pending(self) -> bytes:
+        """The unfinished frame, with its length."""
+        return bytes(self._buffer)
+
+    def receive(self, data: bytes) -> list[Framed]:
+        """The frames that `data` completes, in order; empty = more needed."""
+        if self.lost is not None:
+            self._at += len(data)
+            return []
+        buffer, at = self._buffer, 0
+        frames: list[Framed] = []
+        buffer += data
+        while len(buffer) - at >= LENGTH_BYTES:
+            length = int.from_bytes(buffer[at : at + LENGTH_BYTES], self._order)
+            if not 0 < length <= self._limit:
+                frames.append(self._lose(at, length))
+                at = len(buffer)
+                break
+            end = at + LENGTH_BYTES + length
+            if end > len(buffer):
+                break
+            frames.append(Framed(self._at + at, self._at + end, bytes(buffer[at + LENGTH_BYTES : end])))
+            at = end
+        del buffer[:at]
+        self._at += at
+        return frames
+
+    def _lose(self, at: int, length: int) -> Framed:
+        self.lost = "oversize_frame" if length else "empty_frame"
+        reason = f"length {length}, the limit is {self._limit}" if length else "length 0"
+        return Framed(self._at + at, self._at + at + LENGTH_BYTES, b"", RULE[self.lost], reason)
+
+    def snapshot(self) -> str:
+        """The state as JSON; byte order and limit come from the dialect and options again."""
+        state = {"version": FRAMER_VERSION, "at": self._at, "buffer": self._buffer.hex(), "lost": self.lost}
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != FRAMER_VERSION:
+            raise StateVersionError(what="wallaroo framer", found=state.get("version"), expected=FRAMER_VERSION)
+        self._at, self._buffer, self.lost = state["at"], bytearray.fromhex(state["buffer"]), state["lost"]
