@@ -695,13 +695,13 @@ class Framer:
     length of 0 or above the limit it has lost its place: it says so once, and only counts what follows.
     """
 
-    __slots__ = ("_at", "_buffer", "_limit", "_order", "lost")
+    __slots__ = ("_at", "_buffer", "_order", "limit", "lost")
 
     def __init__(
         self, byte_order: ByteOrder, max_frame_bytes: int, *, byte_start: int = 0, snapshot: str | None = None
     ) -> None:
         self._order: ByteOrder = byte_order
-        self._limit = max_frame_bytes
+        self.limit = max_frame_bytes
         self._buffer = bytearray()
         #: Where the buffer begins in the stream.
         self._at = byte_start
@@ -730,7 +730,7 @@ class Framer:
         buffer += data
         while len(buffer) - at >= LENGTH_BYTES:
             length = int.from_bytes(buffer[at : at + LENGTH_BYTES], self._order)
-            if not 0 < length <= self._limit:
+            if not 0 < length <= self.limit:
                 frames.append(self._lose(at, length))
                 at = len(buffer)
                 break
@@ -745,7 +745,7 @@ class Framer:
 
     def _lose(self, at: int, length: int) -> Framed:
         self.lost = "oversize_frame" if length else "empty_frame"
-        reason = f"length {length}, the limit is {self._limit}" if length else "length 0"
+        reason = f"length {length}, the limit is {self.limit}" if length else "length 0"
         return Framed(self._at + at, self._at + at + LENGTH_BYTES, b"", RULE[self.lost], reason)
 
     def snapshot(self) -> str:

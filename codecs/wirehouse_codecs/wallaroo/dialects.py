@@ -1,0 +1,347 @@
+"""Which dialect a connection speaks, told from its first frames, and where frames begin in the middle of one.
+
+HELLO alone doesn't tell: the version string was never changed although the layout was, twice. So detection goes by the
+byte order of the first length, then the OK frame, then what only one dialect can have written; `Detector` takes frames
+of both directions as they arrive and says when it knows, and why. The drafts `t1` and `dev`, which no release ever
+spoke, are recognised and not decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.wallaroo.messages import (
+    DIALECTS,
+    LENGTH_BYTES,
+    SEED,
+    SEED_SID,
+    SINK,
+    SINK_V2B,
+    V2A,
+    V2B,
+    V3,
+    Ack,
+    ByteOrder,
+    Dialect,
+    EosMessage,
+    Error,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    WorkersLeft,
+    decode,
+)
+
+DETECTOR_VERSION: Final = 1
+SOURCE_VERSION: Final = b"0.0.1"
+SINK_VERSION: Final = b"v0.0.1"
+DEV_VERSION: Final = b"0.0001"
+#: The first length of a connection, that of HELLO, is below this.
+HELLO_LIMIT: Final = 1 << 16
+#: So many MESSAGE frames are looked at where no single frame tells.
+SCORED_MESSAGES: Final = 16
+#: Streams that are remembered while the dialect is open.
+SCORED_STREAMS: Final = 256
+#: Ids above this are taken for bytes of something else where nothing better tells.
+PLAUSIBLE_ID: Final = 1 << 48
+#: So many frames in a row make a start in the middle of a connection credible.
+FRAMES_IN_A_ROW: Final = 8
+#: Lengths above this are no start in the middle of a connection.
+RESYNC_LIMIT: Final = 1 << 16
+#: Without a start in so many bytes the first of them is given up.
+RESYNC_BYTES: Final = 1 << 20
+
+_LETTERS: Final = frozenset(SEED.tags.values())
+_NUMBERS: Final = frozenset(V3.tags.values())
+
+
+class Direction(StrEnum):
+    """Who sends: the connector is the client, but with a sink Wallaroo itself is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+#: What each side may send; ERROR and WORKERS_LEFT come from both.
+FRAMES_OF: Mapping[Direction, frozenset[type[Frame]]] = {
+    Direction.CLIENT: frozenset({Hello, Error, Notify, Message, EosMessage, WorkersLeft}),
+    Direction.SERVER: frozenset({Ok, Error, NotifyAck, Ack, Nack, Restart, WorkersLeft}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What a connection speaks, and why that is thought."""
+
+    #: None: one of the drafts that are not decoded.
+    dialect: Dialect | None
+    #: The dialect's name, also of one that is not decoded.
+    name: str
+    reason: str
+
+
+def byte_order_of(head: bytes) -> ByteOrder | None:
+    """The byte order of a stream by its first length and tag; None = the five bytes don't tell."""
+    if len(head) < LENGTH_BYTES + 1:
+        return None
+    little = 0 < int.from_bytes(head[:LENGTH_BYTES], "little") < HELLO_LIMIT
+    big = 0 < int.from_bytes(head[:LENGTH_BYTES], "big") < HELLO_LIMIT
+    if little and not big and head[LENGTH_BYTES] not in _NUMBERS:
+        return "little"
+    return "big" if big or (little and head[LENGTH_BYTES] in _NUMBERS) else None
+
+
+class Detector:
+    """Takes the frames of a connection in arrival order until the dialect is known.
+
+    `dialect` forces one by name. A detector holds a bounded number of ids, and goes on from its `snapshot()`.
+    """
+
+    def __init__(self, byte_order: ByteOrder, dialect: str | None = None, snapshot: str | None = None) -> None:
+        self._order = byte_order
+        self._forced = dialect
+        self._sink = False
+        self._hello = False
+        #: Candidates that no frame has ruled out.
+        self._v3 = self._v2a = self._v2b = True
+        self._notified: list[int] = []
+        self._scores = {"v3": 0, "v2": 0}
+        self._last: dict[str, dict[int, int]] = {"v3": {}, "v2": {}}
+        self._messages = 0
+        #: MESSAGE frames of the text that read well both with and without a stream id.
+        self._undecided = 0
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def offer(self, direction: Direction, body: bytes) -> Detection | None:
+        """Take the next frame (tag and fields) that `direction` sent; what it speaks, once that is known."""
+        if self._forced is not None:
+            return Detection(DIALECTS[self._forced], DIALECTS[self._forced].name, "forced by the configuration")
+        if not body:
+            return None
+        if self._order == "little":
+            return self._offer_seed(direction, body)
+        if body[0] in _LETTERS:
+            return Detection(None, "t1", "big endian with a letter for a tag")
+        return self._offer_implemented(direction, body)
+
+    def conclude(self) -> Detection:
+        """The best guess when no more frames come, or too many have been waited for."""
+        if self._forced is not None:
+            return Detection(DIALECTS[self._forced], DIALECTS[self._forced].name, "forced by the configuration")
+        if self._order == "little":
+            if self._undecided:
+                return _found(SEED_SID, "messages begin with an id of a notified stream, and nothing else tells")
+            return _found(SEED, "little endian, and no message tells whether it has a stream id")
+        v3, v2 = self._scores["v3"], self._scores["v2"]
+        if self._sink:
+            return self._sinks(self._v3 and v3 >= v2, "its version is that of sinks, and no OK tells the layout")
+        if self._v3 and (v3 >= v2 or not (self._v2a or self._v2b)):
+            why = f"messages read better as v3 ({v3} to {v2})" if self._messages else "no frame tells, so the last one"
+            return _found(V3, why)
+        why = f"messages read better with flags ({v2} to {v3})" if self._v3 else "a message is too short for v3"
+        chosen = V2B if self._v2b else V2A
+        return _found(chosen, why + (", and no OK or RESTART tells v2a from v2b" if self._v2a and self._v2b else ""))
+
+    # Implemented dialects
+
+    def _offer_implemented(self, direction: Direction, body: bytes) -> Detection | None:
+        kind = V3.frame_of(body[0])
+        if kind is Hello and direction is Direction.CLIENT and not self._hello:
+            return self._by_hello(body)
+        if kind is Ok and direction is Direction.SERVER:
+            return self._by_ok(body)
+        if kind is Message:
+            return self._by_message(body)
+        if kind in (EosMessage, WorkersLeft) and not self._sink:
+            return _found(V3, f"tag {body[0]} exists in v3 only")
+        if kind is Restart and len(body) == 1:
+            return _found(V2A, "RESTART has no body")
+        if kind is Restart:
+            self._v2a = False
+        return None
+
+    def _by_hello(self, body: bytes) -> Detection | None:
+        self._hello = True
+        hello = decode(body, V3).frame
+        if isinstance(hello, Hello) and hello.version == DEV_VERSION:
+            return Detection(None, "dev", f"big endian with version {DEV_VERSION.decode()}")
+        self._sink = isinstance(hello, Hello) and hello.version == SINK_VERSION
+        return None
+
+    def _by_ok(self, body: bytes) -> Detection | None:
+        fits = [dialect for dialect in (V3, V2A, V2B) if decode(body, dialect).rule is None]
+        if not fits:
+            return None
+        lists = {V3.name: "has no list", V2A.name: "ends after one list", V2B.name: "ends after two lists"}
+        reason = f"OK {lists[fits[0].name]}"
+        return self._sinks(fits[0] is V3, reason) if self._sink else _found(fits[0], reason)
+
+    def _sinks(self, v3: bool, reason: str) -> Detection:
+        return _found(SINK if v3 else SINK_V2B, f"version {SINK_VERSION.decode()}; {reason}")
+
+    def _by_message(self, body: bytes) -> Detection | None:
+        """A single message is ambiguous, so a number of them is scored, unless an OK may still come."""
+        self._messages += 1
+        for name, dialect in (("v3", V3), ("v2", V2B)):
+            self._scores[name] += self._score(name, decode(body, dialect).frame)
+        # u8 tag, u64 stream id, u64 id, i64 event time, u16 length of the key.
+        if len(body) < 27:
+            self._v3 = False
+        return self.conclude() if self._messages >= SCORED_MESSAGES and not self._hello else None
+
+    def _score(self, name: str, message: Frame | None) -> int:
+        if not isinstance(message, Message) or message.stream_id is None:
+            return -1
+        flags = message.flags or 0
+        if flags & ~(V2B.flags or 0) or any(flags & pair == pair for pair in V2B.forbidden_flags):
+            return -1
+        last = self._last[name]
+        before = last.get(message.stream_id, -1)
+        if message.message_id is not None and (message.stream_id in last or len(last) < SCORED_STREAMS):
+            last[message.stream_id] = message.message_id
+        return 1 + (message.message_id is None or message.message_id > before)
+
+    # The text
+
+    def _offer_seed(self, direction: Direction, body: bytes) -> Detection | None:
+        frame = decode(body, SEED).frame
+        if direction is not Direction.CLIENT:
+            return None
+        if isinstance(frame, Notify) and len(self._notified) < SCORED_STREAMS:
+            self._notified.append(frame.stream_id)
+        if body[0] != SEED.tags[Message]:
+            return None
+        return self._by_seed_message(body)
+
+    def _by_seed_message(self, body: bytes) -> Detection | None:
+        literal, with_id = decode(body, SEED).frame, decode(body, SEED_SID).frame
+        if not _sane(with_id):
+            return _found(SEED, "a message leaves no room for a stream id") if _sane(literal) else None
+        assert isinstance(with_id, Message)
+        plausible = (with_id.message_id or 0) < PLAUSIBLE_ID
+        if not self._notified:
+            if plausible:
+                return _found(SEED_SID, "no stream is notified, and messages read well with a stream id")
+            return _found(SEED, "no stream is notified, and a message's id would be implausible after a stream id")
+        if with_id.stream_id not in self._notified:
+            if _sane(literal):
+                return _found(SEED, "a message doesn't begin with the id of a notified stream")
+            return _found(SEED_SID, "flags are sane only behind a stream id")
+        if plausible or not _sane(literal):
+            return _found(SEED_SID, "a message begins with the id of a notified stream, and sane flags follow")
+        self._undecided += 1
+        return self.conclude() if self._undecided >= SCORED_MESSAGES else None
+
+    def snapshot(self) -> str:
+        """The state as JSON; byte order and a forced dialect are given again."""
+        return json.dumps(
+            {
+                "version": DETECTOR_VERSION,
+                "sink": self._sink,
+                "hello": self._hello,
+                "left": [self._v3, self._v2a, self._v2b],
+                "notified": self._notified,
+                "scores": self._scores,
+                "last": {name: list(ids.items()) for name, ids in self._last.items()},
+                "messages": self._messages,
+                "undecided": self._undecided,
+            },
+            separators=(",", ":"),
+        )
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != DETECTOR_VERSION:
+            raise StateVersionError(what="wallaroo detector", found=state.get("version"), expected=DETECTOR_VERSION)
+        self._sink, self._hello = state["sink"], state["hello"]
+        self._v3, self._v2a, self._v2b = state["left"]
+        self._notified, self._scores = state["notified"], state["scores"]
+        self._last = {name: dict(ids) for name, ids in state["last"].items()}
+        self._messages, self._undecided = state["messages"], state["undecided"]
+
+
+def _found(dialect: Dialect, reason: str) -> Detection:
+    return Detection(dialect, dialect.name if not dialect.sink else SINK.name, reason)
+
+
+def _sane(message: Frame | None) -> bool:
+    """A message of the text whose flags are all known."""
+    return isinstance(message, Message) and not (message.flags or 0) & ~(SEED.flags or 0)
+
+
+def detect(frames: Iterable[tuple[Direction, bytes]], byte_order: ByteOrder, dialect: str | None = None) -> Detection:
+    """The dialect of a whole connection from the bodies of its frames in arrival order."""
+    detector = Detector(byte_order, dialect)
+    found = (detector.offer(direction, body) for direction, body in frames)
+    return next((detection for detection in found if detection is not None), None) or detector.conclude()
+
+
+# In the middle of a connection
+
+
+class Start(NamedTuple):
+    """Where frames begin: `offset` bytes are passed over. Not `found`: they can be given up, more data is needed."""
+
+    offset: int
+    found: bool
+    byte_order: ByteOrder
+
+
+#: The readings that are tried at each offset; v2a and v2b differ in frames that are rare.
+_READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
+
+
+def resynchronise(
+    data: bytes, direction: Direction, dialects: tuple[Dialect, ...] = _READINGS, *, final: bool = False
+) -> Start:
+    """The first offset from which a row of frames of one dialect fits exactly: known tag, sane length, no rule broken.
+
+    With `final` no more data comes, and a shorter row that reaches the end will do. Bytes up to an offset that isn't
+    found need not be offered again.
+    """
+    for offset in range(len(data)):
+        waits: ByteOrder | None = None
+        for dialect in dialects:
+            frames, whole = _row(data, offset, direction, dialect)
+            if frames >= FRAMES_IN_A_ROW or (final and frames and whole):
+                return Start(offset, True, dialect.byte_order)
+            if whole and not final:
+                waits = waits or dialect.byte_order
+        if waits is not None and len(data) - offset < RESYNC_BYTES:
+            return Start(offset, False, waits)
+    return Start(len(data), False, dialects[0].byte_order)
+
+
+def _row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[int, bool]:
+    """How many frames fit from `at` on, and whether nothing up to the end of the data speaks against more."""
+    frames = 0
+    while frames < FRAMES_IN_A_ROW and len(data) - at > LENGTH_BYTES:
+        length = int.from_bytes(data[at : at + LENGTH_BYTES], dialect.byte_order)
+        if not 0 < length <= min(dialect.max_frame_bytes, RESYNC_LIMIT):
+            return frames, False
+        if dialect.frame_of(data[at + LENGTH_BYTES]) not in FRAMES_OF[direction]:
+            return frames, False
+        end = at + LENGTH_BYTES + length
+        if end > len(data):
+            return frames, True
+        decoded = decode(data[at + LENGTH_BYTES : end], dialect)
+        if decoded.rule is not None or not _credible(decoded.frame, dialect):
+            return frames, False
+        frames, at = frames + 1, end
+    return frames, True
+
+
+def _credible(frame: Frame | None, dialect: Dialect) -> bool:
+    flags = (frame.flags or 0) if isinstance(frame, Message) else 0
+    return not flags & ~(dialect.flags or 0) and not any(flags & pair == pair for pair in dialect.forbidden_flags)

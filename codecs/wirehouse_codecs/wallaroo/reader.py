@@ -1,0 +1,285 @@
+"""From the bytes of a connection's two directions to frames with their place.
+
+`Reader` puts framer, detection and decoder together. Until the dialect is known it holds the frames back, at most
+`HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
+connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.wallaroo.dialects import (
+    Detection,
+    Detector,
+    Direction,
+    byte_order_of,
+    resynchronise,
+)
+from wirehouse_codecs.wallaroo.messages import (
+    DIALECTS,
+    LENGTH_BYTES,
+    SEED,
+    V3,
+    ByteOrder,
+    Decoded,
+    Dialect,
+    Framed,
+    Framer,
+    decode,
+)
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.rules import RULE
+
+READER_VERSION: Final = 1
+HELD_FRAMES: Final = 256
+HELD_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one side sent: a frame, or bytes that are none; where it stands, and in which bytes of its stream."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+    decoded: Decoded
+    #: The bytes that couldn't be decoded, for quarantine; empty with a frame.
+    undecoded: bytes = b""
+
+
+def place_to_json(place: Place) -> list[Any]:
+    """A place as carried state writes it."""
+    return [
+        place.arrived_at_ns,
+        place.capture_arrived_at_ns,
+        place.capture_id.hex(),
+        place.record_number,
+        place.topic,
+        place.partition,
+        place.offset,
+    ]
+
+
+def place_from_json(row: list[Any]) -> Place:
+    """The place that `place_to_json` wrote."""
+    return Place(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
+
+
+class Reader:
+    """The frames of one connection. `receive` bytes in arrival order, `finish` when no more come.
+
+    `started_late` says that the capture began after the connection did.
+    """
+
+    def __init__(self, options: WallarooOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+        self._options = options
+        self.detection: Detection | None = None
+        self._order: ByteOrder | None = None
+        self._detector: Detector | None = None
+        self._framers: dict[Direction, Framer] = {}
+        #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
+        self._heads: dict[Direction, bytearray] = {direction: bytearray() for direction in Direction}
+        self._at = dict.fromkeys(Direction, 0)
+        self._searching = dict.fromkeys(Direction, started_late)
+        self._held: list[tuple[Direction, Place, Framed]] = []
+        self._held_bytes = 0
+        self._unsupported_told = False
+        if options.forced is not None:
+            dialect = DIALECTS[options.forced]
+            self._order = dialect.byte_order
+            self.detection = Detection(dialect, dialect.name, "forced by the configuration")
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The dialect, once it is known and can be decoded."""
+        return None if self.detection is None else self.detection.dialect
+
+    def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
+        """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
+        if self.detection is not None and self.detection.dialect is None:
+            return []
+        if direction not in self._framers:
+            self._heads[direction] += data
+            return self._begin(direction, place, final=False)
+        return self._take(direction, self._framers[direction].receive(data), place)
+
+    def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
+        """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for."""
+        framer = self._framers.pop(direction, None)
+        head = self._heads[direction]
+        if framer is not None and framer.lost is not None:
+            # The place is lost for good; the rest stays one row of quarantine.
+            framer.receive(bytes(missing))
+            self._framers[direction] = framer
+            return []
+        pending = bytes(head) if framer is None else framer.pending
+        end = (self._at[direction] + len(head)) if framer is None else framer.byte_end
+        head.clear()
+        self._at[direction] = end + missing
+        self._searching[direction] = True
+        return [_undecodable(direction, place, end - len(pending), pending, "cut by a hole")] if pending else []
+
+    def finish(self, place: Place, *, closed: bool = True) -> list[Received]:
+        """No more bytes come: conclude on the dialect, and tell what is left unfinished.
+
+        Not `closed`: the capture ends, which is no fault of an unfinished frame.
+        """
+        found: list[Received] = []
+        for direction in Direction:
+            if direction not in self._framers and self._heads[direction]:
+                found += self._begin(direction, place, final=True)
+        if self.detection is None and self._detector is not None:
+            self.detection = self._detector.conclude()
+            found += self._release()
+        for direction in Direction:
+            found += self._unfinished(direction, place, closed)
+        return found
+
+    def _begin(self, direction: Direction, place: Place, *, final: bool) -> list[Received]:
+        """Start cutting frames where a first one is credible."""
+        head = self._heads[direction]
+        found: list[Received] = []
+        if self._searching[direction]:
+            candidates = {} if self.dialect is None else {"dialects": (self.dialect,)}
+            start = resynchronise(bytes(head), direction, **candidates, final=final)
+            passed = bytes(head[: start.offset])
+            if passed:
+                found.append(_undecodable(direction, place, self._at[direction], passed, "no frame begins here"))
+            self._at[direction] += len(passed)
+            del head[: start.offset]
+            if not start.found:
+                return found
+            self._order = self._order or start.byte_order
+        elif self._order is None:
+            self._order = byte_order_of(bytes(head))
+            if self._order is None and len(head) <= LENGTH_BYTES and not final:
+                return found
+            # Neither byte order gives a length that a first frame has: judged as the dialect that was spoken last.
+            self._order = self._order or "big"
+        limit = self._limit()
+        framer = self._framers[direction] = Framer(self._order, limit, byte_start=self._at[direction])
+        self._searching[direction] = False
+        data = bytes(head)
+        head.clear()
+        if self._detector is None and self.detection is None:
+            self._detector = Detector(self._order)
+        return found + self._take(direction, framer.receive(data), place)
+
+    def _limit(self) -> int:
+        dialect = self.dialect or (SEED if self._order == "little" else V3)
+        return self._options.limit(dialect)
+
+    def _take(self, direction: Direction, frames: list[Framed], place: Place) -> list[Received]:
+        if self.detection is not None:
+            return [self._decode(direction, place, framed) for framed in frames]
+        for framed in frames:
+            self._held.append((direction, place, framed))
+            self._held_bytes += len(framed.body)
+            if self.detection is None and self._detector is not None:
+                self.detection = self._detector.offer(direction, framed.body)
+        full = len(self._held) >= HELD_FRAMES or self._held_bytes >= HELD_BYTES
+        if full and self.detection is None and self._detector is not None:
+            self.detection = self._detector.conclude()
+        return [] if self.detection is None else self._release()
+
+    def _release(self) -> list[Received]:
+        """The frames that were held back, now that the dialect is known."""
+        held, self._held, self._held_bytes, self._detector = self._held, [], 0, None
+        if self.dialect is None:
+            return self._unsupported(held)
+        return [self._decode(direction, place, framed) for direction, place, framed in held]
+
+    def _unsupported(self, held: list[tuple[Direction, Place, Framed]]) -> list[Received]:
+        """One row for all, and nothing more of this connection."""
+        assert self.detection is not None
+        if self._unsupported_told or not held:
+            return []
+        self._unsupported_told = True
+        direction, place, framed = held[0]
+        decoded = Decoded(
+            rule=RULE["dialect_unsupported"], reason=f"dialect {self.detection.name}: {self.detection.reason}"
+        )
+        return [Received(direction, place, framed.byte_start, framed.byte_end, decoded, framed.body)]
+
+    def _decode(self, direction: Direction, place: Place, framed: Framed) -> Received:
+        assert self.dialect is not None
+        if framed.rule is not None:
+            decoded = Decoded(rule=framed.rule, reason=framed.reason)
+        else:
+            decoded = decode(framed.body, self.dialect, self._options.version_form)
+        undecoded = framed.body if decoded.frame is None else b""
+        return Received(direction, place, framed.byte_start, framed.byte_end, decoded, undecoded)
+
+    def _unfinished(self, direction: Direction, place: Place, closed: bool) -> list[Received]:
+        framer = self._framers.get(direction)
+        pending = bytes(self._heads[direction]) if framer is None else framer.pending
+        if not pending or (self.detection is not None and self.detection.dialect is None):
+            return []
+        start = self._at[direction] if framer is None else framer.byte_end - len(pending)
+        rule = RULE["truncated_frame"] if closed else None
+        decoded = Decoded(rule=rule, reason=f"{len(pending)} bytes of an unfinished frame")
+        return [Received(direction, place, start, start + len(pending), decoded, pending)]
+
+    def snapshot(self) -> str:
+        """The state as JSON: a reader that is given it goes on as this one."""
+        return json.dumps(
+            {
+                "version": READER_VERSION,
+                "detection": None if self.detection is None else _detection_to_json(self.detection),
+                "order": self._order,
+                "detector": None if self._detector is None else self._detector.snapshot(),
+                "framers": {direction: framer.snapshot() for direction, framer in self._framers.items()},
+                "limits": {direction: framer.limit for direction, framer in self._framers.items()},
+                "heads": {direction: bytes(head).hex() for direction, head in self._heads.items()},
+                "at": self._at,
+                "searching": self._searching,
+                "held": [
+                    [direction, place_to_json(place), framed.byte_start, framed.byte_end, framed.body.hex()]
+                    + [framed.rule and framed.rule.name, framed.reason]
+                    for direction, place, framed in self._held
+                ],
+                "unsupported_told": self._unsupported_told,
+            },
+            separators=(",", ":"),
+        )
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != READER_VERSION:
+            raise StateVersionError(what="wallaroo reader", found=state.get("version"), expected=READER_VERSION)
+        self._order = state["order"]
+        if state["detection"] is not None:
+            name, shown, reason = state["detection"]
+            self.detection = Detection(DIALECTS.get(name), shown, reason)
+        if state["detector"] is not None and self._order is not None:
+            self._detector = Detector(self._order, snapshot=state["detector"])
+        for name, framer in state["framers"].items():
+            assert self._order is not None
+            self._framers[Direction(name)] = Framer(self._order, state["limits"][name], snapshot=framer)
+        for direction in Direction:
+            self._heads[direction] = bytearray.fromhex(state["heads"][direction])
+            self._at[direction] = state["at"][direction]
+            self._searching[direction] = state["searching"][direction]
+        for direction, place, start, end, body, rule, reason in state["held"]:
+            framed = Framed(start, end, bytes.fromhex(body), RULE[rule] if rule else None, reason)
+            self._held.append((Direction(direction), place_from_json(place), framed))
+            self._held_bytes += len(framed.body)
+        self._unsupported_told = state["unsupported_told"]
+
+
+def _detection_to_json(detection: Detection) -> list[str | None]:
+    name = None if detection.dialect is None else detection.dialect.name
+    return [name, detection.name, detection.reason]
+
+
+def _undecodable(direction: Direction, place: Place, start: int, data: bytes, reason: str) -> Received:
+    """Bytes that no frame is cut from; no rule: the wire isn't at fault for what the capture lacks."""
+    return Received(direction, place, start, start + len(data), Decoded(reason=reason), data)
