@@ -1,0 +1,881 @@
+"""The session layer of the Wallaroo connector protocol: what each frame does, and which rules it breaks.
+
+Two machines (specification, "Protocol State Machine" and "Stream State Machine"): the connection's table stands here,
+the stream's in streams.py. A `Session` takes the frames of one connection in arrival order and gives one `Outcome` for
+each; it holds a bounded number of streams and ids, and goes on from its `snapshot()`.
+
+- A rule about what never came is judged at a definite time: when the connection is closed, or when the time of a later
+  frame or of `advance` is past it. Its finding is the same whenever that is noticed.
+- The worker's RESTART is a state of its own: the connection is left, but not in error.
+- In the text MESSAGE has no stream id: it belongs to the one stream that is open, and to none that can be told if
+  several are.
+- The balance is what was granted less what was spent by NOTIFY and MESSAGE, so overdrawn credits make it negative.
+- The cookie of a HELLO is not kept; no finding quotes the text of an ERROR, for workers print cookies into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Place, Rule
+from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.wallaroo.messages import (
+    DIALECTS,
+    KIND_OF,
+    NOTHING_SEEN,
+    Ack,
+    Dialect,
+    EosMessage,
+    Error,
+    Flag,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+)
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.reader import Received, place_from_json, place_to_json
+from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
+from wirehouse_codecs.wallaroo.streams import AckVerdict, Action, Stream, StreamState
+
+SNAPSHOT_VERSION: Final = 1
+#: Streams that a session remembers; messages of further ones are not judged.
+MAX_STREAMS: Final = 16_384
+#: Message ids that a session remembers.
+MAX_IDS: Final = 262_144
+_DIGEST_BYTES: Final = 16
+_FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
+
+
+class State(StrEnum):
+    """Where a connection stands: the specification's states, and two that say why nothing more is expected."""
+
+    CONNECTED = "connected"
+    HANDSHAKE = "handshake"
+    STREAMING = "streaming"
+    #: The worker asked to reconnect (implemented dialects).
+    RESTARTED = "restarted"
+    #: A rule was broken after which the worker must close.
+    ENDED = "ended"
+    ERROR = "error"
+    DISCONNECTED = "disconnected"
+
+
+class Kind(StrEnum):
+    """What a side sends: a frame of the tables, or bytes that are none."""
+
+    HELLO = "HELLO"
+    OK = "OK"
+    ERROR = "ERROR"
+    NOTIFY = "NOTIFY"
+    NOTIFY_ACK = "NOTIFY_ACK"
+    MESSAGE = "MESSAGE"
+    ACK = "ACK"
+    NACK = "NACK"
+    RESTART = "RESTART"
+    EOS_MESSAGE = "EOS_MESSAGE"
+    WORKERS_LEFT = "WORKERS_LEFT"
+    UNDECODABLE = "UNDECODABLE"
+
+
+class End(StrEnum):
+    """How a connection ends."""
+
+    CLOSED = "closed"
+    RESET = "reset"
+    CAPTURE_END = "capture_end"
+
+
+AFTER_ERROR: Final = "after_error"
+AFTER_VIOLATION: Final = "after_violation"
+AFTER_RESTART: Final = "after_restart"
+NOT_ABOVE_LAST_SEEN: Final = "id_not_above_last_seen"
+NOT_FOR_SOURCES: Final = "not_for_sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The frame that a finding is about."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+
+    @classmethod
+    def of(cls, received: Received) -> Where:
+        """Where `received` stands."""
+        return cls(received.direction, received.place, received.byte_start, received.byte_end)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule broken by the frame at `where`, or, with None, by the connection as a whole."""
+
+    rule: Rule
+    where: Where | None
+    message: str
+    stream_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one frame did."""
+
+    received: Received
+    kind: Kind
+    #: In the order of the checks. A rule about an earlier frame that is known only now is among them.
+    findings: tuple[Found, ...]
+    #: Why the worker takes no notice of it; None = it does.
+    ignored: str | None
+    #: The connector's credits after it; None = unknown, before OK.
+    credits: int | None
+    #: Credits that it granted, and that it took.
+    granted: int
+    spent: int
+    state: State
+    #: The stream of a MESSAGE, also where the text leaves it out and one is open.
+    stream_id: int | None
+    stream_state: StreamState | None
+
+
+class Step(NamedTuple):
+    """What a frame does: an effect, the state after it, and the rule that the frame breaks."""
+
+    effect: Callable[[Session, Any], None]
+    state: State
+    rule: str | None = None
+
+
+class Session:
+    """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
+
+    `started_late`: the capture began after the connection did. `cookie_hash` makes of a cookie what may be kept of it.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        options: WallarooOptions,
+        *,
+        started_late: bool = False,
+        cookie_hash: Callable[[bytes], bytes] | None = None,
+        snapshot: str | None = None,
+    ) -> None:
+        self.dialect = dialect
+        self._options = options
+        self._cookie_hash = cookie_hash
+        self.state = State.CONNECTED
+        #: Frames from before were missed: what is unknown may be legal.
+        self.partial = started_late
+        self.credits: int | None = None
+        self.granted = self.spent = 0
+        #: EOS_MESSAGE frames: workers take a credit for each, connectors count none.
+        self.eos_messages = 0
+        self.initial_credits: int | None = None
+        self.version: str | None = None
+        self.program_name: bytes | None = None
+        self.instance_name: bytes | None = None
+        self.cookie_empty: bool | None = None
+        self.cookie_digest: bytes | None = None
+        self.streams: dict[int, Stream] = {}
+        self.accepted = False
+        #: The rule of `ENDS` that was broken.
+        self.ended_by: str | None = None
+        self.errors: set[Direction] = set()
+        self.ended: End | None = None
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self._names: dict[bytes, int] = {}
+        self._untracked = False
+        self._unattributed = False
+        self._ids = 0
+        self._started = False
+        self._hello: Where | None = None
+        self._hello_judged = False
+        self._answered = False
+        #: The frames that started a time to wait: ERROR, a rule of ENDS, the last credit.
+        self._error: Where | None = None
+        self._violation: Where | None = None
+        self._violated: tuple[int | None, int | None] = (None, None)
+        self._dry: Where | None = None
+        self._clear()
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def _clear(self) -> None:
+        """What holds for the frame that is being taken."""
+        self._where: Where | None = None
+        self._found: list[Found] = []
+        self._judged = False
+        self._ignored: str | None = None
+        self._stream_id: int | None = None
+        self._next: State | None = None
+
+    # Input
+
+    def receive(self, received: Received) -> Outcome:
+        """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""
+        if self.ended is not None:
+            raise ValueError("the connection has ended")
+        timed = self.advance(received.place.arrived_at_ns, traffic=True)
+        self._clear()
+        self._found += timed
+        self._where = Where.of(received)
+        self.first_ns = received.place.arrived_at_ns if self.first_ns is None else self.first_ns
+        self.last_ns = received.place.arrived_at_ns
+        granted, spent = self.granted, self.spent
+        frame = received.decoded.frame
+        kind = Kind.UNDECODABLE if frame is None else Kind(KIND_OF[type(frame)])
+        self._begin(received.direction, kind)
+        if received.decoded.rule is not None and self.state not in (State.ENDED, State.ERROR):
+            self._find(received.decoded.rule.name, received.decoded.reason)
+        self._walk(received, kind, frame)
+        stream = None if self._stream_id is None else self.streams.get(self._stream_id)
+        return Outcome(
+            received=received,
+            kind=kind,
+            findings=tuple(self._found),
+            ignored=self._ignored,
+            credits=self.credits,
+            granted=self.granted - granted,
+            spent=self.spent - spent,
+            state=self.state,
+            stream_id=self._stream_id,
+            stream_state=None if stream is None else stream.state,
+        )
+
+    def _begin(self, direction: Direction, kind: Kind) -> None:
+        """Where a capture begins late, the first frame shows how late."""
+        if self._started or kind is Kind.UNDECODABLE:
+            return
+        self._started = True
+        if not self.partial:
+            return
+        if kind is Kind.HELLO and direction is Direction.CLIENT:
+            self.partial = False
+            return
+        self._found.append(Found(RULE["no_handshake_seen"], self._where, "the first frame seen is " + kind))
+        self.state = State.HANDSHAKE if kind is Kind.OK else State.STREAMING
+        self._answered = self.accepted = kind is not Kind.OK
+
+    def _walk(self, received: Received, kind: Kind, frame: Frame | None) -> None:
+        direction = received.direction
+        if kind is Kind.UNDECODABLE:
+            self._take_undecodable(received)
+        else:
+            step = TRANSITIONS.get((self.state, direction, kind))
+            if step is None:
+                self._find(unlisted(self.state, direction, kind), f"{kind} from the {direction} in state {self.state}")
+            elif self._next is None:
+                self._next = step.state
+                if step.rule is not None:
+                    self._find(step.rule, f"{kind} from the {direction} in state {self.state}")
+                step.effect(self, frame)
+        self.state = self._next or self.state
+
+    def _take_undecodable(self, received: Received) -> None:
+        if self.state is State.ERROR:
+            self._after_error(None)
+        elif self.state is State.ENDED and self._next is None:
+            self._after_violation(None)
+        elif received.decoded.rule is None:
+            # Bytes that the capture lacks may have been anything.
+            self.partial = True
+
+    def advance(self, now_ns: int, *, traffic: bool = False) -> tuple[Found, ...]:
+        """Time goes on to `now_ns`; what has not come by now. `traffic`: a frame arrives then."""
+        self._clear()
+        close = self._options.close_timeout_ns
+        if self._error is not None and _late(self._error, close, now_ns):
+            self._note_once(
+                "not_closed_after_error", self._error, f"still open {self._options.close_timeout_s} s later"
+            )
+            self._error = None
+        if traffic and self._violation is not None and _late(self._violation, close, now_ns):
+            self._not_signalled(f"traffic goes on for more than {self._options.close_timeout_s} s")
+        if self._dry is not None and _late(self._dry, self._options.ack_timeout_ns, now_ns):
+            waited = f"no credit for more than {self._options.ack_timeout_s} s"
+            self._note_once("credits_not_replenished", self._dry, waited)
+            self._dry = None
+        return tuple(self._found)
+
+    def end(self, how: End, place: Place) -> tuple[Found, ...]:
+        """The connection ends at `place`; the rules about what never came. ValueError: it has ended before."""
+        if self.ended is not None:
+            raise ValueError("the connection has ended")
+        found = list(self.advance(place.arrived_at_ns))
+        self._clear()
+        self.ended = how
+        self.last_ns = place.arrived_at_ns if self.last_ns is None else max(self.last_ns, place.arrived_at_ns)
+        if how is End.CAPTURE_END:
+            self._found.append(Found(RULE["capture_ends_early"], None, f"in state {self.state}"))
+        elif not self.dialect.sink or self.state is State.HANDSHAKE:
+            self._judge_end(how)
+        if how is not End.CAPTURE_END and self.state not in (State.ERROR, State.ENDED):
+            self.state = State.DISCONNECTED
+        return tuple(found + self._found)
+
+    def _judge_end(self, how: End) -> None:
+        if self.state is State.HANDSHAKE and how is End.CLOSED and self._hello is not None and not self._answered:
+            self._found.append(Found(RULE["hello_not_answered"], self._hello, "closed without OK or ERROR"))
+        if self.state not in (State.STREAMING, State.RESTARTED):
+            return
+        for stream_id, stream in self.streams.items():
+            if stream.waiting:
+                waits = f"{stream.waiting} NOTIFY without an answer"
+                self._found.append(Found(RULE["notify_not_answered"], None, waits, stream_id))
+            if stream.nacks and self.state is State.STREAMING:
+                owed = f"{stream.nacks} NACK without a NOTIFY"
+                self._found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))
+            if how is End.CLOSED and self.state is State.STREAMING:
+                self._judge_unacked(stream_id, stream)
+
+    def _judge_unacked(self, stream_id: int, stream: Stream) -> None:
+        """Workers that keep nothing for recovery never ack a stream, so only one that was ever acked is judged."""
+        unacked = stream.unacked()
+        if not stream.ever_acked or not unacked or self._unattributed:
+            return
+        count = len(unacked) + stream.forgotten_unacked
+        shown = f"{count} messages after the last acked one, the first has id {unacked[0]}"
+        self._found.append(Found(RULE["message_never_acked"], None, shown, stream_id))
+
+    # Findings
+
+    def _find(self, name: str | None, message: str, stream_id: int | None = None) -> bool:
+        """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts."""
+        if name is None:
+            return False
+        if name in _FRAME_RULES:
+            if self._judged:
+                return False
+            self._judged = True
+        self._found.append(Found(RULE[name], self._where, message, stream_id))
+        if name in ENDS:
+            self._next = State.ENDED
+            self.ended_by = name
+            self._violation = self._where
+            self._dry = None
+            return True
+        return False
+
+    def _note_once(self, name: str, where: Where, message: str) -> None:
+        self._found.append(Found(RULE[name], where, message))
+
+    def _not_signalled(self, why: str) -> None:
+        assert self._violation is not None
+        self._note_once("error_not_signalled", self._violation, f"{self.ended_by}, and {why}")
+        self._violation = None
+
+    def _ignore(self, reason: str, stream_id: int | None = None) -> None:
+        self._ignored = reason
+        self._find("message_ignored", reason, stream_id)
+
+    # Handshake and errors
+
+    def _take_hello(self, hello: Hello) -> None:
+        self._hello = self._where
+        self._hello_judged = self._judged
+        self.version = hello.version_text()
+        self.program_name, self.instance_name = hello.program_name, hello.instance_name
+        self.cookie_empty = not hello.cookie
+        if self._cookie_hash is not None and hello.cookie:
+            self.cookie_digest = self._cookie_hash(hello.cookie)
+
+    def _take_ok(self, ok: Ok) -> None:
+        self.accepted = self._answered = True
+        self.initial_credits = ok.credits
+        self.credits = 0
+        self._grant(ok.credits)
+        if not ok.credits:
+            self._find("zero_initial_credits", "OK with 0 credits")
+        for reference in ok.streams:
+            stream = self._stream(reference.stream_id)
+            if stream is not None:
+                stream.references = [reference.point_of_ref]
+
+    def _take_connector_error(self, _: Error) -> None:
+        self._find("connector_error", f"in state {self.state}")
+        self._take_error(Direction.CLIENT)
+
+    def _take_worker_error(self, error: Error) -> None:
+        if self.state is State.HANDSHAKE and self._hello is not None:
+            self._refuse_hello(error)
+        elif self.ended_by is None:
+            self._find("worker_error", f"in state {self.state}")
+        self._answered = True
+        self._take_error(Direction.SERVER)
+
+    def _refuse_hello(self, error: Error) -> None:
+        """HELLO is answered by an ERROR: the finding is about the HELLO, which breaks at most one rule of frames."""
+        assert self._hello is not None
+        text = error.reason.lower()
+        name = next((name for word, name in _REFUSALS.items() if word in text), "hello_refused")
+        if name in _FRAME_RULES and self._hello_judged:
+            return
+        self._found.append(Found(RULE[name], self._hello, "the worker answers HELLO by an ERROR"))
+        if name in ENDS:
+            self.ended_by = name
+
+    def _take_late_error(self, _: Error) -> None:
+        """An ERROR after a rule that ends the session was broken: it is signalled, by whichever side."""
+        assert self._where is not None
+        self._ignored = None if self._where.direction is Direction.SERVER else AFTER_VIOLATION
+        self._take_error(self._where.direction)
+
+    def _take_error(self, side: Direction) -> None:
+        self.errors.add(side)
+        self._error = self._error or self._where
+        self._violation = self._dry = None
+
+    def _after_error(self, frame: Frame | None) -> None:
+        """Nothing is valid any more. A side that sends after its own ERROR breaks a rule, the other is discarded."""
+        assert self._where is not None
+        side = self._where.direction
+        if side in self.errors:
+            self._ignored = AFTER_ERROR
+            self._find("frame_after_error", f"the {side} has sent an ERROR before")
+        else:
+            self._ignore(AFTER_ERROR)
+        if isinstance(frame, Error):
+            self.errors.add(side)
+
+    def _after_violation(self, frame: Frame | None) -> None:
+        self._ignored = AFTER_VIOLATION
+        if self._violation is not None and isinstance(frame, Ack) and self._violated in frame.acks:
+            self._not_signalled("the worker acks it")
+
+    # Credits
+
+    def _grant(self, count: int) -> None:
+        self.granted += count
+        if self.credits is None:
+            return
+        self.credits += count
+        if count or self.credits > 0:
+            self._dry = self._where if self.credits <= 0 else None
+        elif self._dry is None:
+            self._dry = self._where
+
+    def _spend(self, kind: Kind) -> None:
+        """NOTIFY and MESSAGE take a credit each."""
+        self.spent += 1
+        if self.credits is None:
+            return
+        if self.credits <= 0 and self._next is not State.ENDED and self.state is not State.RESTARTED:
+            self._find("credits_overdrawn", f"{kind} at a balance of {self.credits}", self._stream_id)
+        self.credits -= 1
+        if self.credits == 0 and self.state is not State.RESTARTED:
+            self._dry = self._where
+
+    # Streams
+
+    def _stream(self, stream_id: int) -> Stream | None:
+        """The stream of an id, made if there is room for it."""
+        stream = self.streams.get(stream_id)
+        if stream is None and len(self.streams) < MAX_STREAMS:
+            stream = self.streams[stream_id] = Stream()
+        elif stream is None:
+            self._untracked = True
+        return stream
+
+    def _known(self, stream_id: int) -> Stream | None:
+        """The stream of an id for a frame that needs one; None = it can't be judged.
+
+        Where frames were missed, a stream that was never seen is taken for one that is open.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is None and self._untracked:
+            return None
+        stream = stream or self._stream(stream_id)
+        if self.partial and stream is not None and not stream.notified and not stream.assumed:
+            stream.assumed = True
+            stream.state = StreamState.OPEN
+        return stream
+
+    def _take_notify(self, notify: Notify) -> None:
+        self._stream_id = notify.stream_id
+        stream = self._stream(notify.stream_id)
+        if stream is not None:
+            self._check_name(notify, stream)
+            if self.dialect.answers_notify:
+                stream.act(Action.NOTIFY_ASKED)
+            else:
+                self._check_reference(notify, stream)
+                step = stream.act(Action.NOTIFY)
+                self._find(step.rule, f"stream {notify.stream_id} is open", notify.stream_id)
+        self._spend(Kind.NOTIFY)
+
+    def _check_name(self, notify: Notify, stream: Stream) -> None:
+        digest = hashlib.blake2b(notify.stream_name, digest_size=_DIGEST_BYTES).digest()
+        other = self._names.setdefault(digest, notify.stream_id)
+        if stream.name not in (None, digest):
+            self._find("stream_id_reused", f"stream {notify.stream_id} had another name", notify.stream_id)
+        elif other != notify.stream_id:
+            self._find("stream_id_reused", f"the name was that of stream {other}", notify.stream_id)
+        stream.name = digest
+
+    def _check_reference(self, notify: Notify, stream: Stream) -> None:
+        reference = notify.point_of_ref
+        given = (0, *stream.references, stream.last_acked)
+        if reference in given or stream.was_acked(reference) or stream.assumed or self.partial or self._unattributed:
+            return
+        shown = f"reference {reference}, the worker gave {', '.join(str(value) for value in given[1:] if value)}"
+        self._find("notify_reference_unexpected", shown.removesuffix(", the worker gave "), notify.stream_id)
+
+    def _take_notify_ack(self, answer: NotifyAck) -> None:
+        self._stream_id = answer.stream_id
+        stream = self._known(answer.stream_id)
+        if stream is None:
+            return
+        if stream.assumed and not stream.waiting:
+            stream.waiting = 1
+        step = stream.act(Action.ACCEPTED if answer.accepted else Action.REFUSED)
+        if step.rule is not None:
+            self._find(step.rule, f"no NOTIFY of stream {answer.stream_id} waits", answer.stream_id)
+            return
+        if not answer.accepted:
+            self._find("notify_refused", f"stream {answer.stream_id} is refused", answer.stream_id)
+            return
+        stream.references = [answer.point_of_ref]
+        # 0 and the sentinel: nothing was seen yet, so the first id may be any.
+        stream.last_seen = answer.point_of_ref if answer.point_of_ref not in (0, NOTHING_SEEN) else None
+
+    def _take_message(self, message: Message) -> None:
+        kept, stream = self._stream_of(message)
+        if stream is not None and self._stream_id is not None:
+            self._judge_message(message, stream)
+        elif not kept:
+            self._find("message_unknown_stream", "no stream was ever notified")
+        if self._next is not State.ENDED:
+            self._check_flags(message)
+        else:
+            self._violated = (self._stream_id, message.message_id)
+        self._spend(Kind.MESSAGE)
+
+    def _stream_of(self, message: Message) -> tuple[bool, Stream | None]:
+        """Whether the message may belong to some stream, and which one, if that can be told."""
+        if message.stream_id is not None:
+            self._stream_id = message.stream_id
+            return True, self._known(message.stream_id)
+        notified = {sid: stream for sid, stream in self.streams.items() if stream.notified}
+        live = [sid for sid, stream in notified.items() if stream.state in (StreamState.OPEN, StreamState.RESET)]
+        if not live and not self.partial and not self._untracked:
+            if not notified:
+                return False, None
+            # All have ended, so whichever it is for, it is too late.
+            live = list(notified)[:1] if len(notified) == 1 else []
+            if not live:
+                self._find("message_closed_stream", "every stream has ended")
+                return True, None
+        if len(live) != 1 or self.partial or self._untracked:
+            self._unattributed = True
+            return True, None
+        self._stream_id = live[0]
+        return True, self.streams[live[0]]
+
+    def _judge_message(self, message: Message, stream: Stream) -> None:
+        stream_id = self._stream_id
+        last = message.has(Flag.EOS)
+        step = stream.act(Action.LAST_MESSAGE if last else Action.MESSAGE)
+        if step.rule is not None:
+            self._find(step.rule, f"MESSAGE for stream {stream_id}, which is {stream.state}", stream_id)
+            return
+        stream.messages += 1
+        if step.ignored is not None:
+            self._ignore(step.ignored, stream_id)
+        elif self._repeats(message, stream):
+            self._ignore(NOT_ABOVE_LAST_SEEN, stream_id)
+            return
+        self._note_sent(message, stream)
+
+    def _repeats(self, message: Message, stream: Stream) -> bool:
+        """The worker skips ids that aren't above the last one seen, but for what it can't compare."""
+        if not self.dialect.skips_repeats or message.message_id is None or message.has(Flag.EOS):
+            return False
+        if message.message_id == 0 and self.dialect.flags is not None:
+            return False
+        if message.message_id == NOTHING_SEEN:
+            stream.last_seen = None
+            return False
+        if stream.last_seen is not None and message.message_id <= stream.last_seen:
+            return True
+        stream.last_seen = message.message_id
+        return False
+
+    def _note_sent(self, message: Message, stream: Stream) -> None:
+        message_id = message.message_id
+        if message_id is None:
+            return
+        stream_id = self._stream_id
+        before = stream.remembered
+        ephemeral = message.has(Flag.EPHEMERAL)
+        twice = message_id in stream.ephemeral or (ephemeral and message_id in stream.sent)
+        if twice and not self.dialect.skips_repeats and self._ignored is None:
+            self._find("ephemeral_id_repeated", f"id {message_id} of stream {stream_id}", stream_id)
+        # Workers with flags drop what only marks a place or an end, so it is never acked.
+        marks = self.dialect.skips_repeats and (message.has(Flag.BOUNDARY) or message.has(Flag.EOS))
+        stream.send(message_id, awaits_ack=not marks and self._ignored is None)
+        if ephemeral:
+            stream.ephemeral.add(message_id)
+        if ephemeral or message.has(Flag.UNSTABLE_REFERENCE):
+            stream.unstable.add(message_id)
+        else:
+            stream.unstable.discard(message_id)
+        self._ids += stream.remembered - before
+        if self._ids > MAX_IDS:
+            before = stream.remembered
+            stream.forget()
+            self._ids += stream.remembered - before
+
+    def _check_flags(self, message: Message) -> None:
+        flags, allowed = message.flags, self.dialect.flags
+        if flags is None or allowed is None:
+            return
+        pair = next((pair for pair in self.dialect.forbidden_flags if flags & pair == pair), None)
+        if pair is not None:
+            self._find("flags_not_allowed", f"flags {flags} hold both of {pair}", self._stream_id)
+        elif flags & ~allowed:
+            self._find("reserved_flags_set", f"flags {flags}, of which {flags & ~allowed} is reserved", self._stream_id)
+        if message.has(Flag.BOUNDARY) and not self.dialect.answers_notify and message.payload:
+            beyond = f"{len(message.payload)} bytes after the id of a boundary"
+            self._find("boundary_with_payload", beyond, self._stream_id)
+
+    def _take_eos(self, eos: EosMessage) -> None:
+        self._stream_id = eos.stream_id
+        self.eos_messages += 1
+        stream = self._known(eos.stream_id)
+        if stream is None:
+            return
+        step = stream.act(Action.EOS_MESSAGE)
+        if step.ignored is not None:
+            self._ignore(step.ignored, eos.stream_id)
+        self._find(step.rule, f"EOS_MESSAGE for stream {eos.stream_id}, which is {stream.state}", eos.stream_id)
+
+    def _take_ack(self, ack: Ack) -> None:
+        self._grant(ack.credits)
+        for stream_id, message_id in ack.acks:
+            stream = self._known(stream_id)
+            if stream is not None:
+                self._judge_ack(stream_id, message_id, stream)
+
+    def _judge_ack(self, stream_id: int, message_id: int, stream: Stream) -> None:
+        step = stream.act(Action.ACK)
+        if step.rule is not None:
+            self._find(step.rule, f"stream {stream_id} was never notified", stream_id)
+            return
+        if message_id == NOTHING_SEEN:
+            return
+        before = stream.remembered
+        verdict = stream.ack(message_id)
+        self._ids += stream.remembered - before
+        if verdict is AckVerdict.BACK:
+            self._find("ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
+        elif verdict is AckVerdict.NEVER_SENT and not self._from_before(message_id, stream):
+            self._find("ack_never_sent", f"stream {stream_id} never sent id {message_id}", stream_id)
+        if not self.dialect.answers_notify and message_id in stream.unstable:
+            self._find("reference_unstable", f"ACK of id {message_id}", stream_id)
+
+    def _from_before(self, message_id: int, stream: Stream) -> bool:
+        """The id may have been sent before this session, or where it wasn't seen."""
+        if stream.assumed or self.partial or self._unattributed or message_id in stream.references:
+            return True
+        return self.dialect.skips_repeats and any(message_id <= ref < NOTHING_SEEN for ref in stream.references)
+
+    def _take_nack(self, nack: Nack) -> None:
+        self._stream_id = nack.stream_id
+        self._grant(nack.credits)
+        stream = self._known(nack.stream_id)
+        if stream is None:
+            return
+        step = stream.act(Action.NACK)
+        self._find(step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
+        stream.references = [nack.point_of_ref]
+        stream.acked_at = None
+        if nack.point_of_ref in stream.unstable:
+            self._find("reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
+
+    def _take_restart(self, _: Frame) -> None:
+        self._dry = None
+        for stream in self.streams.values():
+            stream.acked_at = None
+
+    def _after_restart(self, frame: Frame) -> None:
+        """The connector may not have heard of it yet: its frames are dropped, and take credits."""
+        if isinstance(frame, Message | Notify | EosMessage):
+            self._stream_id = frame.stream_id
+        self._ignore(AFTER_RESTART, self._stream_id)
+        if isinstance(frame, Message | Notify):
+            self._spend(Kind(KIND_OF[type(frame)]))
+
+    def _pass_over(self, _: Frame) -> None:
+        self._ignored = NOT_FOR_SOURCES
+
+    def _nothing(self, _: Frame) -> None:
+        """The frame says nothing that is kept."""
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON; dialect and options are given again. Equal sessions give equal text."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        marks = {name: _where_to_json(getattr(self, name)) for name in _MARKS}
+        texts = {name: None if getattr(self, name) is None else getattr(self, name).hex() for name in _BYTES}
+        return json.dumps(
+            {
+                "version": SNAPSHOT_VERSION,
+                "dialect": self.dialect.name,
+                "plain": plain,
+                "marks": marks,
+                "bytes": texts,
+                "state": self.state,
+                "ended": self.ended,
+                "errors": sorted(self.errors),
+                "violated": self._violated,
+                "names": [[name.hex(), stream_id] for name, stream_id in self._names.items()],
+                "streams": [[stream_id, stream.to_json()] for stream_id, stream in self.streams.items()],
+            },
+            separators=(",", ":"),
+        )
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="wallaroo session", found=state.get("version"), expected=SNAPSHOT_VERSION)
+        self.dialect = DIALECTS[state["dialect"]]
+        for name in _PLAIN:
+            setattr(self, name, state["plain"][name])
+        for name in _MARKS:
+            setattr(self, name, _where_from_json(state["marks"][name]))
+        for name in _BYTES:
+            text = state["bytes"][name]
+            setattr(self, name, None if text is None else bytes.fromhex(text))
+        self.state = State(state["state"])
+        self.ended = None if state["ended"] is None else End(state["ended"])
+        self.errors = {Direction(side) for side in state["errors"]}
+        self._violated = (state["violated"][0], state["violated"][1])
+        self._names = {bytes.fromhex(name): stream_id for name, stream_id in state["names"]}
+        self.streams = {stream_id: Stream.from_json(row) for stream_id, row in state["streams"]}
+
+
+_PLAIN: Final = (
+    "partial",
+    "credits",
+    "granted",
+    "spent",
+    "eos_messages",
+    "initial_credits",
+    "version",
+    "cookie_empty",
+    "accepted",
+    "ended_by",
+    "first_ns",
+    "last_ns",
+    "_untracked",
+    "_unattributed",
+    "_ids",
+    "_started",
+    "_hello_judged",
+    "_answered",
+)
+_MARKS: Final = ("_hello", "_error", "_violation", "_dry")
+_BYTES: Final = ("program_name", "instance_name", "cookie_digest")
+
+#: The word in an ERROR that says what is refused, in the order of the rules.
+_REFUSALS: Mapping[bytes, str] = {b"cookie": "cookie_refused", b"version": "version_refused"}
+
+
+def _late(since: Where, timeout_ns: int, now_ns: int) -> bool:
+    return now_ns > since.place.arrived_at_ns + timeout_ns
+
+
+def _where_to_json(where: Where | None) -> list[Any] | None:
+    if where is None:
+        return None
+    return [where.direction, place_to_json(where.place), where.byte_start, where.byte_end]
+
+
+def _where_from_json(row: list[Any] | None) -> Where | None:
+    return None if row is None else Where(Direction(row[0]), place_from_json(row[1]), row[2], row[3])
+
+
+# The table
+
+_C, _S = Direction.CLIENT, Direction.SERVER
+#: What each side sends once the session streams.
+_CONNECTOR_KINDS: Mapping[Kind, Callable[[Session, Any], None]] = {
+    Kind.NOTIFY: Session._take_notify,
+    Kind.MESSAGE: Session._take_message,
+    Kind.EOS_MESSAGE: Session._take_eos,
+}
+_WORKER_KINDS: Mapping[Kind, Callable[[Session, Any], None]] = {
+    Kind.NOTIFY_ACK: Session._take_notify_ack,
+    Kind.ACK: Session._take_ack,
+    Kind.NACK: Session._take_nack,
+}
+_FRAMES: Final = tuple(kind for kind in Kind if kind is not Kind.UNDECODABLE)
+_TALKING: Final = (State.CONNECTED, State.HANDSHAKE, State.STREAMING, State.RESTARTED)
+
+#: An unlisted pair is the rule that `unlisted` names.
+TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
+    {
+        (State.CONNECTED, _C, Kind.HELLO): Step(Session._take_hello, State.HANDSHAKE),
+        # No rule forbids what a worker says too early; without HELLO it means nothing.
+        (State.CONNECTED, _S, Kind.OK): Step(Session._nothing, State.CONNECTED),
+        **{(State.CONNECTED, _S, kind): Step(Session._nothing, State.CONNECTED) for kind in _WORKER_KINDS},
+        (State.CONNECTED, _S, Kind.RESTART): Step(Session._nothing, State.CONNECTED),
+        (State.HANDSHAKE, _S, Kind.OK): Step(Session._take_ok, State.STREAMING),
+        **{
+            (State.HANDSHAKE, side, kind): Step(effect, State.HANDSHAKE, "frame_before_ok")
+            for side, kinds in ((_C, _CONNECTOR_KINDS), (_S, _WORKER_KINDS))
+            for kind, effect in kinds.items()
+        },
+        (State.HANDSHAKE, _S, Kind.RESTART): Step(Session._take_restart, State.RESTARTED, "frame_before_ok"),
+        (State.STREAMING, _S, Kind.OK): Step(Session._nothing, State.STREAMING, "duplicate_ok"),
+        **{(State.STREAMING, _C, kind): Step(effect, State.STREAMING) for kind, effect in _CONNECTOR_KINDS.items()},
+        **{(State.STREAMING, _S, kind): Step(effect, State.STREAMING) for kind, effect in _WORKER_KINDS.items()},
+        (State.STREAMING, _S, Kind.RESTART): Step(Session._take_restart, State.RESTARTED),
+        (State.RESTARTED, _S, Kind.OK): Step(Session._nothing, State.RESTARTED, "duplicate_ok"),
+        **{(State.RESTARTED, _C, kind): Step(Session._after_restart, State.RESTARTED) for kind in _CONNECTOR_KINDS},
+        **{(State.RESTARTED, _S, kind): Step(effect, State.RESTARTED) for kind, effect in _WORKER_KINDS.items()},
+        (State.RESTARTED, _S, Kind.RESTART): Step(Session._take_restart, State.RESTARTED),
+        **{(state, _C, Kind.ERROR): Step(Session._take_connector_error, State.ERROR) for state in _TALKING},
+        **{(state, _S, Kind.ERROR): Step(Session._take_worker_error, State.ERROR) for state in _TALKING},
+        **{
+            (state, side, Kind.WORKERS_LEFT): Step(Session._pass_over, state)
+            for state in _TALKING
+            for side in Direction
+            if (state, side) != (State.CONNECTED, _C)
+        },
+        **{
+            (State.ENDED, side, kind): Step(Session._after_violation, State.ENDED)
+            for side in Direction
+            for kind in _FRAMES
+        },
+        **{(State.ENDED, side, Kind.ERROR): Step(Session._take_late_error, State.ERROR) for side in Direction},
+        **{
+            (State.ERROR, side, kind): Step(Session._after_error, State.ERROR) for side in Direction for kind in _FRAMES
+        },
+    }
+)
+
+
+def unlisted(state: State, direction: Direction, kind: Kind) -> str | None:
+    """The rule that a pair breaks which is not in the table; None in the state that has no communication."""
+    if state is State.DISCONNECTED or kind is Kind.UNDECODABLE:
+        return None
+    if direction is Direction.CLIENT and state is State.CONNECTED:
+        return "frame_before_hello"
+    if direction is Direction.CLIENT and kind is Kind.HELLO:
+        return "duplicate_hello"
+    return "wrong_direction"

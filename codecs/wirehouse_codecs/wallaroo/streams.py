@@ -1,0 +1,296 @@
+"""One stream of a session: its states as a table, and which of its message ids were sent and acked.
+
+The table is the Stream State Machine of the specification, with the two states that the implementations add: a NOTIFY
+waits for its answer (PENDING), and may be refused. NACKs are stacked: each asks for a NOTIFY of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+#: So many ids at and before the last acked one are remembered.
+KEPT_ACKED: Final = 64
+
+
+class StreamState(StrEnum):
+    """Where a stream stands."""
+
+    #: Never notified on this connection.
+    INTRO = "intro"
+    #: The NOTIFY waits for its answer (implemented dialects).
+    PENDING = "pending"
+    #: The NOTIFY was refused (implemented dialects).
+    REFUSED = "refused"
+    OPEN = "open"
+    CLOSED = "closed"
+    #: A NACK was sent, and not every NACK has had its NOTIFY (the text).
+    RESET = "reset"
+
+
+class Action(StrEnum):
+    """What happens to a stream."""
+
+    #: A NOTIFY that nobody answers (the text).
+    NOTIFY = "notify"
+    #: A NOTIFY that will be answered (implemented dialects).
+    NOTIFY_ASKED = "notify asked"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    MESSAGE = "message"
+    #: A MESSAGE with the flag EOS.
+    LAST_MESSAGE = "last message"
+    EOS_MESSAGE = "eos message"
+    ACK = "ack"
+    NACK = "nack"
+
+
+class StreamStep(NamedTuple):
+    """The state after an action, and the rule that it breaks.
+
+    `settled` is the state if nothing is owed any more: no NACK without its NOTIFY, no NOTIFY without its answer.
+    """
+
+    state: StreamState
+    settled: StreamState
+    rule: str | None = None
+    #: Why the worker drops the frame, if it does so by rule.
+    ignored: str | None = None
+
+
+STREAM_RESET: Final = "stream_reset"
+
+
+def _step(
+    state: StreamState, settled: StreamState | None = None, rule: str | None = None, ignored: str | None = None
+) -> StreamStep:
+    return StreamStep(state, state if settled is None else settled, rule, ignored)
+
+
+_INTRO, _PENDING, _REFUSED = StreamState.INTRO, StreamState.PENDING, StreamState.REFUSED
+_OPEN, _CLOSED, _RESET = StreamState.OPEN, StreamState.CLOSED, StreamState.RESET
+_UNASKED: Final = "notify_ack_unasked"
+
+#: Every state and every action. A rule that ends the session leaves the stream as it is.
+STREAM_TRANSITIONS: Mapping[tuple[StreamState, Action], StreamStep] = MappingProxyType(
+    {
+        (_INTRO, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_INTRO, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_INTRO, Action.ACCEPTED): _step(_INTRO, rule=_UNASKED),
+        (_INTRO, Action.REFUSED): _step(_INTRO, rule=_UNASKED),
+        (_INTRO, Action.MESSAGE): _step(_INTRO, rule="message_unknown_stream"),
+        (_INTRO, Action.LAST_MESSAGE): _step(_INTRO, rule="message_unknown_stream"),
+        (_INTRO, Action.EOS_MESSAGE): _step(_INTRO, rule="eos_unknown_stream"),
+        (_INTRO, Action.ACK): _step(_INTRO, rule="ack_unknown_stream"),
+        (_INTRO, Action.NACK): _step(_INTRO, rule="nack_unknown_stream"),
+        (_PENDING, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_PENDING, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_PENDING, Action.ACCEPTED): _step(_OPEN),
+        (_PENDING, Action.REFUSED): _step(_PENDING, _REFUSED),
+        (_PENDING, Action.MESSAGE): _step(_PENDING, rule="message_before_notify_ack"),
+        (_PENDING, Action.LAST_MESSAGE): _step(_PENDING, rule="message_before_notify_ack"),
+        (_PENDING, Action.EOS_MESSAGE): _step(_PENDING, rule="eos_unknown_stream"),
+        (_PENDING, Action.ACK): _step(_PENDING),
+        (_PENDING, Action.NACK): _step(_RESET),
+        (_REFUSED, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_REFUSED, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_REFUSED, Action.ACCEPTED): _step(_REFUSED, rule=_UNASKED),
+        (_REFUSED, Action.REFUSED): _step(_REFUSED, rule=_UNASKED),
+        (_REFUSED, Action.MESSAGE): _step(_REFUSED, rule="message_unknown_stream"),
+        (_REFUSED, Action.LAST_MESSAGE): _step(_REFUSED, rule="message_unknown_stream"),
+        (_REFUSED, Action.EOS_MESSAGE): _step(_REFUSED, rule="eos_unknown_stream"),
+        (_REFUSED, Action.ACK): _step(_REFUSED),
+        (_REFUSED, Action.NACK): _step(_RESET),
+        (_OPEN, Action.NOTIFY): _step(_OPEN, rule="notify_open_stream"),
+        # A stream in use stays so: the worker refuses the second NOTIFY.
+        (_OPEN, Action.NOTIFY_ASKED): _step(_OPEN),
+        (_OPEN, Action.ACCEPTED): _step(_OPEN),
+        (_OPEN, Action.REFUSED): _step(_OPEN),
+        (_OPEN, Action.MESSAGE): _step(_OPEN),
+        (_OPEN, Action.LAST_MESSAGE): _step(_CLOSED),
+        (_OPEN, Action.EOS_MESSAGE): _step(_CLOSED),
+        (_OPEN, Action.ACK): _step(_OPEN),
+        (_OPEN, Action.NACK): _step(_RESET),
+        (_CLOSED, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_CLOSED, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_CLOSED, Action.ACCEPTED): _step(_OPEN),
+        (_CLOSED, Action.REFUSED): _step(_CLOSED),
+        (_CLOSED, Action.MESSAGE): _step(_CLOSED, rule="message_closed_stream"),
+        (_CLOSED, Action.LAST_MESSAGE): _step(_CLOSED, rule="message_closed_stream"),
+        (_CLOSED, Action.EOS_MESSAGE): _step(_CLOSED, rule="eos_unknown_stream"),
+        (_CLOSED, Action.ACK): _step(_CLOSED),
+        (_CLOSED, Action.NACK): _step(_RESET),
+        (_RESET, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_RESET, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_RESET, Action.ACCEPTED): _step(_OPEN),
+        (_RESET, Action.REFUSED): _step(_RESET),
+        (_RESET, Action.MESSAGE): _step(_RESET, ignored=STREAM_RESET),
+        (_RESET, Action.LAST_MESSAGE): _step(_RESET, ignored=STREAM_RESET),
+        (_RESET, Action.EOS_MESSAGE): _step(_RESET, ignored=STREAM_RESET),
+        (_RESET, Action.ACK): _step(_RESET),
+        (_RESET, Action.NACK): _step(_RESET),
+    }
+)
+
+
+class AckVerdict(StrEnum):
+    """What an acked id is to its stream."""
+
+    FORWARD = "forward"
+    #: Sent before one that was acked earlier.
+    BACK = "back"
+    NEVER_SENT = "never sent"
+    #: So much was sent since that it isn't remembered.
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream of a session. It remembers a bounded number of ids; see `forget`."""
+
+    state: StreamState = StreamState.INTRO
+    #: NACKs without a NOTIFY, and NOTIFYs without an answer.
+    nacks: int = 0
+    waiting: int = 0
+    notified: bool = False
+    #: It was in use before the capture, or before a hole in it, so its past is unknown.
+    assumed: bool = False
+    #: Digest of the name that the last NOTIFY gave.
+    name: bytes | None = None
+    #: References that the worker gave: by OK or NOTIFY_ACK, by the last NACK.
+    references: list[int] = field(default_factory=list)
+    last_seen: int | None = None
+    last_acked: int | None = None
+    messages: int = 0
+    first_id: int | None = None
+    last_id: int | None = None
+    #: Message id -> when it was sent, counted in messages of the stream, and whether an ack of it is waited for.
+    sent: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    #: Ids of messages that are no stable reference, and those of ephemeral ones.
+    unstable: set[int] = field(default_factory=set)
+    ephemeral: set[int] = field(default_factory=set)
+    #: When the last acked message was sent; None = none was acked, or a NACK came since.
+    acked_at: int | None = None
+    ever_acked: bool = False
+    #: Lowest and highest of the acked ids that are forgotten, and how many ids were forgotten unacked.
+    forgotten: tuple[int, int] | None = None
+    forgotten_unacked: int = 0
+
+    @property
+    def remembered(self) -> int:
+        """How many ids it holds in memory."""
+        return len(self.sent) + len(self.unstable) + len(self.ephemeral)
+
+    def act(self, action: Action) -> StreamStep:
+        """Take `action`: count what is owed, and move by the table."""
+        step = STREAM_TRANSITIONS[self.state, action]
+        if action is Action.NACK:
+            self.nacks += 1
+        elif action is Action.NOTIFY:
+            self.nacks = max(0, self.nacks - 1)
+            self.notified = True
+        elif action is Action.NOTIFY_ASKED:
+            self.waiting += 1
+            self.notified = True
+        elif action in (Action.ACCEPTED, Action.REFUSED):
+            if not self.waiting:
+                return StreamStep(self.state, self.state, _UNASKED)
+            self.waiting -= 1
+        owed = self.waiting if self.state is StreamState.PENDING else self.nacks
+        self.state = step.state if owed else step.settled
+        return step
+
+    def send(self, message_id: int, *, awaits_ack: bool) -> None:
+        """A message with this id was sent."""
+        if self.first_id is None:
+            self.first_id = message_id
+        self.last_id = message_id
+        self.sent.pop(message_id, None)
+        self.sent[message_id] = (self.messages, awaits_ack)
+
+    def ack(self, message_id: int) -> AckVerdict:
+        """This id is safe, and with it all that were sent before."""
+        known = self.sent.get(message_id)
+        if known is None:
+            if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
+                return AckVerdict.BACK
+            return AckVerdict.FORGOTTEN if self.forgotten_unacked else AckVerdict.NEVER_SENT
+        self.ever_acked = True
+        if self.acked_at is not None and known[0] < self.acked_at:
+            return AckVerdict.BACK
+        self.last_acked, self.acked_at = message_id, known[0]
+        self.forgotten_unacked = 0
+        self._forget_acked()
+        return AckVerdict.FORWARD
+
+    def was_acked(self, message_id: int) -> bool:
+        """The id was acked, by itself or by a later one."""
+        if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
+            return True
+        known = self.sent.get(message_id)
+        return known is not None and self.acked_at is not None and known[0] <= self.acked_at
+
+    def unacked(self) -> list[int]:
+        """Ids after the last acked one whose ack is waited for, in the order in which they were sent."""
+        after = -1 if self.acked_at is None else self.acked_at
+        return [message_id for message_id, (at, awaited) in self.sent.items() if awaited and at > after]
+
+    def _forget_acked(self) -> None:
+        """Of the acked ids only the last ones are kept."""
+        assert self.acked_at is not None
+        # Ids stand in the order in which they were sent, so the acked ones come first.
+        acked = [
+            message_id
+            for message_id, _ in itertools.takewhile(lambda sent: sent[1][0] <= self.acked_at, self.sent.items())  # type: ignore[operator]
+        ]
+        for message_id in acked[:-KEPT_ACKED]:
+            del self.sent[message_id]
+            self.unstable.discard(message_id)
+            low, high = self.forgotten or (message_id, message_id)
+            self.forgotten = min(low, message_id), max(high, message_id)
+
+    def forget(self) -> None:
+        """Give up the older half of what is remembered, so that memory stays bounded."""
+        for message_id in list(self.sent)[: (len(self.sent) + 1) // 2]:
+            self.forgotten_unacked += self.sent.pop(message_id)[1]
+        self.unstable &= self.sent.keys()
+        self.ephemeral.clear()
+
+    def to_json(self) -> dict[str, Any]:
+        """What carried state writes of it."""
+        return {
+            "state": self.state,
+            "nacks": self.nacks,
+            "waiting": self.waiting,
+            "notified": self.notified,
+            "assumed": self.assumed,
+            "name": None if self.name is None else self.name.hex(),
+            "references": self.references,
+            "last_seen": self.last_seen,
+            "last_acked": self.last_acked,
+            "messages": self.messages,
+            "first_id": self.first_id,
+            "last_id": self.last_id,
+            "sent": [[message_id, at, awaited] for message_id, (at, awaited) in self.sent.items()],
+            "unstable": sorted(self.unstable),
+            "ephemeral": sorted(self.ephemeral),
+            "acked_at": self.acked_at,
+            "ever_acked": self.ever_acked,
+            "forgotten": self.forgotten,
+            "forgotten_unacked": self.forgotten_unacked,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Stream:
+        """The stream that `to_json` wrote."""
+        taken = dict(row)
+        taken["state"] = StreamState(row["state"])
+        taken["name"] = None if row["name"] is None else bytes.fromhex(row["name"])
+        taken["sent"] = {message_id: (at, awaited) for message_id, at, awaited in row["sent"]}
+        taken["unstable"], taken["ephemeral"] = set(row["unstable"]), set(row["ephemeral"])
+        taken["forgotten"] = None if row["forgotten"] is None else tuple(row["forgotten"])
+        return cls(**taken)
