@@ -231,9 +231,10 @@ class Detector:
         assert isinstance(with_id, Message)
         plausible = (with_id.message_id or 0) < PLAUSIBLE_ID
         if not self._notified:
-            if plausible:
-                return _found(SEED_SID, "no stream is notified, and messages read well with a stream id")
-            return _found(SEED, "no stream is notified, and a message's id would be implausible after a stream id")
+            # Behind a small stream id the literal reading has id 0, behind a large one it has no sane flags.
+            if plausible and not (isinstance(literal, Message) and _sane(literal) and literal.message_id):
+                return _found(SEED_SID, "no stream is notified, and messages read well with a stream id only")
+            return _found(SEED, "no stream is notified, and messages read well without a stream id")
         if with_id.stream_id not in self._notified:
             if _sane(literal):
                 return _found(SEED, "a message doesn't begin with the id of a notified stream")
