@@ -231,8 +231,9 @@ class Detector:
         assert isinstance(with_id, Message)
         plausible = (with_id.message_id or 0) < PLAUSIBLE_ID
         if not self._notified:
-            # Behind a small stream id the literal reading has id 0, behind a large one it has no sane flags.
-            if plausible and not (isinstance(literal, Message) and _sane(literal) and literal.message_id):
+            # Read without it, a small stream id gives id 0 or, by the flags, a huge one; a large one no sane flags.
+            reads = isinstance(literal, Message) and _sane(literal) and 0 < (literal.message_id or 0) < PLAUSIBLE_ID
+            if plausible and not reads:
                 return _found(SEED_SID, "no stream is notified, and messages read well with a stream id only")
             return _found(SEED, "no stream is notified, and messages read well without a stream id")
         if with_id.stream_id not in self._notified:
