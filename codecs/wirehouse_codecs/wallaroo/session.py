@@ -275,13 +275,16 @@ class Session:
             self._take_undecodable(received)
         else:
             step = TRANSITIONS.get((self.state, direction, kind))
+            if self.dialect.sink and self.state in (State.STREAMING, State.RESTARTED) and kind not in _HANDSHAKE_KINDS:
+                step = Step(Session._nothing, self.state)
             if step is None:
                 self._find(unlisted(self.state, direction, kind), f"{kind} from the {direction} in state {self.state}")
             elif self._next is None:
                 self._next = step.state
                 if step.rule is not None:
                     self._find(step.rule, f"{kind} from the {direction} in state {self.state}")
-                step.effect(self, frame)
+                if not self.dialect.sink or kind in _HANDSHAKE_KINDS or self.state in (State.ERROR, State.ENDED):
+                    step.effect(self, frame)
         self.state = self._next or self.state
 
     def _take_undecodable(self, received: Received) -> None:
@@ -462,6 +465,8 @@ class Session:
         if self.credits is None:
             return
         self.credits += count
+        if self.dialect.sink:
+            return
         if count or self.credits > 0:
             self._dry = self._where if self.credits <= 0 else None
         elif self._dry is None:
@@ -823,6 +828,8 @@ _WORKER_KINDS: Mapping[Kind, Callable[[Session, Any], None]] = {
     Kind.ACK: Session._take_ack,
     Kind.NACK: Session._take_nack,
 }
+#: All that is judged where the worker is a sink: it uses neither streams nor credits as the specification has them.
+_HANDSHAKE_KINDS: Final = frozenset({Kind.HELLO, Kind.OK, Kind.ERROR})
 _FRAMES: Final = tuple(kind for kind in Kind if kind is not Kind.UNDECODABLE)
 _TALKING: Final = (State.CONNECTED, State.HANDSHAKE, State.STREAMING, State.RESTARTED)
 

@@ -137,13 +137,14 @@ def message(dialect: str, stream: int, message_id: int, flags: int = 0, payload:
     """A message as the dialect writes it: without a stream id, flags or payload where it has none."""
     known = DIALECTS[dialect]
     seed = known.byte_order == "little"
+    flags = 0 if known.flags is None else flags
     boundary = bool(flags & Flag.BOUNDARY)
     return Message(
         stream_id=None if dialect == "seed" else stream,
         message_id=None if not seed and flags & Flag.EPHEMERAL else message_id,
         flags=None if known.flags is None else flags,
         event_time=7 if known.flags is None or (flags & Flag.EVENT_TIME and not (seed and boundary)) else None,
-        key=b"k" if known.flags is not None and flags & Flag.KEY else None,
+        key=b"k" if known.flags is not None and not seed and flags & Flag.KEY else None,
         payload=None if boundary and payload == b"x" else payload,
     )
 
@@ -152,21 +153,21 @@ def ack(granted: int, *pairs: tuple[int, int]) -> Ack:
     return Ack(granted, tuple(StreamMessage(*pair) for pair in pairs))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dialogue() -> Callable[..., Dialogue]:
     return Dialogue
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def msg() -> Callable[..., Message]:
     return message
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def greeting() -> Callable[..., Hello]:
     return hello
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def acked() -> Callable[..., Ack]:
     return ack
