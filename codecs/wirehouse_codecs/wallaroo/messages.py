@@ -743,6 +743,10 @@ class Framer:
         self._at += at
         return frames
 
+    def pass_over(self, missing: int) -> None:
+        """`missing` bytes never came, after the place was lost."""
+        self._at += missing
+
     def _lose(self, at: int, length: int) -> Framed:
         self.lost = "oversize_frame" if length else "empty_frame"
         reason = f"length {length}, the limit is {self.limit}" if length else "length 0"

@@ -117,7 +117,7 @@ class Reader:
         head = self._heads[direction]
         if framer is not None and framer.lost is not None:
             # The place is lost for good; the rest stays one row of quarantine.
-            framer.receive(bytes(missing))
+            framer.pass_over(missing)
             self._framers[direction] = framer
             return []
         pending = bytes(head) if framer is None else framer.pending

@@ -46,7 +46,7 @@ from wirehouse_codecs.wallaroo.messages import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Received, place_from_json, place_to_json
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
-from wirehouse_codecs.wallaroo.streams import AckVerdict, Action, Stream, StreamState
+from wirehouse_codecs.wallaroo.streams import AckVerdict, Action, Stream, StreamState, StreamStep
 
 SNAPSHOT_VERSION: Final = 1
 #: Streams that a session remembers; messages of further ones are not judged.
@@ -228,7 +228,8 @@ class Session:
         """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""
         if self.ended is not None:
             raise ValueError("the connection has ended")
-        timed = self.advance(received.place.arrived_at_ns, traffic=True)
+        # A late ERROR is late, but it does signal.
+        timed = self.advance(received.place.arrived_at_ns, traffic=not isinstance(received.decoded.frame, Error))
         self._clear()
         self._found += timed
         self._where = Where.of(received)
@@ -293,8 +294,14 @@ class Session:
         elif self.state is State.ENDED and self._next is None:
             self._after_violation(None)
         elif received.decoded.rule is None:
-            # Bytes that the capture lacks may have been anything.
-            self.partial = True
+            self._miss()
+
+    def _miss(self) -> None:
+        """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
+        self.partial = True
+        self.credits = self._dry = None
+        for stream in self.streams.values():
+            stream.assumed = True
 
     def advance(self, now_ns: int, *, traffic: bool = False) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now. `traffic`: a frame arrives then."""
@@ -402,6 +409,7 @@ class Session:
         self._grant(ok.credits)
         if not ok.credits:
             self._find("zero_initial_credits", "OK with 0 credits")
+            self._run_dry()
         for reference in ok.streams:
             stream = self._stream(reference.stream_id)
             if stream is not None:
@@ -465,11 +473,14 @@ class Session:
         if self.credits is None:
             return
         self.credits += count
-        if self.dialect.sink:
-            return
-        if count or self.credits > 0:
-            self._dry = self._where if self.credits <= 0 else None
-        elif self._dry is None:
+        if count:
+            self._dry = None
+            self._run_dry()
+
+    def _run_dry(self) -> None:
+        """Without a credit the connector waits from here on; with a sink, and once the session ends, it needs none."""
+        waits = self.state in (State.HANDSHAKE, State.STREAMING) and self._next is not State.ENDED
+        if waits and not self.dialect.sink and self.credits is not None and self.credits <= 0:
             self._dry = self._where
 
     def _spend(self, kind: Kind) -> None:
@@ -480,8 +491,8 @@ class Session:
         if self.credits <= 0 and self._next is not State.ENDED and self.state is not State.RESTARTED:
             self._find("credits_overdrawn", f"{kind} at a balance of {self.credits}", self._stream_id)
         self.credits -= 1
-        if self.credits == 0 and self.state is not State.RESTARTED:
-            self._dry = self._where
+        if self.credits == 0:
+            self._run_dry()
 
     # Streams
 
@@ -518,12 +529,16 @@ class Session:
             else:
                 self._check_reference(notify, stream)
                 step = stream.act(Action.NOTIFY)
-                self._find(step.rule, f"stream {notify.stream_id} is open", notify.stream_id)
+                if not stream.assumed:
+                    self._find(step.rule, f"stream {notify.stream_id} is open", notify.stream_id)
+            stream.assumed = False
         self._spend(Kind.NOTIFY)
 
     def _check_name(self, notify: Notify, stream: Stream) -> None:
         digest = hashlib.blake2b(notify.stream_name, digest_size=_DIGEST_BYTES).digest()
-        other = self._names.setdefault(digest, notify.stream_id)
+        other = self._names.get(digest, notify.stream_id)
+        if len(self._names) < MAX_STREAMS:
+            self._names.setdefault(digest, notify.stream_id)
         if stream.name not in (None, digest):
             self._find("stream_id_reused", f"stream {notify.stream_id} had another name", notify.stream_id)
         elif other != notify.stream_id:
@@ -592,7 +607,7 @@ class Session:
     def _judge_message(self, message: Message, stream: Stream) -> None:
         stream_id = self._stream_id
         last = message.has(Flag.EOS)
-        step = stream.act(Action.LAST_MESSAGE if last else Action.MESSAGE)
+        step = self._act(stream, Action.LAST_MESSAGE if last else Action.MESSAGE)
         if step.rule is not None:
             self._find(step.rule, f"MESSAGE for stream {stream_id}, which is {stream.state}", stream_id)
             return
@@ -603,6 +618,14 @@ class Session:
             self._ignore(NOT_ABOVE_LAST_SEEN, stream_id)
             return
         self._note_sent(message, stream)
+
+    def _act(self, stream: Stream, action: Action) -> StreamStep:
+        """A message or end of a stream, which was opened where it wasn't seen if it can't be otherwise."""
+        step = stream.act(action)
+        if step.rule is None or not stream.assumed:
+            return step
+        stream.state = StreamState.OPEN
+        return stream.act(action)
 
     def _repeats(self, message: Message, stream: Stream) -> bool:
         """The worker skips ids that aren't above the last one seen, but for what it can't compare."""
@@ -662,7 +685,7 @@ class Session:
         stream = self._known(eos.stream_id)
         if stream is None:
             return
-        step = stream.act(Action.EOS_MESSAGE)
+        step = self._act(stream, Action.EOS_MESSAGE)
         if step.ignored is not None:
             self._ignore(step.ignored, eos.stream_id)
         self._find(step.rule, f"EOS_MESSAGE for stream {eos.stream_id}, which is {stream.state}", eos.stream_id)

@@ -569,6 +569,33 @@ def test_with_sinks_only_framing_and_handshake_are_judged(
     assert dialogue(name).c(msg(name, 0, 1)).found == ["frame_before_hello"]
 
 
+@pytest.mark.parametrize("name", SOURCES)
+def test_behind_a_hole_what_was_missed_is_forgiven(name: str, dialogue: Opens, msg: Messages, acked: Acks) -> None:
+    told = dialogue(name).opened(1, 2, granted=5)
+    told.c(EosMessage(1) if name == "v3" else msg(name, 1, 1, 4)) if name != "seed" else None
+    told.take(C, Decoded(reason="no frame begins here"))
+    assert told.session.credits is None
+    told.c(msg(name, 1, 5), msg(name, 9, 1)).w(acked(3, (1, 3), (7, 7))).c(Notify(2, b"s2")).pass_time(60)
+    assert told.found == []
+
+
+def test_an_error_that_comes_late_is_a_signal(dialogue: Opens, msg: Messages) -> None:
+    told = dialogue("v3").opened().c(msg("v3", 1, 5)).wait(7).w(Error(b"no")).end()
+    assert told.found == ["message_unknown_stream"]
+
+
+def test_an_ack_without_credits_does_not_begin_the_time_anew(dialogue: Opens, acked: Acks) -> None:
+    told = dialogue("v3").opened(1, granted=1).wait(8).w(acked(0)).wait(3).w(acked(0))
+    assert told.rules == ["credits_not_replenished"]
+    assert told.w(acked(0)).pass_time(30).rules == []
+
+
+def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch, dialogue: Opens) -> None:
+    monkeypatch.setattr("wirehouse_codecs.wallaroo.session.MAX_STREAMS", 3)
+    told = dialogue("seed").opened(1).c(*[Notify(1, b"%d" % n) for n in range(20)])
+    assert len(json.loads(told.session.snapshot())["names"]) == 3
+
+
 def test_every_rule_of_a_session_is_broken_by_a_dialogue() -> None:
     assert set(RULES_BROKEN) == set(RULE) - SET_RULES | {"stream_id_reused"}
 

@@ -233,6 +233,29 @@ def test_the_dialect_is_told_with_its_reason(capture: str) -> None:
         assert detection.name == dialect
 
 
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_carried_over_between_packets_gives_the_same(capture: str) -> None:
+    """Reader and session are restored between any two packets; of the long captures between every fiftieth."""
+    expected = json.loads((VECTORS / capture).with_name("expected.json").read_text())
+    said = next(row for row in expected["captures"] if row["capture"] == Path(capture).name)
+    for port, connection in connections(VECTORS / capture, said["worker_port"]).items():
+        options = WallarooOptions()
+        whole = next(told for row, told in told(capture) if row["client_port"] == port)
+        assert whole.reader.dialect is not None
+        reader, session = Reader(options), Session(whole.reader.dialect, options)
+        outcomes: list[Outcome] = []
+        every = 1 + len(connection.segments) // 50
+        for at, (direction, when_ns, data) in enumerate(connection.segments):
+            frames = reader.receive(direction, data, Place(when_ns, 0, b"", at))
+            outcomes += [session.receive(frame) for frame in frames]
+            if at % every == 0:
+                reader = Reader(options, snapshot=reader.snapshot())
+                session = Session(whole.reader.dialect, options, snapshot=session.snapshot())
+        last = Place(connection.ended_ns, 0, b"", len(connection.segments))
+        outcomes += [session.receive(frame) for frame in reader.finish(last)]
+        assert outcomes == whole.outcomes
+
+
 def test_every_vector_is_read() -> None:
     assert len(CAPTURES) == 12
     assert all(isinstance(frame.decoded, Decoded) for _, one in told(CAPTURES[0]) for frame in one.received)

@@ -1,0 +1,111 @@
+"""The rules that several connections break together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from wirehouse_codecs.wallaroo.across import (
+    SessionSummary,
+    inconsistent_handshakes,
+    reconnects_without_backoff,
+    reused_stream_ids,
+    summarise,
+)
+from wirehouse_codecs.wallaroo.messages import Error, Ok
+from wirehouse_codecs.wallaroo.session import End
+
+SECOND = 10**9
+#: A session of one second, accepted, at second 0.
+PLAIN = SessionSummary(b"0", "w:1", 0, SECOND, b"p", b"i", "0.0.1", False, b"digest", True, False)
+
+
+def sessions(*changes: dict[str, Any]) -> list[SessionSummary]:
+    """Sessions one after the other, ten seconds apart, given in no order."""
+    made = []
+    for n, change in enumerate(changes):
+        at = 10 * n * SECOND
+        made.append(replace(PLAIN, connection_id=bytes([n]), started_ns=at, ended_ns=at + SECOND, **change))
+    random.Random(len(made)).shuffle(made)
+    return made
+
+
+def places(found: list[Any]) -> list[int]:
+    return [finding.connection_id[0] for finding in found]
+
+
+def test_a_worker_that_accepts_two_versions_or_cookies() -> None:
+    summaries = sessions(
+        {},
+        {"version": "0.0.2"},
+        {"version": "0.0.2", "cookie_digest": b"other"},
+        {"cookie_empty": True, "cookie_digest": None},
+        {},
+        {"worker": "w:2", "version": "9"},
+        {"version": "9", "accepted": False},
+    )
+    found = inconsistent_handshakes(summaries)
+    assert places(found) == [1, 2, 3]
+    assert {finding.rule.name for finding in found} == {"handshake_inconsistent"}
+    assert ["version" in finding.message for finding in found] == [True, False, False]
+    assert inconsistent_handshakes(sessions({}, {}, {})) == []
+
+
+def test_an_id_with_two_names_between_sessions() -> None:
+    found = reused_stream_ids(
+        sessions(
+            {"streams": ((1, b"a"), (2, b"b"))},
+            {"streams": ((1, b"a"), (3, b"c"))},
+            {"streams": ((1, b"c"),)},
+            {"streams": ((7, b"b"),)},
+            {"streams": ((1, b"z"),), "instance_name": b"other"},
+            {"streams": ((9, b"z"),), "program_name": None},
+        )
+    )
+    assert places(found) == [2, 3]
+    assert {finding.rule.name for finding in found} == {"stream_id_reused"}
+
+
+@pytest.mark.parametrize(
+    ("gaps", "found"),
+    [
+        ([5, 5, 5, 5], [4]),
+        ([5, 5, 5], []),
+        ([8, 4, 4, 2, 2, 2], [4]),
+        ([1, 2, 4, 8, 16], []),
+        ([5, 5, 5, 6, 6, 6, 6], [7]),
+    ],
+)
+def test_reconnects_with_gaps_that_never_grow(gaps: list[int], found: list[int]) -> None:
+    at, summaries = 0, [replace(PLAIN, connection_id=b"\0", failed=True)]
+    for n, gap in enumerate(gaps):
+        at = summaries[-1].ended_ns + gap * SECOND
+        again = replace(PLAIN, connection_id=bytes([n + 1]), started_ns=at, ended_ns=at + SECOND, failed=True)
+        summaries.append(again)
+    assert places(reconnects_without_backoff(summaries[::-1])) == found
+
+
+def test_a_session_that_succeeds_begins_the_count_anew() -> None:
+    failed = {"failed": True}
+    assert places(reconnects_without_backoff(sessions(*[failed] * 3, {}, *[failed] * 4))) == []
+    assert places(reconnects_without_backoff(sessions(*[failed] * 3, {}, *[failed] * 5))) == [8]
+
+
+def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[..., Any]) -> None:
+    good = dialogue("v3").opened(1).end()
+    summary = summarise(good.session, b"id", "w:1")
+    assert (summary.program_name, summary.instance_name, summary.version) == (b"program", b"one", "0.0.1")
+    assert (summary.cookie_empty, summary.cookie_digest) == (False, b"hash")
+    assert (summary.accepted, summary.failed) == (True, False)
+    assert [stream_id for stream_id, _ in summary.streams] == [1]
+    assert "monster" not in repr(summary)
+    refused = dialogue("v3").c(greeting("v3", cookie=b"")).w(Error(b"bad cookie")).end()
+    assert summarise(refused.session, b"id", "w:1").failed
+    assert summarise(refused.session, b"id", "w:1").cookie_empty
+    assert summarise(dialogue("v3").c(greeting("v3")).w(Ok(1)).end(End.RESET).session, b"id", "w:1").failed
+    with pytest.raises(ValueError, match="no frame"):
+        summarise(dialogue("v3").session, b"id", "w:1")
