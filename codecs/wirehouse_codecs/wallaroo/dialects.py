@@ -301,11 +301,11 @@ class Start(NamedTuple):
 
 
 #: The readings that are tried at each offset; v2a and v2b differ in frames that are rare.
-_READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
+READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
 
 
 def resynchronise(
-    data: bytes, direction: Direction, dialects: tuple[Dialect, ...] = _READINGS, *, final: bool = False
+    data: bytes, direction: Direction, dialects: tuple[Dialect, ...] = READINGS, *, final: bool = False
 ) -> Start:
     """The first offset from which a row of frames of one dialect fits exactly: known tag, sane length, no rule broken.
 

@@ -681,7 +681,7 @@ class Framed(NamedTuple):
     #: Where its length begins, in bytes from the start of the stream.
     byte_start: int
     byte_end: int
-    #: Tag and fields; empty with a rule.
+    #: Tag and fields; with a rule, the length that breaks it.
     body: bytes
     #: `empty_frame` or `oversize_frame`: all that follows is undecodable.
     rule: Rule | None = None
@@ -695,7 +695,7 @@ class Framer:
     length of 0 or above the limit it has lost its place: it says so once, and only counts what follows.
     """
 
-    __slots__ = ("_at", "_buffer", "_order", "limit", "lost")
+    __slots__ = ("_at", "_buffer", "_order", "limit", "lost", "lost_at")
 
     def __init__(
         self, byte_order: ByteOrder, max_frame_bytes: int, *, byte_start: int = 0, snapshot: str | None = None
@@ -707,6 +707,8 @@ class Framer:
         self._at = byte_start
         #: The rule after which no frame can be told; None = all is well.
         self.lost: str | None = None
+        #: Where that was in the stream.
+        self.lost_at: int | None = None
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -750,11 +752,14 @@ class Framer:
     def _lose(self, at: int, length: int) -> Framed:
         self.lost = "oversize_frame" if length else "empty_frame"
         reason = f"length {length}, the limit is {self.limit}" if length else "length 0"
-        return Framed(self._at + at, self._at + at + LENGTH_BYTES, b"", RULE[self.lost], reason)
+        self.lost_at = self._at + at
+        said = bytes(self._buffer[at : at + LENGTH_BYTES])
+        return Framed(self.lost_at, self.lost_at + LENGTH_BYTES, said, RULE[self.lost], reason)
 
     def snapshot(self) -> str:
         """The state as JSON; byte order and limit come from the dialect and options again."""
         state = {"version": FRAMER_VERSION, "at": self._at, "buffer": self._buffer.hex(), "lost": self.lost}
+        state["lost_at"] = self.lost_at
         return json.dumps(state, separators=(",", ":"))
 
     def _restore(self, snapshot: str) -> None:
@@ -762,3 +767,4 @@ class Framer:
         if state.get("version") != FRAMER_VERSION:
             raise StateVersionError(what="wallaroo framer", found=state.get("version"), expected=FRAMER_VERSION)
         self._at, self._buffer, self.lost = state["at"], bytearray.fromhex(state["buffer"]), state["lost"]
+        self.lost_at = state["lost_at"]

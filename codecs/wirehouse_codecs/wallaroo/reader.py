@@ -14,6 +14,7 @@ from typing import Any, Final
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.wallaroo.dialects import (
+    READINGS,
     Detection,
     Detector,
     Direction,
@@ -90,6 +91,8 @@ class Reader:
         self._held: list[tuple[Direction, Place, Framed]] = []
         self._held_bytes = 0
         self._unsupported_told = False
+        #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
+        self._rest: dict[Direction, list[int]] = {direction: [0, 0] for direction in Direction}
         if options.forced is not None:
             dialect = DIALECTS[options.forced]
             self._order = dialect.byte_order
@@ -102,9 +105,21 @@ class Reader:
         """The dialect, once it is known and can be decoded."""
         return None if self.detection is None else self.detection.dialect
 
+    def rest(self, direction: Direction) -> tuple[int, int] | None:
+        """From where to where bytes of `direction` stand that no frame is told from, for good; None = there are none.
+
+        They begin with the bytes of the row that says so, so the quarantine has one row for all.
+        """
+        if self._unsupported_told:
+            start, end = self._rest[direction]
+            return (start, end) if end > start else None
+        framer = self._framers.get(direction)
+        return None if framer is None or framer.lost_at is None else (framer.lost_at, framer.byte_end)
+
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
         if self.detection is not None and self.detection.dialect is None:
+            self._rest[direction][1] += len(data)
             return []
         if direction not in self._framers:
             self._heads[direction] += data
@@ -113,6 +128,9 @@ class Reader:
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for."""
+        if self._unsupported_told:
+            self._rest[direction][1] += missing
+            return []
         framer = self._framers.pop(direction, None)
         head = self._heads[direction]
         if framer is not None and framer.lost is not None:
@@ -148,8 +166,7 @@ class Reader:
         head = self._heads[direction]
         found: list[Received] = []
         if self._searching[direction]:
-            candidates = {} if self.dialect is None else {"dialects": (self.dialect,)}
-            start = resynchronise(bytes(head), direction, **candidates, final=final)
+            start = resynchronise(bytes(head), direction, self._candidates(), final=final)
             passed = bytes(head[: start.offset])
             if passed:
                 found.append(_undecodable(direction, place, self._at[direction], passed, "no frame begins here"))
@@ -172,6 +189,12 @@ class Reader:
         if self._detector is None and self.detection is None:
             self._detector = Detector(self._order)
         return found + self._take(direction, framer.receive(data), place)
+
+    def _candidates(self) -> tuple[Dialect, ...]:
+        """The dialects that the connection may speak, as far as is known."""
+        if self.dialect is not None:
+            return (self.dialect,)
+        return tuple(dialect for dialect in READINGS if self._order in (None, dialect.byte_order))
 
     def _limit(self) -> int:
         dialect = self.dialect or (SEED if self._order == "little" else V3)
@@ -203,6 +226,12 @@ class Reader:
         if self._unsupported_told or not held:
             return []
         self._unsupported_told = True
+        for side in Direction:
+            framer, head = self._framers.get(side), self._heads[side]
+            end = self._at[side] + len(head) if framer is None else framer.byte_end
+            first = next((framed.byte_start for direction, _, framed in held if direction is side), None)
+            begun = end - len(head) if framer is None else end - len(framer.pending)
+            self._rest[side] = [begun if first is None else first, end]
         direction, place, framed = held[0]
         decoded = Decoded(
             rule=RULE["dialect_unsupported"], reason=f"dialect {self.detection.name}: {self.detection.reason}"
@@ -247,6 +276,7 @@ class Reader:
                     for direction, place, framed in self._held
                 ],
                 "unsupported_told": self._unsupported_told,
+                "rest": self._rest,
             },
             separators=(",", ":"),
         )
@@ -273,6 +303,7 @@ class Reader:
             self._held.append((Direction(direction), place_from_json(place), framed))
             self._held_bytes += len(framed.body)
         self._unsupported_told = state["unsupported_told"]
+        self._rest = {direction: state["rest"][direction] for direction in Direction}
 
 
 def _detection_to_json(detection: Detection) -> list[str | None]:
