@@ -274,26 +274,32 @@ class Session:
         direction = received.direction
         if kind is Kind.UNDECODABLE:
             self._take_undecodable(received)
-        else:
-            step = TRANSITIONS.get((self.state, direction, kind))
-            if self.dialect.sink and self.state in (State.STREAMING, State.RESTARTED) and kind not in _HANDSHAKE_KINDS:
-                step = Step(Session._nothing, self.state)
+        elif self._next is None:
+            shown = f"{kind} from the {direction} in state {self.state}"
+            step = self._step(direction, kind)
             if step is None:
-                self._find(unlisted(self.state, direction, kind), f"{kind} from the {direction} in state {self.state}")
-            elif self._next is None:
+                self._find(unlisted(self.state, direction, kind), shown)
+            else:
                 self._next = step.state
-                if step.rule is not None:
-                    self._find(step.rule, f"{kind} from the {direction} in state {self.state}")
-                if not self.dialect.sink or kind in _HANDSHAKE_KINDS or self.state in (State.ERROR, State.ENDED):
-                    step.effect(self, frame)
+                self._find(step.rule, shown)
+                step.effect(self, frame)
         self.state = self._next or self.state
 
+    def _step(self, direction: Direction, kind: Kind) -> Step | None:
+        """The step of the table. Of what a sink says or hears only the handshake means what the specification says."""
+        step = TRANSITIONS.get((self.state, direction, kind))
+        if self.dialect.sink and kind not in _HANDSHAKE_KINDS and self.state in (State.HANDSHAKE, State.STREAMING):
+            return Step(Session._nothing, self.state, None if step is None else step.rule)
+        return step
+
     def _take_undecodable(self, received: Received) -> None:
-        if self.state is State.ERROR:
+        rule = received.decoded.rule
+        whole = rule is not None and rule.name != "truncated_frame"
+        if self.state is State.ERROR and whole:
             self._after_error(None)
-        elif self.state is State.ENDED and self._next is None:
-            self._after_violation(None)
-        elif received.decoded.rule is None:
+        elif self.state in (State.ENDED, State.ERROR):
+            self._ignored = AFTER_VIOLATION if self.state is State.ENDED else AFTER_ERROR
+        elif rule is None:
             self._miss()
 
     def _miss(self) -> None:
@@ -308,15 +314,13 @@ class Session:
         self._clear()
         close = self._options.close_timeout_ns
         if self._error is not None and _late(self._error, close, now_ns):
-            self._note_once(
-                "not_closed_after_error", self._error, f"still open {self._options.close_timeout_s} s later"
-            )
+            self._note("not_closed_after_error", self._error, f"still open {self._options.close_timeout_s} s later")
             self._error = None
         if traffic and self._violation is not None and _late(self._violation, close, now_ns):
             self._not_signalled(f"traffic goes on for more than {self._options.close_timeout_s} s")
         if self._dry is not None and _late(self._dry, self._options.ack_timeout_ns, now_ns):
             waited = f"no credit for more than {self._options.ack_timeout_s} s"
-            self._note_once("credits_not_replenished", self._dry, waited)
+            self._note("credits_not_replenished", self._dry, waited)
             self._dry = None
         return tuple(self._found)
 
@@ -379,12 +383,12 @@ class Session:
             return True
         return False
 
-    def _note_once(self, name: str, where: Where, message: str) -> None:
+    def _note(self, name: str, where: Where, message: str) -> None:
         self._found.append(Found(RULE[name], where, message))
 
     def _not_signalled(self, why: str) -> None:
         assert self._violation is not None
-        self._note_once("error_not_signalled", self._violation, f"{self.ended_by}, and {why}")
+        self._note("error_not_signalled", self._violation, f"{self.ended_by}, and {why}")
         self._violation = None
 
     def _ignore(self, reason: str, stream_id: int | None = None) -> None:

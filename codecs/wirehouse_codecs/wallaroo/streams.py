@@ -6,7 +6,6 @@ waits for its answer (PENDING), and may be refused. NACKs are stacked: each asks
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -241,12 +240,12 @@ class Stream:
 
     def _forget_acked(self) -> None:
         """Of the acked ids only the last ones are kept."""
-        assert self.acked_at is not None
-        # Ids stand in the order in which they were sent, so the acked ones come first.
-        acked = [
-            message_id
-            for message_id, _ in itertools.takewhile(lambda sent: sent[1][0] <= self.acked_at, self.sent.items())  # type: ignore[operator]
-        ]
+        acked = []
+        for message_id, (at, _) in self.sent.items():
+            # Ids stand in the order in which they were sent, so the acked ones come first.
+            if self.acked_at is None or at > self.acked_at:
+                break
+            acked.append(message_id)
         for message_id in acked[:-KEPT_ACKED]:
             del self.sent[message_id]
             self.unstable.discard(message_id)

@@ -202,6 +202,9 @@ def test_a_draft_is_noted(dialogue: Opens) -> None:
 def test_a_frame_cut_by_the_close_and_a_capture_that_stops(dialogue: Opens) -> None:
     told = dialogue("v3").opened(1).undecodable(C, "truncated_frame").end()
     assert told.found == ["truncated_frame"]
+    # After an ERROR an unfinished frame is none that could be judged.
+    cut = dialogue("v3").opened(1).c(Error(b"no")).undecodable(C, "truncated_frame").end()
+    assert cut.found == ["connector_error"]
     assert dialogue("v3").opened(1).end(End.CAPTURE_END).found == ["capture_ends_early"]
     assert dialogue("v3").opened(1).end(End.RESET).found == []
 
@@ -572,7 +575,8 @@ def test_with_sinks_only_framing_and_handshake_are_judged(
 @pytest.mark.parametrize("name", SOURCES)
 def test_behind_a_hole_what_was_missed_is_forgiven(name: str, dialogue: Opens, msg: Messages, acked: Acks) -> None:
     told = dialogue(name).opened(1, 2, granted=5)
-    told.c(EosMessage(1) if name == "v3" else msg(name, 1, 1, 4)) if name != "seed" else None
+    if name != "seed":
+        told.c(EosMessage(1) if name == "v3" else msg(name, 1, 1, 4))
     told.take(C, Decoded(reason="no frame begins here"))
     assert told.session.credits is None
     told.c(msg(name, 1, 5), msg(name, 9, 1)).w(acked(3, (1, 3), (7, 7))).c(Notify(2, b"s2")).pass_time(60)
