@@ -657,19 +657,20 @@ def _with_trailing(frame: Frame, trailing: int) -> Decoded:
 def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
     """`text` without the cookies that were seen: real workers print the one they had and the one they wanted.
 
-    The wanted one is never seen in the clear, so a text that speaks of a cookie is cut after that word.
+    The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept.
     """
     for cookie in sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True):
         text = text.replace(cookie, shown)
-    at = text.lower().find(b"cookie")
-    if at < 0:
+    if b"cookie" not in text.lower():
         return text
-    kept, rest = text[: at + len(b"cookie")], text[at + len(b"cookie") :]
-    return text if rest.strip().lower() in _HARMLESS else kept + b" " + shown
+    return b" ".join(word if word.lower().strip(b".,:;!") in _PLAIN_WORDS else shown for word in text.split())
 
 
-#: What may follow the word cookie: it names no value.
-_HARMLESS: Final = frozenset({b"", b".", b"refused", b"mismatch", b"invalid", b"wrong", b"rejected", b"does not match"})
+#: What may be read of a text that speaks of a cookie.
+_PLAIN_WORDS: Final = frozenset(
+    b"cookie cookies version bad wrong invalid refused rejected mismatch mismatched does do not match doesn't didn't "
+    b"expected got received but and the a an is was of in from for with worker connector hello error handshake".split()
+)
 
 
 # Frames from bytes

@@ -703,6 +703,20 @@ def test_cut_anywhere_and_carried_on_gives_the_same_outcomes(
     whole = judge(frames, name, set(), late)
     assert judge(frames, name, cuts, late) == whole
     check_order(whole[0])
+    assert findings_in_steps(frames, name, cuts, late) == sorted(
+        map(repr, [finding for outcome in whole[0] for finding in outcome.findings] + whole[1])
+    )
+
+
+def findings_in_steps(frames: list[Received], name: str, stops: set[int], late: bool) -> list[str]:
+    """All findings where time is also advanced at the stops, as a window's end does."""
+    session = Session(DIALECTS[name], WallarooOptions(), started_late=late)
+    found: list[Found] = []
+    for at, frame in enumerate(frames):
+        if at in stops:
+            found += session.advance(frame.place.arrived_at_ns)
+        found += session.receive(frame).findings
+    return sorted(map(repr, found + list(session.end(End.CLOSED, Place(10**12, 0, b"", 0)))))
 
 
 def check_order(outcomes: list[Outcome]) -> None:
