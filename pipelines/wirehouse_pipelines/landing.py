@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
-from types import ModuleType
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
@@ -28,8 +27,9 @@ import pyarrow as pa
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Rule
-from wirehouse_pipelines import lake_json, landed_messages
+from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS as SETTLE_SECONDS
 from wirehouse_pipelines.capture_files import CaptureFile, Hashed, open_regular
 from wirehouse_pipelines.capture_files import MissingPathError as MissingPathError
@@ -37,6 +37,7 @@ from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathErr
 from wirehouse_pipelines.capture_files import captures_at as captures_at
 from wirehouse_pipelines.capture_files import settled as settled
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landed_records import MESSAGES, PACKETS, Capture, Records, blocks
 from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
 
@@ -60,12 +61,12 @@ class Kind:
     """How captures of a kind of source are read, and how their records are landed."""
 
     #: Opens a capture; its batches have the columns `ts_ns` and `damaged`.
-    read: Callable[[BinaryIO], MessageCapture]
-    #: The module that encodes such batches as Avro.
-    records: ModuleType
+    read: Callable[[BinaryIO], MessageCapture | PacketCapture]
+    #: How they are landed.
+    records: Records
 
 
-KINDS: Final = {"messages": Kind(MessageCapture, landed_messages)}
+KINDS: Final = {"messages": Kind(MessageCapture, MESSAGES), "pcap": Kind(PacketCapture, PACKETS)}
 
 
 class KindError(UsageError):
@@ -445,8 +446,8 @@ class _ObjectWriter:
     def _write(self, batch: pa.RecordBatch, arrived: npt.NDArray[np.int64], number: int) -> None:
         first = self._clock.first
         assert first is not None  # the clock has ticked for this batch
-        encoded, ends = self._records.encode(batch, arrived, number, first, self._capture_id)
-        for block in self._records.blocks(encoded, ends):
+        capture = Capture(np.frombuffer(self._capture_id, np.uint8), number, first)
+        for block in blocks(self._records.encode(batch, capture, arrived)):
             if self._stream is not None and self._stream.tell() + block.largest > MAX_OBJECT_BYTES:
                 self.close()
             if self._container is None:

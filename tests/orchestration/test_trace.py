@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from wirehouse_orchestration import trace as tracing
 from wirehouse_orchestration.trace import NoSuchRowError, TraceKeyError, trace
-from wirehouse_pipelines import arrow_types, landed_messages
+from wirehouse_pipelines import arrow_types, landed_records
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Manifest, land, manifest_name
 from wirehouse_pipelines.sql import UnknownTableError
@@ -66,7 +66,7 @@ class Traced:
 
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traced:
-    monkeypatch.setattr(landed_messages, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(landed_records, "BLOCK_BYTES", 300)
     return Traced(tmp_path)
 
 

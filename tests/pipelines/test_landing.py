@@ -27,9 +27,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs import captures
+from wirehouse_codecs import captures, packet_captures
 from wirehouse_codecs.captures import Row, to_batch
-from wirehouse_pipelines import capture_files, landed_messages, landing
+from wirehouse_codecs.packet_captures import Packet
+from wirehouse_pipelines import capture_files, landed_records, landing
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import (
     Clock,
@@ -172,7 +173,7 @@ def test_an_object_and_its_manifest_lie_where_the_design_says(place: Place) -> N
 
 def test_large_captures_are_cut_into_objects(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing, "MAX_OBJECT_BYTES", 100_000)
-    monkeypatch.setattr(landed_messages, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(landed_records, "BLOCK_BYTES", 10_000)
     source = random.Random(1)
     place.put("a.jsonl", b"".join(line(TEN, source.randbytes(1_000)) for _ in range(1_000)))
     (manifest,) = place.land()
@@ -207,29 +208,93 @@ def test_large_captures_are_cut_into_objects(place: Place, monkeypatch: pytest.M
 )
 def test_records_are_encoded_as_fastavro_reads_them(rows: list[Row], begin: int, block_bytes: int) -> None:
     batch = to_batch(rows)[begin:]
+    headers = [{"headers": [{"key": key, "value": value} for key, value in row.headers]} for row in rows[begin:]]
+    expected = [row._asdict() | own for row, own in zip(rows[begin:], headers, strict=True)]
+    _assert_encoded(landed_records.MESSAGES, batch, expected, block_bytes)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Packet,
+            ts_ns=st.none() | st.integers(-(2**63), 2**63 - 1),
+            link_type=st.none() | st.integers(0, 2**16 - 1),
+            original_length=st.none() | st.integers(0, 2**32 - 1),
+            data=st.none() | st.binary(max_size=200),
+            damaged=st.none() | st.binary(max_size=3),
+            damage=st.none() | st.text(max_size=3),
+        ),
+        max_size=8,
+    ),
+    st.integers(0, 3),
+    st.integers(1, 300),
+)
+def test_packets_are_encoded_as_fastavro_reads_them(rows: list[Packet], begin: int, block_bytes: int) -> None:
+    batch = packet_captures.to_batch(rows)[begin:]
+    _assert_encoded(landed_records.PACKETS, batch, [row._asdict() for row in rows[begin:]], block_bytes)
+
+
+def _assert_encoded(
+    records: landed_records.Records, batch: pa.RecordBatch, rows: list[dict[str, Any]], block_bytes: int
+) -> None:
     arrived = np.arange(len(batch), dtype=np.int64) * 2**59
-    encoded, ends = landed_messages.encode(batch, arrived, 2**40, -5, b"i" * 32)
+    capture = landed_records.Capture(np.frombuffer(b"i" * 32, np.uint8), 2**40, -5)
+    encoded = records.encode(batch, capture, arrived)
     stream = io.BytesIO()
-    container = landed_messages.container(stream)
+    container = records.container(stream)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(landed_messages, "BLOCK_BYTES", block_bytes)
-        for block in landed_messages.blocks(encoded, ends):
+        patch.setattr(landed_records, "BLOCK_BYTES", block_bytes)
+        for block in landed_records.blocks(encoded):
             before = stream.tell()
             container.write_block(block)
             assert stream.tell() - before <= block.largest
     stream.seek(0)
-    found = list(fastavro.reader(stream))
-    assert found == [
+    assert list(fastavro.reader(stream)) == [
         {
             "record_number": 2**40 + i,
             "arrived_at_ns": i * 2**59,
             "capture_arrived_at_ns": -5,
             "capture_id": b"i" * 32,
-            **row._asdict(),
-            "headers": [{"key": key, "value": value} for key, value in row.headers],
+            **row,
         }
-        for i, row in enumerate(rows[begin:])
+        for i, row in enumerate(rows)
     ]
+
+
+# Packets
+
+PCAP = Path(__file__).parents[1] / "vectors" / "wallaroo" / "v3" / "a_clean.pcap"
+
+
+def _landed_packets(place: Place) -> tuple[Manifest, list[dict[str, Any]]]:
+    source = Source("net", "wallaroo", "pcap", str(place.inbox))
+    (manifest,) = land(place.lake, source)
+    return manifest, [record for _, record in place.records(manifest)]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_packets_are_landed_as_they_came(tmp_path: Path, pack: Any) -> None:
+    place = Place(tmp_path, start="2020-01-01T00")
+    place.put("a.pcap", pack(PCAP.read_bytes()))
+    manifest, records = _landed_packets(place)
+    with PCAP.open("rb") as stream:
+        expected = [row._asdict() for row in packet_captures.PacketCapture(stream).rows()]
+    assert (manifest.status, manifest.records) == ("landed", len(expected))
+    assert [{name: record[name] for name in expected[0]} for record in records] == expected
+    assert [record["arrived_at_ns"] for record in records] == sorted(record["ts_ns"] for record in records)
+
+
+def test_packets_land_up_to_the_damage(tmp_path: Path) -> None:
+    place = Place(tmp_path, start="2020-01-01T00")
+    data = PCAP.read_bytes()
+    place.put("a.pcap", data[:-5])
+    manifest, records = _landed_packets(place)
+    assert manifest.status == "damaged"
+    assert "is cut off" in (manifest.reason or "")
+    assert manifest.unreadable_records == 1
+    assert data.endswith(records[-1]["damaged"] + data[-5:])
+    assert [finding.rule for finding in manifest.findings] == ["capture.file_damaged"]
 
 
 # Order of arrival
@@ -405,17 +470,17 @@ def test_a_process_killed_while_it_writes_leaves_nothing_visible(place: Place) -
     place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
     script = """
         import os, sys
-        from wirehouse_pipelines import landed_messages, landing
+        from wirehouse_pipelines import landing
         from wirehouse_pipelines.lake import Lake, Source
         from wirehouse_pipelines.windows import Windows
-        encode = landed_messages.encode
+        blocks = landing.blocks
         calls = []
         def counting(*args):
             calls.append(1)
             if len(calls) == 2:
                 os._exit(9)
-            return encode(*args)
-        landed_messages.encode = counting
+            return blocks(*args)
+        landing.blocks = counting
         lake = Lake(sys.argv[1], Windows("hour", "2026-01-01T00"))
         landing.land(lake, Source("net", "cardinal", "messages", sys.argv[2]))
     """
