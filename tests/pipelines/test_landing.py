@@ -685,8 +685,8 @@ def test_a_missing_place_names_the_source_and_what_to_do(place: Place) -> None:
 
 
 def test_a_kind_or_place_that_cannot_be_landed_is_said_so(place: Place) -> None:
-    with pytest.raises(KindError, match="'pcap' can't be landed, only messages"):
-        land(place.lake, Source("net", "cardinal", "pcap", str(place.inbox)))
+    with pytest.raises(KindError, match="'kafka' can't be landed, only messages"):
+        land(place.lake, Source("net", "cardinal", "kafka", str(place.inbox)))
     with pytest.raises(RefusedPathError, match="only local files"):
         land(place.lake, Source("net", "cardinal", "messages", "s3://bucket/x"))
 
