@@ -21,6 +21,8 @@ from wirehouse_pipelines.work import Job, Work
 MESSAGE_KINDS = ("messages",)
 #: CAPTURE_ID-NNNN.avro
 OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
+#: A source's name has at most so many.
+SOURCE_CHARACTERS = 64
 
 
 def _capture_window(manifest: Manifest, lake: Lake) -> str:
@@ -76,14 +78,17 @@ def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
 
 
 def _whose(work: Work) -> tuple[Column, Column]:
-    """Source and window from the object's path, .../SOURCE/WINDOW/CAPTURE_ID-NNNN.avro: the tail has a fixed length."""
-    path = F.col("_metadata.file_path")
+    """Source and window from the object's path, .../SOURCE/WINDOW/CAPTURE_ID-NNNN.avro: the tail has a fixed length.
+
+    Cut as bytes: in text the characters of the whole path would be counted for each row.
+    """
+    path = F.col("_metadata.file_path").cast("binary")
     window = len(work.spans[0].first)
     tail = 1 + OBJECT_NAME_CHARACTERS
-    folder = F.expr(f"left(_metadata.file_path, length(_metadata.file_path) - {tail + window + 1})")
+    before = F.substring(path, -(SOURCE_CHARACTERS + 1 + window + tail), SOURCE_CHARACTERS)
     return (
-        F.substring_index(folder, "/", -1).alias("source"),
-        F.substring(path, -(tail + window), window).alias("window_start"),
+        F.substring_index(before.cast("string"), "/", -1).alias("source"),
+        F.substring(path, -(window + tail), window).cast("string").alias("window_start"),
     )
 
 
