@@ -6,8 +6,10 @@ in the violations table, in the suite and on the generated rules page.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Severity(StrEnum):
@@ -59,6 +61,16 @@ class Place:
     def before(cls, ns: int) -> Place:
         """A moment: before every record that arrived at `ns`, after all that came earlier."""
         return cls(ns, 0, b"", 0)
+
+    def to_json(self) -> list[Any]:
+        """The place as carried state writes it."""
+        order = [self.arrived_at_ns, self.capture_arrived_at_ns, self.capture_id.hex(), self.record_number]
+        return [*order, self.topic, self.partition, self.offset]
+
+    @classmethod
+    def from_json(cls, row: Sequence[Any]) -> Place:
+        """The place that `to_json` wrote."""
+        return cls(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
 
     @property
     def order(self) -> tuple[int, int, bytes, int]:

@@ -202,8 +202,8 @@ def invariants_check(
     `stale`, as `jobs.stale` says (None: it is asked).
     """
     read = reader(lake, spark, table, first, last)
-    due = jobs.stale(lake) if stale is None else stale
-    waiting = sorted(name for name in _waiting(due, table) if first <= name <= last)
+    stale = jobs.stale(lake) if stale is None else stale
+    waiting = sorted(name for name in _waiting(stale, table) if first <= name <= last)
     broken_rows = {item.name: _filled(item, read, first, last, waiting) for item in invariants_of(table)}
     parts = [
         f"SELECT source, window_start, '{name}' AS name, COUNT(*) AS broken FROM ({select}) AS rows_of_{name} "

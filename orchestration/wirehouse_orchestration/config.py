@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.lake import SOURCE_CHARACTERS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
 
@@ -25,7 +25,7 @@ DEFAULT = "wirehouse.toml"
 FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 
-_SOURCE_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_SOURCE_NAME = re.compile(rf"[a-z0-9_-]{{1,{SOURCE_CHARACTERS}}}")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
 _SOURCE_KEYS = ("name", "protocol", "kind", "path", "options")
 
@@ -155,7 +155,9 @@ def _sources(listed: Any, folder: Path, refuse: Refuse) -> tuple[Source, ...]:
 def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse) -> Source:
     name = _text(table, "name", f"source[{number}].", refuse)
     if not _SOURCE_NAME.fullmatch(name):
-        raise refuse(f"source[{number}].name", f"must be of a-z, 0-9, _ and - (64 at most), not {name!r}")
+        raise refuse(
+            f"source[{number}].name", f"must be of a-z, 0-9, _ and - ({SOURCE_CHARACTERS} at most), not {name!r}"
+        )
     within = f"source.{name}."
     _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
     protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]

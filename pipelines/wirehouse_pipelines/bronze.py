@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.rules import by_name
-from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.lake import SOURCE_CHARACTERS, Lake
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
@@ -21,8 +21,6 @@ from wirehouse_pipelines.work import Job, Work
 MESSAGE_KINDS = ("messages",)
 #: CAPTURE_ID-NNNN.avro
 OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
-#: A source's name has at most so many.
-SOURCE_CHARACTERS = 64
 
 
 def _capture_window(manifest: Manifest, lake: Lake) -> str:

@@ -9,6 +9,9 @@ from typing import Any
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
+#: A source's name has at most so many.
+SOURCE_CHARACTERS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -16,9 +16,7 @@ from wirehouse_pipelines import delta
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.ledger import Entry
-from wirehouse_pipelines.windows import NS_PER_SECOND
-
-_SPARK_FORMAT = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
+from wirehouse_pipelines.windows import NS_PER_SECOND, SPARK_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class Work:
     def window_of(self, ns: str) -> Column:
         """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""
         seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))
-        return F.date_format(seconds, _SPARK_FORMAT[self.lake.windows.size])
+        return F.date_format(seconds, SPARK_FORMAT[self.lake.windows.size])
 
     def is_new(self, ns: str) -> Column:
         """The arrival time lies in the spans, not in the state carried into them."""

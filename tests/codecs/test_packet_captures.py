@@ -25,8 +25,8 @@ from wirehouse_codecs.link_types import ETHERNET, RAW
 from wirehouse_codecs.packet_captures import PACKET_SCHEMA, Packet, PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "packets"
-GENERATED = VECTORS / "pcapng_test_generator"
+VECTORS = Path(__file__).parent.parent / "vectors"
+GENERATED = VECTORS / "packets" / "pcapng_test_generator"
 INT64_MAX = 2**63 - 1
 START_NS = 1_700_000_000_000_000_000
 

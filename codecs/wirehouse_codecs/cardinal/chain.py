@@ -38,10 +38,36 @@ import heapq
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
+from wirehouse_codecs.cardinal.chain_state import (
+    Node,
+    ReorgState,
+    Stage,
+    completion,
+    has_number,
+    is_on,
+    node_from_json,
+    node_to_json,
+    reorg_from_json,
+    reorg_to_json,
+)
+from wirehouse_codecs.cardinal.events import (
+    BatchArrived,
+    Canonical,
+    ChannelMessage,
+    Closed,
+    Completed,
+    Event,
+    FirstMessage,
+    Found,
+    Outcome,
+    Refused,
+    ReorgArrived,
+    ReorgCompleteArrived,
+    ReorgRow,
+    Update,
+)
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.rules import RULE
 from wirehouse_codecs.cardinal.session import reorg_channel_name, where
@@ -63,235 +89,6 @@ MAX_BLOCKS: Final = 100_000
 _32_BITS: Final = (1 << 32) - 1
 
 
-# What happens
-
-
-@dataclass(frozen=True, slots=True)
-class FirstMessage:
-    """The first message of a block hash in this life."""
-
-    place: Place
-    block_hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class BatchArrived:
-    """The first Batch of a block that can be decoded.
-
-    On the channel of a reorg a repeat is worth an event too: a removed block sent again there breaks a rule.
-    """
-
-    place: Place
-    block_hash: bytes
-    number: int
-    parent: bytes
-    weight: int
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The block completed at this message."""
-
-    place: Place
-    block_hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ReorgArrived:
-    """A Reorg; the copy on the channel counts, another one announces it."""
-
-    place: Place
-    ancestor_hash: bytes
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReorgCompleteArrived:
-    """A ReorgComplete."""
-
-    place: Place
-    ancestor_hash: bytes
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelMessage:
-    """The first message of each partition of a reorg channel, and every message there after its ReorgComplete."""
-
-    place: Place
-
-
-Event = FirstMessage | BatchArrived | Completed | ReorgArrived | ReorgCompleteArrived | ChannelMessage
-
-
-# What follows from it
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The head moved. `added` and `removed` are both lowest block first, the common ancestor is in neither."""
-
-    place: Place
-    #: Counts the updates of the source from 0.
-    sequence: int
-    added: tuple[bytes, ...]
-    removed: tuple[bytes, ...]
-    head_hash: bytes
-    head_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Canonical:
-    """A block became canonical, or stopped being so: the state of the row (block_hash, valid_from_ns)."""
-
-    block_hash: bytes
-    number: int
-    valid_from_ns: int
-    valid_to_ns: int | None
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class ReorgRow:
-    """A reorg as it stands now: the state of the row `place`."""
-
-    #: The Reorg that counts, or the message at which a heavier side chain was found.
-    place: Place
-    ancestor_hash: bytes
-    ancestor_number: int
-    #: Removed blocks.
-    depth: int
-    old_head: bytes
-    #: None while an announced reorg is open.
-    new_head: bytes | None
-    announced: bool
-    #: The channel's topic; None for a reorg that was found, or told on ordinary topics.
-    channel: str | None
-    completed: bool
-    changed_at: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A rule broken, and the block it is about."""
-
-    finding: Finding
-    block_hash: bytes | None
-    number: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The whitelist excludes this block or an ancestor."""
-
-    block_hash: bytes
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The block's life ends here."""
-
-    block_hash: bytes
-    #: The message that ended it; `Place.before` of a moment if time alone did.
-    place: Place
-    #: It is more than the threshold below the head, so what is missing never came; else it was only forgotten.
-    judged: bool
-    #: It completed in this life.
-    complete: bool
-
-
-Outcome = Update | Canonical | ReorgRow | Found | Refused | Closed
-
-
-# What is remembered
-
-
-@dataclass(slots=True)
-class _Node:
-    """A block hash that was heard of."""
-
-    block_hash: bytes
-    #: Order of first messages.
-    seen: int
-    first_place: Place | None = None
-    #: The number by which it is judged: of its Batch, else the highest linked one at its first message.
-    judged_as: int | None = None
-    batch_place: Place | None = None
-    #: Order of Batches; None: no Batch.
-    batch_order: int | None = None
-    topic: str | None = None
-    number: int = 0
-    weight: int = 0
-    parent: bytes = b""
-    #: Order of completion; None: not complete.
-    complete_order: int | None = None
-    #: Since when it is canonical.
-    valid_from_ns: int | None = None
-    #: Ancestor of the open reorg that it came after.
-    branch: bytes | None = None
-    #: It lives.
-    open: bool = False
-    complete_in_life: bool = False
-    linked: bool = False
-    refused: bool = False
-    #: It was canonical once.
-    was_canonical: bool = False
-    #: Its parent has a Batch.
-    parent_sent: bool = False
-    #: `reorg_unannounced` was found of the branch that begins here.
-    branch_found: bool = False
-    #: A link at or below it goes up in number.
-    twisted: bool = False
-    number_found: bool = False
-    #: Its parents lead back to it, which no true hash can do: it isn't kept as a child of its parent.
-    closes_ring: bool = False
-
-
-class _Stage(StrEnum):
-    """The life of an announced reorg."""
-
-    ANNOUNCED = "announced"
-    OPEN = "open"
-    COMPLETE = "complete"
-    #: Carried out, but its ReorgComplete never came.
-    LAPSED = "lapsed"
-    #: Announced, and nothing followed.
-    UNMADE = "unmade"
-
-
-@dataclass(slots=True)
-class _Reorg:
-    """A Reorg and what has come on its channel."""
-
-    ancestor: bytes
-    ancestor_number: int
-    place: Place
-    stage: _Stage
-    #: Number of the head when it was announced, and when it was carried out.
-    old_number: int
-    old_head: bytes
-    first_ns: int
-    channel: str | None = None
-    partition: int | None = None
-    #: Ordinary topics with a copy of the Reorg.
-    announced_on: list[str | None] = field(default_factory=list)
-    removed: dict[bytes, None] = field(default_factory=dict)
-    depth: int = 0
-    heaviest: int = 0
-    #: Blocks of the channel in order, those with a Batch, and those that aren't complete.
-    blocks: dict[bytes, int] = field(default_factory=dict)
-    batches: dict[bytes, None] = field(default_factory=dict)
-    incomplete: dict[bytes, int] = field(default_factory=dict)
-    #: The first broken link: position on the channel, block, words.
-    broken: tuple[int, bytes, str] | None = None
-    last_block: bytes | None = None
-    last_weight: int = 0
-    #: Rules 27 and the later half of 29 are told once.
-    shared_found: bool = False
-    late_found: bool = False
-
-
 class Chain:
     """One source's blocks as a consumer would order them."""
 
@@ -300,7 +97,7 @@ class Chain:
         self._threshold = options.reorg_threshold
         self._history = max(HISTORY * options.reorg_threshold, HISTORY_LEAST)
         self._is_channel_name = reorg_channel_name(options)
-        self._nodes: dict[bytes, _Node] = {}
+        self._nodes: dict[bytes, Node] = {}
         #: Blocks with a Batch, by parent, in the order of their Batches.
         self._children: dict[bytes, list[bytes]] = {}
         #: The canonical blocks, lowest first, and the place of each counted from `_base`.
@@ -309,7 +106,7 @@ class Chain:
         self._base = 0
         #: Canonical blocks whose parent isn't below them yet.
         self._gaps: list[bytes] = []
-        self._reorgs: dict[bytes, _Reorg] = {}
+        self._reorgs: dict[bytes, ReorgState] = {}
         #: Topics that carried a Batch of ordinary traffic.
         self._ordinary: set[str] = set()
         #: Partitions of channel topics whose Reorg hasn't come.
@@ -332,9 +129,7 @@ class Chain:
             self._begin(options.start)
 
     def _begin(self, start: Start) -> None:
-        node = _Node(
-            start.hash, self._next(), number=start.number, weight=start.weight, linked=True, was_canonical=True
-        )
+        node = Node(start.hash, self._next(), number=start.number, weight=start.weight, linked=True, was_canonical=True)
         self._nodes[start.hash] = node
         self._chain.append(start.hash)
         self._at[start.hash] = 0
@@ -380,15 +175,15 @@ class Chain:
     def _first_message(self, event: FirstMessage) -> Iterator[Outcome]:
         self._live(event.place, event.block_hash)
         for reorg in self._open_reorgs():
-            if _is_on(event.place, reorg):
+            if is_on(event.place, reorg):
                 self._heard_on_channel(reorg, event.block_hash)
         yield from self._make_room(event.place)
 
-    def _live(self, place: Place, block_hash: bytes) -> _Node:
+    def _live(self, place: Place, block_hash: bytes) -> Node:
         """The block, which lives from now if it didn't."""
         node = self._nodes.get(block_hash)
         if node is None:
-            node = self._nodes[block_hash] = _Node(block_hash, self._next())
+            node = self._nodes[block_hash] = Node(block_hash, self._next())
         elif node.open:
             return node
         else:
@@ -399,7 +194,7 @@ class Chain:
         self._watch(node)
         return node
 
-    def _watch(self, node: _Node) -> None:
+    def _watch(self, node: Node) -> None:
         if node.judged_as is not None:
             heapq.heappush(self._by_number, (node.judged_as, node.seen, node.block_hash))
 
@@ -445,7 +240,7 @@ class Chain:
             yield from self._lapse(reorg, place)
         self._forget()
 
-    def _never_came(self, node: _Node, place: Place) -> Iterator[Outcome]:
+    def _never_came(self, node: Node, place: Place) -> Iterator[Outcome]:
         if node.batch_order is None:
             first = node.first_place or place
             words = f"block {node.block_hash.hex()} has messages from {where(first)} on, and no Batch"
@@ -454,7 +249,7 @@ class Chain:
             words = f"parent {node.parent.hex()} of block {_name(node)} was never sent"
             yield self._found("parent_never_sent", node.batch_place or place, words, node)
 
-    def _close(self, node: _Node, place: Place, judged: bool) -> Closed:
+    def _close(self, node: Node, place: Place, judged: bool) -> Closed:
         node.open = False
         node.first_place = node.batch_place = None
         return Closed(node.block_hash, place, judged, node.complete_in_life)
@@ -485,7 +280,7 @@ class Chain:
         if left is not None and not left.open and block_hash not in self._at:
             self._drop(left)
 
-    def _drop(self, node: _Node) -> None:
+    def _drop(self, node: Node) -> None:
         del self._nodes[node.block_hash]
         siblings = self._children.get(node.parent, [])
         if node.block_hash in siblings:
@@ -493,7 +288,7 @@ class Chain:
             if not siblings:
                 del self._children[node.parent]
 
-    def _found(self, rule: str, place: Place, message: str, node: _Node | None = None) -> Found:
+    def _found(self, rule: str, place: Place, message: str, node: Node | None = None) -> Found:
         number = node.number if node is not None and (node.batch_order is not None or node.linked) else None
         return Found(Finding(RULE[rule], place, message), node.block_hash if node else None, number)
 
@@ -517,10 +312,10 @@ class Chain:
         if not node.closes_ring:
             self._children.setdefault(node.parent, []).append(node.block_hash)
 
-    def _check_links(self, node: _Node, place: Place) -> Iterator[Outcome]:
+    def _check_links(self, node: Node, place: Place) -> Iterator[Outcome]:
         """Rules 11 and 12: order of arrival and numbers of this block, its parent and its children."""
         parent = self._nodes.get(node.parent)
-        if parent is not None and _has_number(parent):
+        if parent is not None and has_number(parent):
             node.parent_sent = True
             yield from self._check_number(node, parent, place)
         for child in [self._nodes[child] for child in self._children.get(node.block_hash, ())]:
@@ -530,10 +325,10 @@ class Chain:
                 yield self._found("parent_after_child", place, words + _at_batch(child), child)
             yield from self._check_number(child, node, place)
 
-    def _is_history(self, node: _Node) -> bool:
+    def _is_history(self, node: Node) -> bool:
         return self._options.start is not None and node.number <= self._options.start.number
 
-    def _check_number(self, node: _Node, parent: _Node, place: Place) -> Iterator[Outcome]:
+    def _check_number(self, node: Node, parent: Node, place: Place) -> Iterator[Outcome]:
         """Rule `number_repeated_in_chain` of the link to `parent`, and of what it makes known of descendants.
 
         While numbers only grow along a chain none can repeat, so ancestors are looked through only above a link where
@@ -549,13 +344,13 @@ class Chain:
             if same is not None:
                 yield from self._repeated(twisted, same, place)
 
-    def _repeated(self, node: _Node, other: _Node, place: Place) -> Iterator[Outcome]:
+    def _repeated(self, node: Node, other: Node, place: Place) -> Iterator[Outcome]:
         if not node.number_found:
             node.number_found = True
             words = f"block {_name(node)}{_at_batch(node)} descends from block {_name(other)}{_at_batch(other)}"
             yield self._found("number_repeated_in_chain", node.batch_place or place, words, node)
 
-    def _descendants(self, node: _Node) -> Iterator[_Node]:
+    def _descendants(self, node: Node) -> Iterator[Node]:
         """The block and all that have it as an ancestor."""
         waiting = [node]
         while waiting:
@@ -563,7 +358,7 @@ class Chain:
             yield found
             waiting.extend(self._nodes[child] for child in self._children.get(found.block_hash, ()))
 
-    def _ancestors(self, node: _Node) -> Iterator[_Node]:
+    def _ancestors(self, node: Node) -> Iterator[Node]:
         """Parent, parent's parent and so on; hostile parents may lead back to the block, which then is the last."""
         passed = {node.block_hash}
         ancestor = self._nodes.get(node.parent)
@@ -574,9 +369,9 @@ class Chain:
             passed.add(ancestor.block_hash)
             ancestor = self._nodes.get(ancestor.parent)
 
-    def _ancestor_of_number(self, node: _Node) -> _Node | None:
+    def _ancestor_of_number(self, node: Node) -> Node | None:
         """The nearest ancestor with the number of `node`."""
-        same = (other for other in self._ancestors(node) if other.number == node.number and _has_number(other))
+        same = (other for other in self._ancestors(node) if other.number == node.number and has_number(other))
         return next(same, None)
 
     # Completed blocks
@@ -602,12 +397,12 @@ class Chain:
         else:
             yield from self._place_block(node, event.place)
 
-    def _is_refused(self, node: _Node) -> bool:
+    def _is_refused(self, node: Node) -> bool:
         parent = self._nodes.get(node.parent)
         pinned = self._options.whitelist.get(node.number, node.block_hash)
         return pinned != node.block_hash or (parent is not None and parent.refused)
 
-    def _refuse(self, node: _Node, place: Place) -> Iterator[Outcome]:
+    def _refuse(self, node: Node, place: Place) -> Iterator[Outcome]:
         """Rule 1, for the block and its complete descendants; the others follow when they complete."""
         waiting = [node]
         while waiting:
@@ -617,12 +412,12 @@ class Chain:
                 yield Refused(refused.block_hash, place)
                 waiting.extend(reversed(self._complete_children(refused)))
 
-    def _complete_children(self, node: _Node) -> list[_Node]:
+    def _complete_children(self, node: Node) -> list[Node]:
         """In the order in which they completed."""
         children = [self._nodes[child] for child in self._children.get(node.block_hash, ())]
-        return sorted((child for child in children if child.complete_order is not None), key=_completion)
+        return sorted((child for child in children if child.complete_order is not None), key=completion)
 
-    def _place_block(self, node: _Node, place: Place) -> Iterator[Outcome]:
+    def _place_block(self, node: Node, place: Place) -> Iterator[Outcome]:
         """Rules 3 to 6."""
         parent = self._nodes.get(node.parent)
         if not self._chain:
@@ -635,7 +430,7 @@ class Chain:
             self._gaps.append(node.block_hash)
             yield from self._switch(len(self._chain) - 1, self._best_path(node)[0], place)
 
-    def _first_head(self, node: _Node, place: Place) -> Iterator[Outcome]:
+    def _first_head(self, node: Node, place: Place) -> Iterator[Outcome]:
         yield from self._link(node, place)
         self._known_from = node.number
         self._gaps.append(node.block_hash)
@@ -645,11 +440,11 @@ class Chain:
                 waiting.judged_as = node.number
                 self._watch(waiting)
 
-    def _may_leave_gap(self, node: _Node, parent: _Node | None) -> bool:
+    def _may_leave_gap(self, node: Node, parent: Node | None) -> bool:
         early = self._options.start is None and self._linked < FIRST_BLOCKS
         return early and parent is None and node.weight > self._nodes[self._chain[-1]].weight
 
-    def _link(self, root: _Node, place: Place) -> Iterator[Outcome]:
+    def _link(self, root: Node, place: Place) -> Iterator[Outcome]:
         """The block and its waiting descendants lead to the chain now."""
         waiting = [root]
         while waiting:
@@ -660,13 +455,13 @@ class Chain:
             yield from self._link_to_reorg(node, place)
             waiting.extend(child for child in self._complete_children(node) if not child.linked and not child.refused)
 
-    def _best_path(self, root: _Node) -> tuple[list[_Node], int]:
+    def _best_path(self, root: Node) -> tuple[list[Node], int]:
         """From `root` on, always the child with the heaviest descendant; and the heaviest weight from `root` on.
 
         A descendant can be canonical already only above a gap, which wrong weights can leave in the wrong place.
         """
         order = [root]
-        children: dict[bytes, list[_Node]] = {}
+        children: dict[bytes, list[Node]] = {}
         for node in order:
             following = [child for child in self._complete_children(node) if child.linked]
             children[node.block_hash] = [child for child in following if child.block_hash not in self._at]
@@ -680,12 +475,12 @@ class Chain:
             path.append(max(children[path[-1].block_hash], key=lambda child: heaviest[child.block_hash]))
         return path, heaviest[root.block_hash]
 
-    def _move_head(self, node: _Node, parent: _Node, place: Place) -> Iterator[Outcome]:
+    def _move_head(self, node: Node, parent: Node, place: Place) -> Iterator[Outcome]:
         """Rules 3 and 5, for a block that is linked now."""
         if self._after_complete(place):
             return
         announced = self._reorgs.get(parent.block_hash)
-        if announced is not None and announced.stage is _Stage.ANNOUNCED:
+        if announced is not None and announced.stage is Stage.ANNOUNCED:
             yield from self._carry_out(announced, place, node)
         elif parent.block_hash == self._chain[-1]:
             yield from self._switch(len(self._chain) - 1, self._best_path(node)[0], place)
@@ -694,7 +489,7 @@ class Chain:
             if heaviest > self._weight_to_beat(node):
                 yield from self._displace(node, path, place)
 
-    def _displace(self, node: _Node, path: list[_Node], place: Place) -> Iterator[Outcome]:
+    def _displace(self, node: Node, path: list[Node], place: Place) -> Iterator[Outcome]:
         """A side chain through `node` is heavier than the head."""
         branch, ancestor = self._branch(node)
         if ancestor is None or self._is_barred(node, branch):
@@ -703,7 +498,7 @@ class Chain:
         announced = self._reorgs.get(self._chain[ancestor])
         if depth <= self._threshold:
             yield from self._switch(ancestor, branch + path[1:], place, told=True)
-        elif announced is not None and announced.stage is _Stage.ANNOUNCED:
+        elif announced is not None and announced.stage is Stage.ANNOUNCED:
             yield from self._carry_out(announced, place, branch[0])
         elif not branch[0].branch_found:
             branch[0].branch_found = True
@@ -714,7 +509,7 @@ class Chain:
             )
             yield self._found("reorg_unannounced", place, words, path[-1])
 
-    def _branch(self, node: _Node) -> tuple[list[_Node], int | None]:
+    def _branch(self, node: Node) -> tuple[list[Node], int | None]:
         """The blocks from above the chain up to `node`, and the position of the common ancestor if it is remembered."""
         branch = [node]
         ancestors = self._ancestors(node)
@@ -728,7 +523,7 @@ class Chain:
     def _position(self, block_hash: bytes) -> int:
         return self._at[block_hash] - self._base
 
-    def _switch(self, ancestor: int, added: list[_Node], place: Place, *, told: bool = False) -> Iterator[Outcome]:
+    def _switch(self, ancestor: int, added: list[Node], place: Place, *, told: bool = False) -> Iterator[Outcome]:
         """The chain goes on from position `ancestor` with `added`. `told`: it is a reorg that weight alone made."""
         removed = [self._nodes[block_hash] for block_hash in self._chain[ancestor + 1 :]]
         if not removed and not added:
@@ -747,18 +542,18 @@ class Chain:
             blocks = (fork.block_hash, fork.number, len(removed), old_head, self._chain[-1])
             yield ReorgRow(place, *blocks, announced=False, channel=None, completed=True, changed_at=place)
 
-    def _update(self, place: Place, added: list[_Node], removed: list[_Node]) -> Update:
+    def _update(self, place: Place, added: list[Node], removed: list[Node]) -> Update:
         head = self._nodes[self._chain[-1]]
         hashes = tuple(node.block_hash for node in added), tuple(node.block_hash for node in removed)
         self._sequence += 1
         return Update(place, self._sequence - 1, *hashes, head.block_hash, head.number)
 
-    def _canonize(self, node: _Node, place: Place) -> Canonical:
+    def _canonize(self, node: Node, place: Place) -> Canonical:
         node.was_canonical = True
         node.valid_from_ns = place.arrived_at_ns
         return Canonical(node.block_hash, node.number, node.valid_from_ns, None, place)
 
-    def _uncanonize(self, node: _Node, place: Place) -> Iterator[Canonical]:
+    def _uncanonize(self, node: Node, place: Place) -> Iterator[Canonical]:
         del self._at[node.block_hash]
         if node.block_hash in self._gaps:
             self._gaps.remove(node.block_hash)
@@ -771,14 +566,14 @@ class Chain:
 
     # History
 
-    def _complete_gaps(self) -> list[_Node]:
+    def _complete_gaps(self) -> list[Node]:
         gaps = [self._nodes[gap] for gap in self._gaps]
         return [gap for gap in gaps if gap.complete_order is not None]
 
-    def _gap_above(self, node: _Node) -> _Node:
+    def _gap_above(self, node: Node) -> Node:
         return next(gap for gap in self._complete_gaps() if gap.parent == node.block_hash)
 
-    def _take_history(self, above: _Node, place: Place) -> Iterator[Outcome]:
+    def _take_history(self, above: Node, place: Place) -> Iterator[Outcome]:
         """Rule 2: complete ancestors of a canonical block with a gap below it are canonical; no head moves."""
         yield from self._link(above, place)
         while above.block_hash in self._gaps:
@@ -793,7 +588,7 @@ class Chain:
                 yield self._canonize(below, place)
                 above = below
 
-    def _insert_below(self, above: _Node, below: _Node) -> None:
+    def _insert_below(self, above: Node, below: Node) -> None:
         position = self._position(above.block_hash)
         self._chain.insert(position, below.block_hash)
         self._gaps[self._gaps.index(above.block_hash)] = below.block_hash
@@ -803,7 +598,7 @@ class Chain:
         else:
             self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
 
-    def _close_gap(self, above: _Node, place: Place) -> Iterator[Outcome]:
+    def _close_gap(self, above: Node, place: Place) -> Iterator[Outcome]:
         """The parent is in the chain: what stood between them was another branch."""
         self._gaps.remove(above.block_hash)
         position, parent = self._position(above.block_hash), self._position(above.parent)
@@ -818,8 +613,8 @@ class Chain:
 
     # Announced reorgs
 
-    def _open_reorgs(self) -> list[_Reorg]:
-        return [reorg for reorg in self._reorgs.values() if reorg.stage is _Stage.OPEN]
+    def _open_reorgs(self) -> list[ReorgState]:
+        return [reorg for reorg in self._reorgs.values() if reorg.stage is Stage.OPEN]
 
     def is_channel(self, topic: str) -> bool:
         """Whether the topic is named like a reorg channel, or a Reorg has made it one."""
@@ -853,8 +648,8 @@ class Chain:
         self._last_reorg_message = place
         on_channel = self._is_channel_of(place.topic, ancestor)
         reorg = self._reorgs.get(ancestor)
-        if reorg is not None and reorg.stage in (_Stage.COMPLETE, _Stage.LAPSED, _Stage.UNMADE):
-            if on_channel and reorg.channel is None and reorg.stage is not _Stage.UNMADE:
+        if reorg is not None and reorg.stage in (Stage.COMPLETE, Stage.LAPSED, Stage.UNMADE):
+            if on_channel and reorg.channel is None and reorg.stage is not Stage.UNMADE:
                 reorg.channel, reorg.partition = place.topic, place.partition
             if on_channel and place.topic != reorg.channel:
                 # The same ancestor once more: another reorg.
@@ -874,39 +669,39 @@ class Chain:
         else:
             yield from self._check_partition(reorg, place)
 
-    def _announce(self, place: Place, ancestor: bytes) -> _Reorg:
+    def _announce(self, place: Place, ancestor: bytes) -> ReorgState:
         head = self._nodes[self._chain[-1]]
         number = self._nodes[ancestor].number
         if len(self._reorgs) >= MAX_REORGS:
             del self._reorgs[next(iter(self._reorgs))]
-        reorg = _Reorg(
-            ancestor, number, place, _Stage.ANNOUNCED, head.number, head.block_hash, first_ns=place.arrived_at_ns
+        reorg = ReorgState(
+            ancestor, number, place, Stage.ANNOUNCED, head.number, head.block_hash, first_ns=place.arrived_at_ns
         )
         self._reorgs[ancestor] = reorg
         return reorg
 
-    def _open_channel(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
+    def _open_channel(self, reorg: ReorgState, place: Place) -> Iterator[Outcome]:
         """The Reorg on its channel: the one that counts."""
         assert place.topic is not None
         reorg.channel, reorg.partition = place.topic, place.partition
         for partition in self._partitions.pop(place.topic, []):
             yield from self._check_partition(reorg, place, partition)
-        if reorg.stage is _Stage.ANNOUNCED:
+        if reorg.stage is Stage.ANNOUNCED:
             reorg.place = place
             yield from self._carry_out(reorg, place, None)
 
-    def _check_partition(self, reorg: _Reorg, place: Place, *others: int | None) -> Iterator[Outcome]:
+    def _check_partition(self, reorg: ReorgState, place: Place, *others: int | None) -> Iterator[Outcome]:
         for partition in others or (place.partition,):
             if partition != reorg.partition:
                 words = f"channel {reorg.channel!r} has the partitions {reorg.partition} and {partition}"
                 yield from self._shared(reorg, place, words)
 
-    def _shared(self, reorg: _Reorg, place: Place, words: str, node: _Node | None = None) -> Iterator[Outcome]:
+    def _shared(self, reorg: ReorgState, place: Place, words: str, node: Node | None = None) -> Iterator[Outcome]:
         if not reorg.shared_found:
             reorg.shared_found = True
             yield self._found("reorg_channel_shared", place, f"reorg from {reorg.ancestor.hex()}: {words}", node)
 
-    def _carry_out(self, reorg: _Reorg, place: Place, child: _Node | None) -> Iterator[Outcome]:
+    def _carry_out(self, reorg: ReorgState, place: Place, child: Node | None) -> Iterator[Outcome]:
         """Revert to the ancestor. `child` is its first new block, if that and not the channel's Reorg sets it off."""
         fork = self._nodes.get(reorg.ancestor)
         lead, position = self._lead_to(fork)
@@ -916,7 +711,7 @@ class Chain:
             return
         removed = [self._nodes[block_hash] for block_hash in self._chain[position + 1 :]]
         head = self._nodes[self._chain[-1]]
-        reorg.stage, reorg.old_head, reorg.old_number = _Stage.OPEN, head.block_hash, head.number
+        reorg.stage, reorg.old_head, reorg.old_number = Stage.OPEN, head.block_hash, head.number
         reorg.removed = {node.block_hash: None for node in removed}
         reorg.depth = len(removed)
         reorg.heaviest = max((node.weight for node in removed), default=0)
@@ -930,13 +725,13 @@ class Chain:
         yield from self._switch(position, lead + path, place)
         yield self._row(reorg, place)
 
-    def _lead_to(self, fork: _Node | None) -> tuple[list[_Node], int | None]:
+    def _lead_to(self, fork: Node | None) -> tuple[list[Node], int | None]:
         """The position of a canonical block; of another one that of its canonical ancestor, and what lies between."""
         if fork is None:
             return [], None
         return ([], self._position(fork.block_hash)) if fork.block_hash in self._at else self._branch(fork)
 
-    def _set_off(self, reorg: _Reorg, child: _Node, place: Place) -> Iterator[Outcome]:
+    def _set_off(self, reorg: ReorgState, child: Node, place: Place) -> Iterator[Outcome]:
         if child.topic is not None and self.is_channel(child.topic):
             reorg.channel, reorg.partition = child.topic, child.batch_place.partition if child.batch_place else None
             self._batch_of_channel(reorg, child.block_hash, child.parent, child.weight)
@@ -944,17 +739,17 @@ class Chain:
             words = f"its first block {_name(child)} came on topic {child.topic!r}"
             yield from self._shared(reorg, place, words, child)
 
-    def _known_branch(self, reorg: _Reorg, fork: _Node) -> list[_Node]:
+    def _known_branch(self, reorg: ReorgState, fork: Node) -> list[Node]:
         """The side chain that the reorg makes canonical, if it is there already and heavier than what is removed."""
-        found: tuple[list[_Node], int] = ([], reorg.heaviest)
+        found: tuple[list[Node], int] = ([], reorg.heaviest)
         for child in self._complete_children(fork):
             if child.linked and child.block_hash not in reorg.removed and child.block_hash not in self._at:
                 candidate = self._best_path(child)
                 found = candidate if candidate[1] > found[1] else found
         return found[0]
 
-    def _row(self, reorg: _Reorg, changed_at: Place) -> ReorgRow:
-        done = reorg.stage is not _Stage.OPEN
+    def _row(self, reorg: ReorgState, changed_at: Place) -> ReorgRow:
+        done = reorg.stage is not Stage.OPEN
         return ReorgRow(
             place=reorg.place,
             ancestor_hash=reorg.ancestor,
@@ -964,11 +759,11 @@ class Chain:
             new_head=self._chain[-1] if done else None,
             announced=True,
             channel=reorg.channel,
-            completed=reorg.stage is _Stage.COMPLETE,
+            completed=reorg.stage is Stage.COMPLETE,
             changed_at=changed_at,
         )
 
-    def _link_to_reorg(self, node: _Node, place: Place) -> Iterator[Outcome]:
+    def _link_to_reorg(self, node: Node, place: Place) -> Iterator[Outcome]:
         """A block that is linked now belongs to the branch of an open reorg, which should be on its channel."""
         parent = self._nodes.get(node.parent)
         for reorg in self._open_reorgs():
@@ -980,7 +775,7 @@ class Chain:
             if needed and node.topic != reorg.channel:
                 yield from self._shared(reorg, place, f"its block {_name(node)} came on topic {node.topic!r}", node)
 
-    def _is_barred(self, node: _Node, branch: list[_Node]) -> bool:
+    def _is_barred(self, node: Node, branch: list[Node]) -> bool:
         """An open reorg removed the branch, and the block doesn't come on its channel."""
         return any(
             member.block_hash in reorg.removed
@@ -989,7 +784,7 @@ class Chain:
             for member in branch
         )
 
-    def _weight_to_beat(self, node: _Node) -> int:
+    def _weight_to_beat(self, node: Node) -> int:
         weights = [self._nodes[self._chain[-1]].weight]
         for reorg in self._open_reorgs():
             if node.branch != reorg.ancestor and (node.topic is None or node.topic != reorg.channel):
@@ -998,11 +793,11 @@ class Chain:
 
     def _after_complete(self, place: Place) -> bool:
         """The place is on a channel whose ReorgComplete has come: it moves no chain."""
-        return any(reorg.stage is _Stage.COMPLETE and _is_on(place, reorg) for reorg in self._reorgs.values())
+        return any(reorg.stage is Stage.COMPLETE and is_on(place, reorg) for reorg in self._reorgs.values())
 
     # Channels
 
-    def _heard_on_channel(self, reorg: _Reorg, block_hash: bytes) -> None:
+    def _heard_on_channel(self, reorg: ReorgState, block_hash: bytes) -> None:
         """A block of the channel, maybe without a Batch."""
         if block_hash not in reorg.blocks:
             reorg.blocks[block_hash] = len(reorg.blocks)
@@ -1012,13 +807,13 @@ class Chain:
 
     def _batch_on_channel(self, event: BatchArrived) -> Iterator[Outcome]:
         for reorg in self._open_reorgs():
-            if not _is_on(event.place, reorg):
+            if not is_on(event.place, reorg):
                 continue
             yield from self._check_partition(reorg, event.place)
             if event.block_hash not in reorg.batches:
                 self._batch_of_channel(reorg, event.block_hash, event.parent, event.weight)
 
-    def _batch_of_channel(self, reorg: _Reorg, block_hash: bytes, parent: bytes, weight: int) -> None:
+    def _batch_of_channel(self, reorg: ReorgState, block_hash: bytes, parent: bytes, weight: int) -> None:
         """The first Batch of a block on the channel."""
         first = not reorg.batches
         self._heard_on_channel(reorg, block_hash)
@@ -1036,10 +831,10 @@ class Chain:
 
     def _channel_message(self, event: ChannelMessage) -> Iterator[Outcome]:
         topic = event.place.topic
-        reorg = next((reorg for reorg in self._reorgs.values() if _is_on(event.place, reorg)), None)
+        reorg = next((reorg for reorg in self._reorgs.values() if is_on(event.place, reorg)), None)
         if reorg is not None:
             yield from self._check_partition(reorg, event.place)
-            late = reorg.stage is _Stage.COMPLETE and event.place != self._last_reorg_message
+            late = reorg.stage is Stage.COMPLETE and event.place != self._last_reorg_message
             if late and not reorg.late_found:
                 reorg.late_found = True
                 words = f"the first message on channel {topic!r} after its ReorgComplete"
@@ -1056,14 +851,14 @@ class Chain:
         self._last_reorg_message = place
         wrong = self._wrong_ancestor(ancestor, event.number)
         for other in self._open_reorgs():
-            if _is_on(place, other) and other.ancestor != ancestor:
+            if is_on(place, other) and other.ancestor != ancestor:
                 wrong = wrong or f"block {ancestor.hex()}, but the Reorg of this channel names {other.ancestor.hex()}"
         if wrong:
             yield self._found("reorg_ancestor_wrong", place, wrong)
             return
         reorg = self._reorgs.get(ancestor)
-        running = reorg is not None and reorg.stage in (_Stage.OPEN, _Stage.LAPSED)
-        if reorg is not None and _is_on(place, reorg):
+        running = reorg is not None and reorg.stage in (Stage.OPEN, Stage.LAPSED)
+        if reorg is not None and is_on(place, reorg):
             yield from self._check_partition(reorg, place)
             if running:
                 yield from self._complete_reorg(reorg, place)
@@ -1075,31 +870,31 @@ class Chain:
             words = f"no Reorg of block {ancestor.hex()} is open on topic {place.topic!r}"
             yield self._found("reorg_complete_unasked", place, words)
 
-    def _complete_reorg(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
-        if reorg.stage is _Stage.OPEN:
+    def _complete_reorg(self, reorg: ReorgState, place: Place) -> Iterator[Outcome]:
+        if reorg.stage is Stage.OPEN:
             yield from self._check_channel(reorg, place, reorg.incomplete)
-        self._end(reorg, _Stage.COMPLETE)
+        self._end(reorg, Stage.COMPLETE)
         yield self._row(reorg, place)
 
-    def _lapse(self, reorg: _Reorg, place: Place) -> Iterator[Outcome]:
+    def _lapse(self, reorg: ReorgState, place: Place) -> Iterator[Outcome]:
         """The old head is more than the threshold below the new one, and no ReorgComplete has come."""
-        if reorg.stage is _Stage.ANNOUNCED:
-            self._end(reorg, _Stage.UNMADE)
+        if reorg.stage is Stage.ANNOUNCED:
+            self._end(reorg, Stage.UNMADE)
             words = f"reorg from {reorg.ancestor.hex()} was announced on topic {reorg.place.topic!r} and never made"
             yield self._found("reorg_not_completed", reorg.place, words)
-        elif reorg.stage is _Stage.OPEN:
+        elif reorg.stage is Stage.OPEN:
             overdue = {block: at for block, at in reorg.incomplete.items() if self._is_overdue(block)}
             yield from self._check_channel(reorg, place, overdue)
             words = f"no ReorgComplete for the reorg from {reorg.ancestor.hex()} on topic {reorg.place.topic!r}"
             yield self._found("reorg_not_completed", reorg.place, words)
-            self._end(reorg, _Stage.LAPSED)
+            self._end(reorg, Stage.LAPSED)
             yield self._row(reorg, place)
 
     def _is_overdue(self, block_hash: bytes) -> bool:
         node = self._nodes.get(block_hash)
         return node is None or not node.open
 
-    def _check_channel(self, reorg: _Reorg, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
+    def _check_channel(self, reorg: ReorgState, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
         """Rule `reorg_chain_broken`: the first block of the channel that breaks it."""
         faults = [reorg.broken] if reorg.broken else []
         faults += [(at, block_hash, "is incomplete") for block_hash, at in incomplete.items()]
@@ -1118,7 +913,7 @@ class Chain:
             message = f"reorg from {reorg.ancestor.hex()}: block {block_hash.hex()} {words}"
             yield self._found("reorg_chain_broken", evidence or place, message, node)
 
-    def _end(self, reorg: _Reorg, stage: _Stage) -> None:
+    def _end(self, reorg: ReorgState, stage: Stage) -> None:
         reorg.stage = stage
         reorg.removed, reorg.blocks, reorg.batches, reorg.incomplete = {}, {}, {}, {}
 
@@ -1140,9 +935,9 @@ class Chain:
                 "gaps": [gap.hex() for gap in self._gaps],
                 "ordinary": sorted(self._ordinary),
                 "partitions": list(self._partitions.items()),
-                "last_reorg_message": _from_place(self._last_reorg_message),
-                "nodes": [_from_node(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
-                "reorgs": [_from_reorg(reorg) for reorg in self._reorgs.values()],
+                "last_reorg_message": self._last_reorg_message and self._last_reorg_message.to_json(),
+                "nodes": [node_to_json(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
+                "reorgs": [reorg_to_json(reorg) for reorg in self._reorgs.values()],
             },
             separators=(",", ":"),
         )
@@ -1160,11 +955,11 @@ class Chain:
         self._gaps = [bytes.fromhex(gap) for gap in state["gaps"]]
         self._ordinary = set(state["ordinary"])
         self._partitions = {topic: list(partitions) for topic, partitions in state["partitions"]}
-        self._last_reorg_message = _to_place(state["last_reorg_message"])
-        self._reorgs = {reorg.ancestor: reorg for reorg in map(_to_reorg, state["reorgs"])}
-        self._restore_nodes([_to_node(row) for row in state["nodes"]])
+        self._last_reorg_message = state["last_reorg_message"] and Place.from_json(state["last_reorg_message"])
+        self._reorgs = {reorg.ancestor: reorg for reorg in map(reorg_from_json, state["reorgs"])}
+        self._restore_nodes([node_from_json(row) for row in state["nodes"]])
 
-    def _restore_nodes(self, nodes: list[_Node]) -> None:
+    def _restore_nodes(self, nodes: list[Node]) -> None:
         self._nodes = {node.block_hash: node for node in nodes}
         linked = [node for node in nodes if node.batch_order is not None and not node.closes_ring]
         for node in sorted(linked, key=lambda node: node.batch_order or 0):
@@ -1177,145 +972,12 @@ class Chain:
                 heapq.heappush(self._leaving, (node.number, node.seen, node.block_hash))
 
 
-def _has_number(node: _Node) -> bool:
-    """It has a Batch, or is the configured start."""
-    return node.batch_order is not None or node.linked
-
-
-def _completion(node: _Node) -> int:
-    return node.complete_order or 0
-
-
-def _is_on(place: Place, reorg: _Reorg) -> bool:
-    return reorg.channel is not None and place.topic == reorg.channel
-
-
-def _name(node: _Node) -> str:
+def _name(node: Node) -> str:
     return f"{node.number} ({node.block_hash.hex()})"
 
 
-def _at_batch(node: _Node) -> str:
+def _at_batch(node: Node) -> str:
     return f" at {where(node.batch_place)}" if node.batch_place is not None else ""
-
-
-_FLAGS: Final = (
-    "open",
-    "complete_in_life",
-    "linked",
-    "refused",
-    "was_canonical",
-    "parent_sent",
-    "branch_found",
-    "twisted",
-    "number_found",
-    "closes_ring",
-)
-
-
-def _from_place(place: Place | None) -> list[Any] | None:
-    if place is None:
-        return None
-    order = [place.arrived_at_ns, place.capture_arrived_at_ns, place.capture_id.hex(), place.record_number]
-    return order + [place.topic, place.partition, place.offset]
-
-
-def _to_place(row: list[Any] | None) -> Place | None:
-    return None if row is None else Place(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
-
-
-def _from_node(node: _Node) -> list[Any]:
-    return [
-        node.block_hash.hex(),
-        node.seen,
-        sum(1 << bit for bit, flag in enumerate(_FLAGS) if getattr(node, flag)),
-        node.judged_as,
-        node.batch_order,
-        node.complete_order,
-        node.number,
-        f"{node.weight:x}",
-        node.parent.hex(),
-        node.topic,
-        node.valid_from_ns,
-        None if node.branch is None else node.branch.hex(),
-        _from_place(node.first_place),
-        _from_place(node.batch_place),
-    ]
-
-
-def _to_node(row: list[Any]) -> _Node:
-    (block_hash, seen, flags, judged_as, batch_order, complete_order, *rest) = row
-    (number, weight, parent, topic, valid_from_ns, branch, first_place, batch_place) = rest
-    return _Node(
-        bytes.fromhex(block_hash),
-        seen,
-        judged_as=judged_as,
-        batch_order=batch_order,
-        complete_order=complete_order,
-        number=number,
-        weight=int(weight, 16),
-        parent=bytes.fromhex(parent),
-        topic=topic,
-        valid_from_ns=valid_from_ns,
-        branch=None if branch is None else bytes.fromhex(branch),
-        first_place=_to_place(first_place),
-        batch_place=_to_place(batch_place),
-        **{flag: bool(flags >> bit & 1) for bit, flag in enumerate(_FLAGS)},
-    )
-
-
-def _from_reorg(reorg: _Reorg) -> dict[str, Any]:
-    return {
-        "ancestor": reorg.ancestor.hex(),
-        "ancestor_number": reorg.ancestor_number,
-        "place": _from_place(reorg.place),
-        "stage": reorg.stage.value,
-        "old_number": reorg.old_number,
-        "old_head": reorg.old_head.hex(),
-        "first_ns": reorg.first_ns,
-        "channel": reorg.channel,
-        "partition": reorg.partition,
-        "announced_on": reorg.announced_on,
-        "removed": [block_hash.hex() for block_hash in reorg.removed],
-        "depth": reorg.depth,
-        "heaviest": f"{reorg.heaviest:x}",
-        "blocks": [block_hash.hex() for block_hash in reorg.blocks],
-        "batches": [block_hash.hex() for block_hash in reorg.batches],
-        "incomplete": [block_hash.hex() for block_hash in reorg.incomplete],
-        "broken": reorg.broken and [reorg.broken[0], reorg.broken[1].hex(), reorg.broken[2]],
-        "last_block": reorg.last_block and reorg.last_block.hex(),
-        "last_weight": f"{reorg.last_weight:x}",
-        "shared_found": reorg.shared_found,
-        "late_found": reorg.late_found,
-    }
-
-
-def _to_reorg(row: dict[str, Any]) -> _Reorg:
-    place = _to_place(row["place"])
-    assert place is not None
-    blocks = {bytes.fromhex(block_hash): at for at, block_hash in enumerate(row["blocks"])}
-    return _Reorg(
-        bytes.fromhex(row["ancestor"]),
-        row["ancestor_number"],
-        place,
-        _Stage(row["stage"]),
-        row["old_number"],
-        bytes.fromhex(row["old_head"]),
-        row["first_ns"],
-        channel=row["channel"],
-        partition=row["partition"],
-        announced_on=row["announced_on"],
-        removed={bytes.fromhex(block_hash): None for block_hash in row["removed"]},
-        depth=row["depth"],
-        heaviest=int(row["heaviest"], 16),
-        blocks=blocks,
-        batches={bytes.fromhex(block_hash): None for block_hash in row["batches"]},
-        incomplete={(block := bytes.fromhex(block_hash)): blocks[block] for block_hash in row["incomplete"]},
-        broken=row["broken"] and (row["broken"][0], bytes.fromhex(row["broken"][1]), row["broken"][2]),
-        last_block=row["last_block"] and bytes.fromhex(row["last_block"]),
-        last_weight=int(row["last_weight"], 16),
-        shared_found=row["shared_found"],
-        late_found=row["late_found"],
-    )
 
 
 _EVENTS: Mapping[type, Callable[[Chain, Any], Iterator[Outcome]]] = {

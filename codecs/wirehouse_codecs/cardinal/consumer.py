@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from wirehouse_codecs.cardinal.chain import (
-    HORIZON_NS,
+from wirehouse_codecs.cardinal.chain import HORIZON_NS, Chain
+from wirehouse_codecs.cardinal.events import (
     BatchArrived,
-    Chain,
     ChannelMessage,
     Closed,
     Completed,

@@ -10,25 +10,17 @@ import pyarrow.compute as pc
 
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.cardinal import messages
-from wirehouse_codecs.cardinal.chain import Found
 from wirehouse_codecs.cardinal.columns import decode_columns
 from wirehouse_codecs.cardinal.consumer import Consumer, Row
+from wirehouse_codecs.cardinal.events import Found
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
 from wirehouse_codecs.inspecting import MESSAGE, QUARANTINE, SKIP, Inspected, violation
 from wirehouse_codecs.rules import Finding, Place
 
-#: Type byte of the key -> `kind` of silver.cardinal_messages.
-KINDS = {
-    messages.BATCH: "batch",
-    messages.SUBBATCH_HEADER: "sub_batch_header",
-    messages.SUBBATCH_MSG: "sub_batch_msg",
-    messages.BATCH_MSG: "batch_msg",
-    messages.BATCH_DELETE_MSG: "batch_delete_msg",
-    messages.REORG: "reorg",
-    messages.REORG_COMPLETE: "reorg_complete",
-}
-_AVRO = pa.array([bytes([kind]) for kind in KINDS if kind not in (messages.BATCH_MSG, messages.BATCH_DELETE_MSG)])
+_AVRO = pa.array(
+    [bytes([kind]) for kind in messages.KINDS if kind not in (messages.BATCH_MSG, messages.BATCH_DELETE_MSG)]
+)
 #: Columns of a message in the order of silver.cardinal_messages.
 _COLUMNS = (
     *("block_hash", "key", "value", "number", "weight", "parent", "updates"),
@@ -80,7 +72,7 @@ def _row(record: dict[str, Any], row: Row, fields: dict[str, Any] | None) -> Ins
         return SKIP, _place(record) | {"arrived_at_ns": record["arrived_at_ns"], "skip": decoded.skip}
     if decoded.message is None and decoded.rule is not None:
         return _quarantine(record, decoded.rule.id, decoded.reason, record["key"], record["value"])
-    own = {"ts_ns": record["ts_ns"], "arrived_at_ns": record["arrived_at_ns"], "kind": KINDS[record["key"][0]]}
+    own = {"ts_ns": record["ts_ns"], "arrived_at_ns": record["arrived_at_ns"], "kind": messages.KINDS[record["key"][0]]}
     return MESSAGE, _place(record) | own | _content(record, fields)
 
 

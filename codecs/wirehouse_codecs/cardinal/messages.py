@@ -28,6 +28,16 @@ BATCH_MSG: Final = 0x03
 BATCH_DELETE_MSG: Final = 0x04
 REORG: Final = 0x05
 REORG_COMPLETE: Final = 0x06
+#: Type byte of the key -> what its messages are called in the tables.
+KINDS: Final = {
+    BATCH: "batch",
+    SUBBATCH_HEADER: "sub_batch_header",
+    SUBBATCH_MSG: "sub_batch_msg",
+    BATCH_MSG: "batch_msg",
+    BATCH_DELETE_MSG: "batch_delete_msg",
+    REORG: "reorg",
+    REORG_COMPLETE: "reorg_complete",
+}
 #: Not in the specification: with it the reference's producers say that they live.
 PING: Final = 0xFF
 

@@ -22,7 +22,7 @@ MOST_FRAME_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class WallarooOptions:
-    """See docs/wallaroo.md for what each option does."""
+    """What a source of Wallaroo captures sets."""
 
     #: The name of a dialect, or `auto`: told from the first frames.
     dialect: str = AUTO

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
@@ -52,24 +52,6 @@ class Received:
     decoded: Decoded
     #: The bytes that couldn't be decoded, for quarantine; empty with a frame.
     undecoded: bytes = b""
-
-
-def place_to_json(place: Place) -> list[Any]:
-    """A place as carried state writes it."""
-    return [
-        place.arrived_at_ns,
-        place.capture_arrived_at_ns,
-        place.capture_id.hex(),
-        place.record_number,
-        place.topic,
-        place.partition,
-        place.offset,
-    ]
-
-
-def place_from_json(row: list[Any]) -> Place:
-    """The place that `place_to_json` wrote."""
-    return Place(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
 
 
 class Reader:
@@ -271,7 +253,7 @@ class Reader:
                 "at": self._at,
                 "searching": self._searching,
                 "held": [
-                    [direction, place_to_json(place), framed.byte_start, framed.byte_end, framed.body.hex()]
+                    [direction, place.to_json(), framed.byte_start, framed.byte_end, framed.body.hex()]
                     + [framed.rule and framed.rule.name, framed.reason]
                     for direction, place, framed in self._held
                 ],
@@ -300,7 +282,7 @@ class Reader:
             self._searching[direction] = state["searching"][direction]
         for direction, place, start, end, body, rule, reason in state["held"]:
             framed = Framed(start, end, bytes.fromhex(body), RULE[rule] if rule else None, reason)
-            self._held.append((Direction(direction), place_from_json(place), framed))
+            self._held.append((Direction(direction), Place.from_json(place), framed))
             self._held_bytes += len(framed.body)
         self._unsupported_told = state["unsupported_told"]
         self._rest = {direction: state["rest"][direction] for direction in Direction}

@@ -90,7 +90,7 @@ FRAME_RULES: tuple[Rule, ...] = (
     _violation(
         "message_before_notify_ack",
         "A MESSAGE arrives while the NOTIFY of its stream waits for its NOTIFY_ACK.",
-        "wire.md 4",
+        "Not in the text: what the implemented worker does",
     ),
     _violation(
         "message_closed_stream",
@@ -105,7 +105,7 @@ FRAME_RULES: tuple[Rule, ...] = (
     _violation(
         "flags_not_allowed",
         "A MESSAGE has two flags that exclude one another.",
-        "wire.md 2",
+        "Not in the text: the implemented flags",
     ),
     _violation("reserved_flags_set", "A MESSAGE has flags that are reserved.", "Message Bit-flags"),
     _violation(
@@ -234,9 +234,17 @@ HABIT_RULES: tuple[Rule, ...] = (
         "the last one seen.",
         'Acks and Nacks: "to be ignored"; Protocol State Machine, Error: "discarded"',
     ),
-    _violation("notify_ack_unasked", "A NOTIFY_ACK answers no NOTIFY that waits.", "wire.md 4"),
-    _note("notify_refused", "A NOTIFY_ACK refuses a NOTIFY.", "wire.md 4"),
-    _note("notify_not_answered", "A NOTIFY has no NOTIFY_ACK by the end of its connection.", "wire.md 4"),
+    _violation(
+        "notify_ack_unasked",
+        "A NOTIFY_ACK answers no NOTIFY that waits.",
+        "Not in the text: what the implemented worker does",
+    ),
+    _note("notify_refused", "A NOTIFY_ACK refuses a NOTIFY.", "Not in the text: what the implemented worker does"),
+    _note(
+        "notify_not_answered",
+        "A NOTIFY has no NOTIFY_ACK by the end of its connection.",
+        "Not in the text: what the implemented worker does",
+    ),
     _warning(
         "credits_not_replenished",
         "The connector has had no credit for longer than the configured time, and no frame brought any.",

@@ -44,7 +44,7 @@ from wirehouse_codecs.wallaroo.messages import (
     Ok,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.reader import Received, place_from_json, place_to_json
+from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.streams import AckVerdict, Action, Stream, StreamState, StreamStep
 
@@ -834,11 +834,11 @@ def _late(since: Where, timeout_ns: int, now_ns: int) -> bool:
 def _where_to_json(where: Where | None) -> list[Any] | None:
     if where is None:
         return None
-    return [where.direction, place_to_json(where.place), where.byte_start, where.byte_end]
+    return [where.direction, where.place.to_json(), where.byte_start, where.byte_end]
 
 
 def _where_from_json(row: list[Any] | None) -> Where | None:
-    return None if row is None else Where(Direction(row[0]), place_from_json(row[1]), row[2], row[3])
+    return None if row is None else Where(Direction(row[0]), Place.from_json(row[1]), row[2], row[3])
 
 
 # The table

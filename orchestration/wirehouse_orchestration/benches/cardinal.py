@@ -249,8 +249,8 @@ def _page(
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `make bench` on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.machine()}, "
-        f"Python {platform.python_version()}. Medians of {rounds}, warm, job and floor in turn.",
+        f"Written by `make bench` (`--rounds {rounds}`) on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, "
+        f"{platform.machine()}, Python {platform.python_version()}. Medians of {rounds}, warm, job and floor in turn.",
         "The floor copies the layer's input and output unchanged; the fixed cost is the same job on one small block.",
         "",
         f"| {' | '.join((*columns, 'driver MiB', 'worker MiB'))} |",

@@ -17,19 +17,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.cardinal import chain
+from wirehouse_codecs.cardinal import chain, events
 from wirehouse_codecs.cardinal.columns import message_of
-from wirehouse_codecs.cardinal.messages import BatchDeleteMsg, BatchMsg, Message
+from wirehouse_codecs.cardinal.messages import KINDS, BatchDeleteMsg, BatchMsg, Message
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session import Block, Received, assemble, judged_findings
 from wirehouse_codecs.rules import Finding, Place
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
-from wirehouse_pipelines.cardinal.silver import KINDS
 from wirehouse_pipelines.windows import Windows
 
 #: Rows of an Arrow batch that a pass hands back.
 ROWS = 5_000
-TYPE_BYTES = {name: byte[0] for byte, name in KINDS.items()}
+TYPE_BYTES = {name: byte for byte, name in KINDS.items()}
 
 PLACE_TYPE = pa.struct(
     [
@@ -259,58 +258,58 @@ ORDERED = pa.schema(
 )
 
 
-def _event(row: Mapping[str, Any]) -> chain.Event:
+def _event(row: Mapping[str, Any]) -> events.Event:
     place, kind, block_hash = _place(row["at"]), row["event"], row["block_hash"]
     if kind in (BATCH, CHANNEL_BATCH):
         batch = row["batch"]
         weight = int.from_bytes(batch["weight"], "big")
-        return chain.BatchArrived(place, block_hash, int(batch["number"]), batch["parent"], weight)
+        return events.BatchArrived(place, block_hash, int(batch["number"]), batch["parent"], weight)
     if kind in (REORG, REORG_COMPLETE):
-        made = chain.ReorgArrived if kind == REORG else chain.ReorgCompleteArrived
+        made = events.ReorgArrived if kind == REORG else events.ReorgCompleteArrived
         return made(place, block_hash, int(row["batch"]["number"]))
     if kind == CHANNEL_MESSAGE:
-        return chain.ChannelMessage(place)
-    return (chain.FirstMessage if kind == FIRST_MESSAGE else chain.Completed)(place, block_hash)
+        return events.ChannelMessage(place)
+    return (events.FirstMessage if kind == FIRST_MESSAGE else events.Completed)(place, block_hash)
 
 
-def _update(outcome: chain.Update) -> dict[str, Any]:
+def _update(outcome: events.Update) -> dict[str, Any]:
     row = {name: getattr(outcome, name) for name in ("sequence", "added", "removed", "head_hash")}
     return {"update": row | {"head_number": Decimal(outcome.head_number), "at": _place_row(outcome.place)}}
 
 
-def _canonical(outcome: chain.Canonical) -> dict[str, Any]:
+def _canonical(outcome: events.Canonical) -> dict[str, Any]:
     row = {name: getattr(outcome, name) for name in ("block_hash", "valid_from_ns", "valid_to_ns")}
     own = {"number": Decimal(outcome.number), "canonical": outcome.valid_to_ns is None}
     return {"canonical": row | own | {"at": _place_row(outcome.place)}}
 
 
-def _reorg(outcome: chain.ReorgRow) -> dict[str, Any]:
+def _reorg(outcome: events.ReorgRow) -> dict[str, Any]:
     names = ("ancestor_hash", "depth", "old_head", "new_head", "announced", "channel", "completed")
     row = {name: getattr(outcome, name) for name in names}
     return {"reorg": row | {"ancestor_number": Decimal(outcome.ancestor_number), "at": _place_row(outcome.place)}}
 
 
-def _found(outcome: chain.Found) -> dict[str, Any]:
+def _found(outcome: events.Found) -> dict[str, Any]:
     return {"block_hash": outcome.block_hash, "finding": _finding_row(outcome.finding, outcome.number)}
 
 
-def _refused(outcome: chain.Refused) -> dict[str, Any]:
+def _refused(outcome: events.Refused) -> dict[str, Any]:
     return {"block_hash": outcome.block_hash, "refused_at": _place_row(outcome.place)}
 
 
-def _closed(outcome: chain.Closed) -> dict[str, Any]:
+def _closed(outcome: events.Closed) -> dict[str, Any]:
     row = {"closed_at": _place_row(outcome.place), "judged": outcome.judged, "complete": outcome.complete}
     return {"block_hash": outcome.block_hash, "closed": row}
 
 
 #: Type of outcome -> kind of row, and how it is written.
 _OUTCOMES: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    chain.Update: ("update", _update),
-    chain.Canonical: ("canonical", _canonical),
-    chain.ReorgRow: ("reorg", _reorg),
-    chain.Found: ("finding", _found),
-    chain.Refused: ("refused", _refused),
-    chain.Closed: ("closed", _closed),
+    events.Update: ("update", _update),
+    events.Canonical: ("canonical", _canonical),
+    events.ReorgRow: ("reorg", _reorg),
+    events.Found: ("finding", _found),
+    events.Refused: ("refused", _refused),
+    events.Closed: ("closed", _closed),
 }
 
 
@@ -330,13 +329,13 @@ class _Ordering:
         """A Reorg on an ordinary topic makes no channel of it."""
         return self._chain.is_channel(topic)
 
-    def take(self, event: chain.Event) -> Iterator[dict[str, Any]]:
+    def take(self, event: events.Event) -> Iterator[dict[str, Any]]:
         """Rows that follow from `event`, after the state at the end of the windows before it."""
         window = self._windows.of(event.place.arrived_at_ns)
         yield from self.leave(window)
         yield from self._told(window, self._chain.apply(event))
 
-    def _told(self, window: str, outcomes: Iterable[chain.Outcome]) -> Iterator[dict[str, Any]]:
+    def _told(self, window: str, outcomes: Iterable[events.Outcome]) -> Iterator[dict[str, Any]]:
         for outcome in outcomes:
             kind, write = _OUTCOMES[type(outcome)]
             self._step += 1

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from wirehouse_codecs.capture_rules import RULES as CAPTURE_RULES
 from wirehouse_codecs.cardinal.columns import DECODED_TYPE, decode_columns
-from wirehouse_codecs.cardinal.messages import decode
+from wirehouse_codecs.cardinal.messages import KINDS, decode
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_codecs.rules import by_name
@@ -25,18 +25,8 @@ from wirehouse_pipelines.work import Work
 
 VERSION = "1"
 
-#: Type byte of the key -> kind of message (specification, the seven Prefix Byte lines).
-KINDS = {
-    b"\x00": "batch",
-    b"\x01": "sub_batch_header",
-    b"\x02": "sub_batch_msg",
-    b"\x03": "batch_msg",
-    b"\x04": "batch_delete_msg",
-    b"\x05": "reorg",
-    b"\x06": "reorg_complete",
-}
 PLAIN = (b"\x03", b"\x04")
-AVRO = tuple(byte for byte in KINDS if byte not in PLAIN)
+AVRO = tuple(byte for byte in (bytes((kind,)) for kind in KINDS) if byte not in PLAIN)
 #: Bytes of a plain key before the application's own: type and block hash.
 PLAIN_KEY_BYTES = 33
 
@@ -111,7 +101,7 @@ def _row_kind() -> Column:
 def _message() -> Column:
     """The struct of a decoded message, from the plain key or from the decoder's columns."""
     plain = _type_is(*PLAIN)
-    kinds = F.create_map(*(F.lit(item) for byte, name in KINDS.items() for item in (bytearray(byte), name)))
+    kinds = F.create_map(*(F.lit(item) for byte, name in KINDS.items() for item in (bytearray((byte,)), name)))
     own = {
         "kind": kinds[F.substring("key", 1, 1)],
         "block_hash": F.when(plain, F.substring("key", 2, 32)).otherwise(F.col("decoded.block_hash")),

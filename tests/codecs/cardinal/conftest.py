@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from wirehouse_codecs.cardinal.chain import (
+from wirehouse_codecs.cardinal.chain import Chain
+from wirehouse_codecs.cardinal.events import (
     BatchArrived,
     Canonical,
-    Chain,
     ChannelMessage,
     Completed,
     Event,

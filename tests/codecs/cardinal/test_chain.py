@@ -16,14 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.cardinal import chain as chain_module
-from wirehouse_codecs.cardinal.chain import (
-    HISTORY,
-    HISTORY_LEAST,
-    HORIZON_NS,
-    MAX_BLOCKS,
+from wirehouse_codecs.cardinal.chain import HISTORY, HISTORY_LEAST, HORIZON_NS, MAX_BLOCKS, Chain
+from wirehouse_codecs.cardinal.events import (
     BatchArrived,
     Canonical,
-    Chain,
     ChannelMessage,
     Closed,
     Completed,

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from wirehouse_codecs.cardinal.chain import HORIZON_NS, Canonical, Closed, ReorgRow, Update
+from wirehouse_codecs.cardinal.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.consumer import Consumed, Consumer, Row, consume
+from wirehouse_codecs.cardinal.events import Canonical, Closed, ReorgRow, Update
 from wirehouse_codecs.cardinal.messages import (
     PING,
     Batch,

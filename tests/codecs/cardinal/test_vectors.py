@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from wirehouse_codecs.cardinal.chain import Found, ReorgRow, Update
 from wirehouse_codecs.cardinal.consumer import Consumed, consume
+from wirehouse_codecs.cardinal.events import Found, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.session import Block, judged_findings
 from wirehouse_codecs.rules import Place

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.running import land, run, select
 
-from wirehouse_codecs.cardinal.chain import Canonical, Refused, ReorgRow, Update
 from wirehouse_codecs.cardinal.consumer import Consumed, consume
+from wirehouse_codecs.cardinal.events import Canonical, Refused, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_codecs.cardinal.session import Block
