@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import struct
 from collections.abc import Iterable
 from typing import BinaryIO, Final, Literal, NamedTuple
@@ -12,6 +10,7 @@ from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.packet_columns import ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP
 from wirehouse_codecs.packet_records import MAX_CAPTURED_BYTES, MICROSECONDS, NANOSECONDS
 from wirehouse_codecs.packets import ACK
+from wirehouse_codecs.tcp import Endpoint
 
 _ETHERTYPES: Final = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
 _HOP_LIMIT = 64
@@ -28,14 +27,6 @@ class CapturedPacket(NamedTuple):
     data: bytes
     #: Bytes on the wire; None: as many as in `data`.
     original_length: int | None = None
-
-
-class Endpoint(NamedTuple):
-    """One side of a TCP connection."""
-
-    #: An IPv4 or IPv6 address as text.
-    address: str
-    port: int
 
 
 def write_pcap(
@@ -131,12 +122,7 @@ def checksum(data: bytes) -> int:
 
 
 def _addresses(source: Endpoint, destination: Endpoint) -> tuple[bytes, bytes]:
-    from_, to = _packed(source.address), _packed(destination.address)
+    from_, to = source.packed, destination.packed
     if len(from_) != len(to):
         raise ValueError(f"{source.address} and {destination.address} are of two kinds")
     return from_, to
-
-
-@functools.lru_cache(maxsize=4096)
-def _packed(address: str) -> bytes:
-    return ipaddress.ip_address(address).packed

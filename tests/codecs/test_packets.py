@@ -17,7 +17,6 @@ from wirehouse_codecs.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_S
 from wirehouse_codecs.packet_captures import Packet, PacketCapture
 from wirehouse_codecs.packet_writer import (
     CapturedPacket,
-    Endpoint,
     checksum,
     ethernet,
     ip_packet,
@@ -26,6 +25,7 @@ from wirehouse_codecs.packet_writer import (
     write_pcap,
 )
 from wirehouse_codecs.packets import ACK, AE, PSH, SEGMENT_SCHEMA, SKIPS, SYN, Segment, parse, read_packet
+from wirehouse_codecs.tcp import Endpoint
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 

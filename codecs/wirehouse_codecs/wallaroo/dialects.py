@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     LENGTH_BYTES,
@@ -65,14 +65,8 @@ _LETTERS: Final = frozenset(SEED.tags.values())
 _NUMBERS: Final = frozenset(V3.tags.values())
 
 
-class Direction(StrEnum):
-    """Who sends: the connector is the client, but with a sink Wallaroo itself is."""
-
-    CLIENT = "client"
-    SERVER = "server"
-
-
-#: What each side may send; ERROR and WORKERS_LEFT come from both.
+#: What each side may send; ERROR and WORKERS_LEFT come from both. The connector is the client, but with a sink Wallaroo
+#: itself is.
 FRAMES_OF: Mapping[Direction, frozenset[type[Frame]]] = {
     Direction.CLIENT: frozenset({Hello, Error, Notify, Message, EosMessage, WorkersLeft}),
     Direction.SERVER: frozenset({Ok, Error, NotifyAck, Ack, Nack, Restart, WorkersLeft}),

@@ -13,11 +13,11 @@ from typing import Final
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.dialects import (
     READINGS,
     Detection,
     Detector,
-    Direction,
     byte_order_of,
     resynchronise,
 )

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place, Rule
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     KIND_OF,

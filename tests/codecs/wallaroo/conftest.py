@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     Ack,

@@ -10,12 +10,12 @@ import pytest
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.dialects import (
     FRAMES_IN_A_ROW,
     RESYNC_BYTES,
     Detection,
     Detector,
-    Direction,
     byte_order_of,
     detect,
     resynchronise,

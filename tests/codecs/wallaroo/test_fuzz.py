@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import DIALECTS, Error, Hello, Notify, Ok, VersionForm, encode
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Reader, Received

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     NOTHING_SEEN,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from wirehouse_codecs.rules import Place, Severity
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     KIND_OF,
     Ack,

@@ -1,0 +1,696 @@
+"""TCP connections put together from their segments (RFC 9293), in order of arrival and in bounded memory.
+
+A `Flow` takes the segments of one pair of ports and gives events: connections that open and close, bytes in the order
+of each direction's stream, holes in them. It knows no protocol, does no input or output, and goes on from its
+`snapshot()`. What an event says depends on the segments alone, not on where the flow was cut into snapshots.
+
+Where specifications leave a passive reader to guess:
+
+- Bytes are numbered from the first after SYN; where the SYN wasn't seen, from the first byte that arrives. What stands
+  before that one and arrives later is ignored. An acknowledgment alone begins no numbering.
+- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray: ignored, unless it
+  goes on where the last stray ended. Then it is believed, and what lies between is a hole (its length is known modulo
+  4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
+- A gap is a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the options
+  allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
+- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a FIN
+  that wasn't seen, so it isn't counted.
+- The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
+  were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is not compared.
+- RST ends a connection if its sequence number is credible or not known to be otherwise, or if it acknowledges exactly
+  what the other side sent. RFC 5961 asks receivers for more, but what they answer isn't always captured.
+- SYN with another initial sequence number begins another connection. So does one with the same number after a reset
+  (the connection was refused, and the client tries again); else it is a retransmission. All other segments after the
+  end belong to the connection that ended, until it has been silent for `idle_ns`; their bytes are ignored.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import ipaddress
+import json
+import struct
+from base64 import b64decode, b64encode
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Literal, NamedTuple
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.packets import ACK, FIN, RST, SYN
+from wirehouse_codecs.rules import Place
+
+FLOW_VERSION: Final = 1
+#: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
+WINDOW_BYTES: Final = 1 << 24
+
+_MASK: Final = 2**32 - 1
+_CONTROL: Final = SYN | FIN | RST | ACK
+#: In place of a sequence number.
+_UNKNOWN: Final = -1
+
+Opening = Literal["syn", "syn_ack", "middle"]
+Ending = Literal["fin", "reset", "idle", "reuse"]
+
+
+class Direction(StrEnum):
+    """Who sends: the server is the side whose port is configured."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Endpoint(NamedTuple):
+    """One side of a TCP connection."""
+
+    #: An IPv4 or IPv6 address as text.
+    address: str
+    port: int
+
+    @property
+    def packed(self) -> bytes:
+        """The address as 4 or 16 bytes. ValueError if it is none."""
+        return _packed(self.address)
+
+
+@functools.lru_cache(maxsize=4096)
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
+
+
+@dataclass(frozen=True, slots=True)
+class TcpOptions:
+    """How long reassembly waits, in arrival time, and how much it holds."""
+
+    #: A connection that is silent for so long has ended.
+    idle_ns: int = 2 * 3600 * 10**9
+    hole_wait_ns: int = 10 * 10**9
+    #: What waits behind a gap, per direction.
+    max_waiting_bytes: int = 1 << 20
+    max_waiting_segments: int = 4096
+    #: Delivered bytes that are kept to compare repeated ones with, per direction; as many as an unscaled window.
+    compared_bytes: int = 1 << 16
+
+
+class TcpSegment(NamedTuple):
+    """A segment as reassembly takes it."""
+
+    place: Place
+    direction: Direction
+    sequence: int
+    acknowledgment: int
+    flags: int
+    #: As sent, before scaling.
+    window: int
+    #: What was captured.
+    payload: bytes
+    #: Bytes that were sent; more than in `payload` if the snap length cut it.
+    payload_bytes: int
+
+
+class Opened(NamedTuple):
+    """A connection began, or the capture of it."""
+
+    connection: Connection
+
+
+class Data(NamedTuple):
+    """The next bytes of a direction."""
+
+    direction: Direction
+    byte_start: int
+    data: bytes
+    #: Of the segment that completed them, like all places of events.
+    place: Place
+
+
+class Hole(NamedTuple):
+    """Bytes that are not in the capture; those behind them come next."""
+
+    direction: Direction
+    byte_start: int
+    byte_end: int
+    place: Place
+
+
+class OverlapDiffers(NamedTuple):
+    """Bytes that came again with other content: from the first to the last that differs."""
+
+    direction: Direction
+    byte_start: int
+    byte_end: int
+    place: Place
+
+
+class Closed(NamedTuple):
+    """No more events come of the connection."""
+
+    place: Place
+    how: Ending
+
+
+Event = Opened | Data | Hole | OverlapDiffers | Closed
+
+
+class _Piece(NamedTuple):
+    """Bytes that wait behind a gap."""
+
+    start: int
+    end: int
+    data: bytes
+    arrived_at_ns: int
+
+
+@dataclass(slots=True)
+class Side:
+    """What one side of a connection sent: the counters of a table row, and the reassembly of its stream.
+
+    Of captured payload each byte is delivered, retransmitted, ignored or waiting.
+    """
+
+    direction: Direction
+    options: TcpOptions = field(repr=False)
+    packets: int = 0
+    #: Bytes of holes.
+    missing_bytes: int = 0
+    #: Bytes of payload that had been seen, or passed over as a hole, before.
+    retransmitted_bytes: int = 0
+    #: Captured bytes that are no part of the stream: of strays and keep-alives, before its first byte, after its end.
+    ignored_bytes: int = 0
+    #: Segments with sequence numbers that are not credible.
+    strays: int = 0
+    #: Segments with new bytes from before the furthest that had been seen.
+    out_of_order: int = 0
+    zero_windows: int = 0
+    #: Events OverlapDiffers.
+    overlaps_differ: int = 0
+    #: Bytes of the stream that were delivered or passed over, and the sequence number of the one after them.
+    _next: int = 0
+    _expected: int = _UNKNOWN
+    #: The sequence number before the first byte.
+    _initial: int = _UNKNOWN
+    #: How far bytes are known to have been sent; below `_next` if no further.
+    _reach: int = 0
+    #: How far they were acknowledged, if that is further than what was seen.
+    _acknowledged: int = 0
+    #: Where the FIN stands.
+    _fin: int | None = None
+    #: The sequence number after the last stray.
+    _stray: int = _UNKNOWN
+    #: Since when a gap begins at `_next`.
+    _gap_since_ns: int | None = None
+    #: In order, without overlaps.
+    _waiting: list[_Piece] = field(default_factory=list, repr=False)
+    _waiting_bytes: int = 0
+    #: The last bytes that were delivered, without a hole up to `_next`.
+    _recent: list[bytes] = field(default_factory=list, repr=False)
+    _recent_bytes: int = 0
+
+    @property
+    def delivered_bytes(self) -> int:
+        """Bytes of Data events."""
+        return self._next - self.missing_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait behind a gap."""
+        return self._waiting_bytes
+
+    @property
+    def fin_seen(self) -> bool:
+        """Its FIN has arrived, if perhaps not all bytes before it."""
+        return self._fin is not None
+
+    @property
+    def ended(self) -> bool:
+        """Its FIN was reached."""
+        return self._fin == self._next
+
+    @property
+    def regular(self) -> bool:
+        """Neither is there a gap nor an end."""
+        return self._gap_since_ns is None and self._fin is None
+
+    def begin(self, sequence: int) -> None:
+        """Number the bytes from that with `sequence` on, unless they are numbered."""
+        if self._expected == _UNKNOWN:
+            self._expected = sequence & _MASK
+            self._initial = (sequence - 1) & _MASK
+
+    def began_after(self, sequence: int) -> bool:
+        """`sequence` is the initial sequence number."""
+        return self._initial == sequence & _MASK
+
+    def note_acknowledgment(self, acknowledgment: int) -> None:
+        """The other side has everything before `acknowledgment`."""
+        ahead = (acknowledgment - self._expected) & _MASK
+        if self._expected != _UNKNOWN and ahead < WINDOW_BYTES:
+            self._acknowledged = max(self._acknowledged, self._next + ahead)
+
+    def is_credible(self, sequence: int) -> bool:
+        """`sequence` is near what is expected, or nothing is."""
+        return self._expected == _UNKNOWN or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+
+    def deliver(self, data: bytes, place: Place) -> Data:
+        """The next bytes of the stream."""
+        start = self._next
+        size = len(data)
+        self._next = start + size
+        self._expected = (self._expected + size) & _MASK
+        self._recent.append(data)
+        self._recent_bytes += size
+        if self._recent_bytes > 2 * self.options.compared_bytes:
+            self._kept()
+        return Data(self.direction, start, data, place)
+
+    def take(self, sequence: int, payload: bytes, size: int, fin: bool, place: Place) -> list[Event]:
+        """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured."""
+        self.begin(sequence)
+        events: list[Event] = []
+        if not self.is_credible(sequence):
+            if sequence != self._stray or self._fin is not None:
+                self._ignore_stray(sequence, payload, size)
+                return []
+            self._stray = _UNKNOWN
+            self._reach = self._next + ((sequence - self._expected) & _MASK)
+            events += self.tell_holes(place)
+        start = self._next + _distance(sequence, self._expected)
+        end = start + size
+        if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self._next):
+            self.ignored_bytes += len(payload)
+            return events
+        if fin and self._fin is None and end >= self._next:
+            self._end_at(end)
+        if self._fin is not None and end > self._fin:
+            self.ignored_bytes += len(payload)
+            payload = payload[: max(self._fin - start, 0)]
+            self.ignored_bytes -= len(payload)
+            end = self._fin
+        if start < self._next:
+            seen = self._next - start
+            events += self._repeated(start, payload[:seen], place)
+            start, payload = self._next, payload[seen:]
+        if payload:
+            events += self._hold(start, payload, place)
+        self._reach = max(self._reach, end)
+        before = self._next
+        events += self._release(place)
+        if self._reach <= self._next:
+            self._gap_since_ns = None
+        elif self._gap_since_ns is None or self._next > before:
+            self._gap_since_ns = place.arrived_at_ns
+        return events
+
+    def tell_due_holes(self, place: Place) -> list[Event]:
+        """Give up gaps that are old, or behind which too much waits."""
+        events: list[Event] = []
+        options = self.options
+        while self._gap_since_ns is not None and (
+            place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns
+            or self._waiting_bytes > options.max_waiting_bytes
+            or len(self._waiting) > options.max_waiting_segments
+        ):
+            events += self._tell_hole(place)
+        return events
+
+    def tell_holes(self, place: Place) -> list[Event]:
+        """Give up all gaps."""
+        events: list[Event] = []
+        while self._reach > self._next:
+            events += self._tell_hole(place)
+        return events
+
+    def finish(self, place: Place) -> list[Event]:
+        """No more bytes are taken: give up all gaps, and what was only acknowledged."""
+        if self._fin is None:
+            self._reach = max(self._reach, self._acknowledged - 1)
+        events = self.tell_holes(place)
+        self._recent, self._recent_bytes = [], 0
+        return events
+
+    def _ignore_stray(self, sequence: int, payload: bytes, size: int) -> None:
+        self.strays += 1
+        self.ignored_bytes += len(payload)
+        if size:
+            self._stray = (sequence + size) & _MASK
+
+    def _end_at(self, fin: int) -> None:
+        """Note the FIN; what waits behind it is ignored."""
+        self._fin = fin
+        self._reach = min(self._reach, fin)
+        while self._waiting and self._waiting[-1].end > fin:
+            piece = self._waiting.pop()
+            data = piece.data[: max(fin - piece.start, 0)]
+            self.ignored_bytes += len(piece.data) - len(data)
+            self._waiting_bytes -= len(piece.data) - len(data)
+            if data:
+                self._waiting.append(piece._replace(end=fin, data=data))
+
+    def _repeated(self, start: int, data: bytes, place: Place) -> list[Event]:
+        """Bytes from before `_next`."""
+        ignored = min(max(-start, 0), len(data))
+        self.ignored_bytes += ignored
+        self.retransmitted_bytes += len(data) - ignored
+        kept = self._kept()
+        skipped = max(self._next - len(kept) - start, 0)
+        data, start = data[skipped:], start + skipped
+        first = start - (self._next - len(kept))
+        return self._compare(start, kept[first : first + len(data)], data, place)
+
+    def _kept(self) -> bytes:
+        """The delivered bytes that are compared; earlier ones are forgotten."""
+        joined = b"".join(self._recent)
+        kept = joined[max(len(joined) - self.options.compared_bytes, 0) :]
+        self._recent, self._recent_bytes = [kept], len(kept)
+        return kept
+
+    def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[Event]:
+        """What differs between two texts of the same bytes."""
+        if earlier == later:
+            return []
+        self.overlaps_differ += 1
+        bits = int.from_bytes(earlier, "big") ^ int.from_bytes(later, "big")
+        end = start + len(later)
+        first = end - (bits.bit_length() + 7) // 8
+        last = end - ((bits & -bits).bit_length() - 1) // 8
+        return [OverlapDiffers(self.direction, first, last, place)]
+
+    def _hold(self, start: int, data: bytes, place: Place) -> list[Event]:
+        """Put bytes among those that wait; where some do already, these count."""
+        end = start + len(data)
+        first = bisect_right(self._waiting, start, key=_piece_end)
+        last = bisect_left(self._waiting, end, key=_piece_start)
+        parts: list[bytes] = []
+        events: list[Event] = []
+        at, fresh = start, len(data)
+        for piece in self._waiting[first:last]:
+            low, high = max(start, piece.start), min(end, piece.end)
+            events += self._compare(
+                low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
+            )
+            fresh -= high - low
+            parts += [data[at - start : low - start], piece.data]
+            at = high
+        self.retransmitted_bytes += len(data) - fresh
+        if not fresh:
+            return events
+        if start < self._reach:
+            self.out_of_order += 1
+        arrived_at_ns = place.arrived_at_ns
+        if parts:
+            start = min(start, self._waiting[first].start)
+            arrived_at_ns = self._waiting[first].arrived_at_ns
+            data = b"".join([*parts, data[len(data) - (end - at) :]])
+        self._waiting[first:last] = [_Piece(start, start + len(data), data, arrived_at_ns)]
+        self._waiting_bytes += fresh
+        return events
+
+    def _release(self, place: Place) -> list[Event]:
+        """Deliver what waits no longer."""
+        events: list[Event] = []
+        for piece in self._waiting:
+            if piece.start != self._next:
+                break
+            events.append(self.deliver(piece.data, place))
+            self._waiting_bytes -= len(piece.data)
+        del self._waiting[: len(events)]
+        return events
+
+    def _tell_hole(self, place: Place) -> list[Event]:
+        """Pass over the gap at `_next`. The one behind it is known since the bytes between them arrived."""
+        start, end = self._next, self._waiting[0].start if self._waiting else self._reach
+        self._next = end
+        self._expected = (self._expected + end - start) & _MASK
+        self.missing_bytes += end - start
+        self._recent, self._recent_bytes = [], 0
+        events: list[Event] = [Hole(self.direction, start, end, place), *self._release(place)]
+        if self._waiting:
+            self._gap_since_ns = self._waiting[0].arrived_at_ns
+        else:
+            self._gap_since_ns = place.arrived_at_ns if self._reach > self._next else None
+        return events
+
+    def to_json(self) -> dict[str, Any]:
+        """The side as carried state writes it."""
+        waiting = [[piece.start, piece.arrived_at_ns, b64encode(piece.data).decode()] for piece in self._waiting]
+        recent = b64encode(self._kept()).decode()
+        return {"numbers": [getattr(self, name) for name in _NUMBERS], "waiting": waiting, "recent": recent}
+
+    @classmethod
+    def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
+        """The side that `to_json` wrote."""
+        side = cls(direction, options)
+        for name, value in zip(_NUMBERS, state["numbers"], strict=True):
+            setattr(side, name, value)
+        for start, arrived_at_ns, text in state["waiting"]:
+            data = b64decode(text)
+            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns))
+            side._waiting_bytes += len(data)
+        side._recent = [b64decode(state["recent"])]
+        side._recent_bytes = len(side._recent[0])
+        return side
+
+
+_NUMBERS: Final = (
+    "packets",
+    "missing_bytes",
+    "retransmitted_bytes",
+    "ignored_bytes",
+    "strays",
+    "out_of_order",
+    "zero_windows",
+    "overlaps_differ",
+    "_next",
+    "_expected",
+    "_initial",
+    "_reach",
+    "_acknowledged",
+    "_fin",
+    "_stray",
+    "_gap_since_ns",
+)
+
+
+def _piece_start(piece: _Piece) -> int:
+    return piece.start
+
+
+def _piece_end(piece: _Piece) -> int:
+    return piece.end
+
+
+def _distance(sequence: int, expected: int) -> int:
+    """How far `sequence` is ahead, by the shorter way round; negative if it is behind."""
+    return ((sequence - expected + 2**31) & _MASK) - 2**31
+
+
+@dataclass(slots=True)
+class Connection:
+    """A connection as a table row has it. It changes with every segment, also after the end."""
+
+    connection_id: bytes
+    opened: Opening
+    first: Place
+    last: Place
+    client: Side
+    server: Side
+    closed: Ending | None = None
+    #: It is open, without gaps and FINs.
+    _regular: bool = False
+
+    def sides(self, direction: Direction) -> tuple[Side, Side]:
+        """The side that sends in `direction`, and the other."""
+        return (self.client, self.server) if direction is Direction.CLIENT else (self.server, self.client)
+
+    def is_left_by(self, segment: TcpSegment) -> bool:
+        """A segment with SYN begins another connection."""
+        ours, theirs = self.sides(segment.direction)
+        answers = bool(segment.flags & ACK)
+        if ours.began_after(segment.sequence):
+            return self.closed == "reset" and not answers
+        if self.closed is not None:
+            return True
+        if answers:
+            return not theirs.began_after(segment.acknowledgment - 1)
+        # Both sides may open at once (RFC 9293 section 3.5, figure 8).
+        return self.opened != "syn" or ours._initial != _UNKNOWN
+
+    def judge_regular(self) -> None:
+        """See whether the next segment can be a plain one."""
+        self._regular = self.closed is None and self.client.regular and self.server.regular
+
+    def to_json(self) -> dict[str, Any]:
+        """The connection as carried state writes it."""
+        return {
+            "connection_id": self.connection_id.hex(),
+            "opened": self.opened,
+            "closed": self.closed,
+            "first": self.first.to_json(),
+            "last": self.last.to_json(),
+            "client": self.client.to_json(),
+            "server": self.server.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, options: TcpOptions, state: dict[str, Any]) -> Connection:
+        """The connection that `to_json` wrote."""
+        connection = cls(
+            bytes.fromhex(state["connection_id"]),
+            state["opened"],
+            Place.from_json(state["first"]),
+            Place.from_json(state["last"]),
+            Side.from_json(Direction.CLIENT, options, state["client"]),
+            Side.from_json(Direction.SERVER, options, state["server"]),
+            state["closed"],
+        )
+        connection.judge_regular()
+        return connection
+
+
+def connection_id(source: str, client: Endpoint, server: Endpoint, sequence: int, arrived_at_ns: int) -> bytes:
+    """16 bytes that name a connection.
+
+    `sequence` is the client's initial sequence number, or the first that was seen; the time is the first packet's.
+    """
+    name = source.encode()
+    digest = hashlib.sha256(struct.pack(">I", len(name)) + name)
+    for endpoint in (client, server):
+        digest.update(struct.pack(">B", len(endpoint.packed)) + endpoint.packed + struct.pack(">H", endpoint.port))
+    digest.update(struct.pack(">Iq", sequence & _MASK, arrived_at_ns))
+    return digest.digest()[:16]
+
+
+class Flow:
+    """The connections of a pair of ports, one after the other. `receive` segments in arrival order.
+
+    Raises StateVersionError if `snapshot` was written by another version. Who needs the last state of a connection that
+    is left for another looks at `connection` before `receive` and `expire`.
+    """
+
+    def __init__(
+        self, source: str, client: Endpoint, server: Endpoint, options: TcpOptions, snapshot: str | None = None
+    ) -> None:
+        self._source = source
+        self._client = client
+        self._server = server
+        self._options = options
+        #: The connection that segments belong to: open, or closed and not yet silent for `idle_ns`.
+        self.connection: Connection | None = None
+        if snapshot:
+            self._restore(snapshot)
+
+    def receive(self, segment: TcpSegment) -> list[Event]:
+        """Take the next segment; what it brought about."""
+        place, direction, sequence, acknowledgment, flags, window, payload, payload_bytes = segment
+        connection = self.connection
+        if (
+            connection is None
+            or not connection._regular
+            or flags & _CONTROL != ACK
+            or place.arrived_at_ns - connection.last.arrived_at_ns >= self._options.idle_ns
+        ):
+            return self._receive_any(segment)
+        ours, theirs = connection.sides(direction)
+        if payload_bytes and (sequence != ours._expected or len(payload) != payload_bytes):
+            return self._receive_any(segment)
+        connection.last = place
+        ours.packets += 1
+        if not window:
+            ours.zero_windows += 1
+        if 0 < acknowledgment - theirs._expected & _MASK < WINDOW_BYTES:
+            theirs.note_acknowledgment(acknowledgment)
+        return [ours.deliver(payload, place)] if payload_bytes else []
+
+    def expire(self, ns: int) -> list[Event]:
+        """Let go of a connection that was silent for `idle_ns` at `ns`."""
+        connection = self.connection
+        if connection is None or connection.last.arrived_at_ns + self._options.idle_ns > ns:
+            return []
+        self.connection = None
+        if connection.closed is not None:
+            return []
+        return _close(connection, "idle", Place.before(connection.last.arrived_at_ns + self._options.idle_ns))
+
+    def _receive_any(self, segment: TcpSegment) -> list[Event]:
+        place, flags = segment.place, segment.flags
+        events = self.expire(place.arrived_at_ns)
+        connection = self.connection
+        if connection is not None and flags & SYN and connection.is_left_by(segment):
+            if connection.closed is None:
+                events += _close(connection, "reuse", place)
+            connection = None
+        if connection is None:
+            connection = self.connection = self._open(segment)
+            events.append(Opened(connection))
+        connection.last = place
+        ours, theirs = connection.sides(segment.direction)
+        ours.packets += 1
+        if connection.closed is not None:
+            ours.ignored_bytes += len(segment.payload)
+        elif flags & RST:
+            events += _reset(connection, segment)
+        else:
+            events += _take(segment, ours, theirs)
+            for side in (connection.client, connection.server):
+                events += side.tell_due_holes(place)
+            if ours.ended and theirs.ended:
+                events += _close(connection, "fin", place)
+        connection.judge_regular()
+        return events
+
+    def _open(self, segment: TcpSegment) -> Connection:
+        opened: Opening = "middle"
+        sequence = segment.sequence
+        if segment.flags & SYN:
+            opened = "syn_ack" if segment.flags & ACK else "syn"
+            if opened == "syn_ack" and segment.direction is Direction.SERVER:
+                sequence = segment.acknowledgment - 1
+        name = connection_id(self._source, self._client, self._server, sequence, segment.place.arrived_at_ns)
+        client, server = Side(Direction.CLIENT, self._options), Side(Direction.SERVER, self._options)
+        return Connection(name, opened, segment.place, segment.place, client, server)
+
+    def snapshot(self) -> str:
+        """The state as JSON, empty if there is no connection; source, endpoints and options are given again."""
+        if self.connection is None:
+            return ""
+        return json.dumps({"version": FLOW_VERSION, "connection": self.connection.to_json()}, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != FLOW_VERSION:
+            raise StateVersionError(what="TCP flow", found=state.get("version"), expected=FLOW_VERSION)
+        self.connection = Connection.from_json(self._options, state["connection"])
+
+
+def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
+    """Take a segment of an open connection that isn't reset by it."""
+    flags, sequence, size = segment.flags, segment.sequence, segment.payload_bytes
+    if not segment.window:
+        ours.zero_windows += 1
+    if flags & SYN:
+        sequence = (sequence + 1) & _MASK
+        ours.begin(sequence)
+        if flags & ACK:
+            theirs.begin(segment.acknowledgment)
+    if flags & ACK:
+        theirs.note_acknowledgment(segment.acknowledgment)
+    if not size and not flags & FIN:
+        return []
+    return ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place)
+
+
+def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
+    """Close the connection if RST is credible. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    ours, theirs = connection.sides(segment.direction)
+    ours.ignored_bytes += len(segment.payload)
+    answers = segment.flags & ACK and segment.acknowledgment == theirs._expected
+    if answers or ours.is_credible(segment.sequence):
+        return _close(connection, "reset", segment.place)
+    ours.strays += 1
+    return []
+
+
+def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
+    connection.closed = how
+    return [*connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]

@@ -1,0 +1,772 @@
+"""Segments to streams: whatever happens on the way, the bytes that were sent come out, or the holes are named."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs import tcp
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN, parse
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import (
+    WINDOW_BYTES,
+    Closed,
+    Connection,
+    Data,
+    Direction,
+    Endpoint,
+    Event,
+    Flow,
+    Hole,
+    Opened,
+    OverlapDiffers,
+    Side,
+    TcpOptions,
+    TcpSegment,
+)
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "wallaroo"
+C, S = Direction.CLIENT, Direction.SERVER
+CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 5555)
+OPTIONS = TcpOptions()
+SECOND = 10**9
+#: Initial sequence numbers of the dialogues; the client's wraps after 9 bytes.
+ISN = {C: 2**32 - 10, S: 1000}
+
+
+def new_flow(options: TcpOptions = OPTIONS, snapshot: str | None = None) -> Flow:
+    return Flow("a source", CLIENT, SERVER, options, snapshot)
+
+
+def moment(record: int, ns: int) -> Place:
+    return Place(ns, 0, b"capture", record)
+
+
+class Dialogue:
+    """Segments go in by the position of their bytes; events come out. Each segment arrives a microsecond later."""
+
+    def __init__(self, options: TcpOptions = OPTIONS) -> None:
+        self.flow = new_flow(options)
+        self.ns = 0
+        self.records = 0
+        self.sent: list[TcpSegment] = []
+
+    def send(
+        self,
+        direction: Direction,
+        start: int,
+        payload: bytes = b"",
+        flags: int = ACK,
+        *,
+        acknowledgment: int = 0,
+        size: int | None = None,
+        window: int = 100,
+    ) -> list[Event]:
+        """`start` and `acknowledgment` count from the first bytes after SYN."""
+        self.ns += 1000
+        self.records += 1
+        other = S if direction is C else C
+        segment = TcpSegment(
+            moment(self.records, self.ns),
+            direction,
+            (ISN[direction] + 1 + start) % 2**32,
+            (ISN[other] + 1 + acknowledgment) % 2**32 if flags & ACK else 0,
+            flags,
+            window,
+            payload,
+            len(payload) if size is None else size,
+        )
+        self.sent.append(segment)
+        return self.flow.receive(segment)
+
+    def open(self) -> Dialogue:
+        assert plain(self.send(C, -1, flags=SYN)) == ["open syn"]
+        assert self.send(S, -1, flags=SYN | ACK) == []
+        assert self.send(C, 0) == []
+        return self
+
+    def wait(self, ns: int) -> Dialogue:
+        self.ns += ns
+        return self
+
+    @property
+    def connection(self) -> Connection:
+        assert self.flow.connection is not None
+        return self.flow.connection
+
+
+def plain(events: Iterable[Event]) -> list[Any]:
+    """Events without places, for reading."""
+    found: list[Any] = []
+    for event in events:
+        match event:
+            case Opened(connection):
+                found.append(f"open {connection.opened}")
+            case Data(direction, start, data, _):
+                found.append((str(direction), start, data))
+            case Hole(direction, start, end, _):
+                found.append((str(direction), "hole", start, end))
+            case OverlapDiffers(direction, start, end, _):
+                found.append((str(direction), "differs", start, end))
+            case Closed(_, how):
+                found.append(f"closed {how}")
+    return found
+
+
+# Opening
+
+
+def test_a_handshake_opens_once_whatever_is_sent_again() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 0, b"hello")) == [("client", 0, b"hello")]
+    assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
+    assert talk.send(C, -1, flags=SYN) == []
+    assert (talk.connection.opened, talk.connection.client.packets, talk.connection.server.packets) == ("syn", 5, 3)
+    assert (talk.connection.first.record_number, talk.connection.last.record_number) == (1, 8)
+
+
+def test_with_the_answer_alone_bytes_are_numbered_from_the_handshake() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, -1, flags=SYN | ACK)) == ["open syn_ack"]
+    assert talk.send(C, -1, flags=SYN) == [], "a SYN that was captured after its answer"
+    assert talk.send(C, 3, b"late") == []
+    assert plain(talk.send(C, 0, b"not")) == [("client", 0, b"not"), ("client", 3, b"late")]
+    opened = Dialogue().open()
+    assert talk.connection.connection_id == opened.connection.connection_id
+
+
+def test_both_sides_may_open_at_once() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, -1, flags=SYN)) == ["open syn"]
+    assert talk.send(C, -1, flags=SYN) == talk.send(C, -1, flags=SYN | ACK) == talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(S, 0, b"s") + talk.send(C, 0, b"c")) == [("server", 0, b"s"), ("client", 0, b"c")]
+
+
+def test_a_syn_may_carry_data() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, -1, b"early", SYN)) == ["open syn", ("client", 0, b"early")]
+    assert talk.send(C, -1, b"early", SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 5, b" bird")) == [("client", 5, b" bird")]
+    assert talk.connection.client.retransmitted_bytes == 5
+
+
+def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "an acknowledgment begins no numbering"
+    assert plain(talk.send(S, 100, b"second")) == [("server", 0, b"second")]
+    assert talk.send(S, 95, b"first") == []
+    assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
+    side = talk.connection.server
+    assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+
+
+def test_what_arrived_before_a_late_syn_is_of_its_connection() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 0, b"first")) == ["open middle", ("client", 0, b"first")]
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+
+
+# Order, repetition, wrap
+
+
+def test_bytes_wait_for_those_before_them() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 6, b"67") == talk.send(C, 3, b"34") == []
+    assert plain(talk.send(S, 0, b"x")) == [("server", 0, b"x")]
+    events = talk.send(C, 0, b"012")
+    assert plain(events) == [("client", 0, b"012"), ("client", 3, b"34")]
+    assert {event.place.record_number for event in events if isinstance(event, Data)} == {7}
+    assert plain(talk.send(C, 5, b"5")) == [("client", 5, b"5"), ("client", 6, b"67")]
+    side = talk.connection.client
+    assert (side.out_of_order, side.retransmitted_bytes, side.delivered_bytes) == (3, 0, 8)
+
+
+def test_streams_are_longer_than_sequence_numbers() -> None:
+    talk = Dialogue().open()
+    piece = bytes(65_535)
+    for at in range(0, 2**32 + 2**20, len(piece)):
+        (event,) = talk.send(C, at, piece)
+        assert isinstance(event, Data)
+        assert event.byte_start == at
+    assert talk.connection.client.delivered_bytes > 2**32
+    assert len(talk.flow.snapshot()) < 3 * OPTIONS.compared_bytes
+
+
+def test_the_first_bytes_count_and_a_difference_is_told() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"0123456789")
+    assert plain(talk.send(C, 5, b"5x7y9abc")) == [("client", "differs", 6, 9), ("client", 10, b"abc")]
+    assert talk.send(C, 0, b"0123456789abc") == []
+    assert talk.send(C, 20, b"KLMN") == []
+    assert plain(talk.send(C, 18, b"ijkLMNOP")) == [("client", "differs", 20, 21)]
+    assert plain(talk.send(C, 13, b"defgh")) == [("client", 13, b"defgh"), ("client", 18, b"ijKLMNOP")]
+    side = talk.connection.client
+    assert (side.overlaps_differ, side.retransmitted_bytes, side.out_of_order) == (2, 5 + 13 + 4, 2)
+
+
+def test_a_difference_is_told_after_a_snapshot_too_and_within_limits() -> None:
+    talk = Dialogue(TcpOptions(compared_bytes=4)).open()
+    talk.send(C, 0, b"abcdefgh")
+    talk.flow = new_flow(TcpOptions(compared_bytes=4), talk.flow.snapshot())
+    assert plain(talk.send(C, 0, b"ABCDEFGH")) == [("client", "differs", 4, 8)]
+    assert plain(Dialogue(TcpOptions(compared_bytes=0)).open().send(C, 0, b"a")) == [("client", 0, b"a")]
+
+
+def test_one_segment_may_lie_over_many_that_wait() -> None:
+    talk = Dialogue().open()
+    for start in (2, 6, 10):
+        assert talk.send(C, start, bytes([65 + start])) == []
+    assert talk.send(C, 1, bytes(range(66, 76))) == []
+    assert plain(talk.send(C, 0, b"A")) == [("client", 0, b"A"), ("client", 1, bytes(range(66, 76)))]
+
+
+def test_keep_alives_are_no_data() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    assert talk.send(C, 2, b"\0") == talk.send(C, 2) == talk.send(C, 2, b"c") == []
+    talk.send(C, 5, b"fg")
+    assert talk.send(C, 6, b"\0") == [], "one byte before the furthest"
+    side = talk.connection.client
+    assert (side.ignored_bytes, side.retransmitted_bytes, side.overlaps_differ) == (3, 0, 0)
+
+
+def test_zero_windows_are_counted_but_not_those_of_resets() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, window=0)
+    talk.send(S, 0, b"stop", window=0)
+    talk.send(S, 4, flags=RST, window=0)
+    assert (talk.connection.server.zero_windows, talk.connection.client.zero_windows) == (2, 0)
+
+
+# Holes
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_hole_is_told_by_the_first_segment_after_the_wait(direction: Direction) -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 4, b"late") == []
+    talk.wait(OPTIONS.hole_wait_ns - 2000)
+    assert talk.send(direction, 0) == []
+    events = talk.send(direction, 0)
+    assert plain(events) == [("client", "hole", 0, 4), ("client", 4, b"late")]
+    assert {event.place.record_number for event in events if isinstance(event, Data | Hole)} == {6}
+    assert (talk.connection.client.missing_bytes, talk.connection.client.delivered_bytes) == (4, 4)
+    assert talk.send(C, 0, b"gone") == []
+    assert talk.connection.client.retransmitted_bytes == 4
+
+
+def test_bytes_after_the_wait_still_fill_their_gap() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 4, b"late")
+    talk.wait(60 * SECOND)
+    assert plain(talk.send(C, 0, b"slow")) == [("client", 0, b"slow"), ("client", 4, b"late")]
+
+
+def test_each_gap_waits_since_it_was_known() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 1, b"b")
+    talk.wait(9 * SECOND).send(C, 3, b"d")
+    assert plain(talk.wait(2 * SECOND).send(C, 5, b"f")) == [("client", "hole", 0, 1), ("client", 1, b"b")]
+    assert plain(talk.wait(9 * SECOND).send(S, 0)) == [("client", "hole", 2, 3), ("client", 3, b"d")]
+
+
+def test_a_hole_is_told_when_too_much_waits() -> None:
+    talk = Dialogue(TcpOptions(max_waiting_bytes=10)).open()
+    assert talk.send(C, 1, b"12345") == talk.send(C, 7, b"78901") == []
+    assert plain(talk.send(C, 20, b"x")) == [("client", "hole", 0, 1), ("client", 1, b"12345")]
+    talk = Dialogue(TcpOptions(max_waiting_segments=2)).open()
+    assert talk.send(C, 1, b"1") == talk.send(C, 3, b"3") == []
+    assert plain(talk.send(C, 5, b"5")) == [("client", "hole", 0, 1), ("client", 1, b"1")]
+
+
+def test_what_the_snap_length_cut_off_is_a_gap_that_may_be_filled() -> None:
+    talk = Dialogue().open()
+    assert plain(talk.send(C, 0, b"abc", size=6)) == [("client", 0, b"abc")]
+    assert talk.send(C, 6, b"ghi", size=6) == []
+    assert plain(talk.send(C, 2, b"cdef")) == [("client", 3, b"def"), ("client", 6, b"ghi")]
+    assert plain(talk.wait(11 * SECOND).send(S, 0)) == [("client", "hole", 9, 12)]
+    assert talk.connection.client.out_of_order == 1
+
+
+def test_what_was_acknowledged_and_not_seen_is_a_hole_at_the_end() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"ab")
+    assert talk.send(S, 0, acknowledgment=8) == []
+    assert plain(talk.send(S, 0, flags=RST)) == [("client", "hole", 2, 7), "closed reset"]
+
+
+def test_open_holes_are_told_before_the_end() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 2, b"c")
+    talk.send(S, 1, b"b")
+    (*holes, closed) = talk.send(C, 3, flags=RST)
+    assert plain(holes) == [
+        ("client", "hole", 0, 2),
+        ("client", 2, b"c"),
+        ("server", "hole", 0, 1),
+        ("server", 1, b"b"),
+    ]
+    assert closed == Closed(moment(6, talk.ns), "reset")
+
+
+def test_a_stray_segment_costs_nothing() -> None:
+    talk = Dialogue().open()
+    for distance in (WINDOW_BYTES, -WINDOW_BYTES, 2**30, 2**31, -(2**30)):
+        assert talk.send(C, distance, b"junk") == []
+    assert talk.send(C, 2**30, flags=FIN | ACK) == []
+    assert talk.wait(60 * SECOND).send(S, 0) == []
+    assert plain(talk.send(C, 0, b"fine")) == [("client", 0, b"fine")]
+    assert (talk.connection.client.strays, talk.connection.client.ignored_bytes) == (6, 20)
+
+
+def test_two_strays_of_a_kind_are_believed() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 1, b"waits")
+    assert talk.send(C, 3 * 2**30, b"after the loss") == []
+    assert plain(talk.send(C, 3 * 2**30 + 14, b" it goes on")) == [
+        ("client", "hole", 0, 1),
+        ("client", 1, b"waits"),
+        ("client", "hole", 6, 3 * 2**30 + 14),
+        ("client", 3 * 2**30 + 14, b" it goes on"),
+    ]
+
+
+def test_a_credible_jump_waits_while_the_stream_goes_on() -> None:
+    talk = Dialogue().open()
+    talk.send(C, WINDOW_BYTES - 1, b"junk")
+    for at in range(10):
+        assert plain(talk.wait(3 * SECOND).send(C, at, b"x")) == [("client", at, b"x")]
+
+
+# Closing
+
+
+@pytest.mark.parametrize("first", Direction)
+def test_both_fins_close_and_what_follows_belongs_to_the_connection(first: Direction) -> None:
+    talk = Dialogue().open()
+    second = S if first is C else C
+    assert plain(talk.send(first, 0, b"bye", FIN | ACK)) == [(str(first), 0, b"bye")]
+    assert plain(talk.send(second, 0, b"one more")) == [(str(second), 0, b"one more")]
+    assert plain(talk.send(second, 8, b"", FIN | ACK)) == ["closed fin"]
+    assert talk.send(first, 4) == talk.send(first, 0, b"bye", FIN | ACK) == talk.send(first, 4, flags=RST) == []
+    assert talk.send(first, -1, flags=SYN) == [], "an old SYN"
+    ours, theirs = talk.connection.sides(first)
+    assert (talk.connection.closed, ours.fin_seen, theirs.fin_seen) == ("fin", True, True)
+    assert (ours.packets + theirs.packets, ours.ignored_bytes) == (10, 3)
+
+
+def test_a_fin_counts_when_the_bytes_before_it_are_there() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 3, b"", FIN | ACK) == talk.send(S, 0, b"", FIN | ACK) == []
+    assert plain(talk.send(C, 0, b"abc")) == [("client", 0, b"abc"), "closed fin"]
+
+
+def test_bytes_past_a_fin_are_ignored() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 2, b"cdefgh")
+    assert talk.send(C, 4, b"", FIN | ACK) == talk.send(C, 3, b"defg") == talk.send(C, 9, b"more") == []
+    assert talk.send(C, 6, b"", FIN | ACK) == [], "the first FIN counts"
+    assert plain(talk.send(C, 0, b"ab")) == [("client", 0, b"ab"), ("client", 2, b"cd")]
+    assert (talk.connection.client.ignored_bytes, talk.connection.client.ended) == (4 + 3 + 4, True)
+
+
+def test_a_fin_before_bytes_that_were_delivered_is_none() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    assert talk.send(C, 1, b"", FIN | ACK) == []
+    assert not talk.connection.client.fin_seen
+
+
+def test_a_reset_closes_if_it_is_credible() -> None:
+    for start, flags, acknowledgment, closes in (
+        (0, RST, 0, True),
+        (WINDOW_BYTES - 1, RST, 0, True),
+        (-WINDOW_BYTES + 1, RST | ACK, 9, True),
+        (WINDOW_BYTES, RST, 0, False),
+        (2**31, RST | ACK, 9, False),
+        (2**31, RST | ACK, 0, True),
+    ):
+        talk = Dialogue().open()
+        events = talk.send(S, start, b"why", flags, acknowledgment=acknowledgment)
+        assert plain(events) == ["closed reset"] * closes, (start, flags)
+        side = talk.connection.server
+        assert (side.strays, side.ignored_bytes) == (not closes, 3)
+        assert plain(talk.send(C, 0, b"data")) == [("client", 0, b"data")] * (not closes)
+
+
+def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert plain(talk.send(S, -1001, flags=RST | ACK)) == ["closed reset"]
+    assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 0, b"at last")) == [("client", 0, b"at last")]
+
+
+def test_a_lone_reset_is_a_connection() -> None:
+    assert plain(Dialogue().send(C, 5, flags=RST)) == ["open middle", "closed reset"]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
+def test_a_syn_with_another_number_begins_another_connection(end: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    talk.send(S, 1, b"waits")
+    before = talk.connection
+    if end == "fin":
+        talk.send(S, 0, b"_")
+        talk.send(C, 3, flags=FIN | ACK)
+        talk.send(S, 6, flags=FIN | ACK)
+    elif end == "reset":
+        talk.send(C, 3, flags=RST)
+    events = talk.send(C, 500, flags=SYN)
+    left = [("server", "hole", 0, 1), ("server", 1, b"waits"), "closed reuse"] if end == "reuse" else []
+    assert plain(events) == [*left, "open syn"]
+    assert before.closed == end
+    assert talk.connection.connection_id != before.connection_id
+    assert talk.send(S, 700, flags=SYN | ACK, acknowledgment=501) == []
+    assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
+    assert plain(talk.send(S, 701, b"new")) == [("server", 0, b"new")]
+
+
+def test_an_answer_to_a_syn_that_was_not_captured_begins_another_connection() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 60, flags=SYN | ACK) == [], "it answers the known SYN"
+    assert plain(talk.send(S, 60, flags=SYN | ACK, acknowledgment=50)) == ["closed reuse", "open syn_ack"]
+
+
+def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment() -> None:
+    by_time, by_segment = Dialogue().open(), Dialogue().open()
+    last = by_time.connection.last.arrived_at_ns
+    for talk in (by_time, by_segment):
+        talk.send(C, 2, b"waits")
+        talk.ns = last + 1000 + OPTIONS.idle_ns
+    assert by_time.flow.expire(by_time.ns - 1) == []
+    told = by_time.flow.expire(by_time.ns)
+    assert by_time.flow.connection is None
+    assert plain(told) == [("client", "hole", 0, 2), ("client", 2, b"waits"), "closed idle"]
+    assert told[-1] == Closed(Place.before(by_time.ns), "idle")
+    by_time.ns -= 1000
+    by_segment.ns -= 1000
+    told += by_time.send(C, 7, b"back")
+    assert plain(by_segment.send(C, 7, b"back")) == plain(told)
+    assert plain(told)[-2:] == ["open middle", ("client", 0, b"back")]
+    assert by_time.flow.snapshot() == by_segment.flow.snapshot()
+
+
+def test_a_closed_connection_is_let_go_of_in_silence() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, flags=RST)
+    assert talk.flow.expire(talk.ns + OPTIONS.idle_ns) == []
+    assert talk.flow.snapshot() == ""
+    assert new_flow(snapshot="").connection is None
+
+
+def test_state_of_another_version_is_refused() -> None:
+    state = json.loads(Dialogue().open().flow.snapshot()) | {"version": 0}
+    with pytest.raises(StateVersionError, match="TCP flow has version 0"):
+        new_flow(snapshot=json.dumps(state))
+
+
+def test_a_connection_is_named_by_source_endpoints_number_and_time() -> None:
+    about: dict[str, Any] = {
+        "source": "a",
+        "client": CLIENT,
+        "server": SERVER,
+        "sequence": 1,
+        "arrived_at_ns": 5,
+    }
+    others: dict[str, Any] = {
+        "source": "b",
+        "client": SERVER,
+        "server": Endpoint("10.0.0.2", 5556),
+        "sequence": 2,
+        "arrived_at_ns": 6,
+    }
+    names = [tcp.connection_id(**about), *(tcp.connection_id(**about | {key: others[key]}) for key in others)]
+    assert {len(name) for name in names} == {16}
+    assert len(set(names)) == 6
+    assert tcp.connection_id(**about).hex() == "9ddb374c8049a069a22dd4c30f7b3513"
+
+
+# Any traffic
+
+
+class Sent(NamedTuple):
+    """A segment of the properties, by the position of its bytes."""
+
+    direction: Direction
+    start: int
+    end: int
+    flags: int = ACK
+    #: Bytes that were not captured.
+    cut: int = 0
+
+
+@st.composite
+def exchanges(draw: st.DrawFn, *, lossless: bool) -> tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]]:
+    """What both sides send, their initial sequence numbers, and segments of it as they arrive after the handshake."""
+    texts = {direction: draw(st.binary(max_size=200)) for direction in Direction}
+    numbers = st.sampled_from([0, 1, 2**31 - 3, 2**31, 2**32 - 1, 2**32 - 50, 2**32 - 150])
+    order: list[tuple[int, int, Sent]] = []
+    for direction, text in texts.items():
+        size = len(text)
+        cuts = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=8))})
+        pieces = [Sent(direction, start, end) for start, end in zip(cuts, cuts[1:], strict=False)]
+        pieces.append(Sent(direction, size, size, FIN | ACK))
+        for _ in range(draw(st.integers(0, 5))):
+            start = draw(st.integers(0, size))
+            end = draw(st.integers(start, size))
+            flags = FIN | ACK if end == size and draw(st.booleans()) else ACK | PSH
+            pieces.insert(draw(st.integers(0, len(pieces))), Sent(direction, start, end, flags))
+        if not lossless:
+            pieces = [piece for piece in pieces if draw(st.integers(0, 4))]
+            pieces = [piece._replace(cut=draw(st.integers(0, piece.end - piece.start))) for piece in pieces]
+        for at, piece in enumerate(pieces):
+            order.append((at + draw(st.integers(0, 4)), draw(st.integers(0, 9)), piece))
+    order.sort(key=lambda row: row[:2])
+    return texts, {direction: draw(numbers) for direction in Direction}, [piece for *_, piece in order]
+
+
+def as_segments(
+    texts: dict[Direction, bytes], numbers: dict[Direction, int], pieces: list[Sent], pauses: list[int]
+) -> list[TcpSegment]:
+    """Handshake and `pieces`; before each of these its pause in seconds."""
+    opening = [(C, numbers[C], SYN, b"", 0), (S, numbers[S], SYN | ACK, b"", 0)]
+    rows = opening + [
+        (
+            piece.direction,
+            (numbers[piece.direction] + 1 + piece.start) % 2**32,
+            piece.flags,
+            texts[piece.direction][piece.start : piece.end - piece.cut],
+            piece.end - piece.start,
+        )
+        for piece in pieces
+    ]
+    ns, segments = 0, []
+    for record, (direction, sequence, flags, payload, size) in enumerate(rows):
+        ns += pauses[record - 2] * SECOND if record > 1 else 1
+        acknowledgment = (numbers[S if direction is C else C] + 1) % 2**32
+        place = moment(record, ns)
+        segments.append(TcpSegment(place, direction, sequence, acknowledgment, flags, 9, payload, size))
+    return segments
+
+
+class Told(NamedTuple):
+    """What a flow told of segments: events, by connection too, and the last state of each connection."""
+
+    events: list[Any]
+    connections: dict[bytes, Connection]
+
+
+def told(segments: list[TcpSegment], options: TcpOptions = OPTIONS, *, cut: bool = False) -> Told:
+    """Everything up to the end of all idleness; if `cut`, each segment is taken by another flow."""
+    flow = new_flow(options)
+    events: list[Any] = []
+    connections: dict[bytes, Connection] = {}
+
+    def note(found: list[Event]) -> None:
+        for event in found:
+            events.append(event.connection.connection_id if isinstance(event, Opened) else event)
+
+    for segment in segments:
+        if cut:
+            note(flow.expire(segment.place.arrived_at_ns))
+            snapshot = flow.snapshot()
+            flow = new_flow(options, snapshot)
+            assert flow.snapshot() == snapshot
+            if flow.connection is not None:
+                connections[flow.connection.connection_id] = flow.connection
+        note(flow.receive(segment))
+        assert flow.connection is not None
+        connections[flow.connection.connection_id] = flow.connection
+        for side in (flow.connection.client, flow.connection.server):
+            assert side.waiting_bytes <= options.max_waiting_bytes
+    note(flow.expire(2**62))
+    assert flow.snapshot() == ""
+    return Told(events, connections)
+
+
+def assert_tiles(events: list[Any], texts: dict[Direction, bytes] | None = None) -> dict[Direction, bytes]:
+    """Bytes and holes of each connection follow each other; what is delivered is what was sent. Gives the last's bytes."""
+    at: dict[Direction, int] = {}
+    found: dict[Direction, bytearray] = {}
+    for event in events:
+        if isinstance(event, bytes):
+            at, found = dict.fromkeys(Direction, 0), {direction: bytearray() for direction in Direction}
+        elif isinstance(event, Data):
+            assert event.byte_start == at[event.direction]
+            assert event.data
+            at[event.direction] += len(event.data)
+            found[event.direction] += event.data
+            if texts is not None:
+                assert event.data == texts[event.direction][event.byte_start : at[event.direction]]
+        elif isinstance(event, Hole):
+            assert event.byte_start == at[event.direction] < event.byte_end
+            at[event.direction] = event.byte_end
+    return {direction: bytes(text) for direction, text in found.items()}
+
+
+def assert_balances(segments: list[TcpSegment], result: Told) -> None:
+    """Every captured byte and every packet is in one counter."""
+    counted: Counter[Direction] = Counter()
+    packets: Counter[Direction] = Counter()
+    for connection in result.connections.values():
+        for side in (connection.client, connection.server):
+            assert side.waiting_bytes == 0
+            counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
+            packets[side.direction] += side.packets
+    for direction in Direction:
+        assert counted[direction] == sum(len(s.payload) for s in segments if s.direction is direction)
+        assert packets[direction] == sum(s.direction is direction for s in segments)
+    sides = [side for connection in result.connections.values() for side in (connection.client, connection.server)]
+    events = result.events
+    assert sum(side.delivered_bytes for side in sides) == sum(len(e.data) for e in events if isinstance(e, Data))
+    missing = sum(e.byte_end - e.byte_start for e in events if isinstance(e, Hole))
+    assert sum(side.missing_bytes for side in sides) == missing
+    assert sum(side.overlaps_differ for side in sides) == sum(isinstance(e, OverlapDiffers) for e in events)
+
+
+def states(result: Told) -> list[Any]:
+    return [connection.to_json() for connection in result.connections.values()]
+
+
+@given(exchanges(lossless=True))
+@settings(max_examples=250, deadline=None)
+def test_what_was_sent_comes_out_in_whatever_segments_and_order(
+    exchange: tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]],
+) -> None:
+    texts, numbers, pieces = exchange
+    segments = as_segments(texts, numbers, pieces, [0] * len(pieces))
+    result = told(segments)
+    assert assert_tiles(result.events, texts) == texts
+    (connection,) = result.connections.values()
+    assert (connection.closed, connection.opened) == ("fin", "syn")
+    assert not [event for event in result.events if isinstance(event, Hole | OverlapDiffers)]
+    assert_balances(segments, result)
+
+
+@given(exchanges(lossless=False), st.data())
+@settings(max_examples=250, deadline=None)
+def test_holes_and_bytes_make_up_the_stream_wherever_it_is_cut(
+    exchange: tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]], data: st.DataObject
+) -> None:
+    texts, numbers, pieces = exchange
+    pauses = data.draw(st.lists(st.sampled_from([0, 0, 0, 4, 11]), min_size=len(pieces), max_size=len(pieces)))
+    options = TcpOptions(max_waiting_bytes=data.draw(st.sampled_from([20, 1000])), max_waiting_segments=3)
+    segments = as_segments(texts, numbers, pieces, pauses)
+    result = told(segments, options)
+    assert_tiles(result.events, texts)
+    assert not [event for event in result.events if isinstance(event, OverlapDiffers)]
+    assert_balances(segments, result)
+    cut = told(segments, options, cut=True)
+    assert cut.events == result.events
+    assert states(cut) == states(result)
+    orders = [event.place.order for event in result.events if not isinstance(event, bytes)]
+    assert orders == sorted(orders)
+
+
+@st.composite
+def garbage(draw: st.DrawFn) -> list[TcpSegment]:
+    """Segments of which nothing need fit, mostly of two neighbourhoods of sequence numbers."""
+    near = st.builds(lambda base, by: (base + by) % 2**32, st.sampled_from([0, 2**31]), st.integers(-40, 40))
+    number = st.one_of(near, near, near, st.integers(0, 2**32 - 1))
+    flags = st.sampled_from([ACK, ACK, ACK, ACK | PSH, SYN, SYN | ACK, FIN | ACK, RST, RST | ACK, 0, 0x1FF, FIN | SYN])
+    ns, segments = 0, []
+    for record in range(draw(st.integers(1, 40))):
+        ns += draw(st.sampled_from([1, 1, 1, 2, SECOND, 11 * SECOND, OPTIONS.idle_ns - 1, OPTIONS.idle_ns]))
+        payload = draw(st.one_of(st.just(b""), st.binary(max_size=40)))
+        size = len(payload) + draw(st.sampled_from([0, 0, 0, 1, 2**16]))
+        segments.append(
+            TcpSegment(
+                moment(record, ns),
+                draw(st.sampled_from(Direction)),
+                draw(number),
+                draw(number),
+                draw(flags),
+                draw(st.sampled_from([0, 9])),
+                payload,
+                size,
+            )
+        )
+    return segments
+
+
+@given(garbage())
+@settings(max_examples=400, deadline=None)
+def test_any_segments_are_taken_within_limits_and_alike_wherever_they_are_cut(segments: list[TcpSegment]) -> None:
+    options = TcpOptions(max_waiting_bytes=50, max_waiting_segments=4, compared_bytes=30)
+    result = told(segments, options)
+    assert_tiles(result.events)
+    assert_balances(segments, result)
+    cut = told(segments, options, cut=True)
+    assert cut.events == result.events
+    assert states(cut) == states(result)
+
+
+def test_what_waits_is_bounded_whatever_is_sent() -> None:
+    options = TcpOptions(max_waiting_bytes=1000, max_waiting_segments=16, compared_bytes=1000)
+    talk = Dialogue(options).open()
+    for at in range(1, 200_000, 97):
+        talk.send(C, at * 2, b"x" * (at % 90))
+        side = talk.connection.client
+        assert (side.waiting_bytes <= 1000, len(side._waiting) <= 16) == (True, True)
+    assert len(talk.flow.snapshot()) < 6000
+
+
+# Real captures
+
+
+def segments_by_client(path: Path, port: int) -> dict[int, list[TcpSegment]]:
+    """The segments of each client's port."""
+    found: dict[int, list[TcpSegment]] = {}
+    record = ns = 0
+    for batch in PacketCapture(io.BytesIO(path.read_bytes())).batches():
+        rows = zip(batch.column("ts_ns").to_pylist(), parse(batch).to_pylist(), strict=True)
+        for ts_ns, row in rows:
+            ns = max(ns, ts_ns)
+            direction = S if row["source_port"] == port else C
+            client = row["destination_port" if direction is S else "source_port"]
+            fields = {name: row[name] for name in TcpSegment._fields if name in row}
+            found.setdefault(client, []).append(TcpSegment(moment(record, ns), direction, **fields))
+            record += 1
+    return found
+
+
+CAPTURES = sorted(VECTORS.rglob("*.pcap"))
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_real_captures_have_the_bytes_that_were_sent(path: Path) -> None:
+    expected = json.loads(path.with_name("expected.json").read_text())
+    (said,) = (row for row in expected["captures"] if row["capture"] == path.name)
+    connections = segments_by_client(path, said["worker_port"])
+    assert sorted(connections) == sorted(row["client_port"] for row in said["connections"])
+    for row in said["connections"]:
+        result = told(connections[row["client_port"]])
+        found = assert_tiles(result.events)
+        assert {C: len(found[C]), S: len(found[S])} == {C: row["c2w"]["bytes"], S: row["w2c"]["bytes"]}
+        (connection,) = result.connections.values()
+        assert (connection.opened, connection.closed in ("fin", "reset")) == ("syn", True)
+        assert_balances(connections[row["client_port"]], result)
+
+
+def test_a_real_connection_is_the_same_wherever_it_is_cut() -> None:
+    path = VECTORS / "v3" / "c_restart.pcap"
+    expected = json.loads(path.with_name("expected.json").read_text())
+    (said,) = (row for row in expected["captures"] if row["capture"] == path.name)
+    for segments in segments_by_client(path, said["worker_port"]).values():
+        whole, cut = told(segments), told(segments, cut=True)
+        assert cut.events == whole.events
+        assert states(cut) == states(whole)
