@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.lake import SOURCE_CHARACTERS, Lake, Source
+from wirehouse_pipelines.lake import PACKET_KINDS, SOURCE_CHARACTERS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
 
@@ -27,7 +27,8 @@ SIZES: tuple[str, ...] = get_args(Size)
 
 _SOURCE_NAME = re.compile(rf"[a-z0-9_-]{{1,{SOURCE_CHARACTERS}}}")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
-_SOURCE_KEYS = ("name", "protocol", "kind", "path", "options")
+_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "options")
+_MOST_PORT = 65_535
 
 
 class ConfigError(UsageError):
@@ -166,7 +167,25 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     _check_there(path, f"{within}path", refuse)
     options = _table(table, "options", within, refuse)
     _check_options(protocol, options, f"{within}options", refuse)
-    return Source(name, protocol.name, kind, path, options)
+    return Source(name, protocol.name, kind, path, options, _ports(table, kind, f"{within}ports", refuse))
+
+
+def _ports(table: Mapping[str, Any], kind: str, key: str, refuse: Refuse) -> tuple[int, ...]:
+    """The servers' ports: a source of packets needs them, others have none."""
+    if kind not in PACKET_KINDS:
+        if "ports" in table:
+            raise refuse(key, f"are of kind {' or '.join(PACKET_KINDS)} alone, not of {kind}")
+        return ()
+    if "ports" not in table:
+        raise refuse(key, "are missing: the TCP ports of the servers, as [5555]")
+    listed = table["ports"]
+    if not isinstance(listed, list) or not listed or not all(_is_port(port) for port in listed):
+        raise refuse(key, f"must be a list of TCP ports from 1 to {_MOST_PORT}, as [5555], not {_shown(listed)}")
+    return tuple(sorted(set(listed)))
+
+
+def _is_port(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_PORT
 
 
 def _resolved(path: str, key: str, folder: Path, refuse: Refuse) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -12,13 +13,12 @@ from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.rules import by_name
-from wirehouse_pipelines.lake import SOURCE_CHARACTERS, Lake
+from wirehouse_pipelines import segments as tcp_segments
+from wirehouse_pipelines.lake import MESSAGE_KINDS, PACKET_KINDS, SOURCE_CHARACTERS, Lake
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
 
-#: Kinds of source whose landed records are broker messages.
-MESSAGE_KINDS = ("messages",)
 #: CAPTURE_ID-NNNN.avro
 OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
 
@@ -66,13 +66,24 @@ def captures(work: Work) -> Iterator[tuple[str, DataFrame]]:
         yield name, work.spark.createDataFrame(tuples, table.ddl)
 
 
-def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+def _captures_of(landed: Sequence[Manifest], kinds: tuple[str, ...]) -> dict[str, list[str]]:
     facts: dict[str, list[str]] = {}
     for manifest in landed:
-        if manifest.kind in MESSAGE_KINDS:
+        if manifest.kind in kinds:
             for window in manifest.windows:
                 facts.setdefault(window, []).append(manifest.capture_id)
     return {window: sorted(listed) for window, listed in facts.items()}
+
+
+def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    return _captures_of(landed, MESSAGE_KINDS)
+
+
+def _packets_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    """Captures, and the ports that say which packets are the source's."""
+    ports = {source.name: source.ports for source in lake.sources}
+    claimed = sorted({port for manifest in landed for port in ports.get(manifest.source, ())})
+    return {window: [claimed, listed] for window, listed in _captures_of(landed, PACKET_KINDS).items()}
 
 
 def _whose(work: Work) -> tuple[Column, Column]:
@@ -90,21 +101,35 @@ def _whose(work: Work) -> tuple[Column, Column]:
     )
 
 
-def messages(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """`bronze.messages`: landed broker messages; source and window stand in the object's path."""
+def _landed(work: Work, kinds: tuple[str, ...]) -> DataFrame:
+    """Landed records of sources of `kinds`; source and window stand in the object's path."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     objects = [
         f"{work.lake.root}/{name}"
         for manifest in work.landed
-        if manifest.kind in MESSAGE_KINDS
+        if manifest.kind in kinds
         for window, listed in manifest.windows.items()
         if (manifest.source, window) in wanted
         for name in listed.objects
     ]
-    yield "bronze.messages", work.spark.read.format("avro").load(objects).select("*", *_whose(work))
+    return work.spark.read.format("avro").load(objects).select("*", *_whose(work))
+
+
+def messages(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """`bronze.messages`: landed broker messages."""
+    yield "bronze.messages", _landed(work, MESSAGE_KINDS)
+
+
+def segments(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """`bronze.segments`: landed packets, read up to the payload of TCP."""
+    ports = {source.name: source.ports for source in work.lake.sources}
+    packets = _landed(work, PACKET_KINDS).select("source", "window_start", *tcp_segments.LANDED)
+    read = partial(tcp_segments.read, ports=ports)
+    yield "bronze.segments", packets.mapInArrow(read, all_tables()["bronze.segments"].ddl)
 
 
 JOBS = (
     Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
     Job("bronze.messages", ("bronze.messages",), messages, version="1", landed=_messages_by_window),
+    Job("bronze.segments", ("bronze.segments",), segments, version="1", landed=_packets_by_window),
 )

@@ -303,7 +303,7 @@ def _state_rows(work: Work, job: Job) -> dict[tuple[str, str], tuple[str, str]]:
     """By (source, window): a digest of the state rows written there, and the oldest window still alive at its end."""
     if not job.state_table:
         return {}
-    frame = work.read(job.state_table)
+    frame = work.read(job.state_table).where(job.carried)
     hashed = F.xxhash64(*frame.columns).cast("decimal(20,0)")
     found = frame.groupBy("source", "window_start").agg(
         F.sum(hashed).alias("digest"), F.max("carried_from").alias("carried_from")

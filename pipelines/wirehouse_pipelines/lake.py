@@ -11,6 +11,9 @@ from wirehouse_pipelines.windows import Windows
 
 #: A source's name has at most so many.
 SOURCE_CHARACTERS = 64
+#: Kinds of source whose landed records are broker messages, and those whose records are packets.
+MESSAGE_KINDS = ("messages",)
+PACKET_KINDS = ("pcap",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Source:
     path: str
     #: The `[source.options]` table as written; the protocol's codec checks and reads it.
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: Ports of the servers, for a source of packets.
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
 from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.rules import RULES as WALLAROO_RULES
 
 if TYPE_CHECKING:
     from wirehouse_pipelines.work import Job
@@ -47,5 +49,6 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         Protocol("cardinal", "Cardinal Streams", ("messages",), CARDINAL_RULES, CardinalOptions.from_mapping),
+        Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
     )
 }

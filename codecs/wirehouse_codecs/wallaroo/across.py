@@ -1,17 +1,28 @@
-"""The rules that several connections break together, over summaries of their sessions.
+"""The rules that several sessions break together.
 
-Nothing depends on the order in which summaries are given. `summarise` is what one session leaves for the rules.
+Sessions are taken in the order in which they ended: what is known when one ends doesn't depend on where captures and
+windows were cut. A fold keeps what it needs of the sessions before, for `HORIZON_NS`, and can be carried on.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session import End, Session
+
+STATE_VERSION: Final = 1
+#: Reconnects in a row that need gaps which grow.
+RECONNECTS: Final = 4
+#: So long after its last session a worker or an instance is forgotten.
+HORIZON_NS: Final = 7 * 86_400 * 10**9
+#: Versions and cookies of a worker, and streams of an instance, that are remembered; further ones are not judged.
+MOST_REMEMBERED: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,100 +70,154 @@ def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSum
 
 @dataclass(frozen=True, slots=True)
 class SetFound:
-    """A rule that several connections break together, found at the one that completes it."""
+    """A rule that several connections break together, found at the one whose end completes it."""
 
     rule: Rule
     connection_id: bytes
-    started_ns: int
     message: str
 
 
-#: Reconnects in a row that need gaps which grow.
-RECONNECTS: Final = 4
+@dataclass(slots=True)
+class WorkerSessions:
+    """What one worker accepted. Rule `handshake_inconsistent`: each session with a version or cookie new to it."""
 
+    versions: list[str] = field(default_factory=list)
+    #: Whether it was empty, and its digest as hex.
+    cookies: list[tuple[bool | None, str | None]] = field(default_factory=list)
 
-def _in_order(summaries: Iterable[SessionSummary]) -> list[SessionSummary]:
-    return sorted(summaries, key=lambda summary: (summary.started_ns, summary.connection_id))
-
-
-def _found_in(name: str, summary: SessionSummary, message: str) -> SetFound:
-    return SetFound(RULE[name], summary.connection_id, summary.started_ns, message)
-
-
-def inconsistent_handshakes(summaries: Iterable[SessionSummary]) -> list[SetFound]:
-    """Rule `handshake_inconsistent`: each session with a version or cookie that is new to its worker."""
-    found = []
-    seen: dict[str, tuple[set[str | None], set[tuple[bool | None, bytes | None]]]] = {}
-    for summary in _in_order(summaries):
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended."""
         if not summary.accepted or summary.version is None:
-            continue
-        versions, cookies = seen.setdefault(summary.worker, (set(), set()))
-        cookie = (summary.cookie_empty, summary.cookie_digest)
-        new = [what for what, known, value in _told(versions, cookies, summary.version, cookie) if known]
-        if new:
-            shown = f"worker {summary.worker} accepted another {' and another '.join(new)} before"
-            found.append(_found_in("handshake_inconsistent", summary, shown))
-        versions.add(summary.version)
-        cookies.add(cookie)
+            return []
+        cookie = (summary.cookie_empty, None if summary.cookie_digest is None else summary.cookie_digest.hex())
+        told: list[tuple[str, list[Any], Any]] = [
+            ("version", self.versions, summary.version),
+            ("cookie", self.cookies, cookie),
+        ]
+        new = [what for what, known, value in told if known and value not in known]
+        for _, known, value in told:
+            if value not in known and len(known) < MOST_REMEMBERED:
+                known.append(value)
+        if not new:
+            return []
+        shown = f"worker {summary.worker} accepted another {' and another '.join(new)} before"
+        return [SetFound(RULE["handshake_inconsistent"], summary.connection_id, shown)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What carried state writes of it."""
+        return {"versions": self.versions, "cookies": self.cookies}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> WorkerSessions:
+        """The fold that `to_json` wrote."""
+        return cls(row["versions"], [(empty, digest) for empty, digest in row["cookies"]])
+
+
+@dataclass(slots=True)
+class InstanceSessions:
+    """The sessions of one program and instance. Rules `stream_id_reused` and `reconnect_without_backoff`."""
+
+    #: Stream id -> digest of its name as hex, and back.
+    names: dict[int, str] = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=dict)
+    #: When the last session ended, and whether it failed.
+    ended_ns: int | None = None
+    failed: bool = False
+    #: Gaps of the reconnects in a row that never grew.
+    gaps: list[int] = field(default_factory=list)
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended."""
+        found = [found for stream_id, name in summary.streams for found in self._name(summary, stream_id, name.hex())]
+        return found + self._reconnect(summary)
+
+    def _name(self, summary: SessionSummary, stream_id: int, name: str) -> list[SetFound]:
+        shown = None
+        if self.names.get(stream_id, name) != name:
+            shown = f"stream {stream_id} had another name in an earlier session"
+        elif (other := self.ids.get(name, stream_id)) != stream_id:
+            shown = f"the name of stream {stream_id} was that of stream {other} in an earlier session"
+        if stream_id in self.names or len(self.names) < MOST_REMEMBERED:
+            self.names[stream_id] = name
+        if name in self.ids or len(self.ids) < MOST_REMEMBERED:
+            self.ids[name] = stream_id
+        return [] if shown is None else [SetFound(RULE["stream_id_reused"], summary.connection_id, shown)]
+
+    def _reconnect(self, summary: SessionSummary) -> list[SetFound]:
+        """The reconnect that completes a row, once in each row."""
+        gap = None if self.ended_ns is None else summary.started_ns - self.ended_ns
+        reconnects = self.failed and gap is not None and gap >= 0
+        self.ended_ns, self.failed = summary.ended_ns, summary.failed
+        if gap is None or not reconnects:
+            self.gaps.clear()
+            return []
+        if self.gaps and gap > self.gaps[-1]:
+            self.gaps.clear()
+        self.gaps.append(gap)
+        # A longer row is known by being longer; only its last gaps are needed.
+        del self.gaps[: -RECONNECTS - 1]
+        if len(self.gaps) != RECONNECTS:
+            return []
+        shown = f"{RECONNECTS} reconnects after failures, the gaps are {', '.join(map(str, self.gaps))} ns"
+        return [SetFound(RULE["reconnect_without_backoff"], summary.connection_id, shown)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What carried state writes of it."""
+        names = [[stream_id, name] for stream_id, name in self.names.items()]
+        ids = [[name, stream_id] for name, stream_id in self.ids.items()]
+        return {"names": names, "ids": ids, "ended_ns": self.ended_ns, "failed": self.failed, "gaps": self.gaps}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> InstanceSessions:
+        """The fold that `to_json` wrote."""
+        return cls(dict(row["names"]), dict(row["ids"]), row["ended_ns"], row["failed"], row["gaps"])
+
+
+_FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {
+    "worker": WorkerSessions,
+    "instance": InstanceSessions,
+}
+
+
+def keys(summary: SessionSummary) -> list[str]:
+    """Under which keys a session is taken with others: its worker, and its program and instance."""
+    found = [json.dumps(["worker", summary.worker])]
+    if summary.program_name is not None and summary.instance_name is not None:
+        found.append(json.dumps(["instance", summary.program_name.hex(), summary.instance_name.hex()]))
     return found
 
 
-def _told(
-    versions: set[str | None],
-    cookies: set[tuple[bool | None, bytes | None]],
-    version: str,
-    cookie: tuple[bool | None, bytes | None],
-) -> list[tuple[str, bool, object]]:
-    """Version and cookie, and whether others but not these are known."""
-    return [
-        ("version", bool(versions) and version not in versions, version),
-        ("cookie", bool(cookies) and cookie not in cookies, cookie),
-    ]
+class Fold:
+    """The sessions of one key, in the order in which they ended."""
+
+    def __init__(self, key: str, state: str | None = None) -> None:
+        self._kind = _FOLDS[json.loads(key)[0]]
+        self._sessions = self._kind()
+        self._last_ns: int | None = None
+        if state is not None:
+            told = json.loads(state)
+            if told.get("version") != STATE_VERSION:
+                raise StateVersionError(what="wallaroo sessions", found=told.get("version"), expected=STATE_VERSION)
+            self._sessions, self._last_ns = self._kind.from_json(told["sessions"]), told["last_ns"]
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended."""
+        if self._last_ns is not None and summary.ended_ns - self._last_ns > HORIZON_NS:
+            self._sessions = self._kind()
+        self._last_ns = summary.ended_ns
+        return self._sessions.take(summary)
+
+    def snapshot(self) -> str:
+        """The state as JSON: a fold that is given it goes on as this one."""
+        told = {"version": STATE_VERSION, "last_ns": self._last_ns, "sessions": self._sessions.to_json()}
+        return json.dumps(told, separators=(",", ":"))
 
 
-def reused_stream_ids(summaries: Iterable[SessionSummary]) -> list[SetFound]:
-    """Rule `stream_id_reused` between sessions of one program and instance."""
+def judge(summaries: Iterable[SessionSummary]) -> list[SetFound]:
+    """All that these sessions break together, in whichever order they are given."""
+    folds: dict[str, Fold] = {}
     found = []
-    names: dict[tuple[bytes, bytes, int], bytes] = {}
-    ids: dict[tuple[bytes, bytes, bytes], int] = {}
-    for summary in _in_order(summaries):
-        program, instance = summary.program_name, summary.instance_name
-        if program is None or instance is None:
-            continue
-        for stream_id, name in summary.streams:
-            if names.get((program, instance, stream_id), name) != name:
-                shown = f"stream {stream_id} had another name in an earlier session"
-                found.append(_found_in("stream_id_reused", summary, shown))
-            elif (other := ids.get((program, instance, name), stream_id)) != stream_id:
-                shown = f"the name of stream {stream_id} was that of stream {other} in an earlier session"
-                found.append(_found_in("stream_id_reused", summary, shown))
-            names[program, instance, stream_id] = name
-            ids[program, instance, name] = stream_id
-    return found
-
-
-def reconnects_without_backoff(summaries: Iterable[SessionSummary]) -> list[SetFound]:
-    """Rule `reconnect_without_backoff`: the reconnect that completes a row, once in each row."""
-    found = []
-    last: dict[tuple[bytes, bytes], SessionSummary] = {}
-    gaps: dict[tuple[bytes, bytes], list[int]] = {}
-    for summary in _in_order(summaries):
-        if summary.program_name is None or summary.instance_name is None:
-            continue
-        who = (summary.program_name, summary.instance_name)
-        before = last.get(who)
-        row = gaps.setdefault(who, [])
-        last[who] = summary
-        if before is None or not before.failed:
-            row.clear()
-            continue
-        gap = summary.started_ns - before.ended_ns
-        if row and gap > row[-1]:
-            row.clear()
-        row.append(gap)
-        if len(row) == RECONNECTS:
-            shown = f"{RECONNECTS} reconnects after failures, the gaps are {', '.join(map(str, row))} ns"
-            found.append(_found_in("reconnect_without_backoff", summary, shown))
-        # Only the last gap is needed, and how many there were.
-        del row[: -RECONNECTS - 1]
+    for summary in sorted(summaries, key=lambda summary: (summary.ended_ns, summary.connection_id)):
+        for key in keys(summary):
+            found += folds.setdefault(key, Fold(key)).take(summary)
     return found

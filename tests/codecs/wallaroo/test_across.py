@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from wirehouse_codecs.wallaroo.across import (
-    SessionSummary,
-    inconsistent_handshakes,
-    reconnects_without_backoff,
-    reused_stream_ids,
-    summarise,
-)
+from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold, SessionSummary, SetFound, judge, keys, summarise
 from wirehouse_codecs.wallaroo.messages import Error, Ok
 from wirehouse_codecs.wallaroo.session import End
 
@@ -32,6 +26,22 @@ def sessions(*changes: dict[str, Any]) -> list[SessionSummary]:
         made.append(replace(PLAIN, connection_id=bytes([n]), started_ns=at, ended_ns=at + SECOND, **change))
     random.Random(len(made)).shuffle(made)
     return made
+
+
+def of_rule(name: str, summaries: list[SessionSummary]) -> list[SetFound]:
+    return [found for found in judge(summaries) if found.rule.name == name]
+
+
+def inconsistent_handshakes(summaries: list[SessionSummary]) -> list[SetFound]:
+    return of_rule("handshake_inconsistent", summaries)
+
+
+def reused_stream_ids(summaries: list[SessionSummary]) -> list[SetFound]:
+    return of_rule("stream_id_reused", summaries)
+
+
+def reconnects_without_backoff(summaries: list[SessionSummary]) -> list[SetFound]:
+    return of_rule("reconnect_without_backoff", summaries)
 
 
 def places(found: list[Any]) -> list[int]:
@@ -93,6 +103,37 @@ def test_a_session_that_succeeds_begins_the_count_anew() -> None:
     failed = {"failed": True}
     assert places(reconnects_without_backoff(sessions(*[failed] * 3, {}, *[failed] * 4))) == []
     assert places(reconnects_without_backoff(sessions(*[failed] * 3, {}, *[failed] * 5))) == [8]
+
+
+def test_a_fold_that_is_carried_on_finds_the_same() -> None:
+    failed = {"failed": True}
+    summaries = sessions(
+        {"version": "2", **failed}, {"streams": ((1, b"a"),), **failed}, {"streams": ((1, b"b"),), **failed}, failed, failed
+    )
+    ordered = sorted(summaries, key=lambda summary: summary.ended_ns)
+    states: dict[str, str] = {}
+    found = []
+    for summary in ordered:
+        for key in keys(summary):
+            fold = Fold(key, states.get(key))
+            found += fold.take(summary)
+            states[key] = fold.snapshot()
+    assert found == judge(summaries)
+    assert len({finding.rule.name for finding in found}) == 3
+
+
+def test_sessions_longer_ago_than_the_horizon_are_forgotten() -> None:
+    late = HORIZON_NS + 2 * SECOND
+    again = replace(PLAIN, connection_id=b"1", version="2", started_ns=late, ended_ns=late + SECOND)
+    assert judge([PLAIN, again]) == []
+    assert judge([PLAIN, replace(again, ended_ns=PLAIN.ended_ns + HORIZON_NS)]) != []
+
+
+def test_sessions_at_one_time_are_no_reconnects() -> None:
+    beside = [
+        replace(PLAIN, connection_id=bytes([n]), started_ns=n, ended_ns=SECOND + n, failed=True) for n in range(9)
+    ]
+    assert judge(beside) == []
 
 
 def test_what_a_session_leaves(dialogue: Callable[..., Any], greeting: Callable[..., Any]) -> None:

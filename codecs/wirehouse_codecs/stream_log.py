@@ -1,0 +1,414 @@
+"""From TCP segments to the rows of a protocol's log: the part that every protocol over TCP shares.
+
+Segments of one port pair after another come in arrival order. `tcp.Flow` puts their bytes together, a `Dialogue` of the
+protocol reads them, and what it has to say goes to a `Log`, which makes Arrow batches of it. Spark runs this for each
+port pair, `inspect` in memory; the rows are the same.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.community_id import community_id
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Place, Rule
+from wirehouse_codecs.tcp import (
+    Closed,
+    Connection,
+    Data,
+    Direction,
+    Endpoint,
+    Event,
+    Flow,
+    Hole,
+    Opened,
+    OverlapDiffers,
+    TcpOptions,
+    TcpSegment,
+)
+
+#: Kinds of rows that every log has.
+MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "violation", "connection", "state"
+STATE_VERSION: Final = 1
+#: Rows of a batch that leaves the log.
+BATCH_ROWS: Final = 20_000
+#: Bytes that a dialogue is given at once.
+RUN_BYTES: Final = 1 << 20
+
+#: What is counted of each direction of a connection.
+COUNTERS: Final = (
+    *("packets", "delivered_bytes", "missing_bytes", "retransmitted_bytes", "ignored_bytes"),
+    *("strays", "out_of_order", "zero_windows", "overlaps_differ"),
+)
+CONNECTION_TYPE: Final = pa.struct(
+    [
+        ("community_id", pa.string()),
+        ("client_address", pa.string()),
+        ("client_port", pa.int32()),
+        ("server_address", pa.string()),
+        ("server_port", pa.int32()),
+        ("started_at_ns", pa.int64()),
+        ("last_at_ns", pa.int64()),
+        ("opened", pa.string()),
+        ("closed", pa.string()),
+        ("dialect", pa.string()),
+        ("dialect_reason", pa.string()),
+        *((f"{direction}_{name}", pa.int64()) for direction in Direction for name in COUNTERS),
+        ("window_packets", pa.int64()),
+    ]
+)
+FINDING_TYPE: Final = pa.struct([("rule", pa.string()), ("severity", pa.string()), ("message", pa.string())])
+#: The columns of a log that aren't the protocol's own.
+COMMON: Final = (
+    ("source", pa.string()),
+    ("window_start", pa.string()),
+    ("row_kind", pa.string()),
+    ("connection_id", pa.binary()),
+    ("capture_id", pa.binary()),
+    ("record_number", pa.int64()),
+    ("arrived_at_ns", pa.int64()),
+    ("capture_arrived_at_ns", pa.int64()),
+    ("direction", pa.string()),
+    ("byte_start", pa.int64()),
+    ("byte_end", pa.int64()),
+    ("finding", FINDING_TYPE),
+    ("raw", pa.binary()),
+    ("connection", CONNECTION_TYPE),
+    ("flow", pa.binary()),
+    ("state", pa.string()),
+)
+
+
+def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The columns of a log with the protocol's `own`."""
+    return pa.schema([*COMMON, *own])
+
+
+class Where(NamedTuple):
+    """Bytes of one direction of a connection that a row is about."""
+
+    direction: Direction
+    byte_start: int
+    byte_end: int
+
+
+class Log:
+    """Collects rows, and gives them as batches of `schema`. The connection and the window are those of the moment."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.source = self.window_start = ""
+        self.connection_id: bytes | None = None
+        self._rows: list[dict[str, Any]] = []
+        self._batches: list[pa.RecordBatch] = []
+        #: Rows that `take` would give.
+        self.waiting = 0
+
+    def add(self, kind: str, place: Place, where: Where | None = None, **content: Any) -> None:
+        """A row of one of the log's kinds; `content` are columns of the log."""
+        row: dict[str, Any] = {
+            "source": self.source,
+            "window_start": self.window_start,
+            "row_kind": kind,
+            "connection_id": self.connection_id,
+            "capture_id": place.capture_id or None,
+            "record_number": place.record_number if place.capture_id else None,
+            "arrived_at_ns": place.arrived_at_ns,
+            "capture_arrived_at_ns": place.capture_arrived_at_ns if place.capture_id else None,
+        }
+        if where is not None:
+            row |= {"direction": where.direction, "byte_start": where.byte_start, "byte_end": where.byte_end}
+        self._rows.append(row | content)
+        self.waiting += 1
+
+    def find(self, rule: Rule, message: str, place: Place, where: Where | None = None, **content: Any) -> None:
+        """A broken rule."""
+        finding = {"rule": rule.id, "severity": rule.severity.value, "message": message}
+        self.add(VIOLATION, place, where, finding=finding, **content)
+
+    def add_batch(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        """Rows of the connection as columns; those that say which connection and window are added."""
+        constant = {
+            "source": pa.repeat(pa.scalar(self.source), rows),
+            "window_start": pa.repeat(pa.scalar(self.window_start), rows),
+            "connection_id": pa.repeat(pa.scalar(self.connection_id, pa.binary()), rows),
+        }
+        known = {**columns, **constant}
+        arrays = [known.get(field.name) for field in self.schema]
+        filled = [
+            pa.nulls(rows, field.type) if array is None else array
+            for field, array in zip(self.schema, arrays, strict=True)
+        ]
+        self._batches.append(pa.RecordBatch.from_arrays(filled, schema=self.schema))
+        self.waiting += rows
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """What was collected."""
+        if self._rows:
+            arrays = [pa.array([row.get(field.name) for row in self._rows], field.type) for field in self.schema]
+            self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+        batches, self._rows, self._batches, self.waiting = self._batches, [], [], 0
+        yield from batches
+
+
+class Dialogue(Protocol):
+    """What a protocol reads in one connection. It adds its rows to the log that it was made with."""
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came."""
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended; nothing comes after it."""
+
+    def conclude(self) -> None:
+        """A window ends: add a row of each entity that changed in it."""
+
+    @property
+    def dialect(self) -> tuple[str | None, str | None]:
+        """The dialect spoken and why it is taken for that; None where the protocol has one only, or it isn't known."""
+
+    def snapshot(self) -> str:
+        """The state, from which a dialogue goes on as this one."""
+
+
+#: Makes the dialogue of a connection with a server; given a snapshot, it goes on from there.
+Start = Callable[[Log, Connection, Endpoint, str | None], Dialogue]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window: its name, and the first nanosecond after it."""
+
+    name: str
+    end_ns: int
+
+
+class FlowLog:
+    """The connections of one port pair through consecutive windows, from the state at the end of the one before."""
+
+    def __init__(
+        self, log: Log, start: Start, source: str, flow: bytes, options: TcpOptions, state: str | None = None
+    ) -> None:
+        self._log, self._start, self._key = log, start, flow
+        server, client = endpoints(flow)
+        self._server = server
+        told: dict[str, Any] = {"version": STATE_VERSION, "flow": None, "dialogue": None}
+        if state is not None:
+            told = json.loads(state)
+        if told["version"] != STATE_VERSION:
+            raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
+        self._flow = Flow(source, client, server, options, snapshot=told["flow"])
+        self._dialogue: Dialogue | None = None
+        self._pieces: list[Data] = []
+        self._pieces_bytes = 0
+        #: The connection that the rows are about, whether it had anything in this window, and how many packets.
+        self._connection = self._flow.connection
+        self._dialect: tuple[str | None, str | None] = (None, None) if state is None else tuple(told["dialect"])
+        self._touched = False
+        self._packets = 0
+        if told["dialogue"] is not None:
+            assert self._connection is not None
+            self._dialogue = start(log, self._connection, server, told["dialogue"])
+
+    def receive(self, segment: TcpSegment) -> None:
+        """The next segment."""
+        for event in self._flow.receive(segment):
+            self._take(event)
+        self._touched = True
+        self._packets += 1
+
+    def end_window(self, window: Window) -> None:
+        """The window is over: what ends with time alone does, and what changed in it is told."""
+        before = self._connection
+        for event in self._flow.expire(window.end_ns):
+            self._take(event)
+            self._touched = True
+        if self._touched:
+            self._flush()
+            self._conclude()
+        if self._touched or self._flow.connection is not before:
+            self._log.connection_id = None
+            self._log.add(STATE, Place.before(window.end_ns), flow=self._key, state=self._state())
+        self._connection, self._touched = self._flow.connection, False
+
+    def _state(self) -> str | None:
+        flow = self._flow.snapshot()
+        if not flow:
+            return None
+        dialogue = None if self._dialogue is None else self._dialogue.snapshot()
+        told = {"version": STATE_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
+        return json.dumps(told, separators=(",", ":"))
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Data):
+            self._pieces.append(event)
+            self._pieces_bytes += len(event.data)
+            if self._pieces_bytes >= RUN_BYTES:
+                self._flush()
+            return
+        self._flush()
+        match event:
+            case Opened():
+                self._open(event.connection)
+            case Hole():
+                self._told("hole", event, f"{event.byte_end - event.byte_start} bytes are missing")
+                if self._dialogue is not None:
+                    self._dialogue.hole(event)
+            case OverlapDiffers():
+                size = event.byte_end - event.byte_start
+                self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
+            case Closed():
+                self._close(event)
+
+    def _told(self, rule: str, event: Hole | OverlapDiffers, message: str) -> None:
+        where = Where(event.direction, event.byte_start, event.byte_end)
+        self._log.find(CAPTURE_RULE[rule], message, event.place, where)
+
+    def _open(self, connection: Connection) -> None:
+        if self._connection is not None and self._touched:
+            self._conclude()
+        self._connection, self._packets, self._dialect = connection, 0, (None, None)
+        self._log.connection_id = connection.connection_id
+        self._dialogue = self._start(self._log, connection, self._server, None)
+
+    def _close(self, event: Closed) -> None:
+        if self._dialogue is not None:
+            self._dialogue.close(event)
+
+    def _flush(self) -> None:
+        """Give the dialogue the bytes that wait."""
+        self._log.connection_id = None if self._connection is None else self._connection.connection_id
+        if self._pieces and self._dialogue is not None:
+            self._dialogue.receive(self._pieces)
+        self._pieces, self._pieces_bytes = [], 0
+
+    def _conclude(self) -> None:
+        """Tell where the connection stands."""
+        connection = self._connection
+        assert connection is not None
+        self._log.connection_id = connection.connection_id
+        if self._dialogue is not None:
+            self._dialect = self._dialogue.dialect
+            self._dialogue.conclude()
+        told = _connection_row(self._key, connection, self._packets, self._dialect)
+        self._log.add(CONNECTION, connection.first, connection=told)
+        if connection.closed is not None:
+            self._dialogue = None
+        self._packets = 0
+
+
+def endpoints(flow: bytes) -> tuple[Endpoint, Endpoint]:
+    """Server and client of a flow: address and port of each, 6 or 18 bytes."""
+    half = len(flow) // 2
+    server, client = ((end[:-2], int.from_bytes(end[-2:], "big")) for end in (flow[:half], flow[half:]))
+    return (
+        Endpoint(str(ipaddress.ip_address(server[0])), server[1]),
+        Endpoint(str(ipaddress.ip_address(client[0])), client[1]),
+    )
+
+
+def _connection_row(
+    flow: bytes, connection: Connection, packets: int, dialect: tuple[str | None, str | None]
+) -> dict[str, Any]:
+    server, client = endpoints(flow)
+    return {
+        "community_id": community_id(client, server),
+        "client_address": client.address,
+        "client_port": client.port,
+        "server_address": server.address,
+        "server_port": server.port,
+        "started_at_ns": connection.first.arrived_at_ns,
+        "last_at_ns": connection.last.arrived_at_ns,
+        "opened": connection.opened,
+        "closed": connection.closed,
+        "dialect": dialect[0],
+        "dialect_reason": dialect[1],
+        "window_packets": packets,
+    } | {
+        f"{direction}_{name}": getattr(connection.sides(direction)[0], name)
+        for direction in Direction
+        for name in COUNTERS
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLog:
+    """How the connections of a source are read, and through which windows."""
+
+    start: Start
+    options: TcpOptions
+    windows: tuple[Window, ...]
+
+
+def read(
+    batches: Iterable[pa.RecordBatch], sources: Mapping[str, SourceLog], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the log for `batches` of SEGMENT_COLUMNS, sorted by source, flow, and in these by arrival.
+
+    The state of a flow at the end of the window before, if it has one, is the first of its rows.
+    """
+    log = Log(schema)
+    reading: _Reading | None = None
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in SEGMENT_COLUMNS]
+        for source, flow, window, state, *rest in zip(*columns, strict=True):
+            if reading is None or not reading.is_of(source, flow):
+                if reading is not None:
+                    reading.finish()
+                reading = _Reading(log, source, sources[source], flow, state)
+            if state is None:
+                reading.receive(window, rest)
+            if log.waiting >= BATCH_ROWS:
+                yield from log.take()
+    if reading is not None:
+        reading.finish()
+    yield from log.take()
+
+
+class _Reading:
+    """One flow's way through the windows."""
+
+    def __init__(self, log: Log, source: str, how: SourceLog, flow: bytes, state: str | None) -> None:
+        self._log, self._source, self._key, self._windows = log, source, flow, how.windows
+        self._at = 0
+        log.source, log.window_start = source, how.windows[0].name
+        self._flow = FlowLog(log, how.start, source, flow, how.options, state)
+
+    def is_of(self, source: str, flow: bytes) -> bool:
+        return flow == self._key and source == self._source
+
+    def receive(self, window: str, fields: list[Any]) -> None:
+        while window > self._windows[self._at].name:
+            self._next_window()
+        arrived, capture_arrived, capture_id, record_number, direction, *segment = fields
+        place = Place(arrived, capture_arrived, capture_id, record_number)
+        self._flow.receive(TcpSegment(place, _DIRECTIONS[direction], *segment))
+
+    def finish(self) -> None:
+        while self._at < len(self._windows):
+            self._next_window()
+
+    def _next_window(self) -> None:
+        self._flow.end_window(self._windows[self._at])
+        self._at += 1
+        if self._at < len(self._windows):
+            self._log.window_start = self._windows[self._at].name
+
+
+_DIRECTIONS: Final = {str(direction): direction for direction in Direction}
+#: Columns of bronze.segments, and the carried state of a flow.
+SEGMENT_COLUMNS: Final = (
+    *("source", "flow", "window_start", "state"),
+    *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "direction"),
+    *("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes"),
+)

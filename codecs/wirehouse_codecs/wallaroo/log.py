@@ -1,0 +1,470 @@
+"""What a connection of the Wallaroo connector protocol says, as rows of the log `silver.wallaroo`.
+
+A row of kind `message` for each frame, `quarantine` for bytes that are none, `violation` for each broken rule, `credit`
+where the balance turns; `session` and `stream` rows tell where these stand at the end of each window in which they
+changed. Cookies leave here as keyed hashes, and texts without them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
+from wirehouse_codecs.wallaroo.across import SessionSummary, summarise
+from wirehouse_codecs.wallaroo.messages import (
+    Ack,
+    EosMessage,
+    Error,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    WorkersLeft,
+    mask,
+)
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.reader import Reader, Received
+from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
+from wirehouse_codecs.wallaroo.session import End, Found, Outcome, Session
+from wirehouse_codecs.wallaroo.streams import Stream
+
+SESSION, STREAM, CREDIT = "session", "stream", "credit"
+LOG_VERSION: Final = 1
+#: Bytes of a keyed hash.
+HASH_BYTES: Final = 16
+#: Characters of a name that are kept.
+MOST_CHARACTERS: Final = 1024
+
+_ID: Final = pa.decimal128(20, 0)
+_REFERENCE: Final = pa.struct([("stream_id", _ID), ("stream_name", pa.string()), ("point_of_ref", _ID)])
+MESSAGE_TYPE: Final = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("message_id", _ID),
+        ("flags", pa.int32()),
+        ("event_time", _ID),
+        ("key", pa.binary()),
+        ("payload", pa.binary()),
+        ("credits", pa.int64()),
+        ("point_of_ref", _ID),
+        ("streams", pa.list_(_REFERENCE)),
+        ("success", pa.bool_()),
+        ("stream_name", pa.string()),
+        ("version", pa.string()),
+        ("cookie_hash", pa.binary()),
+        ("program_name", pa.string()),
+        ("instance_name", pa.string()),
+        ("text", pa.string()),
+        ("address", pa.string()),
+        ("sources", pa.list_(pa.struct([("name", pa.string()), ("address", pa.string())]))),
+        ("ignored", pa.string()),
+    ]
+)
+SESSION_TYPE: Final = pa.struct(
+    [
+        ("worker", pa.string()),
+        ("state", pa.string()),
+        ("version", pa.string()),
+        ("program_name", pa.string()),
+        ("instance_name", pa.string()),
+        ("cookie_empty", pa.bool_()),
+        ("cookie_hash", pa.binary()),
+        ("initial_credits", pa.int64()),
+        ("credits", pa.int64()),
+        ("granted", pa.int64()),
+        ("spent", pa.int64()),
+        ("eos_messages", pa.int64()),
+        ("accepted", pa.bool_()),
+        ("partial", pa.bool_()),
+        ("ended", pa.string()),
+        ("ended_by", pa.string()),
+        ("error_by", pa.string()),
+        ("failed", pa.bool_()),
+        ("started_at_ns", pa.int64()),
+        ("ended_at_ns", pa.int64()),
+        ("names", pa.list_(pa.struct([("stream_id", _ID), ("digest", pa.binary())]))),
+    ]
+)
+STREAM_TYPE: Final = pa.struct(
+    [
+        ("stream_name", pa.string()),
+        ("state", pa.string()),
+        ("nack_depth", pa.int64()),
+        ("notifies_waiting", pa.int64()),
+        ("messages", pa.int64()),
+        ("unacked", pa.int64()),
+        ("first_id", _ID),
+        ("last_sent", _ID),
+        ("last_acked", _ID),
+        ("resume_point", _ID),
+        ("program_name", pa.string()),
+        ("instance_name", pa.string()),
+    ]
+)
+CREDIT_TYPE: Final = pa.struct(
+    [
+        ("granted", pa.int64()),
+        ("balance", pa.int64()),
+        ("spent", pa.int64()),
+        ("overdrawn", pa.int64()),
+        ("zero_at_ns", pa.int64()),
+    ]
+)
+#: Columns of the log, of which only the struct of the row's own kind is there.
+SCHEMA: Final = schema(
+    [
+        ("stream_id", _ID),
+        ("message", MESSAGE_TYPE),
+        ("session", SESSION_TYPE),
+        ("stream", STREAM_TYPE),
+        ("credit", CREDIT_TYPE),
+    ]
+)
+_NO_STREAM: Final = Stream()
+
+
+def starter(options: WallarooOptions, hash_key: bytes | None) -> Start:
+    """Dialogues of a source with these options. Without a key no hash of a cookie is kept."""
+
+    def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+        return Conversation(log, connection, f"{server.address} {server.port}", options, hash_key, snapshot)
+
+    return start
+
+
+def text_of(name: bytes) -> str:
+    """A name as text; what is no UTF-8 stands as escapes."""
+    return name[:MOST_CHARACTERS].decode("utf-8", "backslashreplace")
+
+
+@dataclass(slots=True)
+class _Credits:
+    """What happened to the balance since credits were last granted."""
+
+    spent: int = 0
+    overdrawn: int = 0
+    zero_at_ns: int | None = None
+
+
+class Conversation:
+    """One connection. A `Dialogue`."""
+
+    def __init__(
+        self,
+        log: Log,
+        connection: Connection,
+        worker: str,
+        options: WallarooOptions,
+        hash_key: bytes | None,
+        snapshot: str | None,
+    ) -> None:
+        self._log, self._connection, self._worker, self._options = log, connection, worker, options
+        self._cookie_hash = None if hash_key is None else _hasher(hash_key)
+        self._late = connection.opened == "middle"
+        self._session: Session | None = None
+        #: Cookies that were seen: texts are shown without them.
+        self._cookies: set[bytes] = set()
+        self._names: dict[int, str] = {}
+        self._credits = _Credits()
+        #: Rows as they were told last: what has not changed since is not told again.
+        self._told: dict[int | None, dict[str, Any]] = {}
+        self._reader = Reader(options, started_late=self._late)
+        if snapshot is not None:
+            self._restore(json.loads(snapshot))
+            self._told = self._rows()
+
+    @property
+    def dialect(self) -> tuple[str | None, str | None]:
+        """Name and reason, once they are known."""
+        found = self._reader.detection
+        return (None, None) if found is None else (found.name, found.reason)
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+        for piece in pieces:
+            for received in self._reader.receive(piece.direction, piece.data, piece.place):
+                self._take(received)
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came."""
+        for received in self._reader.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place):
+            self._take(received)
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended."""
+        end = _ENDS.get(closed.how, End.CAPTURE_END)
+        for received in self._reader.finish(closed.place, closed=end is not End.CAPTURE_END):
+            self._take(received)
+        for direction in Direction:
+            rest = self._reader.rest(direction)
+            if rest is not None:
+                self._quarantine(closed.place, Where(direction, *rest), None, "", "no frame can be told from here on")
+        session = self._session
+        if session is None:
+            return
+        for found in session.end(end, closed.place):
+            self._find(found, closed.place)
+        if session.credits is not None:
+            self._turn(closed.place, 0)
+
+    # Frames
+
+    def _take(self, received: Received) -> None:
+        where = Where(received.direction, received.byte_start, received.byte_end)
+        frame, rule = received.decoded.frame, received.decoded.rule
+        if self._session is None and self._reader.dialect is not None:
+            self._session = Session(
+                self._reader.dialect, self._options, started_late=self._late, cookie_hash=self._cookie_hash
+            )
+        if self._session is None:
+            self._without_session(received, where)
+            return
+        if isinstance(frame, Hello) and frame.cookie:
+            self._cookies.add(frame.cookie)
+        outcome = self._session.receive(received)
+        if frame is not None:
+            self._message(outcome, frame, where)
+        elif rule is None or rule.name not in LOSES_FRAMING:
+            self._quarantine(received.place, where, rule, received.decoded.reason, received.undecoded)
+        for found in outcome.findings:
+            self._find(found, received.place)
+        self._count(outcome, received.place)
+
+    def _without_session(self, received: Received, where: Where) -> None:
+        """A dialect that isn't decoded: the row that says so; its bytes follow when the connection ends."""
+        rule = received.decoded.rule
+        if rule is not None:
+            self._log.find(rule, received.decoded.reason, received.place, where)
+        else:
+            self._quarantine(received.place, where, None, received.decoded.reason, received.undecoded)
+
+    def _message(self, outcome: Outcome, frame: Frame, where: Where) -> None:
+        content = self._content(frame) | {"kind": outcome.kind.value, "ignored": outcome.ignored}
+        stream_id = outcome.stream_id if outcome.stream_id is not None else getattr(frame, "stream_id", None)
+        self._log.add(MESSAGE, outcome.received.place, where, stream_id=stream_id, message=content)
+
+    def _quarantine(self, place: Place, where: Where, rule: Any, reason: str, raw: bytes | str | None) -> None:
+        """Bytes that are no frame. A cookie may be among those before OK, so these stay in bronze alone."""
+        session = self._session
+        secret = where.direction is Direction.CLIENT and (session is None or not session.accepted)
+        finding = {"rule": None if rule is None else rule.id, "severity": None, "message": reason}
+        kept = raw if isinstance(raw, bytes) and not secret else None
+        self._log.add(QUARANTINE, place, where, finding=finding, raw=kept)
+
+    def _find(self, found: Found, place: Place) -> None:
+        where = found.where
+        if where is not None:
+            place = where.place
+        bytes_of = None if where is None else Where(where.direction, where.byte_start, where.byte_end)
+        message = mask(found.message.encode(), self._cookies).decode()
+        self._log.find(found.rule, message, place, bytes_of, stream_id=found.stream_id)
+
+    def _content(self, frame: Frame) -> dict[str, Any]:
+        match frame:
+            case Hello():
+                return {
+                    "version": frame.version_text()[:MOST_CHARACTERS],
+                    "cookie_hash": None if self._cookie_hash is None else self._cookie_hash(frame.cookie),
+                    "program_name": text_of(frame.program_name),
+                    "instance_name": text_of(frame.instance_name),
+                }
+            case Ok():
+                streams = [(s.stream_id, text_of(s.stream_name), s.point_of_ref) for s in frame.streams]
+                sources = [{"name": text_of(s.name), "address": text_of(s.address)} for s in frame.sources]
+                return {"credits": frame.credits, "streams": _references(streams), "sources": sources}
+            case Error():
+                return {"text": text_of(mask(frame.reason, self._cookies))}
+            case Notify():
+                self._name(frame.stream_id, frame.stream_name)
+                return {"stream_name": text_of(frame.stream_name), "point_of_ref": frame.point_of_ref}
+            case NotifyAck():
+                return {"success": frame.accepted, "point_of_ref": frame.point_of_ref}
+            case Message():
+                return {
+                    "message_id": frame.message_id,
+                    "flags": frame.flags,
+                    "event_time": frame.event_time,
+                    "key": frame.key,
+                    "payload": frame.payload,
+                }
+            case Ack():
+                acks = [(ack.stream_id, None, ack.message_id) for ack in frame.acks]
+                return {"credits": frame.credits, "streams": _references(acks)}
+            case Nack():
+                return {"credits": frame.credits, "point_of_ref": frame.point_of_ref}
+            case Restart():
+                return {"address": None if frame.address is None else text_of(frame.address)}
+            case EosMessage() | WorkersLeft():
+                return {}
+
+    def _name(self, stream_id: int, name: bytes) -> None:
+        assert self._session is not None
+        if stream_id in self._session.streams:
+            self._names[stream_id] = text_of(name)
+
+    # Credits
+
+    def _count(self, outcome: Outcome, place: Place) -> None:
+        if outcome.granted:
+            self._turn(place, outcome.granted)
+        since = self._credits
+        since.spent += outcome.spent
+        if any(found.rule.name == "credits_overdrawn" for found in outcome.findings):
+            since.overdrawn += 1
+        elif outcome.spent and outcome.credits == 0 and since.zero_at_ns is None:
+            since.zero_at_ns = place.arrived_at_ns
+
+    def _turn(self, place: Place, granted: int) -> None:
+        """Tell what happened since the last grant."""
+        assert self._session is not None
+        since = self._credits
+        told = {
+            "granted": granted,
+            "balance": self._session.credits,
+            "spent": since.spent,
+            "overdrawn": since.overdrawn,
+            "zero_at_ns": since.zero_at_ns,
+        }
+        self._log.add(CREDIT, place, credit=told)
+        self._credits = _Credits()
+
+    # Entities
+
+    def conclude(self) -> None:
+        """A row of the session and of each stream that changed since it was told last."""
+        rows = self._rows()
+        place = self._connection.first
+        for stream_id, row in rows.items():
+            if self._told.get(stream_id) == row:
+                continue
+            if stream_id is None:
+                self._log.add(SESSION, place, session=row)
+            else:
+                self._log.add(STREAM, place, stream_id=stream_id, stream=row)
+        self._told = rows
+
+    def _rows(self) -> dict[int | None, dict[str, Any]]:
+        session = self._session
+        if session is None or session.first_ns is None:
+            return {}
+        rows: dict[int | None, dict[str, Any]] = {None: self._session_row(session)}
+        return rows | {stream_id: self._stream_row(stream_id, stream) for stream_id, stream in session.streams.items()}
+
+    def _session_row(self, session: Session) -> dict[str, Any]:
+        told = summarise(session, self._connection.connection_id, self._worker)
+        return {
+            "worker": told.worker,
+            "state": session.state.value,
+            "version": told.version,
+            "program_name": None if told.program_name is None else text_of(told.program_name),
+            "instance_name": None if told.instance_name is None else text_of(told.instance_name),
+            "cookie_empty": told.cookie_empty,
+            "cookie_hash": told.cookie_digest,
+            "initial_credits": session.initial_credits,
+            "credits": session.credits,
+            "granted": session.granted,
+            "spent": session.spent,
+            "eos_messages": session.eos_messages,
+            "accepted": told.accepted,
+            "partial": session.partial,
+            "ended": None if session.ended is None else session.ended.value,
+            "ended_by": session.ended_by,
+            "error_by": ", ".join(sorted(session.errors)) or None,
+            "failed": told.failed,
+            "started_at_ns": told.started_ns,
+            "ended_at_ns": None if session.ended is None else told.ended_ns,
+            "names": [{"stream_id": number, "digest": digest} for number, digest in told.streams]
+            if session.ended is not None
+            else None,
+        }
+
+    def _stream_row(self, stream_id: int, stream: Stream) -> dict[str, Any]:
+        assert self._session is not None
+        program, instance = self._session.program_name, self._session.instance_name
+        return {
+            "stream_name": self._names.get(stream_id),
+            "state": stream.state.value,
+            "nack_depth": stream.nacks,
+            "notifies_waiting": stream.waiting,
+            "messages": stream.messages,
+            "unacked": len(stream.unacked()) + stream.forgotten_unacked,
+            "first_id": stream.first_id,
+            "last_sent": stream.last_id,
+            "last_acked": stream.last_acked,
+            "resume_point": stream.references[-1] if stream.references else None,
+            "program_name": None if program is None else text_of(program),
+            "instance_name": None if instance is None else text_of(instance),
+        }
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON. Cookies are not kept: of texts that come after it only the plain words are shown."""
+        since = self._credits
+        return json.dumps(
+            {
+                "version": LOG_VERSION,
+                "reader": self._reader.snapshot(),
+                "session": None if self._session is None else self._session.snapshot(),
+                "names": [[stream_id, name] for stream_id, name in self._names.items()],
+                "credits": [since.spent, since.overdrawn, since.zero_at_ns],
+            },
+            separators=(",", ":"),
+        )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state.get("version") != LOG_VERSION:
+            raise StateVersionError(what="wallaroo log", found=state.get("version"), expected=LOG_VERSION)
+        self._reader = Reader(self._options, snapshot=state["reader"])
+        if state["session"] is not None:
+            assert self._reader.dialect is not None
+            self._session = Session(
+                self._reader.dialect, self._options, cookie_hash=self._cookie_hash, snapshot=state["session"]
+            )
+        self._names = dict(state["names"])
+        self._credits = _Credits(*state["credits"])
+
+
+_ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
+
+
+def _hasher(key: bytes) -> Callable[[bytes], bytes]:
+    return lambda cookie: hmac.digest(key, cookie, "sha256")[:HASH_BYTES]
+
+
+def _references(listed: Iterable[tuple[int, str | None, int]]) -> list[dict[str, Any]]:
+    return [
+        {"stream_id": stream_id, "stream_name": name, "point_of_ref": reference}
+        for stream_id, name, reference in listed
+    ]
+
+
+def summary_of(connection_id: bytes, session: dict[str, Any]) -> SessionSummary:
+    """What the rules over several connections need of a session row that has ended."""
+    return SessionSummary(
+        connection_id=connection_id,
+        worker=session["worker"],
+        started_ns=session["started_at_ns"],
+        ended_ns=session["ended_at_ns"],
+        program_name=None if session["program_name"] is None else session["program_name"].encode(),
+        instance_name=None if session["instance_name"] is None else session["instance_name"].encode(),
+        version=session["version"],
+        cookie_empty=session["cookie_empty"],
+        cookie_digest=session["cookie_hash"],
+        accepted=session["accepted"],
+        failed=session["failed"],
+        streams=tuple((int(name["stream_id"]), name["digest"]) for name in session["names"] or ()),
+    )

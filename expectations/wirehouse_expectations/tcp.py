@@ -1,0 +1,49 @@
+"""What holds for the log of every protocol over TCP."""
+
+from __future__ import annotations
+
+from wirehouse_expectations.shapes import Invariant
+
+
+def packets_balance(log: str) -> Invariant:
+    """Per source and window, the segments of bronze are the packets of the connections in `log`."""
+    return Invariant(
+        name="every_packet_accounted_for",
+        table=log,
+        sentence="Every landed packet is a segment of a connection, damaged and quarantined, or skipped by name.",
+        broken=f"""
+            SELECT source, window_start, SUM(landed) AS landed, SUM(told) AS told
+            FROM (
+              SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.segments
+              WHERE {{windows}} AND source IN ({{sources}}) AND (skip IS NULL OR damaged IS NOT NULL)
+              GROUP BY source, window_start
+              UNION ALL
+              SELECT source, window_start, 0 AS landed, SUM(connection.window_packets) AS told FROM {log}
+              WHERE {{windows}} AND row_kind = 'connection' GROUP BY source, window_start
+              UNION ALL
+              SELECT source, window_start, 0 AS landed, COUNT(*) AS told FROM {log}
+              WHERE {{windows}} AND row_kind = 'quarantine' AND finding.rule = 'capture.file_damaged'
+              GROUP BY source, window_start
+            ) AS both_sides
+            GROUP BY source, window_start HAVING SUM(landed) <> SUM(told)
+        """,
+    )
+
+
+def connection_is_told(table: str, log: str) -> Invariant:
+    """Each connection of `table` is one of `log`, in the same window."""
+    return Invariant(
+        name="connection_is_told",
+        table=table,
+        sentence="Each row belongs to a connection that the log tells of in the same window.",
+        broken=f"""
+            SELECT rows_of.source AS source, rows_of.window_start AS window_start, rows_of.connection_id
+            FROM (SELECT source, window_start, connection_id FROM {table} WHERE {{windows}}) AS rows_of
+            LEFT JOIN (
+              SELECT source, window_start, connection_id FROM {log} WHERE {{windows}} AND row_kind = 'connection'
+            ) AS told
+            ON rows_of.source = told.source AND rows_of.window_start = told.window_start
+              AND rows_of.connection_id = told.connection_id
+            WHERE told.connection_id IS NULL
+        """,
+    )

@@ -1,0 +1,29 @@
+"""The Wallaroo connector protocol: where its rules are found, and how its tables refer to one another."""
+
+from __future__ import annotations
+
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.wallaroo.rules import RULES, SET_RULES
+from wirehouse_expectations.shapes import Findings, Statements
+from wirehouse_expectations.tcp import connection_is_told, packets_balance
+
+STATEMENTS = Statements(
+    findings=(
+        Findings(
+            "silver.wallaroo",
+            (
+                *(rule for rule in RULES if rule.name not in SET_RULES or rule.name == "stream_id_reused"),
+                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment", "file_damaged")),
+            ),
+            condition="row_kind = 'violation'",
+            rule="finding.rule",
+            message="finding.message",
+        ),
+        Findings("gold.wallaroo_found", tuple(rule for rule in RULES if rule.name in SET_RULES)),
+    ),
+    invariants=(
+        packets_balance("silver.wallaroo"),
+        connection_is_told("gold.wallaroo_sessions_history", "silver.wallaroo"),
+        connection_is_told("gold.wallaroo_streams_history", "silver.wallaroo"),
+    ),
+)

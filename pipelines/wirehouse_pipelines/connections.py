@@ -1,0 +1,97 @@
+"""The decoding pass of protocols over TCP: segments of bronze to the rows of a protocol's log, in one streaming pass.
+
+Segments are brought together by port pair and sorted by arrival; each task reads one port pair after another and
+keeps the state of one. What is carried to the next window is a `state` row of each port pair that is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from wirehouse_codecs import stream_log
+from wirehouse_codecs.capture_rules import RULE
+from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, STATE, SourceLog, Start
+from wirehouse_codecs.tcp import TcpOptions
+from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.work import Work
+
+TCP = TcpOptions()
+#: Condition of the rows of a log that carry state.
+CARRIED = f"row_kind = '{STATE}'"
+_ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+
+
+def log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
+    """The rows of log `table` without `decoder_version`; `start` makes the dialogues of a source."""
+    windows = work.lake.windows
+    sources = {
+        span.source: SourceLog(
+            start(work.source(span.source)),
+            TCP,
+            tuple(stream_log.Window(name, windows.end_ns(name)) for name in span.windows),
+        )
+        for span in work.spans
+    }
+    read = partial(stream_log.read, sources=sources, schema=schema)
+    columns = {column.name: column.ddl for column in all_tables()[table].columns}
+    ddl = ", ".join(columns[name] for name in schema.names)
+    segments = work.read("bronze.segments")
+    rows = _by_flow(work, table, segments).mapInArrow(read, ddl)
+    for other in (_clock(work), _skipped(segments)):
+        rows = rows.unionByName(other, allowMissingColumns=True)
+    return rows
+
+
+def _by_flow(work: Work, table: str, segments: DataFrame) -> DataFrame:
+    """SEGMENT_COLUMNS of all segments and carried states, a port pair after another."""
+    new = segments.where("skip IS NULL").withColumn("state", F.lit(None).cast("string"))
+    newest = Window.partitionBy("source", "flow").orderBy(F.desc("window_start"))
+    carried = (
+        work.read_state(table)
+        .where(f"{CARRIED} AND flow IS NOT NULL")
+        .withColumn("rank", F.row_number().over(newest))
+        .where("rank = 1 AND state IS NOT NULL")
+        .select("source", "flow", "window_start", "state")
+    )
+    both = new.select(*SEGMENT_COLUMNS)
+    if work.before:
+        both = both.unionByName(carried, allowMissingColumns=True)
+    # The state comes first: it has no arrival.
+    return both.repartition("source", "flow").sortWithinPartitions("source", "flow", *_ARRIVAL)
+
+
+def _clock(work: Work) -> DataFrame:
+    """A row of state in each window, also in one that changed none: since which window what is alive was told."""
+    windows = work.lake.windows
+    rows = [
+        (span.source, name, STATE, windows.of(max(windows.start_ns(windows.start), windows.end_ns(name) - TCP.idle_ns)))
+        for span in work.spans
+        for name in span.windows
+    ]
+    return work.spark.createDataFrame(rows, "source STRING, window_start STRING, row_kind STRING, carried_from STRING")
+
+
+def _skipped(segments: DataFrame) -> DataFrame:
+    """What bronze could not read: fragments are said, and damaged records are quarantined with their bytes."""
+    place = ("source", "window_start", *_ARRIVAL)
+    fragments = segments.where("skip = 'ip_fragment'").select(
+        *place, F.lit(stream_log.VIOLATION).alias("row_kind"), _finding(RULE["ip_fragment"], F.lit("not put together"))
+    )
+    damaged = segments.where("damaged IS NOT NULL")
+    found = _finding(RULE["file_damaged"], F.col("damage"))
+    kinds = F.explode(F.array(F.lit(stream_log.QUARANTINE), F.lit(stream_log.VIOLATION))).alias("row_kind")
+    quarantined = damaged.select(*place, kinds, found, F.col("damaged").alias("raw"))
+    return fragments.unionByName(quarantined, allowMissingColumns=True)
+
+
+def _finding(rule: Rule, message: Column) -> Column:
+    return F.struct(
+        F.lit(rule.id).alias("rule"), F.lit(rule.severity.value).alias("severity"), message.alias("message")
+    ).alias("finding")

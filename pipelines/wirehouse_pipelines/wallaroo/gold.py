@@ -1,0 +1,306 @@
+"""Gold of the Wallaroo connector protocol: sessions, streams, credits, progress over sessions, and what these break."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold
+from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM, summary_of
+from wirehouse_codecs.wallaroo.progress import Followed, StreamSession, follow
+from wirehouse_pipelines.work import Work
+
+VERSION = "1"
+STATE: Final = "gold.wallaroo_state"
+OUTPUTS: Final = (
+    "gold.wallaroo_sessions_history",
+    "gold.wallaroo_streams_history",
+    "gold.wallaroo_credits",
+    "gold.wallaroo_stream_progress_history",
+    "gold.wallaroo_found",
+    STATE,
+)
+#: First part of the keys of a stream's progress in the state; the others are those of `across`.
+PROGRESS: Final = "progress"
+_ENTITY: Final = ("source", "window_start", "connection_id")
+_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
+
+_JUDGED: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("window_start", pa.string()),
+        ("key", pa.string()),
+        ("state", pa.string()),
+        ("rule", pa.string()),
+        ("severity", pa.string()),
+        ("message", pa.string()),
+        ("connection_id", pa.binary()),
+        ("capture_id", pa.binary()),
+        ("record_number", pa.int64()),
+        ("arrived_at_ns", pa.int64()),
+    ]
+)
+_JUDGED_DDL: Final = (
+    "source STRING, window_start STRING, key STRING, state STRING, rule STRING, severity STRING, message STRING, "
+    "connection_id BINARY, capture_id BINARY, record_number BIGINT, arrived_at_ns BIGINT"
+)
+_FOLLOWED: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("window_start", pa.string()),
+        ("key", pa.string()),
+        ("connection_id", pa.binary()),
+        ("previous_connection_id", pa.binary()),
+        ("previous_last_sent", pa.decimal128(20, 0)),
+        ("replayed_before", pa.int64()),
+    ]
+)
+_FOLLOWED_DDL: Final = (
+    "source STRING, window_start STRING, key STRING, connection_id BINARY, previous_connection_id BINARY, "
+    "previous_last_sent DECIMAL(20,0), replayed_before BIGINT"
+)
+#: A stream's progress as the state holds it.
+_PROGRESS_STATE: Final = (
+    "hex(connection_id) AS connection_id, arrived_at_ns AS started_ns, CAST(last_sent AS STRING) AS last_sent, "
+    "told_ns, hex(previous_connection_id) AS previous_connection_id, "
+    "CAST(previous_last_sent AS STRING) AS previous_last_sent, replayed"
+)
+
+
+class _Run:
+    """What the tables of one run are made from."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.log = work.read("silver.wallaroo")
+
+    @cached_property
+    def sessions(self) -> DataFrame:
+        """Sessions as they stand at the end of each window in which they changed, with their connection."""
+        connections = self.log.where("row_kind = 'connection'").select(*_ENTITY, "connection")
+        told = self.log.where(F.col("row_kind") == SESSION).select(*_ENTITY, *_PLACE, "session")
+        return told.join(connections, list(_ENTITY))
+
+    @cached_property
+    def streams(self) -> DataFrame:
+        """Streams as they stand at the end of each window in which they changed."""
+        return self.log.where(F.col("row_kind") == STREAM).select(*_ENTITY, *_PLACE, "stream_id", "stream.*")
+
+    @cached_property
+    def judged(self) -> DataFrame:
+        """What sessions break together, and the state of each key after each window in which it changed."""
+        ended = self.sessions.where("session.ended IS NOT NULL")
+        worker = F.to_json(F.array(F.lit("worker"), F.col("session.worker")))
+        names = F.col("session.program_name"), F.col("session.instance_name")
+        instance = F.when(names[0].isNotNull() & names[1].isNotNull(), F.to_json(F.array(F.lit("instance"), *names)))
+        told = ended.select(
+            *_ENTITY,
+            *_PLACE,
+            "session",
+            F.col("session.ended_at_ns").alias("order"),
+            F.explode(F.array_compact(F.array(worker, instance))).alias("key"),
+        )
+        return self._by_key(told, "order", ~self._is_progress(), _judge, _JUDGED_DDL)
+
+    @cached_property
+    def progress(self) -> DataFrame:
+        """Streams with a program and an instance, which session they follow, what was replayed, and `key`."""
+        key = F.to_json(F.array(F.lit(PROGRESS), "program_name", "instance_name", F.col("stream_id").cast("string")))
+        named = self.streams.where("program_name IS NOT NULL AND instance_name IS NOT NULL").withColumn("key", key)
+        windows = self.work.lake.windows
+        ends = [(name, windows.end_ns(name)) for name in sorted({n for s in self.work.spans for n in s.windows})]
+        told_ns = self.work.spark.createDataFrame(ends, "window_start STRING, told_ns BIGINT")
+        told = named.join(F.broadcast(told_ns), "window_start")
+        columns = ("source", "window_start", "connection_id", "arrived_at_ns", "last_sent", "told_ns", "key")
+        followed = self._by_key(told.select(*columns), "arrived_at_ns", self._is_progress(), _follow, _FOLLOWED_DDL)
+        entity = ["source", "window_start", "connection_id", "key"]
+        rows = told.join(followed, entity).join(self._replayed(told, followed), entity, "left")
+        so_far = Window.partitionBy("source", "key", "connection_id").orderBy("window_start")
+        replayed = F.sum(F.coalesce("replayed_here", F.lit(0))).over(so_far) + F.col("replayed_before")
+        newest = Window.partitionBy("source", "window_start", "key").orderBy(
+            F.desc("arrived_at_ns"), F.desc("connection_id")
+        )
+        return self.work.settle(
+            rows.withColumn("replayed", replayed)
+            .withColumn("rank", F.row_number().over(newest))
+            .where("rank = 1")
+            .drop("rank")
+        )
+
+    def _replayed(self, told: DataFrame, followed: DataFrame) -> DataFrame:
+        """By window: messages with an id up to the last one of the session before."""
+        after = followed.where("previous_last_sent IS NOT NULL").join(
+            told.select("source", "window_start", "connection_id", "key", "stream_id"),
+            ["source", "window_start", "connection_id", "key"],
+        )
+        messages = self.log.where("row_kind = 'message' AND message.kind = 'MESSAGE'").select(
+            *_ENTITY, "stream_id", F.col("message.message_id").alias("message_id")
+        )
+        again = messages.join(F.broadcast(after), [*_ENTITY, "stream_id"]).where("message_id <= previous_last_sent")
+        return again.groupBy("source", "window_start", "connection_id", "key").agg(F.count("*").alias("replayed_here"))
+
+    def _is_progress(self) -> Column:
+        return F.col("key").startswith(f'["{PROGRESS}"')
+
+    def _by_key(
+        self,
+        told: DataFrame,
+        order: str,
+        mine: Column,
+        fold: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        ddl: str,
+    ) -> DataFrame:
+        """Give `fold` the rows of each key in order, behind its state at the end of the windows before."""
+        newest = Window.partitionBy("source", "key").orderBy(F.desc("window_start"))
+        carried = (
+            self.work.read_state(STATE)
+            .where(F.col("key").isNotNull() & mine)
+            .withColumn("rank", F.row_number().over(newest))
+            .where("rank = 1")
+            .select("source", "key", "state")
+        )
+        if self.work.before:
+            told = told.unionByName(carried, allowMissingColumns=True)
+        else:
+            told = told.withColumn("state", F.lit(None).cast("string"))
+        # The state comes first: it has no window.
+        keys = ("source", "key")
+        ordered = told.repartition(*keys).sortWithinPartitions(
+            *keys, F.expr("IF(state IS NULL, window_start, NULL)"), order, "connection_id"
+        )
+        return self.work.settle(ordered.mapInArrow(fold, ddl))
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, str], Iterator[dict[str, Any]]]]:
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return groupby(rows, itemgetter("source", "key"))
+
+
+def _judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of _JUDGED of the sessions that ended."""
+    for (source, key), rows in _groups(batches):
+        fold = Fold(key)
+        for window, told in groupby(rows, itemgetter("window_start")):
+            out: list[dict[str, Any]] = []
+            for row in told:
+                if row["state"] is not None:
+                    fold = Fold(key, row["state"])
+                    continue
+                place = {name: row[name] for name in _PLACE}
+                out += [
+                    {
+                        "rule": found.rule.id,
+                        "severity": found.rule.severity.value,
+                        "message": found.message,
+                        "connection_id": found.connection_id,
+                    }
+                    | place
+                    for found in fold.take(summary_of(row["connection_id"], row["session"]))
+                ]
+            if window is not None:
+                out.append({"key": key, "state": fold.snapshot()})
+            whose = {"source": source, "window_start": window}
+            yield pa.RecordBatch.from_pylist([row | whose for row in out], schema=_JUDGED)
+
+
+def _follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of _FOLLOWED: of each stream and window the sessions that were its newest."""
+    for (source, key), rows in _groups(batches):
+        now: Followed | None = None
+        replayed: dict[bytes, int] = {}
+        out = []
+        for row in rows:
+            if row["state"] is not None:
+                now, before = _carried(json.loads(row["state"]))
+                replayed[now.newest.connection_id] = before
+                continue
+            sent = row["last_sent"]
+            told = StreamSession(
+                row["connection_id"], row["arrived_at_ns"], None if sent is None else int(sent), row["told_ns"]
+            )
+            if (after := follow(now, told)) is None:
+                continue
+            now = after
+            out.append(
+                {
+                    "source": source,
+                    "window_start": row["window_start"],
+                    "key": key,
+                    "connection_id": told.connection_id,
+                    "previous_connection_id": now.previous_connection_id,
+                    "previous_last_sent": now.previous_last_sent,
+                    "replayed_before": replayed.get(told.connection_id, 0),
+                }
+            )
+        yield pa.RecordBatch.from_pylist(out, schema=_FOLLOWED)
+
+
+def _carried(state: dict[str, Any]) -> tuple[Followed, int]:
+    """Where a stream stood, and how many messages of its newest session were replayed."""
+
+    def number(name: str) -> int | None:
+        return None if state.get(name) is None else int(state[name])
+
+    previous = state.get("previous_connection_id")
+    newest = StreamSession(
+        bytes.fromhex(state["connection_id"]), state["started_ns"], number("last_sent"), state["told_ns"]
+    )
+    followed = Followed(newest, None if previous is None else bytes.fromhex(previous), number("previous_last_sent"))
+    return followed, state["replayed"]
+
+
+def _sessions(run: _Run) -> DataFrame:
+    endpoints = ("community_id", "client_address", "client_port", "server_address", "server_port", "dialect")
+    return run.sessions.select(*_ENTITY, *_PLACE, "session.*", *(f"connection.{name}" for name in endpoints))
+
+
+def _streams(run: _Run) -> DataFrame:
+    return run.streams
+
+
+def _credits(run: _Run) -> DataFrame:
+    return run.log.where(F.col("row_kind") == CREDIT).select(*_ENTITY, *_PLACE, "credit.*")
+
+
+def _progress(run: _Run) -> DataFrame:
+    return run.progress
+
+
+def _found(run: _Run) -> DataFrame:
+    return run.judged.where("rule IS NOT NULL").withColumn("protocol", F.lit("wallaroo"))
+
+
+def _state(run: _Run) -> DataFrame:
+    """The states, and of each window a row of its own that says since which window states still count."""
+    windows = run.work.lake.windows
+    clock = [
+        (span.source, name, windows.of(max(windows.start_ns(windows.start), windows.end_ns(name) - HORIZON_NS)))
+        for span in run.work.spans
+        for name in span.windows
+    ]
+    progress = run.progress.withColumn("state", F.to_json(F.expr(f"struct({_PROGRESS_STATE})")))
+    states = [frame.select("source", "window_start", "key", "state") for frame in (_states(run.judged), progress)]
+    own = run.work.spark.createDataFrame(clock, "source STRING, window_start STRING, carried_from STRING")
+    return states[0].unionByName(states[1]).unionByName(own, allowMissingColumns=True)
+
+
+def _states(judged: DataFrame) -> DataFrame:
+    return judged.where("state IS NOT NULL")
+
+
+_TABLES: Final = dict(zip(OUTPUTS, (_sessions, _streams, _credits, _progress, _found, _state), strict=True))
+
+
+def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """The job of gold.wallaroo: its tables, each as it is written."""
+    run = _Run(work)
+    for name, rows in _TABLES.items():
+        yield name, rows(run).withColumn("decoder_version", F.lit(VERSION))
