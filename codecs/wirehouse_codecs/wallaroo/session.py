@@ -48,7 +48,7 @@ from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.streams import AckVerdict, Action, Stream, StreamState, StreamStep
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
@@ -733,14 +733,14 @@ class Session:
         step = stream.act(Action.NACK)
         self._find(step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
         stream.references = [nack.point_of_ref]
-        stream.acked_at = None
+        stream.rewound = True
         if nack.point_of_ref in stream.unstable:
             self._find("reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
 
     def _take_restart(self, _: Frame) -> None:
         self._dry = None
         for stream in self.streams.values():
-            stream.acked_at = None
+            stream.rewound = True
 
     def _after_restart(self, frame: Frame) -> None:
         """The connector may not have heard of it yet: its frames are dropped, and take credits."""

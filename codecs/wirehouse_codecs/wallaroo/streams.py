@@ -172,8 +172,10 @@ class Stream:
     #: Ids of messages that are no stable reference, and those of ephemeral ones.
     unstable: set[int] = field(default_factory=set)
     ephemeral: set[int] = field(default_factory=set)
-    #: When the last acked message was sent; None = none was acked, or a NACK came since.
+    #: When the last acked message was sent; None = none was acked.
     acked_at: int | None = None
+    #: A NACK or RESTART came since the last ACK, so the next one may go back.
+    rewound: bool = False
     ever_acked: bool = False
     #: Lowest and highest of the acked ids that are forgotten, and how many ids were forgotten unacked.
     forgotten: tuple[int, int] | None = None
@@ -219,19 +221,21 @@ class Stream:
                 return AckVerdict.BACK
             return AckVerdict.FORGOTTEN if self.forgotten_unacked else AckVerdict.NEVER_SENT
         self.ever_acked = True
-        if self.acked_at is not None and known[0] < self.acked_at:
+        if self.acked_at is not None and known[0] < self.acked_at and not self.rewound:
             return AckVerdict.BACK
-        self.last_acked, self.acked_at = message_id, known[0]
+        self.last_acked, self.acked_at, self.rewound = message_id, known[0], False
         self.forgotten_unacked = 0
         self._forget_acked()
         return AckVerdict.FORWARD
 
     def was_acked(self, message_id: int) -> bool:
-        """The id was acked, by itself or by a later one."""
+        """The id was acked, by itself or by a later one, and the stream was not reset since."""
         if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
             return True
         known = self.sent.get(message_id)
-        return known is not None and self.acked_at is not None and known[0] <= self.acked_at
+        if known is None or self.acked_at is None or self.rewound:
+            return False
+        return known[0] <= self.acked_at
 
     def unacked(self) -> list[int]:
         """Ids after the last acked one whose ack is waited for, in the order in which they were sent."""
@@ -278,6 +282,7 @@ class Stream:
             "unstable": sorted(self.unstable),
             "ephemeral": sorted(self.ephemeral),
             "acked_at": self.acked_at,
+            "rewound": self.rewound,
             "ever_acked": self.ever_acked,
             "forgotten": self.forgotten,
             "forgotten_unacked": self.forgotten_unacked,

@@ -468,6 +468,15 @@ def test_message_never_acked(name: str, dialogue: Opens, msg: Messages, acked: A
     assert dialogue(name).opened(1).c(msg(name, 1, 3)).end().found == []
 
 
+@pytest.mark.parametrize("name", SEEDS)
+def test_what_was_acked_before_a_nack_stays_acked(name: str, dialogue: Opens, msg: Messages, acked: Acks) -> None:
+    told = dialogue(name).opened(1).c(*[msg(name, 1, n) for n in (3, 5, 7)]).w(acked(1, (1, 5)), Nack(1, 1, 5))
+    assert told.c(Notify(1, b"s1", 5)).end().found == ["message_never_acked"]
+    assert "1 messages" in told.findings[-1].message
+    told = dialogue(name).opened(1).c(*[msg(name, 1, n) for n in (3, 5)]).w(acked(1, (1, 5)), Nack(1, 1, 5))
+    assert told.c(Notify(1, b"s1", 5)).end().found == []
+
+
 @breaks("reference_unstable")
 @pytest.mark.parametrize("name", SEEDS)
 @pytest.mark.parametrize("flags", [1, 8])
