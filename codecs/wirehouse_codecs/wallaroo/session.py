@@ -581,6 +581,8 @@ class Session:
             self._judge_message(message, stream)
         elif not kept:
             self._find("message_unknown_stream", "no stream was ever notified")
+        elif message.has(Flag.EOS):
+            self._end_any()
         if self._next is not State.ENDED:
             self._check_flags(message)
         else:
@@ -607,6 +609,12 @@ class Session:
             return True, None
         self._stream_id = live[0]
         return True, self.streams[live[0]]
+
+    def _end_any(self) -> None:
+        """One of the open streams has ended, and nobody can tell which: a NOTIFY may open each of them again."""
+        for stream in self.streams.values():
+            if stream.state is StreamState.OPEN:
+                stream.assumed = True
 
     def _judge_message(self, message: Message, stream: Stream) -> None:
         stream_id = self._stream_id

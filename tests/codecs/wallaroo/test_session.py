@@ -566,6 +566,9 @@ def test_in_the_text_a_message_of_several_open_streams_belongs_to_none(
     told = dialogue("seed").opened(1, 2).c(msg("seed", 1, 1))
     assert told.outcomes[-1].stream_id is None
     assert told.w(acked(1, (1, 1), (2, 9))).end().found == []
+    reopened = dialogue("seed").opened(1, 2).c(msg("seed", 1, 1, 4), Notify(1, b"s1"))
+    assert reopened.found == []
+    assert reopened.c(Notify(1, b"s1")).found == ["notify_open_stream"]
     ended = dialogue("seed").opened(1).c(msg("seed", 1, 1, 4), Notify(2, b"two"), msg("seed", 2, 2))
     assert ended.outcomes[-1].stream_id == 2
     assert ended.c(msg("seed", 2, 3, 4), msg("seed", 1, 4)).found == ["message_closed_stream"]
