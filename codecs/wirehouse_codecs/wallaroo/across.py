@@ -128,20 +128,27 @@ class InstanceSessions:
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
         """The next session that ended."""
-        found = [found for stream_id, name in summary.streams for found in self._name(summary, stream_id, name.hex())]
+        named = [(stream_id, name.hex()) for stream_id, name in summary.streams]
+        shown = [text for stream_id, name in named if (text := self._judge_name(stream_id, name))]
+        # Only then: streams of one session are compared there.
+        for stream_id, name in named:
+            self._remember(stream_id, name)
+        found = [SetFound(RULE["stream_id_reused"], summary.connection_id, text) for text in shown]
         return found + self._reconnect(summary)
 
-    def _name(self, summary: SessionSummary, stream_id: int, name: str) -> list[SetFound]:
-        shown = None
+    def _judge_name(self, stream_id: int, name: str) -> str | None:
+        """What was otherwise in an earlier session."""
         if self.names.get(stream_id, name) != name:
-            shown = f"stream {stream_id} had another name in an earlier session"
-        elif (other := self.ids.get(name, stream_id)) != stream_id:
-            shown = f"the name of stream {stream_id} was that of stream {other} in an earlier session"
+            return f"stream {stream_id} had another name in an earlier session"
+        if (other := self.ids.get(name, stream_id)) != stream_id:
+            return f"the name of stream {stream_id} was that of stream {other} in an earlier session"
+        return None
+
+    def _remember(self, stream_id: int, name: str) -> None:
         if stream_id in self.names or len(self.names) < MOST_REMEMBERED:
             self.names[stream_id] = name
         if name in self.ids or len(self.ids) < MOST_REMEMBERED:
             self.ids[name] = stream_id
-        return [] if shown is None else [SetFound(RULE["stream_id_reused"], summary.connection_id, shown)]
 
     def _reconnect(self, summary: SessionSummary) -> list[SetFound]:
         """The reconnect that completes a row, once in each row."""

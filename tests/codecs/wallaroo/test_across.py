@@ -80,6 +80,11 @@ def test_an_id_with_two_names_between_sessions() -> None:
     assert {finding.rule.name for finding in found} == {"stream_id_reused"}
 
 
+def test_a_name_with_two_ids_in_one_session_is_found_there_only() -> None:
+    assert reused_stream_ids(sessions({"streams": ((1, b"a"), (2, b"a"))})) == []
+    assert places(reused_stream_ids(sessions({"streams": ((2, b"a"),)}, {"streams": ((1, b"a"), (2, b"a"))}))) == [1]
+
+
 @pytest.mark.parametrize(
     ("gaps", "found"),
     [
