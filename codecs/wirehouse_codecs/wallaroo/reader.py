@@ -37,7 +37,8 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 
 READER_VERSION: Final = 1
-HELD_FRAMES: Final = 256
+#: More than a connector has streams: it may notify all of them before the message that tells the dialect.
+HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
 
 

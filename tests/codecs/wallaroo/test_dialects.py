@@ -272,6 +272,22 @@ def test_not_more_than_a_bound_is_held_back(greeting: Greeting) -> None:
     assert len(read(reader, parts[HELD_FRAMES - 1 :])) == HELD_FRAMES + 1
 
 
+@pytest.mark.parametrize("name", ["seed", "seed_sid"])
+def test_many_streams_are_notified_before_a_message_tells_the_dialect(
+    name: str, msg: Message_, greeting: Greeting
+) -> None:
+    dialect = DIALECTS[name]
+    frames: list[Frame] = [
+        greeting(name),
+        *(Notify(n << 48, b"s%d" % n) for n in range(1, 1000)),
+        msg(name, 1 << 48, 7),
+    ]
+    reader = Reader(AUTO)
+    found = read(reader, [(C, encode(frame, dialect)) for frame in frames])
+    assert reader.dialect is dialect
+    assert [received.decoded.frame for received in found] == frames
+
+
 def test_an_unfinished_frame_is_told_at_the_end(greeting: Greeting) -> None:
     data = encode(greeting("v3"), DIALECTS["v3"])
     reader = Reader(AUTO)
