@@ -272,7 +272,6 @@ class Side:
             if sequence != self._stray or self._fin is not None:
                 self._ignore_stray(sequence, payload, size)
                 return []
-            self._stray = _UNKNOWN
             self._reach = self._next + ((sequence - self._expected) & _MASK)
             events += self.tell_holes(place)
         start = self._next + _distance(sequence, self._expected)
@@ -432,7 +431,8 @@ class Side:
         return events
 
     def to_json(self) -> dict[str, Any]:
-        """The side as carried state writes it."""
+        """The side as carried state writes it. Equal sides give equal texts."""
+        self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
         waiting = [[piece.start, piece.arrived_at_ns, b64encode(piece.data).decode()] for piece in self._waiting]
         recent = b64encode(self._kept()).decode()
         return {"numbers": [getattr(self, name) for name in _NUMBERS], "waiting": waiting, "recent": recent}
