@@ -18,9 +18,9 @@ from random import Random
 from typing import Final, NamedTuple
 
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.packet_writer import CapturedPacket, Endpoint, tcp_packet
+from wirehouse_codecs.packet_writer import CapturedPacket, tcp_packet
 from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction, Endpoint
 
 #: Payload of a full segment: an Ethernet frame less the headers of IPv4 and TCP and the timestamps option.
 SEGMENT_BYTES: Final = 1448

@@ -29,9 +29,9 @@ from wirehouse_codecs.conversations import (
 )
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packet_captures import Packet, PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, Endpoint, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN, parse
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction, Endpoint
 
 C, S = Direction.CLIENT, Direction.SERVER
 CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.1.0.1", 7100)

@@ -17,8 +17,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from wirehouse_codecs.conversations import ROUND_TRIP_NS, Close, Conversation, Ending, Event, Send
-from wirehouse_codecs.packet_writer import Endpoint
-from wirehouse_codecs.wallaroo.dialects import SINK_VERSION, SOURCE_VERSION, Direction
+from wirehouse_codecs.tcp import Direction, Endpoint
+from wirehouse_codecs.wallaroo.dialects import SINK_VERSION, SOURCE_VERSION
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     LENGTH_BYTES,

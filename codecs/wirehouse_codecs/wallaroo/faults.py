@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from wirehouse_codecs.conversations import Conversation, Ending
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.connector import Connector, Talk, hello_in, message_in, stream_id_of
-from wirehouse_codecs.wallaroo.dialects import DEV_VERSION, Direction
+from wirehouse_codecs.wallaroo.dialects import DEV_VERSION
 from wirehouse_codecs.wallaroo.messages import (
     LENGTH_BYTES,
     NOTHING_SEEN,

@@ -113,7 +113,11 @@ def test_a_session_that_succeeds_begins_the_count_anew() -> None:
 def test_a_fold_that_is_carried_on_finds_the_same() -> None:
     failed = {"failed": True}
     summaries = sessions(
-        {"version": "2", **failed}, {"streams": ((1, b"a"),), **failed}, {"streams": ((1, b"b"),), **failed}, failed, failed
+        {"version": "2", **failed},
+        {"streams": ((1, b"a"),), **failed},
+        {"streams": ((1, b"b"),), **failed},
+        failed,
+        failed,
     )
     ordered = sorted(summaries, key=lambda summary: summary.ended_ns)
     states: dict[str, str] = {}

@@ -15,18 +15,11 @@ import pytest
 from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Event, Send, written
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import Endpoint
 from wirehouse_codecs.packets import FIN, RST, parse
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.wallaroo.across import (
-    SessionSummary,
-    inconsistent_handshakes,
-    reconnects_without_backoff,
-    reused_stream_ids,
-    summarise,
-)
+from wirehouse_codecs.tcp import Direction, Endpoint
+from wirehouse_codecs.wallaroo.across import SessionSummary, judge, summarise
 from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.dialects import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     NOTHING_SEEN,
@@ -70,8 +63,7 @@ class Judged:
             summary = self._judge(conversation, number)
             if summary is not None:
                 summaries.append(summary)
-        for rule in (inconsistent_handshakes, reused_stream_ids, reconnects_without_backoff):
-            self.found.update(each.rule.name for each in rule(summaries))
+        self.found.update(each.rule.name for each in judge(summaries))
 
     def _judge(self, conversation: Conversation, number: int) -> SessionSummary | None:
         late = bool(conversation.captured_from_ns)
