@@ -91,7 +91,7 @@ def demo(folder: Path) -> bool:
     with story.step(f"landing {len(sources)} sources") as say:
         records = land_all(lake, say)
     windows = jobs.data_windows(lake)
-    with story.step(f"materialising every table through Dagster, {records:,} messages") as say:
+    with story.step(f"materialising every table through Dagster, {records:,} records") as say:
         done = materialize(lake, list(jobs.all_jobs()), windows[0], windows[-1], progress=say)
     page(show.console(), lake, file, time.monotonic() - started)
     return done
@@ -124,8 +124,9 @@ def _configuration(folder: Path, sources: Sequence[Source]) -> Path:
     return file
 
 
-def _keys(source: Source, path: str) -> dict[str, str]:
-    return {"name": source.name, "protocol": source.protocol, "kind": source.kind, "path": path}
+def _keys(source: Source, path: str) -> dict[str, Any]:
+    keys: dict[str, Any] = {"name": source.name, "protocol": source.protocol, "kind": source.kind, "path": path}
+    return keys | ({"ports": source.ports} if source.ports else {})
 
 
 def _toml(value: Any) -> str:
