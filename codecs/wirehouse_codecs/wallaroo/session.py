@@ -197,9 +197,11 @@ class Session:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self._names: dict[bytes, int] = {}
-        self._untracked = False
-        self._unattributed = False
-        self._ids = 0
+        #: A stream was seen for which there was no room; a message couldn't be told to belong to one.
+        self.untracked = False
+        self.unattributed = False
+        #: How many ids the streams hold.
+        self.ids = 0
         self._started = False
         self._hello: Where | None = None
         self._hello_judged = False
@@ -208,7 +210,7 @@ class Session:
         self._error: Where | None = None
         self._violation: Where | None = None
         self._violated: tuple[int | None, int | None] = (None, None)
-        self._dry: Where | None = None
+        self.dry: Where | None = None
         self._clear()
         if snapshot is not None:
             self._restore(snapshot)
@@ -221,6 +223,11 @@ class Session:
         self._ignored: str | None = None
         self._stream_id: int | None = None
         self._next: State | None = None
+
+    @property
+    def waits_for_close(self) -> bool:
+        """An ERROR, or a rule after which the worker must close, has come, and time runs since then."""
+        return self._error is not None or self._violation is not None
 
     # Input
 
@@ -305,7 +312,7 @@ class Session:
     def _miss(self) -> None:
         """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
         self.partial = True
-        self.credits = self._dry = None
+        self.credits = self.dry = None
         for stream in self.streams.values():
             stream.assumed = True
 
@@ -318,10 +325,10 @@ class Session:
             self._error = None
         if traffic and self._violation is not None and _late(self._violation, close, now_ns):
             self._not_signalled(f"traffic goes on for more than {self._options.close_timeout_s} s")
-        if self._dry is not None and _late(self._dry, self._options.ack_timeout_ns, now_ns):
+        if self.dry is not None and _late(self.dry, self._options.ack_timeout_ns, now_ns):
             waited = f"no credit for more than {self._options.ack_timeout_s} s"
-            self._note("credits_not_replenished", self._dry, waited)
-            self._dry = None
+            self._note("credits_not_replenished", self.dry, waited)
+            self.dry = None
         return tuple(self._found)
 
     def end(self, how: End, place: Place) -> tuple[Found, ...]:
@@ -358,7 +365,7 @@ class Session:
     def _judge_unacked(self, stream_id: int, stream: Stream) -> None:
         """Workers that keep nothing for recovery never ack a stream, so only one that was ever acked is judged."""
         unacked = stream.unacked()
-        if not stream.ever_acked or not unacked or self._unattributed:
+        if not stream.ever_acked or not unacked or self.unattributed:
             return
         count = len(unacked) + stream.forgotten_unacked
         shown = f"{count} messages after the last acked one, the first has id {unacked[0]}"
@@ -379,7 +386,7 @@ class Session:
             self._next = State.ENDED
             self.ended_by = name
             self._violation = self._where
-            self._dry = None
+            self.dry = None
             return True
         return False
 
@@ -451,7 +458,7 @@ class Session:
     def _take_error(self, side: Direction) -> None:
         self.errors.add(side)
         self._error = self._error or self._where
-        self._violation = self._dry = None
+        self._violation = self.dry = None
 
     def _after_error(self, frame: Frame | None) -> None:
         """Nothing is valid any more. A side that sends after its own ERROR breaks a rule, the other is discarded."""
@@ -478,14 +485,14 @@ class Session:
             return
         self.credits += count
         if count:
-            self._dry = None
+            self.dry = None
             self._run_dry()
 
     def _run_dry(self) -> None:
         """Without a credit the connector waits from here on; with a sink, and once the session ends, it needs none."""
         waits = self.state in (State.HANDSHAKE, State.STREAMING) and self._next is not State.ENDED
         if waits and not self.dialect.sink and self.credits is not None and self.credits <= 0:
-            self._dry = self._where
+            self.dry = self._where
 
     def _spend(self, kind: Kind) -> None:
         """NOTIFY and MESSAGE take a credit each."""
@@ -506,7 +513,7 @@ class Session:
         if stream is None and len(self.streams) < MAX_STREAMS:
             stream = self.streams[stream_id] = Stream()
         elif stream is None:
-            self._untracked = True
+            self.untracked = True
         return stream
 
     def _known(self, stream_id: int) -> Stream | None:
@@ -515,7 +522,7 @@ class Session:
         Where frames were missed, a stream that was never seen is taken for one that is open.
         """
         stream = self.streams.get(stream_id)
-        if stream is None and self._untracked:
+        if stream is None and self.untracked:
             return None
         stream = stream or self._stream(stream_id)
         if self.partial and stream is not None and not stream.notified and not stream.assumed:
@@ -552,7 +559,7 @@ class Session:
     def _check_reference(self, notify: Notify, stream: Stream) -> None:
         reference = notify.point_of_ref
         given = (0, *stream.references, stream.last_acked)
-        if reference in given or stream.was_acked(reference) or stream.assumed or self.partial or self._unattributed:
+        if reference in given or stream.was_acked(reference) or stream.assumed or self.partial or self.unattributed:
             return
         shown = f"reference {reference}, the worker gave {', '.join(str(value) for value in given[1:] if value)}"
         self._find("notify_reference_unexpected", shown.removesuffix(", the worker gave "), notify.stream_id)
@@ -596,7 +603,7 @@ class Session:
             return True, self._known(message.stream_id)
         notified = {sid: stream for sid, stream in self.streams.items() if stream.notified}
         live = [sid for sid, stream in notified.items() if stream.state in (StreamState.OPEN, StreamState.RESET)]
-        if not live and not self.partial and not self._untracked:
+        if not live and not self.partial and not self.untracked:
             if not notified:
                 return False, None
             # All have ended, so whichever it is for, it is too late.
@@ -604,8 +611,8 @@ class Session:
             if not live:
                 self._find("message_closed_stream", "every stream has ended")
                 return True, None
-        if len(live) != 1 or self.partial or self._untracked:
-            self._unattributed = True
+        if len(live) != 1 or self.partial or self.untracked:
+            self.unattributed = True
             return True, None
         self._stream_id = live[0]
         return True, self.streams[live[0]]
@@ -660,23 +667,20 @@ class Session:
         stream_id = self._stream_id
         before = stream.remembered
         ephemeral = message.has(Flag.EPHEMERAL)
-        twice = message_id in stream.ephemeral or (ephemeral and message_id in stream.sent)
+        twice = message_id in stream.ephemeral or (ephemeral and stream.sent.get(message_id) is not None)
         if twice and not self.dialect.skips_repeats and self._ignored is None:
             self._find("ephemeral_id_repeated", f"id {message_id} of stream {stream_id}", stream_id)
         # Workers with flags drop what only marks a place or an end, so it is never acked.
         marks = self.dialect.skips_repeats and (message.has(Flag.BOUNDARY) or message.has(Flag.EOS))
-        stream.send(message_id, awaits_ack=not marks and self._ignored is None)
+        unstable = ephemeral or message.has(Flag.UNSTABLE_REFERENCE)
+        stream.send(message_id, awaits_ack=not marks and self._ignored is None, unstable=unstable)
         if ephemeral:
             stream.ephemeral.add(message_id)
-        if ephemeral or message.has(Flag.UNSTABLE_REFERENCE):
-            stream.unstable.add(message_id)
-        else:
-            stream.unstable.discard(message_id)
-        self._ids += stream.remembered - before
-        if self._ids > MAX_IDS:
+        self.ids += stream.remembered - before
+        if self.ids > MAX_IDS:
             before = stream.remembered
             stream.forget()
-            self._ids += stream.remembered - before
+            self.ids += stream.remembered - before
 
     def _check_flags(self, message: Message) -> None:
         flags, allowed = message.flags, self.dialect.flags
@@ -718,17 +722,17 @@ class Session:
             return
         before = stream.remembered
         verdict = stream.ack(message_id)
-        self._ids += stream.remembered - before
+        self.ids += stream.remembered - before
         if verdict is AckVerdict.BACK:
             self._find("ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
         elif verdict is AckVerdict.NEVER_SENT and not self._from_before(message_id, stream):
             self._find("ack_never_sent", f"stream {stream_id} never sent id {message_id}", stream_id)
-        if not self.dialect.answers_notify and message_id in stream.unstable:
+        if not self.dialect.answers_notify and stream.is_unstable(message_id):
             self._find("reference_unstable", f"ACK of id {message_id}", stream_id)
 
     def _from_before(self, message_id: int, stream: Stream) -> bool:
         """The id may have been sent before this session, or where it wasn't seen."""
-        if stream.assumed or self.partial or self._unattributed or message_id in stream.references:
+        if stream.assumed or self.partial or self.unattributed or message_id in stream.references:
             return True
         return self.dialect.skips_repeats and any(message_id <= ref < NOTHING_SEEN for ref in stream.references)
 
@@ -742,11 +746,11 @@ class Session:
         self._find(step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
         stream.references = [nack.point_of_ref]
         stream.rewound = True
-        if nack.point_of_ref in stream.unstable:
+        if stream.is_unstable(nack.point_of_ref):
             self._find("reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
 
     def _take_restart(self, _: Frame) -> None:
-        self._dry = None
+        self.dry = None
         for stream in self.streams.values():
             stream.rewound = True
 
@@ -821,14 +825,14 @@ _PLAIN: Final = (
     "ended_by",
     "first_ns",
     "last_ns",
-    "_untracked",
-    "_unattributed",
-    "_ids",
+    "untracked",
+    "unattributed",
+    "ids",
     "_started",
     "_hello_judged",
     "_answered",
 )
-_MARKS: Final = ("_hello", "_error", "_violation", "_dry")
+_MARKS: Final = ("_hello", "_error", "_violation", "dry")
 _BYTES: Final = ("program_name", "instance_name", "cookie_digest")
 
 #: The word in an ERROR that says what is refused, in the order of the rules.

@@ -12,6 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from wirehouse_codecs.wallaroo.sent import AWAITED, UNSTABLE, Sent
+
 #: So many ids at and before the last acked one are remembered.
 KEPT_ACKED: Final = 64
 
@@ -167,10 +169,8 @@ class Stream:
     messages: int = 0
     first_id: int | None = None
     last_id: int | None = None
-    #: Message id -> when it was sent, counted in messages of the stream, and whether an ack of it is waited for.
-    sent: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    #: Ids of messages that are no stable reference, and those of ephemeral ones.
-    unstable: set[int] = field(default_factory=set)
+    sent: Sent = field(default_factory=Sent)
+    #: Ids of ephemeral messages, those whose ack is forgotten among them.
     ephemeral: set[int] = field(default_factory=set)
     #: When the last acked message was sent; None = none was acked.
     acked_at: int | None = None
@@ -184,7 +184,7 @@ class Stream:
     @property
     def remembered(self) -> int:
         """How many ids it holds in memory."""
-        return len(self.sent) + len(self.unstable) + len(self.ephemeral)
+        return len(self.sent) + len(self.ephemeral)
 
     def act(self, action: Action) -> StreamStep:
         """Take `action`: count what is owed, and move by the table."""
@@ -205,13 +205,12 @@ class Stream:
         self.state = step.state if owed else step.settled
         return step
 
-    def send(self, message_id: int, *, awaits_ack: bool) -> None:
-        """A message with this id was sent."""
+    def send(self, message_id: int, *, awaits_ack: bool, unstable: bool = False) -> None:
+        """A message with this id was sent; `unstable`: it is no stable reference."""
         if self.first_id is None:
             self.first_id = message_id
         self.last_id = message_id
-        self.sent.pop(message_id, None)
-        self.sent[message_id] = (self.messages, awaits_ack)
+        self.sent.add(message_id, self.messages, AWAITED * awaits_ack | UNSTABLE * unstable)
 
     def ack(self, message_id: int) -> AckVerdict:
         """This id is safe, and with it all that were sent before."""
@@ -221,9 +220,9 @@ class Stream:
                 return AckVerdict.BACK
             return AckVerdict.FORGOTTEN if self.forgotten_unacked else AckVerdict.NEVER_SENT
         self.ever_acked = True
-        if self.acked_at is not None and known[0] < self.acked_at and not self.rewound:
+        if self.acked_at is not None and known.at < self.acked_at and not self.rewound:
             return AckVerdict.BACK
-        self.last_acked, self.acked_at, self.rewound = message_id, known[0], False
+        self.last_acked, self.acked_at, self.rewound = message_id, known.at, False
         self.forgotten_unacked = 0
         self._forget_acked()
         return AckVerdict.FORWARD
@@ -235,32 +234,29 @@ class Stream:
         known = self.sent.get(message_id)
         if known is None or self.acked_at is None or self.rewound:
             return False
-        return known[0] <= self.acked_at
+        return known.at <= self.acked_at
+
+    def is_unstable(self, message_id: int) -> bool:
+        """The id is that of a message which is no stable reference."""
+        known = self.sent.get(message_id)
+        return known is not None and bool(known.marks & UNSTABLE)
 
     def unacked(self) -> list[int]:
         """Ids after the last acked one whose ack is waited for, in the order in which they were sent."""
         after = -1 if self.acked_at is None else self.acked_at
-        return [message_id for message_id, (at, awaited) in self.sent.items() if awaited and at > after]
+        return [message_id for message_id, sent in self.sent.items() if sent.marks & AWAITED and sent.at > after]
 
     def _forget_acked(self) -> None:
         """Of the acked ids only the last ones are kept."""
-        acked = []
-        for message_id, (at, _) in self.sent.items():
-            # Ids stand in the order in which they were sent, so the acked ones come first.
-            if self.acked_at is None or at > self.acked_at:
-                break
-            acked.append(message_id)
-        for message_id in acked[:-KEPT_ACKED]:
-            del self.sent[message_id]
-            self.unstable.discard(message_id)
+        assert self.acked_at is not None
+        for message_id, _ in self.sent.drop(max(0, self.sent.first_after(self.acked_at) - KEPT_ACKED)):
             low, high = self.forgotten or (message_id, message_id)
             self.forgotten = min(low, message_id), max(high, message_id)
 
     def forget(self) -> None:
         """Give up the older half of what is remembered, so that memory stays bounded."""
-        for message_id in list(self.sent)[: (len(self.sent) + 1) // 2]:
-            self.forgotten_unacked += self.sent.pop(message_id)[1]
-        self.unstable &= self.sent.keys()
+        for _, sent in self.sent.drop((len(self.sent) + 1) // 2):
+            self.forgotten_unacked += sent.marks & AWAITED
         self.ephemeral.clear()
 
     def to_json(self) -> dict[str, Any]:
@@ -278,8 +274,7 @@ class Stream:
             "messages": self.messages,
             "first_id": self.first_id,
             "last_id": self.last_id,
-            "sent": [[message_id, at, awaited] for message_id, (at, awaited) in self.sent.items()],
-            "unstable": sorted(self.unstable),
+            "sent": [[message_id, *sent] for message_id, sent in self.sent.items()],
             "ephemeral": sorted(self.ephemeral),
             "acked_at": self.acked_at,
             "rewound": self.rewound,
@@ -294,7 +289,9 @@ class Stream:
         taken = dict(row)
         taken["state"] = StreamState(row["state"])
         taken["name"] = None if row["name"] is None else bytes.fromhex(row["name"])
-        taken["sent"] = {message_id: (at, awaited) for message_id, at, awaited in row["sent"]}
-        taken["unstable"], taken["ephemeral"] = set(row["unstable"]), set(row["ephemeral"])
+        taken["sent"] = Sent()
+        for entry in row["sent"]:
+            taken["sent"].add(*entry)
+        taken["ephemeral"] = set(row["ephemeral"])
         taken["forgotten"] = None if row["forgotten"] is None else tuple(row["forgotten"])
         return cls(**taken)
