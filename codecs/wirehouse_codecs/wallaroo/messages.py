@@ -746,6 +746,10 @@ class Framer:
         self._at += at
         return frames
 
+    def go_on(self, byte_start: int, pending: bytes) -> None:
+        """The frames up to `byte_start` were cut elsewhere; `pending` is what came of the next one."""
+        self._at, self._buffer = byte_start, bytearray(pending)
+
     def pass_over(self, missing: int) -> None:
         """`missing` bytes never came, after the place was lost."""
         self._at += missing

@@ -88,6 +88,11 @@ class Reader:
         """The dialect, once it is known and can be decoded."""
         return None if self.detection is None else self.detection.dialect
 
+    def framer(self, direction: Direction) -> Framer | None:
+        """What cuts the frames of `direction`, once the dialect is known; None = it doesn't yet, or no more."""
+        framer = None if self.dialect is None else self._framers.get(direction)
+        return framer if framer is not None and framer.lost is None else None
+
     def rest(self, direction: Direction) -> tuple[int, int] | None:
         """From where to where bytes of `direction` stand that no frame is told from, for good; None = there are none.
 
@@ -185,7 +190,7 @@ class Reader:
 
     def _take(self, direction: Direction, frames: list[Framed], place: Place) -> list[Received]:
         if self.detection is not None:
-            return [self._decode(direction, place, framed) for framed in frames]
+            return [self.decode(direction, place, framed) for framed in frames]
         for framed in frames:
             self._held.append((direction, place, framed))
             self._held_bytes += len(framed.body)
@@ -201,7 +206,7 @@ class Reader:
         held, self._held, self._held_bytes, self._detector = self._held, [], 0, None
         if self.dialect is None:
             return self._unsupported(held)
-        return [self._decode(direction, place, framed) for direction, place, framed in held]
+        return [self.decode(direction, place, framed) for direction, place, framed in held]
 
     def _unsupported(self, held: list[tuple[Direction, Place, Framed]]) -> list[Received]:
         """One row for all, and nothing more of this connection."""
@@ -221,7 +226,8 @@ class Reader:
         )
         return [Received(direction, place, framed.byte_start, framed.byte_end, decoded, framed.body)]
 
-    def _decode(self, direction: Direction, place: Place, framed: Framed) -> Received:
+    def decode(self, direction: Direction, place: Place, framed: Framed) -> Received:
+        """A frame that was cut, now that the dialect is known."""
         assert self.dialect is not None
         if framed.rule is not None:
             decoded = Decoded(rule=framed.rule, reason=framed.reason)
