@@ -79,7 +79,6 @@ class Plain:
         return (
             session.state is State.STREAMING
             and session.ended is None
-            and not session.waits_for_close
             and all(abs(number) < _MOST_NUMBER for number in numbers)
         )
 
@@ -172,7 +171,6 @@ class Plain:
     def _state(self, stream: Stream, base: int) -> list[int]:
         """A row of loops.advance's `states`."""
         session, sent = self.session, stream.sent
-        seen = stream.notified or stream.assumed or not session.partial
         plain = session.dialect.skips_repeats or not stream.ephemeral
         return [
             base + sent.start,
@@ -181,8 +179,8 @@ class Plain:
             stream.messages,
             -1 if stream.acked_at is None else stream.acked_at,
             stream.forgotten_unacked,
-            seen and plain and stream.state is StreamState.OPEN,
-            seen and stream.state is not StreamState.INTRO,
+            plain and stream.state is StreamState.OPEN,
+            stream.state is not StreamState.INTRO,
             stream.assumed or session.partial or session.unattributed,
             sent.rising,
             stream.last_seen is not None,

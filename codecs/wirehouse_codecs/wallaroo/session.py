@@ -224,11 +224,6 @@ class Session:
         self._stream_id: int | None = None
         self._next: State | None = None
 
-    @property
-    def waits_for_close(self) -> bool:
-        """An ERROR, or a rule after which the worker must close, has come, and time runs since then."""
-        return self._error is not None or self._violation is not None
-
     # Input
 
     def receive(self, received: Received) -> Outcome:

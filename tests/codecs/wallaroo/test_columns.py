@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -41,7 +43,8 @@ from wirehouse_codecs.wallaroo.messages import (
 )
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Reader
-from wirehouse_codecs.wallaroo.session import Kind, Session, State
+from wirehouse_codecs.wallaroo.sent import Entry, Sent
+from wirehouse_codecs.wallaroo.session import End, Kind, Session, State
 
 C, S = Direction.CLIENT, Direction.SERVER
 Messages = Callable[..., Message]
@@ -323,6 +326,21 @@ def conversation(name: str, random: Random, steps: int, msg: Messages, greeting:
     return [piece for piece in said if piece[2]]
 
 
+@contextmanager
+def eager(kept: int = 64, at_once: int = 1000, ids: int = 1000) -> Iterator[None]:
+    """The loops are tried at every frame; a stream keeps few ids."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plain.Plain, "cost", 1)
+        patched.setattr(plain, "FRAMES_AT_ONCE", at_once)
+        patched.setattr(connection, "_FEWEST_READ", 1)
+        patched.setattr(connection, "_MOST_READ", 1)
+        patched.setattr(connection, "_BYTES_AT_ONCE", 20 * at_once)
+        patched.setattr(sessions, "MAX_IDS", ids)
+        patched.setattr(streams, "KEPT_ACKED", kept)
+        patched.setattr(plain, "KEPT_ACKED", kept)
+        yield
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 30), late=st.integers(0, 4), forced=st.booleans())
@@ -332,17 +350,7 @@ def test_runs_give_what_the_readable_twins_give(
     random = Random(seed)
     said = conversation(name, random, steps, msg, greeting)
     cuts = sorted(random.randint(0, len(said)) for _ in range(random.randint(0, 3)))
-    kept = random.choice([2, 64])
-    with pytest.MonkeyPatch.context() as patched:
-        # The loops are tried at every frame, a few at once.
-        patched.setattr(plain.Plain, "cost", 1)
-        patched.setattr(plain, "FRAMES_AT_ONCE", random.choice([5, 1000]))
-        patched.setattr(connection, "_FEWEST_READ", 1)
-        patched.setattr(connection, "_MOST_READ", 1)
-        patched.setattr(connection, "_BYTES_AT_ONCE", random.choice([100, 10_000]))
-        patched.setattr(sessions, "MAX_IDS", random.choice([6, 1000, 1000]))
-        patched.setattr(streams, "KEPT_ACKED", kept)
-        patched.setattr(plain, "KEPT_ACKED", kept)
+    with eager(random.choice([2, 64]), random.choice([5, 1000]), random.choice([6, 1000, 1000])):
         check_runs(WallarooOptions(dialect=name if forced else AUTO), said, late == 0, cuts)
 
 
@@ -373,6 +381,110 @@ def test_typical_frames_are_plain(name: str, msg: Messages, acked: Acks, greetin
     run = Connection(Reader(options), options, lambda one: Session(one, options)).run(*pieces_of(said))
     # The handshake, and what the loop waits for after it.
     assert len(run.read) < 40
+
+
+def sends(name: str, msg: Messages, *ids: int, flags: int = 0) -> list[tuple[Direction, int, Frame]]:
+    return [(C, 0, msg(name, 1, message_id, flags)) for message_id in ids]
+
+
+#: What the loop must leave to the session, or do as it does: dialect, granted credits, what is said after a NOTIFY of
+#: stream 1 (side, nanoseconds later, frame), and the rules found.
+Case = tuple[str, int, list[tuple[Direction, int, Frame]], list[str]]
+
+
+def cases(msg: Messages, acked: Acks) -> dict[str, Case]:
+    late = 10 * SECOND
+    boundary = msg("seed_sid", 1, 2, 2, b"more")
+    return {
+        "credit in time": ("v3", 2, [*sends("v3", msg, 1), (S, late, acked(1))], []),
+        "credit too late": ("v3", 2, [*sends("v3", msg, 1), (S, late + 1, acked(1))], ["credits_not_replenished"]),
+        "dry again": (
+            "v3",
+            2,
+            [*sends("v3", msg, 1), (S, 0, acked(1)), *sends("v3", msg, 2), (S, late + 1, acked(0))],
+            ["credits_not_replenished"],
+        ),
+        "overdrawn": ("v3", 2, sends("v3", msg, 1, 2), ["credits_overdrawn"]),
+        "boundary with payload": ("seed_sid", 9, [(C, 0, boundary)], ["boundary_with_payload"]),
+        "ephemeral": ("seed_sid", 9, sends("seed_sid", msg, 3, 3, flags=1), ["ephemeral_id_repeated"]),
+        "ephemeral, long acked": (
+            "seed_sid",
+            99,
+            [
+                *sends("seed_sid", msg, 9, flags=1),
+                *sends("seed_sid", msg, 1, 2, 3),
+                (S, 0, acked(1, (1, 3))),
+                *sends("seed_sid", msg, 9),
+            ],
+            ["ephemeral_id_repeated"],
+        ),
+        "back in one ack": ("v3", 9, [*sends("v3", msg, 1, 2), (S, 0, acked(1, (1, 2), (1, 1)))], ["ack_goes_back"]),
+        "back": (
+            "v3",
+            9,
+            [*sends("v3", msg, 1, 2), (S, 0, acked(1, (1, 2))), (S, 0, acked(1, (1, 1)))],
+            ["ack_goes_back"],
+        ),
+        "back to a forgotten one": (
+            "v3",
+            9,
+            [*sends("v3", msg, 1, 2, 3, 4), (S, 0, acked(1, (1, 4))), (S, 0, acked(1, (1, 1)))],
+            ["ack_goes_back"],
+        ),
+        "never sent": ("v3", 9, [*sends("v3", msg, 5), (S, 0, acked(1, (1, 4)))], ["ack_never_sent"]),
+        "unstable": (
+            "seed_sid",
+            9,
+            [*sends("seed_sid", msg, 1, flags=8), (S, 0, acked(1, (1, 1)))],
+            ["reference_unstable"],
+        ),
+        "seen before": (
+            "v3",
+            9,
+            [(S, 0, NotifyAck(1, 1, 50)), (C, 0, Notify(1, b"s1")), (S, 0, NotifyAck(1, 1, 50)), *sends("v3", msg, 50)],
+            ["notify_ack_unasked", "message_ignored"],
+        ),
+    }
+
+
+@pytest.mark.parametrize("what", cases(Mock(), Mock()))
+def test_a_frame_with_consequences_is_left_to_the_session(
+    what: str, msg: Messages, acked: Acks, greeting: Greetings
+) -> None:
+    name, granted, frames, rules = cases(msg, acked)[what]
+    said = opened(name, greeting, 1, granted=granted)
+    now = SECOND
+    for side, later, frame in frames:
+        now += later
+        said.append((side, now, encode(frame, DIALECTS[name])))
+    options = WallarooOptions(dialect=name)
+    with eager(kept=2):
+        # Every frame in a run of its own, and all in one.
+        check_runs(options, said, late=False, cuts=range(1, len(said)))
+        check_runs(options, said, late=False)
+    expected, _, _ = readable(options, said, late=False)
+    found = [finding for one in expected if one.outcome is not None for finding in one.outcome.findings]
+    assert [finding.rule.name for finding in found] == rules
+
+
+def test_a_message_that_names_no_stream_belongs_to_none_where_frames_were_missed(
+    msg: Messages, acked: Acks, greeting: Greetings
+) -> None:
+    frames: list[tuple[Direction, Frame]] = [(S, acked(9)), (C, Notify(1, b"s")), (C, msg("seed", 1, 1))]
+    said = [(side, SECOND, encode(frame, DIALECTS["seed"])) for side, frame in frames for _ in range(9)]
+    with eager():
+        twin = check_runs(WallarooOptions(dialect="seed"), said, late=True)
+    assert twin.session is not None
+    assert twin.session.unattributed
+
+
+def test_no_frame_is_taken_after_the_end(msg: Messages, greeting: Greetings) -> None:
+    said = opened("v3", greeting, 1)
+    twin = check_runs(WallarooOptions(dialect="v3"), said, late=False)
+    assert twin.session is not None
+    twin.session.end(End.CAPTURE_END, place(2 * SECOND, 90))
+    with eager(), pytest.raises(ValueError, match="has ended"):
+        twin.run(*pieces_of([(C, 3 * SECOND, encode(msg("v3", 1, 1), DIALECTS["v3"]))], 91))
 
 
 @pytest.mark.parametrize("name", ["v3", "seed_sid"])
@@ -419,3 +531,27 @@ def test_a_connection_goes_on_from_carried_state(msg: Messages, acked: Acks, gre
     carried.run(*pieces_of(after, 20))
     assert carried.session is session
     assert session.snapshot() == twin.session.snapshot()
+
+
+# Ids that are remembered
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "add", "add", "drop", "settle"]), st.integers(0, 9)), max_size=40))
+def test_ids_that_rise_and_ids_that_do_not_are_held_alike(steps: list[tuple[str, int]]) -> None:
+    sent, model = Sent(), dict[int, Entry]()
+    for at, (step, number) in enumerate(steps):
+        if step == "add":
+            sent.add(number + at // 4, at, number % 4)
+            model.pop(number + at // 4, None)
+            model[number + at // 4] = Entry(at, number % 4)
+        elif step == "drop":
+            dropped = list(model.items())[:number]
+            assert sent.drop(number) == dropped
+            model = dict(list(model.items())[number:])
+        else:
+            sent.settle()
+            assert sent.rising == (list(model) == sorted(model))
+        assert list(sent.items()) == list(model.items())
+        assert len(sent) == len(model)
+        assert [sent.get(one) for one in range(20)] == [model.get(one) for one in range(20)]
+        assert sent.first_after(at - 5) == sum(entry.at <= at - 5 for entry in model.values())
