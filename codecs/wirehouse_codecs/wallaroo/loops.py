@@ -483,7 +483,7 @@ def take_message(
         states[slot, CHANGED] = 1
         return True
     message_id, stop = words[MESSAGE_ID, row], states[slot, STOP]
-    if not states[slot, RISING] or stop == states[slot, LIMIT] or session[IDS] >= fixed[MOST_IDS]:
+    if not states[slot, RISING] or stop == states[slot, LIMIT]:
         return False
     if stop > states[slot, START] and message_id <= ids[stop - 1]:
         return False
@@ -505,7 +505,20 @@ def take_message(
     id_marks[stop] = (1 if awaited else 0) | (2 if flags & _UNSTABLE else 0)
     states[slot, STOP] = stop + 1
     session[IDS] += 1
+    if session[IDS] > fixed[MOST_IDS]:
+        session[IDS] -= forget_half(slot, states, id_marks)
     return True
+
+
+@compiled
+def forget_half(slot: int, states: Array, id_marks: Array) -> int:
+    """A stream gives up the older half of its ids, as streams.Stream.forget does: how many."""
+    start = states[slot, START]
+    kept_from = start + (states[slot, STOP] - start + 1) // 2
+    for place in range(start, kept_from):
+        states[slot, FORGOTTEN_UNACKED] += id_marks[place] & 1
+    states[slot, START] = kept_from
+    return wide(kept_from - start)
 
 
 @compiled
