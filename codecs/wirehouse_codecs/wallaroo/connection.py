@@ -27,7 +27,7 @@ from wirehouse_codecs.wallaroo.columns import (
     validity,
     words_column,
 )
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, Dialect, Framed
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.plain import Plain, Rows

@@ -180,7 +180,8 @@ class Plain:
             -1 if stream.acked_at is None else stream.acked_at,
             stream.forgotten_unacked,
             plain and stream.state is StreamState.OPEN,
-            stream.state is not StreamState.INTRO,
+            # The first ack after a NACK or RESTART may go back.
+            stream.state is not StreamState.INTRO and not stream.rewound,
             stream.assumed or session.partial or session.unattributed,
             sent.rising,
             stream.last_seen is not None,

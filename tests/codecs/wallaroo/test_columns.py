@@ -18,7 +18,7 @@ from wirehouse_codecs.wallaroo import columns, connection, plain, streams
 from wirehouse_codecs.wallaroo import session as sessions
 from wirehouse_codecs.wallaroo.columns import FRAMES, decode_columns
 from wirehouse_codecs.wallaroo.connection import ROWS, Connection, Pieces, Read
-from wirehouse_codecs.wallaroo.dialects import Direction
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     KIND_OF,
@@ -429,6 +429,19 @@ def cases(msg: Messages, acked: Acks) -> dict[str, Case]:
             "v3",
             9,
             [*sends("v3", msg, 1, 2, 3, 4), (S, 0, acked(1, (1, 4))), (S, 0, acked(1, (1, 1)))],
+            ["ack_goes_back"],
+        ),
+        "back after a NACK, once": (
+            "seed_sid",
+            9,
+            [
+                *sends("seed_sid", msg, 1, 2, 3),
+                (S, 0, acked(1, (1, 2))),
+                (S, 0, Nack(1, 1, 2)),
+                (C, 0, Notify(1, b"s1", 2)),
+                (S, 0, acked(1, (1, 3))),
+                (S, 0, acked(1, (1, 2))),
+            ],
             ["ack_goes_back"],
         ),
         "never sent": ("v3", 9, [*sends("v3", msg, 5), (S, 0, acked(1, (1, 4)))], ["ack_never_sent"]),
