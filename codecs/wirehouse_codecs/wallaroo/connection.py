@@ -7,13 +7,14 @@ start is looked for, and after a place was lost. Both ways give the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo import loops
 from wirehouse_codecs.wallaroo.columns import (
     FRAME_FIELDS,
@@ -27,7 +28,6 @@ from wirehouse_codecs.wallaroo.columns import (
     validity,
     words_column,
 )
-from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, Dialect, Framed
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.plain import Plain, Rows
@@ -136,18 +136,17 @@ class Connection:
                 self._receive(feed, taken)
         return taken.run()
 
-    def hole(self, direction: Direction, missing: int, place: Place) -> Run:
+    def receive(self, direction: Direction, data: bytes, place: Place) -> list[Read]:
+        """Take a piece by the readable twins: of a few frames, `run` would cost more."""
+        return [self._read(one) for one in self.reader.receive(direction, data, place)]
+
+    def hole(self, direction: Direction, missing: int, place: Place) -> list[Read]:
         """`missing` bytes of `direction` never came."""
-        return self._run_of(self.reader.hole(direction, missing, place))
+        return [self._read(one) for one in self.reader.hole(direction, missing, place)]
 
-    def finish(self, place: Place, *, closed: bool = True) -> Run:
+    def finish(self, place: Place, *, closed: bool = True) -> list[Read]:
         """No more bytes come: what is left unfinished. The session goes on, to be ended."""
-        return self._run_of(self.reader.finish(place, closed=closed))
-
-    def _run_of(self, received: Iterable[Received]) -> Run:
-        taken = _Taken()
-        taken.add_read([self._read(one) for one in received], {})
-        return taken.run()
+        return [self._read(one) for one in self.reader.finish(place, closed=closed)]
 
     def _settled(self, feed: _Feed) -> bool:
         """The dialect is known, and frames can be cut of each side that says more."""
@@ -157,8 +156,7 @@ class Connection:
 
     def _receive(self, feed: _Feed, taken: _Taken) -> None:
         """Take a piece, or what is left of it, by the readable twins."""
-        received = self.reader.receive(*feed.take())
-        taken.add_read([self._read(one) for one in received], feed.known)
+        taken.add_read(self.receive(*feed.take()), feed.known)
 
     def _read(self, received: Received) -> Read:
         return Read(received, None if self.reader.dialect is None else self._judge().session.receive(received))

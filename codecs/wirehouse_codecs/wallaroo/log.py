@@ -11,17 +11,22 @@ import hmac
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
+from wirehouse_codecs.wallaroo import connection as twin
 from wirehouse_codecs.wallaroo.across import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.messages import (
     Ack,
+    Dialect,
     EosMessage,
     Error,
     Frame,
@@ -45,6 +50,8 @@ SESSION, STREAM, CREDIT = "session", "stream", "credit"
 LOG_VERSION: Final = 1
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
+#: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
+COMPILED_FROM_BYTES: Final = 16 << 10
 #: Characters of a name that are kept.
 MOST_CHARACTERS: Final = 1024
 
@@ -174,74 +181,92 @@ class Conversation:
         self._log, self._connection, self._worker, self._options = log, connection, worker, options
         self._cookie_hash = None if hash_key is None else _hasher(hash_key)
         self._late = connection.opened == "middle"
-        self._session: Session | None = None
         #: Cookies that were seen: texts are shown without them.
         self._cookies: set[bytes] = set()
         self._names: dict[int, str] = {}
         self._credits = _Credits()
         #: Rows as they were told last: what has not changed since is not told again.
         self._told: dict[int | None, dict[str, Any]] = {}
-        self._reader = Reader(options, started_late=self._late)
+        self._twin = twin.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
             self._told = self._rows()
 
+    def _new_session(self, dialect: Dialect) -> Session:
+        return Session(dialect, self._options, started_late=self._late, cookie_hash=self._cookie_hash)
+
     @property
     def dialect(self) -> tuple[str | None, str | None]:
         """Name and reason, once they are known."""
-        found = self._reader.detection
+        found = self._twin.reader.detection
         return (None, None) if found is None else (found.name, found.reason)
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        for piece in pieces:
-            for received in self._reader.receive(piece.direction, piece.data, piece.place):
-                self._take(received)
+        if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
+            for piece in pieces:
+                self._take(self._twin.receive(piece.direction, piece.data, piece.place))
+            return
+        data = {side: b"".join(piece.data for piece in pieces if piece.direction is side) for side in Direction}
+        run = self._twin.run(data, _pieces(pieces))
+        for read in run.read.values():
+            self._tell(read)
+        plain = run.rows.filter(run.rows.column("plain")).combine_chunks()
+        if plain.num_rows:
+            self._notice_names(plain)
+            self._log.add_batch(_message_columns(plain, pieces), plain.num_rows)
+        self._count_run(run, pieces)
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
-        for received in self._reader.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place):
-            self._take(received)
+        self._take(self._twin.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
         end = _ENDS.get(closed.how, End.CAPTURE_END)
-        for received in self._reader.finish(closed.place, closed=end is not End.CAPTURE_END):
-            self._take(received)
+        self._take(self._twin.finish(closed.place, closed=end is not End.CAPTURE_END))
         for direction in Direction:
-            rest = self._reader.rest(direction)
+            rest = self._twin.reader.rest(direction)
             if rest is not None:
-                self._quarantine(closed.place, Where(direction, *rest), None, "", "no frame can be told from here on")
-        session = self._session
+                self._quarantine(closed.place, Where(direction, *rest), None, "no frame can be told from here on", None)
+        session = self._twin.session
         if session is None:
             return
         for found in session.end(end, closed.place):
             self._find(found, closed.place)
         if session.credits is not None:
-            self._turn(closed.place, 0)
+            self._turn(closed.place, 0, session.credits)
 
     # Frames
 
-    def _take(self, received: Received) -> None:
+    def _take(self, reads: Iterable[twin.Read]) -> None:
+        for read in reads:
+            self._tell(read)
+            outcome = read.outcome
+            if outcome is None:
+                continue
+            place = read.received.place
+            if outcome.granted:
+                self._turn(place, outcome.granted, outcome.credits)
+            is_zero = bool(outcome.spent) and outcome.credits == 0
+            self._spend(outcome.spent, int(_is_overdrawn(outcome)), place.arrived_at_ns if is_zero else None)
+
+    def _tell(self, read: twin.Read) -> None:
+        """The rows of a frame, or of bytes that are none."""
+        received, outcome = read
         where = Where(received.direction, received.byte_start, received.byte_end)
-        frame, rule = received.decoded.frame, received.decoded.rule
-        if self._session is None and self._reader.dialect is not None:
-            self._session = Session(
-                self._reader.dialect, self._options, started_late=self._late, cookie_hash=self._cookie_hash
-            )
-        if self._session is None:
+        if outcome is None:
             self._without_session(received, where)
             return
+        frame, rule = received.decoded.frame, received.decoded.rule
         if isinstance(frame, Hello) and frame.cookie:
             self._cookies.add(frame.cookie)
-        outcome = self._session.receive(received)
         if frame is not None:
             self._message(outcome, frame, where)
         elif rule is None or rule.name not in LOSES_FRAMING:
             self._quarantine(received.place, where, rule, received.decoded.reason, received.undecoded)
         for found in outcome.findings:
             self._find(found, received.place)
-        self._count(outcome, received.place)
 
     def _without_session(self, received: Received, where: Where) -> None:
         """A dialect that isn't decoded: the row that says so; its bytes follow when the connection ends."""
@@ -258,7 +283,7 @@ class Conversation:
 
     def _quarantine(self, place: Place, where: Where, rule: Any, reason: str, raw: bytes | str | None) -> None:
         """Bytes that are no frame. A cookie may be among those before OK, so these stay in bronze alone."""
-        session = self._session
+        session = self._twin.session
         secret = where.direction is Direction.CLIENT and (session is None or not session.accepted)
         finding = {"rule": None if rule is None else rule.id, "severity": None, "message": reason}
         kept = raw if isinstance(raw, bytes) and not secret else None
@@ -311,29 +336,54 @@ class Conversation:
                 return {}
 
     def _name(self, stream_id: int, name: bytes) -> None:
-        assert self._session is not None
-        if stream_id in self._session.streams:
+        session = self._twin.session
+        if session is not None and stream_id in session.streams:
             self._names[stream_id] = text_of(name)
+
+    def _notice_names(self, plain: pa.Table) -> None:
+        named = plain.filter(plain.column("stream_name").is_valid())
+        for stream_id, name in zip(
+            *(named.column(key).to_pylist() for key in ("stream_id", "stream_name")), strict=True
+        ):
+            self._name(stream_id, name)
 
     # Credits
 
-    def _count(self, outcome: Outcome, place: Place) -> None:
-        if outcome.granted:
-            self._turn(place, outcome.granted)
-        since = self._credits
-        since.spent += outcome.spent
-        if any(found.rule.name == "credits_overdrawn" for found in outcome.findings):
-            since.overdrawn += 1
-        elif outcome.spent and outcome.credits == 0 and since.zero_at_ns is None:
-            since.zero_at_ns = place.arrived_at_ns
+    def _count_run(self, run: twin.Run, pieces: Sequence[Data]) -> None:
+        """The turns of the balance in the rows of a run."""
+        granted, spent, balance, piece = (
+            run.rows.column(name).fill_null(0).to_numpy() for name in ("granted", "spent", "balance", "piece")
+        )
+        known = run.rows.column("balance").is_valid().to_numpy()
+        zeros = np.flatnonzero((spent > 0) & (balance == 0) & known)
+        overdrawn = np.array([row for row, read in run.read.items() if _is_overdrawn(read.outcome)], np.int64)
 
-    def _turn(self, place: Place, granted: int) -> None:
+        def place(row: int) -> Place:
+            return run.read[row].received.place if row in run.read else pieces[piece[row]].place
+
+        for begin, end in pairwise(sorted({0, *np.flatnonzero(granted).tolist(), len(granted)})):
+            if granted[begin]:
+                self._turn(place(begin), int(granted[begin]), int(balance[begin]) if known[begin] else None)
+            zero = zeros[(zeros >= begin) & (zeros < end)][:1]
+            self._spend(
+                int(spent[begin:end].sum()),
+                int(((overdrawn >= begin) & (overdrawn < end)).sum()),
+                place(int(zero[0])).arrived_at_ns if len(zero) else None,
+            )
+
+    def _spend(self, spent: int, overdrawn: int, zero_at_ns: int | None) -> None:
+        since = self._credits
+        since.spent += spent
+        since.overdrawn += overdrawn
+        if since.zero_at_ns is None:
+            since.zero_at_ns = zero_at_ns
+
+    def _turn(self, place: Place, granted: int, balance: int | None) -> None:
         """Tell what happened since the last grant."""
-        assert self._session is not None
         since = self._credits
         told = {
             "granted": granted,
-            "balance": self._session.credits,
+            "balance": balance,
             "spent": since.spent,
             "overdrawn": since.overdrawn,
             "zero_at_ns": since.zero_at_ns,
@@ -357,7 +407,7 @@ class Conversation:
         self._told = rows
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
-        session = self._session
+        session = self._twin.session
         if session is None or session.first_ns is None:
             return {}
         rows: dict[int | None, dict[str, Any]] = {None: self._session_row(session)}
@@ -392,8 +442,9 @@ class Conversation:
         }
 
     def _stream_row(self, stream_id: int, stream: Stream) -> dict[str, Any]:
-        assert self._session is not None
-        program, instance = self._session.program_name, self._session.instance_name
+        session = self._twin.session
+        assert session is not None
+        program, instance = session.program_name, session.instance_name
         return {
             "stream_name": self._names.get(stream_id),
             "state": stream.state.value,
@@ -417,8 +468,8 @@ class Conversation:
         return json.dumps(
             {
                 "version": LOG_VERSION,
-                "reader": self._reader.snapshot(),
-                "session": None if self._session is None else self._session.snapshot(),
+                "reader": self._twin.reader.snapshot(),
+                "session": None if self._twin.session is None else self._twin.session.snapshot(),
                 "names": [[stream_id, name] for stream_id, name in self._names.items()],
                 "credits": [since.spent, since.overdrawn, since.zero_at_ns],
             },
@@ -428,12 +479,11 @@ class Conversation:
     def _restore(self, state: dict[str, Any]) -> None:
         if state.get("version") != LOG_VERSION:
             raise StateVersionError(what="wallaroo log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = Reader(self._options, snapshot=state["reader"])
+        reader, session = Reader(self._options, snapshot=state["reader"]), None
         if state["session"] is not None:
-            assert self._reader.dialect is not None
-            self._session = Session(
-                self._reader.dialect, self._options, cookie_hash=self._cookie_hash, snapshot=state["session"]
-            )
+            assert reader.dialect is not None
+            session = Session(reader.dialect, self._options, cookie_hash=self._cookie_hash, snapshot=state["session"])
+        self._twin = twin.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
         self._credits = _Credits(*state["credits"])
 
@@ -443,6 +493,76 @@ _ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
 
 def _hasher(key: bytes) -> Callable[[bytes], bytes]:
     return lambda cookie: hmac.digest(key, cookie, "sha256")[:HASH_BYTES]
+
+
+def _is_overdrawn(outcome: Outcome | None) -> bool:
+    return outcome is not None and any(found.rule.name == "credits_overdrawn" for found in outcome.findings)
+
+
+def _pieces(pieces: Sequence[Data]) -> twin.Pieces:
+    """The pieces as the compiled twin takes them."""
+    sides = np.array([_SIDE[piece.direction] for piece in pieces], np.uint8)
+    sizes = np.array([len(piece.data) for piece in pieces], np.int64)
+    ends = np.zeros(len(pieces), np.int64)
+    for side in _SIDE.values():
+        ends[sides == side] = np.cumsum(sizes[sides == side])
+    arrived = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
+    return twin.Pieces(sides, ends, arrived, lambda number: pieces[number].place)
+
+
+_SIDE: Final = {direction: number for number, direction in enumerate(Direction)}
+
+
+def _message_columns(plain: pa.Table, pieces: Sequence[Data]) -> dict[str, pa.Array]:
+    """Columns of the log for plain frames, of which `pieces` say where they stand."""
+
+    def column(name: str) -> pa.Array:
+        return plain.column(name).combine_chunks()
+
+    places = [piece.place for piece in pieces]
+    at = column("piece")
+    rows = len(at)
+    message = {
+        "kind": column("kind").cast(pa.string()),
+        "message_id": column("message_id").cast(_ID),
+        "flags": column("flags").cast(pa.int32()),
+        "event_time": column("event_time"),
+        "key": column("key"),
+        "payload": column("payload"),
+        "credits": column("credits").cast(pa.int64()),
+        "point_of_ref": column("point_of_ref").cast(_ID),
+        "streams": _acked(column("acks")),
+        "success": pc.not_equal(column("success"), 0),
+        "stream_name": pa.array([None if name is None else text_of(name) for name in column("stream_name").to_pylist()])
+        if column("stream_name").null_count < rows
+        else pa.nulls(rows, pa.string()),
+    }
+    fields = [message[field.name] if field.name in message else pa.nulls(rows, field.type) for field in MESSAGE_TYPE]
+    return {
+        "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
+        "capture_id": pa.array([place.capture_id for place in places], pa.binary()).take(at),
+        "record_number": pa.array([place.record_number for place in places], pa.int64()).take(at),
+        "arrived_at_ns": pa.array([place.arrived_at_ns for place in places], pa.int64()).take(at),
+        "capture_arrived_at_ns": pa.array([place.capture_arrived_at_ns for place in places], pa.int64()).take(at),
+        "direction": column("direction").cast(pa.string()),
+        "byte_start": column("byte_start"),
+        "byte_end": column("byte_end"),
+        "stream_id": pc.coalesce(column("attributed_stream_id"), column("stream_id")).cast(_ID),
+        "message": pa.StructArray.from_arrays(fields, fields=list(MESSAGE_TYPE)),
+    }
+
+
+def _acked(acks: pa.ListArray) -> pa.ListArray:
+    """Pairs of ACKs as MESSAGE_TYPE has them."""
+    pairs = acks.values
+    ids = [pairs.field(name).cast(_ID) for name in ("stream_id", "point_of_ref")]
+    references = pa.StructArray.from_arrays(
+        [ids[0], pa.nulls(len(pairs), pa.string()), ids[1]], fields=list(_REFERENCE)
+    )
+    _, offsets = acks.buffers()[:2]
+    return pa.Array.from_buffers(
+        pa.list_(_REFERENCE), len(acks), [acks.buffers()[0], offsets], acks.null_count, acks.offset, [references]
+    )
 
 
 def _references(listed: Iterable[tuple[int, str | None, int]]) -> list[dict[str, Any]]:

@@ -1,0 +1,188 @@
+"""The log of Wallaroo connections: the same rows by the compiled twin and by the readable one, cut anywhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wirehouse_codecs import stream_log
+from wirehouse_codecs.conversations import Disturbances
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.packets import parse
+from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
+from wirehouse_codecs.tcp import TcpOptions
+from wirehouse_codecs.wallaroo import log
+from wirehouse_codecs.wallaroo.connector import PORT
+from wirehouse_codecs.wallaroo.messages import DIALECTS
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, simulate
+
+VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "wallaroo").rglob("*.pcap"))
+KEY = b"key of a test"
+LATE_NS = 2**62
+SMALL = {"connectors": 2, "messages_per_connector": 300}
+
+Row = dict[str, Any]
+
+
+def segments(packets: Iterable[pa.RecordBatch], port: int) -> list[Row]:
+    """SEGMENT_COLUMNS of all TCP packets, sorted by port pair, in one window."""
+    rows, arrived = [], 0
+    for batch in packets:
+        for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
+            arrived = max(arrived, landed["ts_ns"])
+            from_server = packet["source_port"] == port
+            ends = [
+                packet[f"{end}_address"] + packet[f"{end}_port"].to_bytes(2, "big") for end in ("source", "destination")
+            ]
+            rows.append(
+                packet
+                | {
+                    "source": "test",
+                    "flow": b"".join(ends if from_server else ends[::-1]),
+                    "window_start": "0",
+                    "state": None,
+                    "arrived_at_ns": arrived,
+                    "capture_arrived_at_ns": 1,
+                    "capture_id": b"capture",
+                    "record_number": len(rows),
+                    "direction": "server" if from_server else "client",
+                }
+            )
+    return sorted(rows, key=lambda row: (row["flow"], row["record_number"]))
+
+
+def simulated(config: SimulatorConfig, disturbances: Disturbances | None = None) -> list[Row]:
+    stream = io.BytesIO()
+    write_pcap(simulate(config, disturbances), stream, resolution="ns")
+    stream.seek(0)
+    return segments(PacketCapture(stream).batches(), PORT)
+
+
+def told(rows: Sequence[Row], windows: Sequence[str] = ("0",), ends: Sequence[int] = (LATE_NS,)) -> list[Row]:
+    """The rows of the log."""
+    source = SourceLog(
+        log.starter(WallarooOptions(), KEY),
+        TcpOptions(),
+        tuple(Window(name, end) for name, end in zip(windows, ends, strict=True)),
+    )
+    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in SEGMENT_COLUMNS} for row in rows], schema=SCHEMA)
+    read = stream_log.read([batch], {"test": source}, log.SCHEMA)
+    return [row for out in read for row in out.to_pylist()]
+
+
+_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
+    ("source", "window_start", "state", "direction"), pa.string()
+)
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
+
+
+def said(rows: Iterable[Row]) -> list[str]:
+    """The rows but for their window and the states, in an order of their own."""
+    return sorted(repr(row | {"window_start": None}) for row in rows if row["row_kind"] != "state")
+
+
+def faults() -> Iterator[Any]:
+    for dialect in DIALECTS:
+        for name, fault in FAULTS.items():
+            if dialect in fault.dialects:
+                yield pytest.param(dialect, name, id=f"{dialect}-{name}")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_twins_tell_the_same(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimulatorConfig(dialect=dialect, reset_share=0.1, reconnects=1, reopens=1, **SMALL)
+    rows = simulated(config)
+    monkeypatch.setattr(log, "COMPILED_FROM_BYTES", 1 << 40)
+    readable = told(rows)
+    monkeypatch.setattr(log, "COMPILED_FROM_BYTES", 0)
+    assert said(told(rows)) == said(readable)
+    kinds = {row["row_kind"] for row in readable}
+    assert kinds >= {"message", "session", "stream", "connection", "state"}
+
+
+@pytest.mark.parametrize(("dialect", "fault"), faults())
+def test_the_twins_find_the_same(dialect: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = simulated(SimulatorConfig(dialect=dialect, connectors=1, messages_per_connector=20, fault=fault))
+    monkeypatch.setattr(log, "COMPILED_FROM_BYTES", 0)
+    compiled = told(rows)
+    monkeypatch.undo()
+    assert said(told(rows)) == said(compiled)
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
+    with path.open("rb") as stream:
+        batches = list(PacketCapture(stream).batches())
+    ports = [packet["destination_port"] for batch in batches for packet in parse(batch).to_pylist()]
+    rows = segments(batches, next(port for port in ports if port is not None))
+    whole = told(rows)
+    newest = newest_rows(whole)
+    flows: dict[bytes, list[Row]] = {}
+    for row in rows:
+        flows.setdefault(row["flow"], []).append(row)
+    found: list[Row] = []
+    for flow in flows.values():
+        for number, row in enumerate(flow):
+            row["window_start"] = f"{number:06}"
+        state: str | None = None
+        for number, row in enumerate(flow):
+            before = (
+                []
+                if state is None
+                else [dict.fromkeys(SEGMENT_COLUMNS) | {"source": "test", "flow": row["flow"], "state": state}]
+            )
+            last = number == len(flow) - 1
+            out = told([*before, row], (row["window_start"],), (LATE_NS if last else row["arrived_at_ns"],))
+            state = next(each["state"] for each in out if each["row_kind"] == "state")
+            found += out
+    assert events(found) == events(whole)
+    assert newest_rows(found) == newest
+
+
+ENTITIES = ("connection", "session", "stream")
+
+
+def events(rows: Iterable[Row]) -> list[str]:
+    return said(row for row in rows if row["row_kind"] not in ENTITIES)
+
+
+def newest_rows(rows: Iterable[Row]) -> dict[Any, str]:
+    """By kind, connection and stream the row of the last window, but for what counts within it."""
+    found = {}
+    for row in sorted(rows, key=lambda row: row["window_start"]):
+        if row["row_kind"] in ENTITIES:
+            content = dict(row[row["row_kind"]])
+            content.pop("window_packets", None)
+            found[row["row_kind"], row["connection_id"], row["stream_id"]] = repr(content)
+    return found
+
+
+def test_disturbed_packets_say_the_same() -> None:
+    config = SimulatorConfig(**SMALL)
+    plain = told(simulated(config))
+    disturbed = told(simulated(config, Disturbances(seed=1, reordered=0.1, repeated=0.1, kept_alive=0.1)))
+    place = ("capture_id", "record_number", "arrived_at_ns", "capture_arrived_at_ns", "connection_id")
+
+    def messages(rows: Iterable[Row]) -> list[str]:
+        kept = [row | dict.fromkeys(place) for row in rows if row["row_kind"] == "message"]
+        return sorted(map(repr, kept))
+
+    assert messages(disturbed) == messages(plain)
+    assert not [row for row in disturbed if row["row_kind"] in ("violation", "quarantine")]
+
+
+def test_a_cookie_stays_secret() -> None:
+    rows = told(simulated(SimulatorConfig(connectors=1, messages_per_connector=10, fault="cookie_refused")))
+    hashes = {row["message"]["cookie_hash"] for row in rows if row["message"] and row["message"]["kind"] == "HELLO"}
+    assert len(hashes) == 2
+    assert all(len(each) == log.HASH_BYTES for each in hashes)
+    texts = [row["message"]["text"] for row in rows if row["message"] and row["message"]["text"]]
+    assert texts
+    assert "***" in texts[0]
