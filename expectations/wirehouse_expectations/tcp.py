@@ -47,3 +47,24 @@ def connection_is_told(table: str, log: str) -> Invariant:
             WHERE told.connection_id IS NULL
         """,
     )
+
+
+def row_has_its_content(log: str, *kinds: str) -> Invariant:
+    """A row of `log` of one of these kinds has the struct of that name, and none of the others."""
+    structs = ("connection", "message", *kinds)
+    whole = " OR ".join(
+        "(row_kind = '{}' AND {})".format(
+            kind, " AND ".join(f"{name} IS {'NOT ' if name == kind else ''}NULL" for name in structs)
+        )
+        for kind in structs
+    )
+    others = ", ".join(f"'{kind}'" for kind in ("quarantine", "violation", "state"))
+    return Invariant(
+        name="row_has_its_content",
+        table=log,
+        sentence="A row has what its kind says, and nothing else.",
+        broken=f"""
+            SELECT source, window_start, connection_id, row_kind FROM {log}
+            WHERE {{windows}} AND NOT ({whole} OR row_kind IN ({others}))
+        """,
+    )

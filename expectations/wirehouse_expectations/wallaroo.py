@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.rules import RULES, SET_RULES
 from wirehouse_expectations.shapes import Findings, Statements
-from wirehouse_expectations.tcp import connection_is_told, packets_balance
+from wirehouse_expectations.tcp import connection_is_told, packets_balance, row_has_its_content
 
 STATEMENTS = Statements(
     findings=(
@@ -23,7 +24,9 @@ STATEMENTS = Statements(
     ),
     invariants=(
         packets_balance("silver.wallaroo"),
+        row_has_its_content("silver.wallaroo", SESSION, STREAM, CREDIT),
         connection_is_told("gold.wallaroo_sessions_history", "silver.wallaroo"),
         connection_is_told("gold.wallaroo_streams_history", "silver.wallaroo"),
+        connection_is_told("gold.wallaroo_credits", "silver.wallaroo"),
     ),
 )
