@@ -37,6 +37,13 @@ PROMISED = {
     "gold.cardinal_chain_updates": "source, sequence",
     "gold.cardinal_chain": "source, block_hash, valid_from_ns",
     "gold.cardinal_reorgs": "source, capture_id, record_number",
+    "silver.wallaroo_messages": "source, connection_id, direction, byte_start",
+    "silver.wallaroo_quarantine": "source, connection_id, direction, byte_start, byte_end, reason",
+    "silver.wallaroo_connections": "source, connection_id",
+    "gold.wallaroo_sessions": "source, connection_id",
+    "gold.wallaroo_streams": "source, connection_id, stream_id",
+    "gold.wallaroo_credits": "source, connection_id, arrived_at_ns, record_number, granted, balance",
+    "gold.wallaroo_stream_progress": "source, program_name, instance_name, stream_id",
     "gold.violations": "source, rule, capture_id, record_number, message",
 }
 

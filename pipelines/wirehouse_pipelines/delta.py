@@ -14,6 +14,9 @@ from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
+#: Whether Delta looks at each row for being in the spans that are replaced.
+_CHECK_ROWS = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
+
 
 class SourceWindows(Protocol):
     """Consecutive windows of a source."""
@@ -56,6 +59,7 @@ def _create_or_widen(lake: Lake, table: Table) -> None:
             partition_by=list(table.partition_by),
             name=table.name,
             description=table.comment,
+            configuration={"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else None,
         )
         return
     known = DeltaTable(lake.table_path(table.name))
@@ -79,6 +83,8 @@ def replace(lake: Lake, name: str, frame: DataFrame, spans: Sequence[SourceWindo
     ordered = frame.select(*(column.name for column in table.columns))
     if table.order:
         ordered = ordered.sortWithinPartitions(*table.partition_by, *table.order)
+    # Rows of bronze are in the windows of the objects that they are read from: nothing is left to check of each.
+    ordered.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
     writer = ordered.write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
     writer.save(lake.table_path(name))
 

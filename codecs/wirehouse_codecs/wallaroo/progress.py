@@ -25,10 +25,11 @@ class StreamSession:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The newest session of a stream, and the one before it."""
+    """The newest session of a stream, and what came before it."""
 
     newest: StreamSession
     previous_connection_id: bytes | None = None
+    #: Of the last session that sent anything.
     previous_last_sent: int | None = None
 
 
@@ -44,5 +45,6 @@ def follow(before: Followed | None, told: StreamSession) -> Followed | None:
     if newest.connection_id == told.connection_id:
         return Followed(told, before.previous_connection_id, before.previous_last_sent)
     if (told.started_ns, told.connection_id) > (newest.started_ns, newest.connection_id):
-        return Followed(told, newest.connection_id, newest.last_sent)
+        sent = before.previous_last_sent if newest.last_sent is None else newest.last_sent
+        return Followed(told, newest.connection_id, sent)
     return None

@@ -45,6 +45,9 @@ class Table:
     key_may_lack: tuple[str, ...] = ()
     #: Columns by which rows are sorted inside a file.
     order: tuple[str, ...] = ()
+    #: Columns of which each file keeps the least and the greatest value, by which readers pass files over. Every one
+    #: costs time for each row that is written; empty: those that Delta takes by itself.
+    stats: tuple[str, ...] = ()
     #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table.
     view: str | None = None
     #: Of an entity's history: the name of the view of its newest rows.
@@ -119,7 +122,7 @@ def all_tables() -> dict[str, Table]:
             continue
         fields = raw | {
             "columns": _columns(raw["columns"], shared),
-            **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order")},
+            **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order", "stats")},
         }
         table = Table(**fields)
         tables[table.name] = table

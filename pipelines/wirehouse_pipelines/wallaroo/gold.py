@@ -123,7 +123,7 @@ class _Run:
         followed = self._by_key(told.select(*columns), "arrived_at_ns", self._is_progress(), _follow, _FOLLOWED_DDL)
         entity = ["source", "window_start", "connection_id", "key"]
         rows = told.join(followed, entity).join(self._replayed(told, followed), entity, "left")
-        so_far = Window.partitionBy("source", "key", "connection_id").orderBy("window_start")
+        so_far = Window.partitionBy("source", "key").orderBy("window_start", "arrived_at_ns", "connection_id")
         replayed = F.sum(F.coalesce("replayed_here", F.lit(0))).over(so_far) + F.col("replayed_before")
         newest = Window.partitionBy("source", "window_start", "key").orderBy(
             F.desc("arrived_at_ns"), F.desc("connection_id")
@@ -136,7 +136,7 @@ class _Run:
         )
 
     def _replayed(self, told: DataFrame, followed: DataFrame) -> DataFrame:
-        """By window: messages with an id up to the last one of the session before."""
+        """By window: messages with an id up to the last one of the sessions before."""
         after = followed.where("previous_last_sent IS NOT NULL").join(
             told.select("source", "window_start", "connection_id", "key", "stream_id"),
             ["source", "window_start", "connection_id", "key"],
@@ -215,12 +215,11 @@ def _follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of _FOLLOWED: of each stream and window the sessions that were its newest."""
     for (source, key), rows in _groups(batches):
         now: Followed | None = None
-        replayed: dict[bytes, int] = {}
+        replayed = 0
         out = []
         for row in rows:
             if row["state"] is not None:
-                now, before = _carried(json.loads(row["state"]))
-                replayed[now.newest.connection_id] = before
+                now, replayed = _carried(json.loads(row["state"]))
                 continue
             sent = row["last_sent"]
             told = StreamSession(
@@ -237,14 +236,14 @@ def _follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                     "connection_id": told.connection_id,
                     "previous_connection_id": now.previous_connection_id,
                     "previous_last_sent": now.previous_last_sent,
-                    "replayed_before": replayed.get(told.connection_id, 0),
+                    "replayed_before": replayed,
                 }
             )
         yield pa.RecordBatch.from_pylist(out, schema=_FOLLOWED)
 
 
 def _carried(state: dict[str, Any]) -> tuple[Followed, int]:
-    """Where a stream stood, and how many messages of its newest session were replayed."""
+    """Where a stream stood, and how many of its messages were replayed."""
 
     def number(name: str) -> int | None:
         return None if state.get(name) is None else int(state[name])
