@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
-from collections.abc import Iterable
-from typing import BinaryIO, Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, NamedTuple, cast
 
 from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.packet_columns import ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP
@@ -51,6 +53,26 @@ def write_pcap(
         original = len(packet.data) if packet.original_length is None else packet.original_length
         data = packet.data[:snap_length]
         stream.write(header.pack(seconds, ns // unit_ns, len(data), original) + data)
+
+
+def write_file(packets: Iterable[CapturedPacket], path: Path, *, link_type: int = ETHERNET) -> int:
+    """Write a pcap file with nanoseconds, compressed if `path` ends in `.gz`. Returns how many packets."""
+    written = 0
+
+    def counted() -> Iterator[CapturedPacket]:
+        nonlocal written
+        for packet in packets:
+            written += 1
+            yield packet
+
+    with path.open("wb") as file:
+        if path.suffix != ".gz":
+            write_pcap(counted(), file, resolution="ns", link_type=link_type)
+            return written
+        # Without a time in its header, the same packets give the same file.
+        with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+            write_pcap(counted(), cast(BinaryIO, packed), resolution="ns", link_type=link_type)
+    return written
 
 
 def tcp_packet(

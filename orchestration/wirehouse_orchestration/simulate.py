@@ -38,6 +38,7 @@ class Simulators(click.Group):
 def _command(protocol: str) -> click.Command:
     simulator = import_module(f"wirehouse_codecs.{protocol}.simulator")
     options: list[click.Parameter] = [_option(each, simulator.FAULTS) for each in fields(simulator.SimulatorConfig)]
+    records, suffixes = simulator.RECORDS, " or ".join(simulator.WRITERS)
     return click.Command(
         protocol,
         callback=_callback(simulator),
@@ -46,9 +47,9 @@ def _command(protocol: str) -> click.Command:
                 ["--out"],
                 required=True,
                 type=click.Path(dir_okay=False, path_type=Path),
-                help="File to write: .jsonl or .avro, either also with .gz.",
+                help=f"File to write: {suffixes}, also with .gz.",
             ),
-            click.Option(["--messages"], type=click.IntRange(min=0), help="Stop after so many messages."),
+            click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after so many {records}."),
             *options,
         ],
         help=f"Write a simulated {PROTOCOLS[protocol].title} stream. The same options give the same file.",
@@ -69,17 +70,17 @@ def _flag(name: str) -> str:
 
 
 def _callback(simulator: Any) -> Callable[..., None]:
-    def write(out: Path, messages: int | None, **options: Any) -> None:
+    def write(out: Path, most: int | None, **options: Any) -> None:
         try:
             config = simulator.SimulatorConfig(**options)
         except OptionError as error:
             raise click.BadParameter(str(error.fields["reason"]), param_hint=_flag(error.fields["key"])) from None
-        writers = {".jsonl": simulator.write_jsonl, ".avro": simulator.write_avro}
-        writer = writers.get(Path(out.stem).suffix if out.suffix == ".gz" else out.suffix)
+        suffixes = simulator.WRITERS
+        writer = suffixes.get(Path(out.stem).suffix if out.suffix == ".gz" else out.suffix)
         if writer is None:
-            raise click.BadParameter(f"must end in {' or '.join(writers)}, or in these and .gz", param_hint="--out")
+            raise click.BadParameter(f"must end in {' or '.join(suffixes)}, also with .gz", param_hint="--out")
         out.parent.mkdir(parents=True, exist_ok=True)
-        written = writer(islice(simulator.simulate(config), messages), out)
-        click.echo(f"{written:,} messages, {out.stat().st_size:,} bytes in {out}")
+        written = writer(islice(simulator.simulate(config), most), out)
+        click.echo(f"{written:,} {simulator.RECORDS}, {out.stat().st_size:,} bytes in {out}")
 
     return write

@@ -18,16 +18,17 @@ from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
-MESSAGES = 2_000
+RECORDS = 2_000
 
 
 def main() -> None:
     """Land and inspect a small simulated stream of every protocol."""
     with TemporaryDirectory() as folder:
         for protocol in PROTOCOLS.values():
-            path = Path(folder, f"{protocol.name}.jsonl")
             simulator = import_module(f"wirehouse_codecs.{protocol.name}.simulator")
-            simulator.write_jsonl(islice(simulator.simulate(simulator.SimulatorConfig()), MESSAGES), path)
+            suffix, write = next(iter(simulator.WRITERS.items()))
+            path = Path(folder, f"{protocol.name}{suffix}")
+            write(islice(simulator.simulate(simulator.SimulatorConfig()), RECORDS), path)
             source = Source(protocol.name, protocol.name, protocol.kinds[0], str(path))
             landing.land(Lake(f"{folder}/lake", Windows("day", "2015-01-01"), (source,)), source)
             inspect(str(path), protocol.name, True, io.StringIO())

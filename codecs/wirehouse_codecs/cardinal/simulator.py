@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 from zlib import crc32
 
 import numpy as np
@@ -28,8 +29,21 @@ from wirehouse_codecs.cardinal.producer import (
 from wirehouse_codecs.cardinal.records import Record, write_avro, write_jsonl
 from wirehouse_codecs.errors import OptionError
 
-__all__ = ["FAULTS", "Fault", "Record", "SimulatorConfig", "simulate", "write_avro", "write_jsonl"]
+__all__ = [
+    "FAULTS",
+    "RECORDS",
+    "WRITERS",
+    "Fault",
+    "Record",
+    "SimulatorConfig",
+    "simulate",
+    "write_avro",
+    "write_jsonl",
+]
 
+#: What `simulate` gives, and what writes it to a file by the end of its name; each of them also compresses.
+RECORDS: Final = "messages"
+WRITERS: Final = {".jsonl": write_jsonl, ".avro": write_avro}
 PING_INTERVAL_MS = 30_000
 #: Go's binary form of a time has 15 bytes, the first is its version.
 PING_VALUE = bytes([1]) + bytes(14)

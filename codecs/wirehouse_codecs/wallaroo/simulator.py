@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
 from wirehouse_codecs.wallaroo.connector import (
     CONNECTORS_PER_WORKER,
     CONTENTS,
@@ -23,7 +24,11 @@ from wirehouse_codecs.wallaroo.connector import (
 from wirehouse_codecs.wallaroo.faults import FAULTS, Fault, FaultyConnector
 from wirehouse_codecs.wallaroo.messages import DIALECTS
 
-__all__ = ["FAULTS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+
+#: What `simulate` gives, and what writes it to a file by the end of its name; each of them also compresses.
+RECORDS: Final = "packets"
+WRITERS: Final = {".pcap": write_file}
 
 #: So that a message, an OK and an ACK are below the limit on frames.
 MOST_PAYLOAD_BYTES = 10_000
