@@ -1,34 +1,36 @@
 """What looking into one capture gives, whatever its protocol.
 
-Every protocol has a module `inspection` with `inspect(batches)`: records of LANDED_SCHEMA in, rows out.
+Every protocol has a module `inspection` with `inspect(batches)`: records of LANDED_MESSAGES in, rows out; or records
+of LANDED_PACKETS, and then `port` may say which one is the servers'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
 from wirehouse_codecs.captures import MESSAGE_SCHEMA
+from wirehouse_codecs.packet_captures import PACKET_SCHEMA
 from wirehouse_codecs.rules import Finding
 
-#: Kinds of rows: a decoded message, bytes that could not be decoded, what is known and has no content, a broken rule.
-MESSAGE, QUARANTINE, SKIP, VIOLATION = "message", "quarantine", "skip", "violation"
+#: Kinds of rows: a decoded message, bytes that could not be decoded, what is known and has no content, a broken rule,
+#: and a TCP connection.
+MESSAGE, QUARANTINE, SKIP, VIOLATION, CONNECTION = "message", "quarantine", "skip", "violation", "connection"
 #: A kind, and a row by the column names of the tables that hold such rows.
 Inspected = tuple[str, dict[str, Any]]
-Inspect = Callable[[Iterable[pa.RecordBatch]], Iterator[Inspected]]
+Inspect = Callable[..., Iterator[Inspected]]
 
-#: Records of a capture with their place in it.
-LANDED_SCHEMA: Final = pa.schema(
-    [
-        ("record_number", pa.int64()),
-        ("arrived_at_ns", pa.int64()),
-        ("capture_arrived_at_ns", pa.int64()),
-        ("capture_id", pa.binary()),
-        *MESSAGE_SCHEMA,
-    ]
+_PLACE: Final = (
+    ("record_number", pa.int64()),
+    ("arrived_at_ns", pa.int64()),
+    ("capture_arrived_at_ns", pa.int64()),
+    ("capture_id", pa.binary()),
 )
+#: Records of a capture with their place in it.
+LANDED_MESSAGES: Final = pa.schema([*_PLACE, *MESSAGE_SCHEMA])
+LANDED_PACKETS: Final = pa.schema([*_PLACE, *PACKET_SCHEMA])
 
 
 def violation(finding: Finding, **about: Any) -> Inspected:

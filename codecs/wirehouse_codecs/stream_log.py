@@ -207,6 +207,7 @@ class FlowLog:
             told = json.loads(state)
         if told["version"] != STATE_VERSION:
             raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
+        self._options = options
         self._flow = Flow(source, client, server, options, snapshot=told["flow"])
         self._dialogue: Dialogue | None = None
         self._pieces: list[Data] = []
@@ -220,12 +221,24 @@ class FlowLog:
             assert self._connection is not None
             self._dialogue = start(log, self._connection, server, told["dialogue"])
 
+    @property
+    def connection(self) -> Connection | None:
+        """The connection that segments belong to, as `Flow.connection`."""
+        return self._flow.connection
+
     def receive(self, segment: TcpSegment) -> None:
         """The next segment."""
         for event in self._flow.receive(segment):
             self._take(event)
         self._touched = True
         self._packets += 1
+
+    def flush(self) -> None:
+        """Give the dialogue the bytes that wait: what the segments so far say is in the log."""
+        self._log.connection_id = None if self._connection is None else self._connection.connection_id
+        if self._pieces and self._dialogue is not None:
+            self._dialogue.receive(self._pieces)
+        self._pieces, self._pieces_bytes = [], 0
 
     def end_window(self, window: Window) -> None:
         """The window is over: what ends with time alone does, and what changed in it is told."""
@@ -234,12 +247,18 @@ class FlowLog:
             self._take(event)
             self._touched = True
         if self._touched:
-            self._flush()
+            self.flush()
             self._conclude()
         if self._touched or self._flow.connection is not before:
             self._log.connection_id = None
             self._log.add(STATE, Place.before(window.end_ns), flow=self._key, state=self._state())
         self._connection, self._touched = self._flow.connection, False
+
+    def finish(self) -> None:
+        """No segment comes any more: a connection that is open ends as one that was silent for long enough."""
+        connection = self._flow.connection
+        if connection is not None:
+            self.end_window(Window("", connection.last.arrived_at_ns + self._options.idle_ns))
 
     def _state(self) -> str | None:
         flow = self._flow.snapshot()
@@ -254,9 +273,9 @@ class FlowLog:
             self._pieces.append(event)
             self._pieces_bytes += len(event.data)
             if self._pieces_bytes >= RUN_BYTES:
-                self._flush()
+                self.flush()
             return
-        self._flush()
+        self.flush()
         match event:
             case Opened():
                 self._open(event.connection)
@@ -284,13 +303,6 @@ class FlowLog:
     def _close(self, event: Closed) -> None:
         if self._dialogue is not None:
             self._dialogue.close(event)
-
-    def _flush(self) -> None:
-        """Give the dialogue the bytes that wait."""
-        self._log.connection_id = None if self._connection is None else self._connection.connection_id
-        if self._pieces and self._dialogue is not None:
-            self._dialogue.receive(self._pieces)
-        self._pieces, self._pieces_bytes = [], 0
 
     def _conclude(self) -> None:
         """Tell where the connection stands."""

@@ -232,6 +232,15 @@ class Side:
         """Neither is there a gap nor an end."""
         return self._gap_since_ns is None and self._fin is None
 
+    @property
+    def next_byte(self) -> int:
+        """Position in the stream of the first byte that was neither delivered nor passed over."""
+        return self._next
+
+    def position(self, sequence: int) -> int | None:
+        """Position in the stream of the byte with this sequence number, near what is expected; None before any is."""
+        return None if self._expected == _UNKNOWN else self._next + _distance(sequence, self._expected)
+
     def begin(self, sequence: int) -> None:
         """Number the bytes from that with `sequence` on, unless they are numbered."""
         if self._expected == _UNKNOWN:

@@ -244,12 +244,17 @@ def sql(context: Context, statement: str | None, form: str) -> None:
 @cli.command()
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
 @protocol_option
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port of the servers, in a capture of packets [told from handshakes, else the lower one].",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the columns of the tables.")
-def inspect(path: str, protocol: str | None, as_json: bool) -> None:
+def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) -> None:
     """Decode one capture, without a lake, Spark or configuration."""
     from wirehouse_orchestration.inspect import inspect as look
 
-    look(path, protocol, as_json, sys.stdout)
+    look(path, protocol, as_json, sys.stdout, port)
 
 
 @cli.command()

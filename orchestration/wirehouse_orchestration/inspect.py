@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
-from typing import Any, BinaryIO, Final, TextIO
+from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -20,29 +22,56 @@ from rich.text import Text
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError
-from wirehouse_codecs.inspecting import LANDED_SCHEMA, MESSAGE, QUARANTINE, SKIP, VIOLATION, Inspect, Inspected
+from wirehouse_codecs.inspecting import (
+    CONNECTION,
+    LANDED_MESSAGES,
+    LANDED_PACKETS,
+    MESSAGE,
+    QUARANTINE,
+    SKIP,
+    VIOLATION,
+    Inspect,
+    Inspected,
+)
+from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
 from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
 from wirehouse_pipelines.capture_files import Hashed
-from wirehouse_pipelines.landing import CaptureFinding, Clock, capture_findings
+from wirehouse_pipelines.landing import KINDS, CaptureFinding, Clock, capture_findings
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
 #: Arrival begins where that of a lake with day windows does, unless it is told otherwise.
 START: Final = Windows("day", "2015-01-01")
-#: Kind of source whose captures are looked into.
-KIND: Final = "messages"
-#: Columns of a row that have a column of their own on the terminal.
-_PLACE = ("record_number", "topic", "partition", "offset")
+
+
+class Format(NamedTuple):
+    """What is particular to captures of a kind of source."""
+
+    #: The records of a capture with their place in it.
+    landed: pa.Schema
+    #: What the first columns on the terminal are called, and which columns of a row they show.
+    columns: Mapping[str, str]
+
+
+#: By kind of source; the first of which a file may be is taken for its.
+FORMATS: Final = {
+    "pcap": Format(LANDED_PACKETS, {"record": "record_number", "connection": "connection_id", "from": "direction"}),
+    "messages": Format(LANDED_MESSAGES, {"record": "record_number"} | {n: n for n in ("topic", "partition", "offset")}),
+}
 #: Letters of a row, and items of a list, that the terminal shows.
 _SAYS, _ITEMS = 300, 3
 #: Bytes that begin with so many zeros are a number.
 _WIDE = 8
 _CAPTURE_RULES: Final = {rule.id: rule for rule in RULES}
 _APART: Final = frozenset(
-    {*_PLACE, "capture_id", "protocol", "ts_ns", "arrived_at_ns", "kind", "rule", "reason", "severity", "skip"}
+    {"record_number", "topic", "partition", "offset", "connection_id", "direction", "byte_start", "byte_end"}
+    | {"capture_id", "protocol", "ts_ns", "arrived_at_ns", "kind", "rule", "reason", "severity", "skip"}
 )
+#: Columns of a connection that its ends are told from, and which would say the same again.
+_ENDS: Final = ("client_address", "client_port", "server_address", "server_port")
+_TOLD_BY_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "community_id"})
 
 
 class UnreadableCaptureError(UsageError):
@@ -57,44 +86,82 @@ class ProtocolNeededError(UsageError):
     template = "say which protocol with --protocol: {known}"
 
 
-def inspect(path: str, protocol: str | None, as_json: bool, out: TextIO) -> None:
-    """Print what the capture at `path` says to `out`: a table, or one JSON object a line.
+class PortNotNeededError(UsageError):
+    """A port was named for a capture without ports."""
 
-    Raises UnreadableCaptureError and ProtocolNeededError.
+    template = "{path} holds no packets: --port says which side of a TCP connection is the server"
+
+
+def inspect(path: str, protocol: str | None, as_json: bool, out: TextIO, port: int | None = None) -> None:
+    """Print what the capture at `path` says to `out`: a table, or one JSON object a line. The servers are at `port`.
+
+    Raises UnreadableCaptureError, ProtocolNeededError and PortNotNeededError.
     """
-    rows = inspected(path, protocol)
-    if as_json:
-        for kind, row in rows:
-            out.write(render.json_line({"type": kind} | row) + "\n")
-    else:
-        _print(rows, path, out)
+    with _opened(path) as stream:
+        kind, capture = _capture(path, stream, protocol)
+        rows = _rows(stream, kind, capture, _inspection(path, kind, protocol, port), time.time_ns())
+        if not as_json:
+            _print(rows, path, FORMATS[kind], out)
+            return
+        for what, row in rows:
+            out.write(render.json_line({"type": what} | row) + "\n")
 
 
-def inspected(path: str, protocol: str | None, now_ns: int | None = None) -> Iterator[Inspected]:
+def inspected(
+    path: str, protocol: str | None, now_ns: int | None = None, port: int | None = None
+) -> Iterator[Inspected]:
     """The rows of the capture at `path`, in its order; what is found about the capture itself comes last."""
-    rows_of: Inspect = import_module(f"wirehouse_codecs.{_protocol(protocol)}.inspection").inspect
+    with _opened(path) as stream:
+        kind, capture = _capture(path, stream, protocol)
+        rows_of = _inspection(path, kind, protocol, port)
+        yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns())
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
     try:
         with open(path, "rb") as stream:
-            yield from _rows(path, stream, rows_of, now_ns or time.time_ns())
+            yield stream
     except OSError as error:
         raise UnreadableCaptureError(path=path, reason=error.strerror or str(error)) from None
 
 
-def _protocol(asked: str | None) -> str:
-    known = [protocol.name for protocol in PROTOCOLS.values() if KIND in protocol.kinds]
-    if asked in known or (asked is None and len(known) == 1):
-        return asked or known[0]
-    raise ProtocolNeededError(known=", ".join(known))
+def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, MessageCapture | PacketCapture]:
+    """The kind that the content of the file is of, among those that carry the protocol; and its records."""
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ProtocolNeededError(known=", ".join(PROTOCOLS))
+    kinds = FORMATS if protocol is None else [kind for kind in FORMATS if kind in PROTOCOLS[protocol].kinds]
+    reasons = []
+    for kind in kinds:
+        stream.seek(0)
+        capture = KINDS[kind].read(stream)
+        if capture.unreadable is None:
+            return kind, capture
+        reasons.append(capture.unreadable)
+    raise UnreadableCaptureError(path=path, reason="; ".join(reasons))
 
 
-def _rows(path: str, stream: BinaryIO, rows_of: Inspect, now_ns: int) -> Iterator[Inspected]:
-    capture_id = bytes.fromhex(Hashed(stream).rest())
+def _inspection(path: str, kind: str, asked: str | None, port: int | None) -> Inspect:
+    known = [protocol.name for protocol in PROTOCOLS.values() if kind in protocol.kinds]
+    if asked is None and len(known) != 1:
+        raise ProtocolNeededError(known=", ".join(known))
+    rows_of: Inspect = import_module(f"wirehouse_codecs.{asked or known[0]}.inspection").inspect
+    if port is None:
+        return rows_of
+    if FORMATS[kind].landed is not LANDED_PACKETS:
+        raise PortNotNeededError(path=path)
+    return partial(rows_of, port=port)
+
+
+def _rows(
+    stream: BinaryIO, kind: str, capture: MessageCapture | PacketCapture, rows_of: Inspect, now_ns: int
+) -> Iterator[Inspected]:
+    at = stream.tell()
     stream.seek(0)
-    capture = MessageCapture(stream)
-    if capture.unreadable is not None:
-        raise UnreadableCaptureError(path=path, reason=capture.unreadable)
+    capture_id = bytes.fromhex(Hashed(stream).rest())
+    stream.seek(at)
     clock = Clock(START.start_ns(START.start), now_ns)
-    yield from rows_of(_landed(capture, clock, capture_id))
+    yield from rows_of(_landed(capture, clock, capture_id, FORMATS[kind].landed))
     for finding in capture_findings(clock, capture.damage, now_ns):
         yield VIOLATION, _capture_row(finding, capture_id)
 
@@ -115,7 +182,9 @@ def _capture_row(finding: CaptureFinding, capture_id: bytes) -> dict[str, Any]:
     }
 
 
-def _landed(capture: MessageCapture, clock: Clock, capture_id: bytes) -> Iterator[pa.RecordBatch]:
+def _landed(
+    capture: MessageCapture | PacketCapture, clock: Clock, capture_id: bytes, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """The capture's records as they would be landed."""
     for batch in capture.batches():
         number, count = clock.records, batch.num_rows
@@ -126,50 +195,83 @@ def _landed(capture: MessageCapture, clock: Clock, capture_id: bytes) -> Iterato
             pa.array(np.full(count, clock.first, np.int64)),
             pa.array([capture_id] * count, pa.binary()),
         ]
-        yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=LANDED_SCHEMA)
+        yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=schema)
 
 
-def _print(rows: Iterator[Inspected], path: str, out: TextIO) -> None:
+class _Shown:
+    """The first rows of a capture as cells, and how many there were of each kind."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self.cells: list[tuple[Text, ...]] = []
+        self.messages: Counter[str] = Counter()
+        self.others: Counter[str] = Counter()
+        self.rules: Counter[tuple[str, str]] = Counter()
+        #: Connections in the table, by the order in which they come.
+        self._connections: dict[bytes, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many there were in all."""
+        return self.messages.total() + self.others.total()
+
+    def take(self, kind: str, row: dict[str, Any]) -> None:
+        """Count a row, and show it if there is room."""
+        if kind == MESSAGE:
+            self.messages[str(row["kind"])] += 1
+        else:
+            self.others[kind] += 1
+        if kind == VIOLATION:
+            self.rules[row["rule"], row["severity"]] += 1
+        if len(self.cells) < MOST_ROWS:
+            self.cells.append((*(self._place(row, name) for name in self._columns.values()), *_content(kind, row)))
+
+    def _place(self, row: dict[str, Any], name: str) -> Text:
+        value = row.get(name)
+        if name == "connection_id" and value is not None:
+            value = self._connections.setdefault(value, len(self._connections) + 1)
+        return Text(render.cell(value))
+
+
+def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> None:
     """A table of the first rows, and what there was in all."""
     screen = console(out)
-    kinds: Counter[str] = Counter()
-    rules: Counter[tuple[str, str]] = Counter()
-    shown: list[tuple[Text, ...]] = []
+    shown = _Shown(form.columns)
     for kind, row in rows:
-        kinds[str(row["kind"]) if kind == MESSAGE else kind] += 1
-        if kind == VIOLATION:
-            rules[row["rule"], row["severity"]] += 1
-        if len(shown) < MOST_ROWS:
-            shown.append(_cells(kind, row))
-    table = grid(("record", *_PLACE[1:], "kind", "says"), shown, (True, False, True, True), fixed=5)
-    screen.print(table)
-    if sum(kinds.values()) > len(shown):
+        shown.take(kind, row)
+    names = (*form.columns, "kind", "says")
+    right = tuple(name in ("record", "connection", "partition", "offset") for name in names)
+    screen.print(grid(names, shown.cells, right, fixed=len(names) - 1))
+    if shown.rows > len(shown.cells):
         screen.print(Text(f"only the first {MOST_ROWS:,} rows are shown: see all with --json", "dim"))
-    messages = sum(number for kind, number in kinds.items() if kind not in (QUARANTINE, SKIP, VIOLATION))
+    others = shown.others
+    connections = f" in {counted(others[CONNECTION], 'connection')}" if others[CONNECTION] else ""
     screen.print(
         Text(
-            f"{render.terminal(os.path.basename(path))}: {counted(messages, 'message')}, "
-            f"{kinds[QUARANTINE]:,} quarantined, {kinds[SKIP]:,} skipped, {counted(kinds[VIOLATION], 'finding')}",
+            f"{render.terminal(os.path.basename(path))}: {counted(shown.messages.total(), 'message')}{connections}, "
+            f"{others[QUARANTINE]:,} quarantined, {others[SKIP]:,} skipped, {counted(others[VIOLATION], 'finding')}",
             "bold",
         )
     )
-    for kind, number in sorted(kinds.items()):
-        if kind not in (QUARANTINE, SKIP, VIOLATION):
-            screen.print(Text(f"  {number:,} {kind}"))
-    for (rule, severity), number in sorted(rules.items()):
+    for kind, number in sorted(shown.messages.items()):
+        screen.print(Text(f"  {number:,} {kind}"))
+    for (rule, severity), number in sorted(shown.rules.items()):
         screen.print(Text.assemble(f"  {number:,} ", (rule, SEVERITY_STYLE[Severity(severity)]), f" ({severity})"))
 
 
-def _cells(kind: str, row: dict[str, Any]) -> tuple[Text, ...]:
+def _content(kind: str, row: dict[str, Any]) -> tuple[Text, Text]:
+    """What kind of row it is, and what it says."""
     label = row.get("kind") or row.get("skip") or row.get("severity") or kind
     style = SEVERITY_STYLE[Severity(row["severity"])] if kind == VIOLATION else "red" if kind == QUARANTINE else ""
     words = [f"{row['rule']}: {row.get('message') or row.get('reason')}"] if "rule" in row else []
+    if kind == CONNECTION:
+        words = ["{}:{} → {}:{}".format(*(row[name] for name in _ENDS))]
+        row = {name: value for name, value in row.items() if value != 0 and name not in _TOLD_BY_ENDS}
     if kind != VIOLATION:
         told = {name: value for name, value in row.items() if name not in _APART and value not in (None, [])}
         words += [f"{name}={_short(value)}" for name, value in told.items()]
     says = render.terminal(" ".join(words))
-    places = (Text(render.cell(row.get(name))) for name in _PLACE)
-    return (*places, Text(str(label), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…"))
+    return Text(str(label), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
 
 
 def _short(value: Any) -> str:

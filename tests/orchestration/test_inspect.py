@@ -6,16 +6,17 @@ import base64
 import gzip
 import io
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wirehouse_codecs import inspecting
 from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Update, encode
 from wirehouse_codecs.cardinal.records import Record, write_avro
 from wirehouse_orchestration import inspect as inspecting_command
 from wirehouse_orchestration.inspect import ProtocolNeededError, UnreadableCaptureError, inspect
+from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
@@ -161,8 +162,12 @@ def test_text_from_the_wire_does_not_drive_the_terminal(tmp_path: Path) -> None:
 def test_what_cannot_be_looked_into_is_said_in_one_line(tmp_path: Path) -> None:
     picture = tmp_path / "picture"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n")
-    with pytest.raises(UnreadableCaptureError, match="picture: neither JSON Lines nor an Avro container"):
+    with pytest.raises(
+        UnreadableCaptureError, match=r"picture: neither pcap nor pcapng.*; neither JSON Lines nor an Avro"
+    ):
         as_json(picture)
+    with pytest.raises(UnreadableCaptureError, match="picture: neither JSON Lines nor an Avro container"):
+        as_json(picture, "cardinal")
     with pytest.raises(UnreadableCaptureError, match="No such file"):
         as_json(tmp_path / "none")
     with pytest.raises(UnreadableCaptureError, match="Is a directory"):
@@ -179,10 +184,5 @@ def test_an_empty_capture_says_nothing(tmp_path: Path) -> None:
 
 
 def test_every_protocol_can_be_looked_into() -> None:
-    from importlib import import_module
-
-    from wirehouse_pipelines.protocols import PROTOCOLS
-
     for name in PROTOCOLS:
         assert callable(import_module(f"wirehouse_codecs.{name}.inspection").inspect)
-    assert inspecting.LANDED_SCHEMA.names[:2] == ["record_number", "arrived_at_ns"]

@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
-    """Rows of the records in `batches` (inspecting.LANDED_SCHEMA), which stand in arrival order.
+    """Rows of the records in `batches` (inspecting.LANDED_MESSAGES), which stand in arrival order.
 
     A record gives a message, quarantine or skip row, and after it a row for each rule that it shows to be broken.
     A consumer without options is assumed: it tracks every prefix and starts from nowhere.

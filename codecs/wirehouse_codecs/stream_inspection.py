@@ -1,0 +1,213 @@
+"""What looking into one capture of packets gives, for every protocol over TCP.
+
+Packets are read as the pipeline reads them; each port pair has its `FlowLog`. Which side is the server: the one at the
+port that was named. Without one the handshake tells, the SYN is the client's; where none is seen, the server is the
+side with the lower port, and of equal ones that with the lower address.
+
+What is held grows with the connections that are open. Of those that have ended the last MOST_ENDED are kept for what
+may still come; later segments of another one would be a new connection that began in the middle.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs import inspecting, port_pairs
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.conversations import other
+from wirehouse_codecs.inspecting import SKIP, Inspected
+from wirehouse_codecs.packets import ACK, SYN, parse
+from wirehouse_codecs.rules import Place, Rule
+from wirehouse_codecs.stream_log import BATCH_ROWS, CONNECTION, QUARANTINE, STATE, VIOLATION, FlowLog, Log, Start
+from wirehouse_codecs.tcp import Direction, TcpOptions, TcpSegment
+
+#: Packets that are read at once: their rows are held, and brought into the order of arrival.
+PIECE_PACKETS: Final = 1_000
+MOST_ENDED: Final = 4_096
+#: A row of the protocol's log, or one of kind SKIP with the column `skip`.
+Row = dict[str, Any]
+
+_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
+_STREAM_PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end")
+#: Columns that rows of messages from a broker have a value in.
+_NO_BROKER: Final = dict.fromkeys(("topic", "partition", "offset"))
+_DIRECTIONS: Final = {str(direction): direction for direction in Direction}
+_SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
+
+
+def read(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema, port: int | None = None) -> Iterator[Row]:
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), in order of arrival piece by piece.
+
+    `start` makes the dialogues of a log with `schema`. A connection's own row, and those of what belongs to it, come
+    when no more of it can come, at the latest at the end.
+    """
+    connections = _Connections(Log(schema), start, port)
+    for batch in batches:
+        for begin in range(0, batch.num_rows, PIECE_PACKETS):
+            yield from connections.receive(batch.slice(begin, PIECE_PACKETS))
+    yield from connections.finish()
+
+
+def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
+    """A row that every log has, as `inspect` tells it; `own` are the protocol's own columns of violations."""
+    place = {name: row[name] for name in _PLACE}
+    finding: dict[str, str] = row.get("finding") or {}
+    stream_place = {name: row.get(name) for name in _STREAM_PLACE}
+    match row["row_kind"]:
+        case "skip":
+            return SKIP, place | {"skip": row["skip"]}
+        case "violation":
+            return violation(finding["rule"], finding["severity"], finding["message"], row, own)
+        case "quarantine":
+            why = {"protocol": protocol, "rule": finding["rule"], "reason": finding["message"]}
+            when = {"arrived_at_ns": place.pop("arrived_at_ns"), "key": None, "value": row["raw"]}
+            return inspecting.QUARANTINE, why | stream_place | place | _NO_BROKER | when
+        case "connection":
+            told = dict(row["connection"])
+            del told["window_packets"]
+            return inspecting.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
+    return None
+
+
+def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[str] = ()) -> Inspected:
+    """A broken rule that is found at the place of `row`."""
+    told = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
+    stream_place = {name: row.get(name) for name in (*_STREAM_PLACE, *own)}
+    record = {name: row[name] for name in ("capture_id", "record_number")}
+    return inspecting.VIOLATION, told | stream_place | record | _NO_BROKER | {"arrived_at_ns": row["arrived_at_ns"]}
+
+
+@dataclass(slots=True)
+class _Pair:
+    """A port pair: its log, and which side the server is."""
+
+    log: FlowLog
+    #: The server isn't the side that it was taken for without a handshake.
+    turned: bool
+    #: A handshake, or the port, says who the server is.
+    known: bool
+
+
+class _Connections:
+    """All port pairs of a capture, those that were silent for longest first."""
+
+    def __init__(self, log: Log, start: Start, port: int | None) -> None:
+        self._log, self._start, self._port = log, start, port
+        self._options = TcpOptions()
+        self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
+        #: Those whose connection has ended, in the order in which they did.
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+
+    def receive(self, packets: pa.RecordBatch) -> Iterator[Row]:
+        """The rows of the next packets."""
+        parsed = parse(packets)
+        claimed, direction, flow = port_pairs.sides(parsed, *self._servers(parsed))
+        places = [packets.column(name) for name in ("arrived_at_ns", "capture_arrived_at_ns", "capture_id")]
+        columns = [*places, packets.column("record_number"), flow, direction, *map(parsed.column, _SEGMENT)]
+        touched = {}
+        for row in zip(*(column.filter(claimed).to_pylist() for column in columns), strict=True):
+            place, (key, sender, *segment) = Place(*row[:4]), row[4:]
+            pair, from_ = self._pair(key, _DIRECTIONS[sender], segment[2])
+            pair.log.receive(TcpSegment(place, from_, *segment))
+            touched[key] = pair
+        for key, pair in touched.items():
+            pair.log.flush()
+            self._note_end(key, pair)
+        if packets.num_rows:
+            self._forget(packets.column("arrived_at_ns")[-1].as_py())
+        left_out = _left_out(packets, port_pairs.skips(parsed, claimed))
+        yield from sorted([*left_out, *self._rows()], key=_arrival)
+
+    def finish(self) -> Iterator[Row]:
+        """The rows of what ends with the capture."""
+        for pair in self._pairs.values():
+            pair.log.finish()
+            if self._log.waiting >= BATCH_ROWS:
+                yield from sorted(self._rows(), key=_arrival)
+        self._pairs.clear()
+        yield from sorted(self._rows(), key=_arrival)
+
+    def _servers(self, parsed: pa.RecordBatch) -> tuple[pa.BooleanArray, pa.BooleanArray]:
+        """Whether the receiver's, and the sender's, port may be a server's."""
+        ports = [parsed.column(end).fill_null(-1) for end in ("destination_port", "source_port")]
+        if self._port is None:
+            return pc.greater_equal(ports[0], 0), pc.greater_equal(ports[1], 0)
+        return pc.equal(ports[0], self._port), pc.equal(ports[1], self._port)
+
+    def _pair(self, key: bytes, sender: Direction, flags: int) -> tuple[_Pair, Direction]:
+        """The pair that a segment belongs to, and who sends it; `sender` is so if the server is the lower side."""
+        pair = self._pairs.get(key)
+        known = self._port is not None or bool(flags & SYN)
+        if pair is None or (known and not pair.known):
+            client = other(sender) if flags & ACK else sender
+            turned = self._port is None and bool(flags & SYN) and client is Direction.SERVER
+            if pair is not None and pair.turned is not turned:
+                pair.log.finish()
+                pair = None
+            if pair is None:
+                flow = key[len(key) // 2 :] + key[: len(key) // 2] if turned else key
+                pair = _Pair(FlowLog(self._log, self._start, "", flow, self._options), turned, known)
+                self._pairs[key] = pair
+            pair.known = known
+        self._pairs.move_to_end(key)
+        return pair, other(sender) if pair.turned else sender
+
+    def _note_end(self, key: bytes, pair: _Pair) -> None:
+        connection = pair.log.connection
+        self._ended.pop(key, None)
+        if connection is not None and connection.closed is not None:
+            self._ended[key] = None
+
+    def _forget(self, now_ns: int) -> None:
+        """Let go of the pairs that were silent for long, and of those that ended first if they are many."""
+        while self._pairs:
+            key, pair = next(iter(self._pairs.items()))
+            connection = pair.log.connection
+            if connection is not None and connection.last.arrived_at_ns + self._options.idle_ns > now_ns:
+                break
+            self._let_go(key)
+        while len(self._ended) > MOST_ENDED:
+            self._let_go(next(iter(self._ended)))
+
+    def _let_go(self, key: bytes) -> None:
+        self._pairs.pop(key).log.finish()
+        self._ended.pop(key, None)
+
+    def _rows(self) -> Iterator[Row]:
+        for batch in self._log.take():
+            for row in batch.to_pylist():
+                if row["row_kind"] != STATE:
+                    yield row
+
+
+def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
+    """Rows of the packets that are no segments of a connection."""
+    mask = skips.is_valid()
+    names = (*_PLACE, "damaged", "damage")
+    columns = [skips.filter(mask), *(packets.column(name).filter(mask) for name in names)]
+    for skip, *fields in zip(*(column.to_pylist() for column in columns), strict=True):
+        row = dict(zip(names, fields, strict=True))
+        if row["damaged"] is not None:
+            found = _finding(CAPTURE_RULE["file_damaged"], row["damage"])
+            yield row | {"row_kind": QUARANTINE, "raw": row["damaged"]} | found
+            yield row | {"row_kind": VIOLATION} | found
+            continue
+        yield row | {"row_kind": SKIP, "skip": skip}
+        if skip == "ip_fragment":
+            yield row | {"row_kind": VIOLATION} | _finding(CAPTURE_RULE["ip_fragment"], "not put together")
+
+
+def _finding(rule: Rule, message: str) -> Row:
+    return {"finding": {"rule": rule.id, "severity": rule.severity.value, "message": message}}
+
+
+def _arrival(row: Row) -> tuple[bool, int, int]:
+    """Connections come last: their place is that of their first packet."""
+    number = row["record_number"]
+    return row["row_kind"] == CONNECTION, row["arrived_at_ns"], -1 if number is None else number
