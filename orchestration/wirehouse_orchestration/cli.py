@@ -260,15 +260,21 @@ def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) ->
 @cli.command()
 @click.argument("table")
 @click.argument("key")
+@click.option(
+    "--pcap",
+    metavar="OUT",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the row's packets to this file: those that carried its bytes, else all of its connection.",
+)
 @pass_context
-def trace(context: Context, table: str, key: str) -> None:
+def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
     """Go from the rows of TABLE with this KEY back to the landed records, byte for byte.
 
     KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns.
     """
     from wirehouse_orchestration.trace import trace as follow
 
-    follow(context.lake(), table, key, sys.stdout)
+    follow(context.lake(), table, key, sys.stdout, pcap)
 
 
 @cli.command()

@@ -1,6 +1,7 @@
 """`wirehouse trace TABLE KEY`: from a row back to the landed records it comes from, and their bytes.
 
-No Spark: the row is found by SQL, its capture by the manifest, its record in the landed objects.
+No Spark: the row is found by SQL, its capture by the manifest, its record in the landed objects. What was said on a TCP
+connection leads to all packets that carried it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 import fastavro
 
 from wirehouse_codecs.errors import UsageError
-from wirehouse_orchestration import render
-from wirehouse_pipelines.lake import Lake
+from wirehouse_orchestration import excerpts, landed_packets, render
+from wirehouse_orchestration.excerpts import NoExcerptError, Said
+from wirehouse_orchestration.landed_packets import TracedConnection
+from wirehouse_pipelines.lake import PACKET_KINDS, Lake
 from wirehouse_pipelines.landing import Manifest, manifest_name
 from wirehouse_pipelines.sql import UnknownTableError, query
 from wirehouse_pipelines.storage import open_storage
@@ -43,20 +47,32 @@ class NoSuchRowError(UsageError):
     template = "{table}: {reason}"
 
 
-def trace(lake: Lake, table: str, key: str, out: TextIO) -> None:
+def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = None) -> None:
     """Print the rows of `table` with this key, and of each the landed records it points to, byte for byte.
 
-    `key` is a value of the first key column after the source (binary as hex), or `a=b,c=d` with any columns. Raises
-    UnknownTableError, TraceKeyError and NoSuchRowError.
+    `key` is a value of the first key column after the source (binary as hex), or `a=b,c=d` with any columns. To `pcap`
+    go the packets of the row: those that carried its bytes, else all of its connection, else the one that it points to.
+    Raises UnknownTableError, TraceKeyError, NoSuchRowError, NoExcerptError and PacketsGoneError.
     """
     if table not in all_tables():
         raise UnknownTableError(name=table, tables="`wirehouse tables` lists them")
     found = _rows(lake, all_tables()[table], key)
+    if pcap is not None and len(found) > 1:
+        reason = "more than one row has this key, and --pcap writes the packets of one: say more of it, as NAME=VALUE"
+        raise NoExcerptError(reason=reason)
     for number, row in enumerate(found[:MOST_ROWS], 1):
         _say(out, f"{table}, row {number} of {len(found)}" if len(found) <= MOST_ROWS else f"{table}, row {number}")
         _fields(out, row)
+        connection = _connection(lake, row)
         for what, capture_id, record_number in _places(row):
-            _print_record(lake, str(row["source"]), what, capture_id, record_number, out)
+            whole = connection is None or not _has_bytes(row)
+            _print_record(lake, str(row["source"]), what, capture_id, record_number, out, dump=whole)
+        if connection is not None and _has_bytes(row):
+            _print_said(lake, connection, row, pcap, out)
+        elif pcap is not None:
+            excerpts.write(_packets(lake, row, connection), pcap)
+        if pcap is not None:
+            _say(out, f"\nits packets are in {pcap}")
     if len(found) > MOST_ROWS:
         _say(out, f"only the first {MOST_ROWS} rows are shown: say more of the key, as NAME=VALUE,NAME=VALUE")
 
@@ -126,7 +142,7 @@ def _places(row: Mapping[str, Any]) -> Iterator[tuple[str, bytes, int | None]]:
 
 
 def _print_record(
-    lake: Lake, source: str, what: str, capture_id: bytes, record_number: int | None, out: TextIO
+    lake: Lake, source: str, what: str, capture_id: bytes, record_number: int | None, out: TextIO, *, dump: bool
 ) -> None:
     manifest = _manifest(lake, source, capture_id.hex())
     if record_number is None:
@@ -135,11 +151,17 @@ def _print_record(
     name, record = _record(lake, manifest, record_number)
     _say(out, f"\n{what} {record_number} of capture {manifest.path}, source {source}")
     place = {"capture_id": capture_id, "landed in": name, "landed at": _time(manifest.landed_at_ns)}
-    told = ("topic", "partition", "offset", "ts_type", "damage")
+    told = ("topic", "partition", "offset", "ts_type", "link_type", "original_length", "damage")
     times = {name: _time(record[name]) for name in ("ts_ns", "arrived_at_ns") if record[name] is not None}
-    _fields(out, place | {name: record[name] for name in told if record[name] is not None} | times)
-    parts = {name: record[name] for name in ("key", "value", "damaged")}
-    parts |= {f"header {header['key']}": header["value"] for header in record["headers"]}
+    _fields(out, place | {name: record[name] for name in told if record.get(name) is not None} | times)
+    if dump:
+        _print_parts(record, out)
+
+
+def _print_parts(record: Mapping[str, Any], out: TextIO) -> None:
+    """The bytes of a landed record."""
+    parts = {name: record[name] for name in ("key", "value", "data", "damaged") if name in record}
+    parts |= {f"header {header['key']}": header["value"] for header in record.get("headers", ())}
     for part, data in parts.items():
         if data is not None:
             _say(out, f"  {part}, {len(data):,} bytes")
@@ -176,6 +198,72 @@ def _record(lake: Lake, manifest: Manifest, record_number: int) -> tuple[str, di
     raise NoSuchRowError(table=capture, reason=f"it has no record {record_number}")
 
 
+# Connections
+
+
+def _connection(lake: Lake, row: Mapping[str, Any]) -> TracedConnection | None:
+    """The TCP connection that a row is about."""
+    name = row.get("connection_id")
+    if name is None:
+        return None
+    source = str(row["source"]).replace("'", "''")
+    wanted = f"source = '{source}' AND connection_id = X'{name.hex()}'"
+    with query(lake, f"SELECT * FROM silver.connections WHERE {wanted}") as reader:
+        for batch in reader:
+            for found in batch.to_pylist():
+                return TracedConnection.of(found)
+    raise NoSuchRowError(table="silver.connections", reason=f"there is no connection {name.hex()} of {row['source']}")
+
+
+def _has_bytes(row: Mapping[str, Any]) -> bool:
+    """The row says which bytes of a direction it is about."""
+    begin, end = row.get("byte_start"), row.get("byte_end")
+    return row.get("direction") is not None and begin is not None and end is not None and end > begin
+
+
+def _print_said(
+    lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None, out: TextIO
+) -> None:
+    """The bytes that a row is about, and the packets that carried them."""
+    said = Said(row["direction"], row["byte_start"], row["byte_end"], SHOWN_BYTES)
+    told_by = row["capture_id"], row["record_number"]
+    spans = said.spans(landed_packets.packets(lake, connection), told_by, row["arrived_at_ns"])
+    if pcap is None:
+        said.read(spans)
+    else:
+        excerpts.write((span.packet.record for span in spans), pcap)
+    size = said.byte_end - said.byte_start
+    lacks = f", {size - said.there:,} of them were not captured" if said.there < size else ""
+    _say(out, f"\nbytes {said.byte_start} to {said.byte_end} of what the {said.direction} sent, {size:,} bytes{lacks}")
+    _dump(out, bytes(said.shown), said.there)
+    if not said.packets:
+        return
+    _say(out, f"  carried by {said.packets:,} packet{'' if said.packets == 1 else 's'}")
+    paths: dict[bytes, str] = {}
+    for packet, begin, end, again in said.listed:
+        capture_id, number = packet.name
+        if capture_id not in paths:
+            paths[capture_id] = _manifest(lake, connection.source, capture_id.hex()).path
+        where = f"record {number} of capture {paths[capture_id]}, {_time(packet.place.arrived_at_ns)}"
+        _say(out, f"    {where}: bytes {begin} to {end}{', again' if again else ''}")
+    if said.packets > len(said.listed):
+        _say(out, f"    … {said.packets - len(said.listed):,} packets more: --pcap writes all of them")
+
+
+def _packets(lake: Lake, row: Mapping[str, Any], connection: TracedConnection | None) -> Iterator[Mapping[str, Any]]:
+    """The landed packets of a row that is about a whole connection, or about one packet."""
+    if connection is not None:
+        yield from (carried.packet.record for carried in landed_packets.packets(lake, connection))
+        return
+    for _, capture_id, number in _places(row):
+        manifest = _manifest(lake, str(row["source"]), capture_id.hex())
+        if manifest.kind in PACKET_KINDS and number is not None:
+            yield _record(lake, manifest, number)[1]
+
+
+# Printing
+
+
 def _time(ns: int) -> str:
     """Nanoseconds since 1970 UTC, and the moment in words where a calendar has it."""
     seconds, rest = divmod(ns, 1_000_000_000)
@@ -193,14 +281,15 @@ def _fields(out: TextIO, fields: Mapping[str, Any]) -> None:
         _say(out, f"  {name:<{width}}  {render.cell(shown)}".rstrip())
 
 
-def _dump(out: TextIO, data: bytes) -> None:
-    """Bytes as position, hex and ASCII."""
+def _dump(out: TextIO, data: bytes, size: int | None = None) -> None:
+    """Bytes as position, hex and ASCII; `data` are the first of `size`."""
+    size = len(data) if size is None else size
     for at in range(0, min(len(data), SHOWN_BYTES), _LINE_BYTES):
         piece = data[at : min(at + _LINE_BYTES, SHOWN_BYTES)]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in piece)
         _say(out, f"    {at:08x}  {piece.hex(' '):<{3 * _LINE_BYTES - 1}}  {text}")
-    if len(data) > SHOWN_BYTES:
-        _say(out, f"    … {len(data) - SHOWN_BYTES:,} bytes more: all of them stand in bronze.messages")
+    if size > SHOWN_BYTES:
+        _say(out, f"    … {size - SHOWN_BYTES:,} bytes more: all of them stand in bronze")
 
 
 def _say(out: TextIO, text: str) -> None:

@@ -1,0 +1,200 @@
+"""The landed packets of one TCP connection, in order of arrival: those that a row of silver or gold was made from.
+
+No Spark: the manifests say which objects may have any, and reassembly runs again over what they hold of the port pair.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import dropwhile
+from typing import Any, Final, NamedTuple
+
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.errors import UsageError
+from wirehouse_codecs.packets import SYN, parse
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, TcpOptions, TcpSegment
+from wirehouse_pipelines.lake import PACKET_KINDS, Lake
+from wirehouse_pipelines.landing import Manifest, manifests
+from wirehouse_pipelines.storage import open_storage
+
+_COLUMNS: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedConnection:
+    """A connection as a row of silver.connections tells it."""
+
+    source: str
+    connection_id: bytes
+    client: Endpoint
+    server: Endpoint
+    #: Capture and record of the first packet.
+    first: tuple[bytes, int]
+    #: Arrivals of the first and the last packet.
+    started_at_ns: int
+    last_at_ns: int
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> TracedConnection:
+        """The connection of a row."""
+        return cls(
+            row["source"],
+            row["connection_id"],
+            Endpoint(row["client_address"], row["client_port"]),
+            Endpoint(row["server_address"], row["server_port"]),
+            (row["capture_id"], row["record_number"]),
+            row["started_at_ns"],
+            row["last_at_ns"],
+        )
+
+
+class PacketsGoneError(UsageError):
+    """Landing doesn't give the connection that a row tells."""
+
+    template = (
+        "connection {connection} of source {source} can't be put together from what is landed; "
+        "if something was landed or removed since: `wirehouse run`"
+    )
+
+
+class LandedPacket(NamedTuple):
+    """A packet as it was landed, and the segment in it."""
+
+    place: Place
+    #: The landed record.
+    record: Mapping[str, Any]
+    segment: TcpSegment
+
+    @property
+    def name(self) -> tuple[bytes, int]:
+        """Capture and record."""
+        return self.place.capture_id, self.place.record_number
+
+
+class Carried(NamedTuple):
+    """A packet of the connection, and what it has of the stream of its direction."""
+
+    packet: LandedPacket
+    #: Its payload in the stream; None where the stream isn't numbered.
+    byte_start: int | None
+    #: What came to be read with it.
+    data: tuple[Data, ...]
+    #: The first byte of the direction that is still to come.
+    next_byte: int
+
+
+def packets(lake: Lake, connection: TracedConnection) -> Iterator[Carried]:
+    """All packets of the connection in order of arrival. PacketsGoneError if landing doesn't have its first one."""
+    flow = Flow(connection.source, connection.client, connection.server, TcpOptions())
+    begun = False
+    for packet in dropwhile(lambda packet: packet.name != connection.first, _of_port_pair(lake, connection)):
+        segment = packet.segment
+        events = flow.receive(segment)
+        if flow.connection is None or flow.connection.connection_id != connection.connection_id:
+            break
+        begun = True
+        side, _ = flow.connection.sides(segment.direction)
+        start = side.position(segment.sequence + bool(segment.flags & SYN)) if segment.payload else None
+        yield Carried(packet, start, tuple(event for event in events if isinstance(event, Data)), side.next_byte)
+    if not begun:
+        raise PacketsGoneError(connection=connection.connection_id.hex(), source=connection.source)
+
+
+def _of_port_pair(lake: Lake, connection: TracedConnection) -> Iterator[LandedPacket]:
+    """Packets between the two ends within the connection's time, by arrival."""
+
+    def read(manifest: Manifest) -> Iterator[LandedPacket]:
+        return _of_capture(lake, manifest, connection)
+
+    captures = (
+        manifest
+        for manifest in manifests(lake, connection.source)
+        if manifest.kind in PACKET_KINDS
+        and manifest.records
+        and (manifest.first_arrived_at_ns or 0) <= connection.last_at_ns
+        and (manifest.last_arrived_at_ns or 0) >= connection.started_at_ns
+    )
+    return _merged(sorted(captures, key=_first_arrival), read)
+
+
+def _first_arrival(manifest: Manifest) -> int:
+    return manifest.first_arrived_at_ns or 0
+
+
+def _merged(captures: list[Manifest], read: Callable[[Manifest], Iterator[LandedPacket]]) -> Iterator[LandedPacket]:
+    """The packets of all captures by arrival. A capture is opened when its time has come: rotated ones are many."""
+    waiting = deque(captures)
+    heads: list[tuple[tuple[int, int, bytes, int], LandedPacket, Iterator[LandedPacket]]] = []
+
+    def advance(one: Iterator[LandedPacket]) -> None:
+        for packet in one:
+            heapq.heappush(heads, (packet.place.order, packet, one))
+            return
+
+    while waiting or heads:
+        while waiting and (not heads or _first_arrival(waiting[0]) <= heads[0][1].place.arrived_at_ns):
+            advance(read(waiting.popleft()))
+        if heads:
+            _, packet, one = heapq.heappop(heads)
+            yield packet
+            advance(one)
+
+
+def _of_capture(lake: Lake, manifest: Manifest, connection: TracedConnection) -> Iterator[LandedPacket]:
+    storage = open_storage(lake.root)
+    first, last = lake.windows.of(connection.started_at_ns), lake.windows.of(connection.last_at_ns)
+    for window, listed in manifest.windows.items():
+        if not first <= window <= last:
+            continue
+        for name in listed.objects:
+            with storage.open(name) as stream:
+                for block in fastavro.block_reader(stream):
+                    yield from _of_block(block, connection)
+
+
+def _of_block(block: Iterable[Any], connection: TracedConnection) -> Iterator[LandedPacket]:
+    """The packets among landed records that are between the two ends, within the connection's time."""
+    begins, ends_ns = connection.started_at_ns, connection.last_at_ns
+    records: list[Mapping[str, Any]] = [record for record in block if begins <= record["arrived_at_ns"] <= ends_ns]
+    raw = {
+        "link_type": pa.array([record["link_type"] for record in records], pa.int32()),
+        "data": pa.array([record["data"] for record in records], pa.binary()),
+    }
+    parsed = parse(pa.RecordBatch.from_pydict(raw))
+    ends = connection.client, connection.server
+    sent = {
+        Direction.CLIENT: _between(parsed, *ends),
+        Direction.SERVER: _between(parsed, *reversed(ends)),
+    }
+    rows = pc.indices_nonzero(pc.or_(*sent.values()))
+    from_client = sent[Direction.CLIENT].take(rows).to_pylist()
+    columns = [parsed.column(name).take(rows).to_pylist() for name in _COLUMNS]
+    for row, is_client, *fields in zip(rows.to_pylist(), from_client, *columns, strict=True):
+        record = records[row]
+        place = Place(
+            record["arrived_at_ns"], record["capture_arrived_at_ns"], record["capture_id"], record["record_number"]
+        )
+        direction = Direction.CLIENT if is_client else Direction.SERVER
+        yield LandedPacket(place, record, TcpSegment(place, direction, *fields))
+
+
+def _between(parsed: pa.RecordBatch, sender: Endpoint, receiver: Endpoint) -> pa.BooleanArray:
+    """Which segments go from `sender` to `receiver`."""
+    wanted = {
+        "source_address": sender.packed,
+        "source_port": sender.port,
+        "destination_address": receiver.packed,
+        "destination_port": receiver.port,
+    }
+    found = parsed.column("skip").is_null()
+    for name, value in wanted.items():
+        column = parsed.column(name)
+        found = pc.and_(found, pc.equal(column, pa.scalar(value, column.type)).fill_null(False))
+    return found
