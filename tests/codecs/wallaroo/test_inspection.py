@@ -1,0 +1,317 @@
+"""What `inspect` says of captures of Wallaroo connections: vectors, every fault, and what networks do to packets."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from wirehouse_codecs import stream_inspection
+from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Send, packets
+from wirehouse_codecs.inspecting import LANDED_PACKETS, Inspected
+from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.packet_captures import Packet, PacketCapture, to_batch
+from wirehouse_codecs.packet_writer import CapturedPacket, tcp_packet
+from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
+from wirehouse_codecs.wallaroo.inspection import inspect
+from wirehouse_codecs.wallaroo.messages import V3, Error, Hello, encode
+from wirehouse_codecs.wallaroo.rules import RULE
+from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
+CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))
+SIDES = {"c2w": "client", "w2c": "server"}
+SMALL = SimulatorConfig(connectors=2, messages_per_connector=20, burst_messages=5, credits=50, refill_at=20)
+#: Notes in sessions whose verdict is ok: frames that the worker dropped, as the vectors say in words.
+DROPPED = {"c_nack", "c_restart"}
+#: Columns that say in which packet something stands.
+PLACE = ("connection_id", "capture_id", "record_number", "arrived_at_ns")
+SECOND = 10**9
+CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 7_000)
+HELLO = encode(Hello(b"0.0.1", b"secret", b"program", b"one"), V3)
+Row = dict[str, Any]
+
+
+def landed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Packets with their places, as landing gives them."""
+    number, now = 0, 0
+    for batch in batches:
+        count = batch.num_rows
+        arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
+        now = int(arrived[-1])
+        place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
+        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
+        yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
+        number += count
+
+
+def of_packets(captured: Iterable[CapturedPacket], port: int | None = None) -> list[Inspected]:
+    rows = [Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data) for packet in captured]
+    return list(inspect(landed([to_batch(rows)]), port))
+
+
+def of_kind(rows: Iterable[Inspected], kind: str) -> list[Row]:
+    return [row for told, row in rows if told == kind]
+
+
+def rules(rows: Iterable[Inspected]) -> Counter[str]:
+    return Counter(row["rule"].partition(".")[2] for row in of_kind(rows, "violation"))
+
+
+def in_vector(capture: str) -> tuple[Row, list[Inspected]]:
+    """What is expected of a capture of the vectors, and what is told."""
+    expected = json.loads((VECTORS / capture).with_name("expected.json").read_text())
+    said = next(row for row in expected["captures"] if row["capture"] == Path(capture).name)
+    stream = io.BytesIO((VECTORS / capture).read_bytes())
+    return said, list(inspect(landed(PacketCapture(stream).batches())))
+
+
+def by_client(rows: list[Inspected]) -> dict[int, bytes]:
+    """Connections by the client's port."""
+    return {row["client_port"]: row["connection_id"] for row in of_kind(rows, "connection")}
+
+
+def as_expected(row: Row) -> Row:
+    """A message row as the vectors write a frame."""
+    told = {name: None if isinstance(row[name], bytes) else row[name] for name in row}
+    told |= {name: row[name].hex() for name in ("key", "payload") if row[name] is not None}
+    streams = row["streams"] or []
+    pairs = [[int(entry["stream_id"]), int(entry["point_of_ref"])] for entry in streams]
+    size = row["byte_end"] - row["byte_start"] - 4
+    return told | {"off": row["byte_start"], "len": size, "type": row["kind"], "streams": pairs, "acks": pairs}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_vectors_frames_of_each_direction_with_their_fields(capture: str) -> None:
+    said, rows = in_vector(capture)
+    names = by_client(rows)
+    assert sorted(names) == sorted(row["client_port"] for row in said["connections"])
+    for expected in said["connections"]:
+        for side, direction in SIDES.items():
+            mine = [
+                as_expected(row)
+                for row in of_kind(rows, "message")
+                if (row["connection_id"], row["direction"]) == (names[expected["client_port"]], direction)
+            ]
+            assert len(mine) == len(expected[side]["frames"])
+            for row, frame in zip(mine, expected[side]["frames"], strict=True):
+                # Texts of ERROR are `text`; a cookie is never told. Where the frame doesn't name its stream the row
+                # does if only one is open.
+                wanted = {("text" if name == "reason" else name): value for name, value in frame.items()}
+                if "stream_id" in wanted and wanted["stream_id"] is None:
+                    del wanted["stream_id"]
+                compared = {name: wanted[name] for name in wanted if name in row}
+                assert {name: row[name] for name in compared} == compared
+                assert set(wanted) - set(row) <= {"i", "tag", "version_form", "cookie"}
+    assert b"monster" not in repr(rows).encode()
+    assert all(row["cookie_hash"] is None for row in of_kind(rows, "message"))
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_vectors_exactly_the_rules_of_the_verdicts(capture: str) -> None:
+    said, rows = in_vector(capture)
+    names = by_client(rows)
+    for expected in said["connections"]:
+        verdict, name = expected["verdict"], names[expected["client_port"]]
+        found = [row for row in of_kind(rows, "violation") if row["connection_id"] == name]
+        if verdict["verdict"] == "ok":
+            dropped = {RULE["message_ignored"].id} if Path(capture).stem in DROPPED else set()
+            assert {row["rule"] for row in found} <= dropped
+            continue
+        assert {row["rule"] for row in found} == {RULE[verdict["rule"]].id}
+        assert {row["direction"] for row in found} == {SIDES[verdict["direction"]]}
+        frame = expected[verdict["direction"]]["frames"][verdict["frame"]]
+        assert found[0]["byte_start"] == frame["off"]
+    assert of_kind(rows, "quarantine") == []
+    assert of_kind(rows, "skip") == []
+
+
+CASES = [(name, dialect) for name, fault in FAULTS.items() for dialect in fault.dialects]
+
+
+@pytest.mark.parametrize(("name", "dialect"), CASES, ids=["-".join(case) for case in CASES])
+def test_a_fault_gives_its_findings(name: str, dialect: str) -> None:
+    rows = of_packets(simulate(replace(SMALL, dialect=dialect, fault=name)))
+    assert set(rules(rows)) == {name, *FAULTS[name].also}
+
+
+@pytest.mark.parametrize("dialect", ["v3", "seed", "sink"])
+def test_a_disturbed_capture_says_the_same(dialect: str) -> None:
+    config = replace(SMALL, dialect=dialect, messages_per_connector=200, reconnects=2)
+    disturbed = Disturbances(seed=7, reordered=0.2, repeated=0.2, contradicted=0.1, kept_alive=0.1)
+    told = [of_packets(simulate(config)), of_packets(simulate(config, disturbed))]
+    calm, lively = (
+        sorted(
+            json.dumps({name: str(row[name]) for name in row if name not in PLACE}) for row in of_kind(rows, "message")
+        )
+        for rows in told
+    )
+    assert lively == calm
+    assert rules(told[0]) == Counter()
+    assert set(rules(told[1])) == {"overlap_differs"}
+    assert len(of_kind(told[1], "connection")) == len(list(connections(config)))
+
+
+def script(events: Iterable[Send | Close], client: Endpoint = CLIENT, server: Endpoint = SERVER) -> Conversation:
+    return Conversation(client, server, SECOND, list(events))
+
+
+def greeting(direction: Direction = Direction.CLIENT) -> Send:
+    return Send(2 * SECOND, direction, HELLO)
+
+
+def ends(rows: Iterable[Inspected]) -> list[tuple[int, int, str, str]]:
+    return [
+        (row["client_port"], row["server_port"], row["opened"], row["closed"]) for row in of_kind(rows, "connection")
+    ]
+
+
+def test_the_syn_says_who_the_server_is() -> None:
+    captured = list(packets(script([greeting()], client=SERVER, server=CLIENT)))
+    assert ends(of_packets(captured)) == [(7_000, 40_000, "syn", "idle")]
+    assert ends(of_packets(captured[1:])) == [(7_000, 40_000, "syn_ack", "idle")]
+    assert ends(of_packets(captured[2:])) == [(40_000, 7_000, "middle", "idle")]
+    assert ends(of_packets(captured, port=7_000)) == [(40_000, 7_000, "syn", "idle")]
+
+
+def test_a_syn_that_comes_later_turns_the_sides() -> None:
+    first = list(packets(script([greeting()], client=SERVER, server=CLIENT)))[2:]
+    later = [
+        packet._replace(ts_ns=packet.ts_ns + 9 * SECOND) for packet in packets(script([greeting()], SERVER, CLIENT))
+    ]
+    rows = of_packets([*first, *later])
+    assert ends(rows) == [(40_000, 7_000, "middle", "idle"), (7_000, 40_000, "syn", "idle")]
+    assert [row["direction"] for row in of_kind(rows, "message")][-1] == "client"
+
+
+def test_between_equal_ports_the_lower_address_is_the_server() -> None:
+    one, two = Endpoint("10.0.0.9", 5_000), Endpoint("10.0.0.10", 5_000)
+    middle = list(packets(script([greeting()], client=one, server=two)))[2:]
+    (row,) = of_kind(of_packets(middle), "connection")
+    assert (row["server_address"], row["client_address"]) == ("10.0.0.9", "10.0.0.10")
+
+
+def test_packets_that_are_no_segments_are_named_in_their_place() -> None:
+    said = list(packets(script([greeting()])))
+    fragment = bytearray(said[-1].data)
+    fragment[20] = 0x20
+    others = [
+        CapturedPacket(SECOND, b"short"),
+        CapturedPacket(SECOND, bytes(fragment)),
+        CapturedPacket(SECOND, tcp_packet(CLIENT, Endpoint("10.0.0.2", 80), sequence=1)),
+    ]
+    rows = of_packets([*others, *said], port=7_000)
+    assert [(row["record_number"], row["skip"]) for row in of_kind(rows, "skip")] == [
+        (0, "truncated"),
+        (1, "ip_fragment"),
+        (2, "port_not_claimed"),
+    ]
+    found = next(row for row in of_kind(rows, "violation") if row["rule"] == "capture.ip_fragment")
+    assert (found["protocol"], found["severity"], found["record_number"]) == ("capture", "note", 1)
+    assert [row["skip"] for row in of_kind(of_packets(others), "skip")] == ["truncated", "ip_fragment"]
+    told = [row["record_number"] for kind, row in rows if kind != "connection" and row["record_number"] is not None]
+    assert told == sorted(told)
+
+
+def test_what_is_no_packet_is_quarantined() -> None:
+    batch = to_batch([Packet(damaged=b"\x00\x01", damage="cut off")])
+    quarantined, broken = inspect(landed([batch]))
+    assert quarantined == (
+        "quarantine",
+        {
+            "protocol": "wallaroo",
+            "rule": "capture.file_damaged",
+            "reason": "cut off",
+            **dict.fromkeys(("connection_id", "direction", "byte_start", "byte_end")),
+            "capture_id": b"capture",
+            "record_number": 0,
+            **dict.fromkeys(("topic", "partition", "offset")),
+            "arrived_at_ns": 0,
+            "key": None,
+            "value": b"\x00\x01",
+        },
+    )
+    assert (broken[0], broken[1]["rule"], broken[1]["message"]) == ("violation", "capture.file_damaged", "cut off")
+
+
+def test_a_cookie_is_neither_told_nor_in_a_text() -> None:
+    answer = Send(3 * SECOND, Direction.SERVER, encode(Error(b"the cookie secret is wrong"), V3))
+    rows = of_packets(packets(script([greeting(), answer])))
+    assert "secret" not in repr(rows)
+    assert b"secret".hex() not in repr(rows)
+
+
+def test_rows_come_while_the_capture_is_read() -> None:
+    captured = [
+        Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data)
+        for packet in simulate(replace(SMALL, messages_per_connector=500))
+    ]
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for at in range(0, len(captured), 50):
+            read += 1
+            yield to_batch(captured[at : at + 50])
+
+    first = next(iter(inspect(landed(batches()))))
+    assert first[0] == "message"
+    assert read == 1
+
+
+def test_a_connection_that_is_silent_for_long_is_told_before_the_end() -> None:
+    idle = TcpOptions().idle_ns
+    said = list(packets(script([greeting()])))
+    late = [packet._replace(ts_ns=packet.ts_ns + 2 * idle) for packet in packets(script([], Endpoint("10.0.0.3", 1)))]
+    told: list[str] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for piece in (said, late[:1], late[1:]):
+            told.append("read")
+            yield to_batch([Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data) for packet in piece])
+
+    for kind, _ in inspect(landed(batches())):
+        told.append(kind)
+    assert told.index("connection") < len(told) - told[::-1].index("read") - 1
+
+
+def test_of_connections_that_ended_only_the_last_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_inspection, "MOST_ENDED", 5)
+    made: list[CapturedPacket] = []
+    for number in range(40):
+        close = Close(2 * SECOND, Direction.CLIENT, Ending.RESET)
+        made += packets(script([close], client=Endpoint("10.0.0.1", 10_000 + number)))
+    rows = [Packet(SECOND + at, ETHERNET, 60, packet.data) for at, packet in enumerate(made)]
+    told: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for at in range(0, len(rows), 4):
+            yield to_batch(rows[at : at + 4])
+
+    pairs = []
+    original = stream_inspection._Connections._forget
+
+    def forget(self: Any, now_ns: int) -> None:
+        original(self, now_ns)
+        pairs.append(len(self._pairs))
+
+    monkeypatch.setattr(stream_inspection._Connections, "_forget", forget)
+    told = [row["client_port"] for row in of_kind(inspect(landed(batches())), "connection")]
+    assert sorted(told) == list(range(10_000, 10_040))
+    assert max(pairs) == 5
+
+
+def test_what_comes_after_the_end_belongs_to_the_connection() -> None:
+    close = Close(2 * SECOND, Direction.CLIENT)
+    captured = list(packets(script([greeting(), close])))
+    again = captured[3]._replace(ts_ns=captured[-1].ts_ns + SECOND)
+    (row,) = of_kind(of_packets([*captured, again]), "connection")
+    assert (row["closed"], row["client_packets"] + row["server_packets"]) == ("fin", len(captured) + 1)
