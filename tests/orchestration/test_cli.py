@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration import cli, render, show
+from wirehouse_orchestration import cli, render, show, warm
 from wirehouse_pipelines import arrow_types, java, landing
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
@@ -111,6 +112,10 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["simulate", "cardinal", "--out", "x.csv"], "--out"),
         (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
         (["simulate", "morse", "--out", "x.jsonl"], "morse"),
+        (["simulate", "wallaroo", "--out", "x.jsonl"], "must end in .pcap, also with .gz"),
+        (["simulate", "wallaroo", "--out", "x.pcap", "--dialect", "v9"], "--dialect: must be one of"),
+        (["simulate", "wallaroo", "--out", "x.pcap", "--messages", "5"], "--messages"),
+        (["inspect", "wirehouse.toml", "--port", "0"], "--port"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exits_2(wirehouse: Wirehouse, arguments: list[str], word: str) -> None:
@@ -152,6 +157,36 @@ def test_simulate_writes_the_same_file_for_the_same_options(wirehouse: Wirehouse
     assert first == (wirehouse.folder / "b.jsonl").read_bytes()
     assert wirehouse("simulate", "cardinal", "--out", "c.jsonl", "--blocks", "3", "--messages", "7").code == 0
     assert len((wirehouse.folder / "c.jsonl").read_text().splitlines()) == 7
+
+
+def test_simulate_writes_packets_as_they_are_asked_for(wirehouse: Wirehouse) -> None:
+    options = ("--dialect", "v2b", "--connectors", "1", "--messages-per-connector", "9", "--fault", "duplicate_hello")
+    for name in ("a.pcap", "b.pcap", "c.pcap.gz"):
+        answer = wirehouse("simulate", "wallaroo", "--out", name, *options)
+        assert answer.code == 0, answer.err
+        assert answer.out.endswith(f"bytes in {name}\n")
+    plain = (wirehouse.folder / "a.pcap").read_bytes()
+    assert plain == (wirehouse.folder / "b.pcap").read_bytes()
+    assert plain == gzip.decompress((wirehouse.folder / "c.pcap.gz").read_bytes())
+    assert wirehouse("simulate", "wallaroo", "--out", "d.pcap", "--packets", "7", *options).out.startswith("7 packets")
+    rows = [json.loads(line) for line in wirehouse("inspect", "--json", "c.pcap.gz").out.splitlines()]
+    assert [row["rule"] for row in rows if row["type"] == "violation"] == ["wallaroo.duplicate_hello"]
+    assert {row["dialect"] for row in rows if row["type"] == "connection"} == {"v2b"}
+
+
+def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    landed: list[str] = []
+    plain = landing.land
+
+    def watched(lake: Any, source: Any) -> Any:
+        found = plain(lake, source)
+        landed.extend(f"{manifest.protocol} {manifest.records} {manifest.status}" for manifest in found)
+        return found
+
+    monkeypatch.setattr(landing, "land", watched)
+    monkeypatch.setattr(warm, "RECORDS", 50)
+    warm.main()
+    assert landed == [f"{name} 50 landed" for name in PROTOCOLS]
 
 
 def test_land_lands_once_and_into_the_source_that_is_named(wirehouse: Wirehouse) -> None:

@@ -15,11 +15,17 @@ import pytest
 from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Update, encode
 from wirehouse_codecs.cardinal.records import Record, write_avro
 from wirehouse_orchestration import inspect as inspecting_command
-from wirehouse_orchestration.inspect import ProtocolNeededError, UnreadableCaptureError, inspect
+from wirehouse_orchestration.inspect import (
+    PortNotNeededError,
+    ProtocolNeededError,
+    UnreadableCaptureError,
+    inspect,
+)
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
+PCAPS = Path(__file__).parent.parent / "vectors" / "wallaroo"
 #: Columns that only a lake can fill.
 LAKE_ONLY = {"source", "window_start", "decoder_version"}
 HASH = bytes(range(32))
@@ -34,9 +40,9 @@ def line(key: bytes, value: bytes | None = b"", timestamp_ms: int = 1_700_000_00
     return json.dumps(coded | fields).encode() + b"\n"
 
 
-def as_json(path: Path, protocol: str | None = None) -> list[dict[str, Any]]:
+def as_json(path: Path, protocol: str | None = None, port: int | None = None) -> list[dict[str, Any]]:
     out = io.StringIO()
-    inspect(str(path), protocol, True, out)
+    inspect(str(path), protocol, True, out, port)
     return [json.loads(text) for text in out.getvalue().splitlines()]
 
 
@@ -120,6 +126,67 @@ def test_what_is_wrong_with_the_capture_itself_is_told_last(tmp_path: Path) -> N
     assert (suspect["rule"], suspect["severity"], suspect["record_number"]) == ("capture.time_suspect", "note", 1)
     assert (cut["rule"], cut["record_number"]) == ("capture.file_damaged", None)
     assert list(cut)[1:] == columns("gold.violations")
+
+
+@pytest.mark.parametrize("path", sorted(PCAPS.rglob("*.pcap")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_rows_of_packets_have_the_columns_of_their_tables(path: Path) -> None:
+    tables = {
+        "message": "silver.wallaroo_messages",
+        "quarantine": "silver.wallaroo_quarantine",
+        "connection": "silver.wallaroo_connections",
+        "violation": "gold.wallaroo_violations",
+    }
+    kinds = set()
+    for row in as_json(path):
+        kind = row.pop("type")
+        kinds.add(kind)
+        assert list(row) == columns(tables[kind])
+    assert {"message", "connection"} <= kinds
+
+
+def test_captures_of_packets_are_told_by_their_content(tmp_path: Path) -> None:
+    plain = PCAPS / "v3" / "e_no_notify.pcap"
+    packed = tmp_path / "capture"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    rows = as_json(plain)
+    for row in rows:
+        row.pop("capture_id")
+    again = as_json(packed, "wallaroo", 27103)
+    for row in again:
+        row.pop("capture_id")
+    assert again == rows
+    elsewhere = as_json(plain, port=80)
+    assert {(row["type"], row["skip"]) for row in elsewhere} == {("skip", "port_not_claimed")}
+
+
+def test_what_is_wrong_with_a_capture_of_packets_is_told_last(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    path.write_bytes((PCAPS / "v3" / "e_no_notify.pcap").read_bytes()[:-5])
+    *rows, cut = as_json(path)
+    assert (cut["type"], cut["rule"], cut["record_number"]) == ("violation", "capture.file_damaged", None)
+    kinds = [(row["type"], row.get("rule")) for row in rows]
+    assert ("quarantine", "capture.file_damaged") in kinds
+    assert ("violation", "capture.file_damaged") in kinds
+
+
+def test_the_table_of_packets_numbers_connections() -> None:
+    text = as_text(PCAPS / "v3" / "e_no_notify.pcap")
+    said = [line.split()[:4] for line in text.splitlines()]
+    assert ["7", "1", "client", "MESSAGE"] in said
+    assert ["7", "1", "client", "violation"] in said
+    assert ["20", "2", "server", "NOTIFY_ACK"] in said
+    assert "127.0.0.1:42008 → 127.0.0.1:27103 opened=syn closed=fin dialect=v3" in text
+    assert "12 messages in 2 connections, 0 quarantined, 0 skipped, 2 findings" in text
+    assert "2 wallaroo.message_unknown_stream (violation)" in text
+
+
+def test_a_port_means_nothing_for_messages(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(*encode(BatchMsg(HASH, b"k", b"v"))))
+    with pytest.raises(PortNotNeededError, match="holds no packets"):
+        as_json(path, port=80)
+    with pytest.raises(UnreadableCaptureError, match="neither pcap nor pcapng"):
+        as_json(path, "wallaroo")
 
 
 def test_avro_captures_are_told_by_their_content(tmp_path: Path) -> None:
