@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from wirehouse_codecs import stream_inspection
@@ -20,9 +21,15 @@ from wirehouse_codecs.inspecting import LANDED_PACKETS, Inspected
 from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.packet_captures import Packet, PacketCapture, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket, tcp_packet
+from wirehouse_codecs.packets import parse
+from wirehouse_codecs.port_pairs import sides
+from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window, read
 from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
+from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.inspection import inspect
+from wirehouse_codecs.wallaroo.log import SCHEMA, starter
 from wirehouse_codecs.wallaroo.messages import V3, Error, Hello, encode
+from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate
 
@@ -315,3 +322,49 @@ def test_what_comes_after_the_end_belongs_to_the_connection() -> None:
     again = captured[3]._replace(ts_ns=captured[-1].ts_ns + SECOND)
     (row,) = of_kind(of_packets([*captured, again]), "connection")
     assert (row["closed"], row["client_packets"] + row["server_packets"]) == ("fin", len(captured) + 1)
+
+
+def in_one_pass(batches: list[pa.RecordBatch], port: int) -> list[Row]:
+    """Rows as the pipeline makes them: segments of all captures sorted by port pair, in one window."""
+    tables = []
+    for batch in batches:
+        parsed = parse(batch)
+        ports = parsed.column("destination_port"), parsed.column("source_port")
+        told = sides(parsed, *(pc.equal(each.fill_null(-1), port) for each in ports))
+        columns = {name: batch.column(name) for name in ("arrived_at_ns", "capture_arrived_at_ns", "capture_id")}
+        columns |= {"record_number": batch.column("record_number"), "flow": told.flow, "direction": told.direction}
+        columns |= {name: parsed.column(name) for name in parsed.schema.names if name in SEGMENT_COLUMNS}
+        columns |= dict.fromkeys(("source", "window_start"), pa.array([""] * batch.num_rows))
+        columns["state"] = pa.nulls(batch.num_rows, pa.string())
+        tables.append(pa.table(columns).filter(told.claimed))
+    table = pa.concat_tables(tables)
+    ordered = table.sort_by([("flow", "ascending"), ("arrived_at_ns", "ascending"), ("record_number", "ascending")])
+    window = Window("", 2**62)
+    log = SourceLog(starter(WallarooOptions(), b"key"), TcpOptions(), (window,))
+    rows = read(ordered.select(SEGMENT_COLUMNS).to_batches(), {"": log}, SCHEMA)
+    return [row for batch in rows for row in batch.to_pylist()]
+
+
+def compared(rows: Iterable[Row]) -> list[str]:
+    """Rows of the kinds that are told, as texts."""
+    kinds = ("message", "quarantine", "violation", "connection", "session")
+    hashes = {"cookie_hash": None}
+    return sorted(
+        repr({name: row[name] | hashes if name in ("message", "session") and row[name] else row[name] for name in row})
+        for row in rows
+        if row["row_kind"] in kinds
+    )
+
+
+@pytest.mark.parametrize(
+    "fault", ["ack_goes_back", "oversize_frame", "unknown_frame_type", "reconnect_without_backoff"]
+)
+def test_the_log_has_the_rows_of_a_pass_over_sorted_segments(fault: str) -> None:
+    disturbed = Disturbances(seed=5, reordered=0.1, repeated=0.1, lost=0.05, contradicted=0.1, kept_alive=0.1)
+    config = replace(SMALL, messages_per_connector=200, reconnects=3, fault=fault)
+    captured = [Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in simulate(config, disturbed)]
+    batches = list(landed([to_batch(captured[:300]), to_batch(captured[300:])]))
+    start = starter(WallarooOptions(), b"key")
+    told = list(stream_inspection.read(batches, start, SCHEMA, PORT))
+    assert compared(told) == compared(in_one_pass(batches, PORT))
+    assert {row["row_kind"] for row in told} >= {"message", "quarantine", "violation", "connection", "session"}
