@@ -146,16 +146,21 @@ class Log:
             pa.nulls(rows, field.type) if array is None else array
             for field, array in zip(self.schema, arrays, strict=True)
         ]
+        self._close_rows()
         self._batches.append(pa.RecordBatch.from_arrays(filled, schema=self.schema))
         self.waiting += rows
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What was collected."""
+        """What was collected, in its order."""
+        self._close_rows()
+        batches, self._batches, self.waiting = self._batches, [], 0
+        yield from batches
+
+    def _close_rows(self) -> None:
         if self._rows:
             arrays = [pa.array([row.get(field.name) for row in self._rows], field.type) for field in self.schema]
             self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
-        batches, self._rows, self._batches, self.waiting = self._batches, [], [], 0
-        yield from batches
+            self._rows = []
 
 
 class Dialogue(Protocol):

@@ -209,12 +209,16 @@ class Conversation:
             return
         data = {side: b"".join(piece.data for piece in pieces if piece.direction is side) for side in Direction}
         run = self._twin.run(data, _pieces(pieces))
-        for read in run.read.values():
+        plain = run.rows.filter(run.rows.column("plain"))
+        self._notice_names(plain)
+        messages = _messages(plain, pieces)
+        told = 0
+        for already, (row, read) in enumerate(sorted(run.read.items())):
+            # Of the rows before this one all that weren't read are plain.
+            self._add_messages(messages.slice(told, row - already - told))
+            told = row - already
             self._tell(read)
-        plain = run.rows.filter(run.rows.column("plain")).combine_chunks()
-        if plain.num_rows:
-            self._notice_names(plain)
-            self._log.add_batch(_message_columns(plain, pieces), plain.num_rows)
+        self._add_messages(messages.slice(told))
         self._count_run(run, pieces)
 
     def hole(self, hole: Hole) -> None:
@@ -339,6 +343,10 @@ class Conversation:
         session = self._twin.session
         if session is not None and stream_id in session.streams:
             self._names[stream_id] = text_of(name)
+
+    def _add_messages(self, messages: pa.RecordBatch) -> None:
+        if messages.num_rows:
+            self._log.add_batch(dict(zip(messages.schema.names, messages.columns, strict=True)), messages.num_rows)
 
     def _notice_names(self, plain: pa.Table) -> None:
         named = plain.filter(plain.column("stream_name").is_valid())
@@ -513,7 +521,7 @@ def _pieces(pieces: Sequence[Data]) -> twin.Pieces:
 _SIDE: Final = {direction: number for number, direction in enumerate(Direction)}
 
 
-def _message_columns(plain: pa.Table, pieces: Sequence[Data]) -> dict[str, pa.Array]:
+def _messages(plain: pa.Table, pieces: Sequence[Data]) -> pa.RecordBatch:
     """Columns of the log for plain frames, of which `pieces` say where they stand."""
 
     def column(name: str) -> pa.Array:
@@ -538,7 +546,7 @@ def _message_columns(plain: pa.Table, pieces: Sequence[Data]) -> dict[str, pa.Ar
         else pa.nulls(rows, pa.string()),
     }
     fields = [message[field.name] if field.name in message else pa.nulls(rows, field.type) for field in MESSAGE_TYPE]
-    return {
+    columns = {
         "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
         "capture_id": pa.array([place.capture_id for place in places], pa.binary()).take(at),
         "record_number": pa.array([place.record_number for place in places], pa.int64()).take(at),
@@ -550,6 +558,7 @@ def _message_columns(plain: pa.Table, pieces: Sequence[Data]) -> dict[str, pa.Ar
         "stream_id": pc.coalesce(column("attributed_stream_id"), column("stream_id")).cast(_ID),
         "message": pa.StructArray.from_arrays(fields, fields=list(MESSAGE_TYPE)),
     }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _acked(acks: pa.ListArray) -> pa.ListArray:
