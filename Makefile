@@ -15,7 +15,7 @@ demo: setup ## A tour on real input in a fresh lake
 	@$(BIN)/wirehouse demo
 
 bench: setup ## Measure against the floors; writes docs/benchmarks.md
-	@$(BIN)/python -m wirehouse_orchestration.benches.cardinal
+	@$(BIN)/python -m wirehouse_orchestration.bench
 
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui

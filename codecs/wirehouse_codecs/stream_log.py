@@ -250,7 +250,6 @@ class FlowLog:
         before = self._connection
         for event in self._flow.expire(window.end_ns):
             self._take(event)
-            self._touched = True
         if self._touched:
             self.flush()
             self._conclude()
@@ -306,6 +305,8 @@ class FlowLog:
         self._dialogue = self._start(self._log, connection, self._server, None)
 
     def _close(self, event: Closed) -> None:
+        # Also what ends with time alone, before a packet of another connection, is told.
+        self._touched = True
         if self._dialogue is not None:
             self._dialogue.close(event)
 

@@ -1,1 +1,1 @@
-"""What `make bench` measures, a module a protocol."""
+"""What each protocol brings to `make bench`."""
