@@ -44,7 +44,7 @@ PROMISED = {
     "gold.wallaroo_streams": "source, connection_id, stream_id",
     "gold.wallaroo_credits": "source, connection_id, arrived_at_ns, record_number, granted, balance",
     "gold.wallaroo_stream_progress": "source, program_name, instance_name, stream_id",
-    "gold.violations": "source, rule, capture_id, record_number, message",
+    "gold.violations": "source, rule, capture_id, record_number, arrived_at_ns, message",
 }
 
 

@@ -33,7 +33,7 @@ import json
 import struct
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
@@ -612,14 +612,17 @@ class Flow:
         return [ours.deliver(payload, place)] if payload_bytes else []
 
     def expire(self, ns: int) -> list[Event]:
-        """Let go of a connection that was silent for `idle_ns` at `ns`."""
+        """Let go of a connection that was silent for `idle_ns` at `ns`; then it ended, and its last segment says so."""
         connection = self.connection
-        if connection is None or connection.last.arrived_at_ns + self._options.idle_ns > ns:
+        if connection is None:
+            return []
+        ends_ns = connection.last.arrived_at_ns + self._options.idle_ns
+        if ends_ns > ns:
             return []
         self.connection = None
         if connection.closed is not None:
             return []
-        return _close(connection, "idle", Place.before(connection.last.arrived_at_ns + self._options.idle_ns))
+        return _close(connection, "idle", replace(connection.last, arrived_at_ns=ends_ns))
 
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags

@@ -33,6 +33,8 @@ FAULTS = (
     ("v2b", "flags_not_allowed"),
     ("seed_sid", "nack_not_answered"),
 )
+#: What stays open is idle for long enough before the window ends.
+MORNING_MS = 1_699_956_800_000
 TABLES = {
     "message": "silver.wallaroo_messages",
     "quarantine": "silver.wallaroo_quarantine",
@@ -56,11 +58,12 @@ def both(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
     for dialect, fault in FAULTS:
         captures[f"{dialect}-{fault}"] = home / f"{dialect}-{fault}.pcap", PORT
         with captures[f"{dialect}-{fault}"][0].open("wb") as stream:
-            write_pcap(simulate(SimulatorConfig(dialect=dialect, messages_per_connector=30, fault=fault)), stream)
+            config = SimulatorConfig(dialect=dialect, messages_per_connector=30, fault=fault, start_time_ms=MORNING_MS)
+            write_pcap(simulate(config), stream)
     captures["lossy"] = home / "lossy.pcap", PORT
     lost = Disturbances(seed=3, lost=0.02, repeated=0.05, reordered=0.05, contradicted=0.02)
     with captures["lossy"][0].open("wb") as stream:
-        write_pcap(simulate(SimulatorConfig(messages_per_connector=2000), lost), stream)
+        write_pcap(simulate(SimulatorConfig(messages_per_connector=2000, start_time_ms=MORNING_MS), lost), stream)
     whole = captures["lossy"][0].read_bytes()
     captures["cut"] = home / "cut.pcap", PORT
     captures["cut"][0].write_bytes(whole[: len(whole) // 2] + b"junk" + whole[len(whole) // 2 :])
