@@ -66,7 +66,7 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             return violation(finding["rule"], finding["severity"], finding["message"], row, own)
         case "quarantine":
             why = {"protocol": protocol, "rule": finding["rule"], "reason": finding["message"]}
-            when = {"arrived_at_ns": place.pop("arrived_at_ns"), "key": None, "value": row["raw"]}
+            when = {"arrived_at_ns": place.pop("arrived_at_ns"), "key": None, "value": row.get("raw")}
             return inspecting.QUARANTINE, why | stream_place | place | _NO_BROKER | when
         case "connection":
             told = dict(row["connection"])
@@ -195,7 +195,8 @@ def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
         row = dict(zip(names, fields, strict=True))
         if row["damaged"] is not None:
             found = _finding(CAPTURE_RULE["file_damaged"], row["damage"])
-            yield row | {"row_kind": QUARANTINE, "raw": row["damaged"]} | found
+            # Its bytes may be those of any packet, also of one with a secret.
+            yield row | {"row_kind": QUARANTINE} | found
             yield row | {"row_kind": VIOLATION} | found
             continue
         yield row | {"row_kind": SKIP, "skip": skip}

@@ -190,6 +190,16 @@ class Dialogue(Protocol):
 Start = Callable[[Log, Connection, Endpoint, str | None], Dialogue]
 
 
+class Seal(Protocol):
+    """Keeps carried state from readers: it holds bytes of the wire, and with them secrets."""
+
+    def close(self, text: str, about: bytes) -> str:
+        """`text` as only who has the key reads it; equal texts about one thing stay equal."""
+
+    def open(self, sealed: str, about: bytes) -> str:
+        """What `close` was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A window: its name, and the first nanosecond after it."""
@@ -202,14 +212,21 @@ class FlowLog:
     """The connections of one port pair through consecutive windows, from the state at the end of the one before."""
 
     def __init__(
-        self, log: Log, start: Start, source: str, flow: bytes, options: TcpOptions, state: str | None = None
+        self,
+        log: Log,
+        start: Start,
+        source: str,
+        flow: bytes,
+        options: TcpOptions,
+        state: str | None = None,
+        seal: Seal | None = None,
     ) -> None:
-        self._log, self._start, self._key = log, start, flow
+        self._log, self._start, self._key, self._seal = log, start, flow, seal
         server, client = endpoints(flow)
         self._server = server
         told: dict[str, Any] = {"version": STATE_VERSION, "flow": None, "dialogue": None}
         if state is not None:
-            told = json.loads(state)
+            told = json.loads(state if seal is None else seal.open(state, flow))
         if told["version"] != STATE_VERSION:
             raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
         self._options = options
@@ -270,7 +287,8 @@ class FlowLog:
             return None
         dialogue = None if self._dialogue is None else self._dialogue.snapshot()
         told = {"version": STATE_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
-        return json.dumps(told, separators=(",", ":"))
+        text = json.dumps(told, separators=(",", ":"))
+        return text if self._seal is None else self._seal.close(text, self._key)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Data):
@@ -366,6 +384,7 @@ class SourceLog:
     start: Start
     options: TcpOptions
     windows: tuple[Window, ...]
+    seal: Seal | None = None
 
 
 def read(
@@ -400,7 +419,7 @@ class _Reading:
         self._log, self._source, self._key, self._windows = log, source, flow, how.windows
         self._at = 0
         log.source, log.window_start = source, how.windows[0].name
-        self._flow = FlowLog(log, how.start, source, flow, how.options, state)
+        self._flow = FlowLog(log, how.start, source, flow, how.options, state, how.seal)
 
     def is_of(self, source: str, flow: bytes) -> bool:
         return flow == self._key and source == self._source

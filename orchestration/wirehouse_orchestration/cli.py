@@ -264,7 +264,8 @@ def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) ->
     "--pcap",
     metavar="OUT",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the row's packets to this file: those that carried its bytes, else all of its connection.",
+    help="Also write the row's packets to this file: those that carried its bytes, else all of its connection, "
+    "else the one that it points to.",
 )
 @pass_context
 def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:

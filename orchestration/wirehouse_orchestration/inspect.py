@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, BinaryIO, Final, NamedTuple, TextIO
@@ -119,11 +119,12 @@ def inspected(
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
-    try:
-        with open(path, "rb") as stream:
-            yield stream
-    except OSError as error:
-        raise UnreadableCaptureError(path=path, reason=error.strerror or str(error)) from None
+    with ExitStack() as held:
+        try:
+            stream = held.enter_context(open(path, "rb"))
+        except OSError as error:
+            raise UnreadableCaptureError(path=path, reason=error.strerror or str(error)) from None
+        yield stream
 
 
 def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, MessageCapture | PacketCapture]:
@@ -263,7 +264,7 @@ def _content(kind: str, row: dict[str, Any]) -> tuple[Text, Text]:
     """What kind of row it is, and what it says."""
     label = row.get("kind") or row.get("skip") or row.get("severity") or kind
     style = SEVERITY_STYLE[Severity(row["severity"])] if kind == VIOLATION else "red" if kind == QUARANTINE else ""
-    words = [f"{row['rule']}: {row.get('message') or row.get('reason')}"] if "rule" in row else []
+    words = [": ".join(filter(None, (row["rule"], row.get("message") or row.get("reason"))))] if "rule" in row else []
     if kind == CONNECTION:
         words = ["{}:{} → {}:{}".format(*(row[name] for name in _ENDS))]
         row = {name: value for name, value in row.items() if value != 0 and name not in _TOLD_BY_ENDS}

@@ -18,6 +18,7 @@ from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, STATE, SourceLog, Start
 from wirehouse_codecs.tcp import TcpOptions
+from wirehouse_pipelines import hash_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
@@ -30,12 +31,13 @@ _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_numb
 
 def log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
     """The rows of log `table` without `decoder_version`; `start` makes the dialogues of a source."""
-    windows = work.lake.windows
+    windows, seal = work.lake.windows, hash_key.StateSeal(hash_key.of(work.lake))
     sources = {
         span.source: SourceLog(
             start(work.source(span.source)),
             TCP,
             tuple(stream_log.Window(name, windows.end_ns(name)) for name in span.windows),
+            seal,
         )
         for span in work.spans
     }
@@ -79,7 +81,10 @@ def _clock(work: Work) -> DataFrame:
 
 
 def _skipped(segments: DataFrame) -> DataFrame:
-    """What bronze could not read: fragments are said, and damaged records are quarantined with their bytes."""
+    """What bronze could not read: fragments are said, and damaged records are quarantined.
+
+    Their bytes stay in bronze: they may be those of any packet, also of one with a secret.
+    """
     place = ("source", "window_start", *_ARRIVAL)
     fragments = segments.where("skip = 'ip_fragment'").select(
         *place, F.lit(stream_log.VIOLATION).alias("row_kind"), _finding(RULE["ip_fragment"], F.lit("not put together"))
@@ -87,7 +92,7 @@ def _skipped(segments: DataFrame) -> DataFrame:
     damaged = segments.where("damaged IS NOT NULL")
     found = _finding(RULE["file_damaged"], F.col("damage"))
     kinds = F.explode(F.array(F.lit(stream_log.QUARANTINE), F.lit(stream_log.VIOLATION))).alias("row_kind")
-    quarantined = damaged.select(*place, kinds, found, F.col("damaged").alias("raw"))
+    quarantined = damaged.select(*place, kinds, found)
     return fragments.unionByName(quarantined, allowMissingColumns=True)
 
 

@@ -110,7 +110,8 @@ def _plan(
                 key[2]: [entry.digest] for key, entry in entries.items() if key[:2] == (read.outputs[0], source.name)
             }
         options = PROTOCOLS[source.protocol].parse_options(source.options).canonical() if job.protocol else None
-        inputs[source.name] = {window: _digest([job.version, options, fact]) for window, fact in facts.items()}
+        parts = [job.version, options, *([job.also(lake)] if job.also and facts else [])]
+        inputs[source.name] = {window: _digest([*parts, fact]) for window, fact in facts.items()}
     return _Plan(job, inputs, entries)
 
 

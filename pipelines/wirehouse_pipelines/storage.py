@@ -51,8 +51,8 @@ class Storage(Protocol):
         """A stream whose bytes become the object when the block ends without an exception, else nothing."""
         ...
 
-    def write(self, name: str, data: bytes) -> None:
-        """`data` as an object, whole or not at all."""
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """`data` as an object, whole or not at all; `private`: for nobody else's eyes."""
         ...
 
     def delete(self, name: str) -> None:
@@ -101,7 +101,7 @@ class LocalStorage:
         return self._path(name).open("rb")
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[BinaryIO]:
+    def writer(self, name: str, mode: int = 0o644) -> Iterator[BinaryIO]:
         """See Storage."""
         path = self._path(name)
         _make_folder(path.parent)
@@ -110,7 +110,7 @@ class LocalStorage:
             with os.fdopen(number, "w+b") as stream:
                 yield stream
                 stream.flush()
-                os.fchmod(stream.fileno(), 0o644)
+                os.fchmod(stream.fileno(), mode)
                 os.fsync(stream.fileno())
             os.rename(part, path)
         except BaseException:
@@ -119,9 +119,9 @@ class LocalStorage:
             raise
         _sync_folder(path.parent)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
         """See Storage."""
-        with self.writer(name) as stream:
+        with self.writer(name, 0o600 if private else 0o644) as stream:
             stream.write(data)
 
     def delete(self, name: str) -> None:

@@ -148,6 +148,8 @@ class Job:
     #: The output that carries state from window to window, if any, and which of its rows do.
     state_table: str | None = None
     carried: str = "true"
+    #: What its rows depend on besides: part of every digest.
+    also: Callable[[Lake], str] | None = None
 
     @property
     def pool(self) -> str:

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -470,10 +471,12 @@ def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment()
         talk.send(C, 2, b"waits")
         talk.ns = last + 1000 + OPTIONS.idle_ns
     assert by_time.flow.expire(by_time.ns - 1) == []
+    evidence = replace(by_time.connection.last, arrived_at_ns=by_time.ns)
     told = by_time.flow.expire(by_time.ns)
     assert by_time.flow.connection is None
     assert plain(told) == [("client", "hole", 0, 2), ("client", 2, b"waits"), "closed idle"]
-    assert told[-1] == Closed(Place.before(by_time.ns), "idle")
+    # The last packet is its evidence.
+    assert told[-1] == Closed(evidence, "idle")
     by_time.ns -= 1000
     by_segment.ns -= 1000
     told += by_time.send(C, 7, b"back")

@@ -25,6 +25,7 @@ from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, 
 from wirehouse_codecs.wallaroo import connection as twin
 from wirehouse_codecs.wallaroo.across import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.messages import (
+    DIALECTS,
     Ack,
     Dialect,
     EosMessage,
@@ -52,6 +53,8 @@ LOG_VERSION: Final = 1
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 16 << 10
+#: Cookies of a connection that are remembered.
+MOST_COOKIES: Final = 8
 #: Characters of a name that are kept.
 MOST_CHARACTERS: Final = 1024
 
@@ -154,7 +157,7 @@ def starter(options: WallarooOptions, hash_key: bytes | None) -> Start:
 
 def text_of(name: bytes) -> str:
     """A name as text; what is no UTF-8 stands as escapes."""
-    return name[:MOST_CHARACTERS].decode("utf-8", "backslashreplace")
+    return name[: 4 * MOST_CHARACTERS].decode("utf-8", "backslashreplace")[:MOST_CHARACTERS]
 
 
 @dataclass(slots=True)
@@ -263,7 +266,7 @@ class Conversation:
             self._without_session(received, where)
             return
         frame, rule = received.decoded.frame, received.decoded.rule
-        if isinstance(frame, Hello) and frame.cookie:
+        if isinstance(frame, Hello) and frame.cookie and len(self._cookies) < MOST_COOKIES:
             self._cookies.add(frame.cookie)
         if frame is not None:
             self._message(outcome, frame, where)
@@ -286,9 +289,11 @@ class Conversation:
         self._log.add(MESSAGE, outcome.received.place, where, stream_id=stream_id, message=content)
 
     def _quarantine(self, place: Place, where: Where, rule: Any, reason: str, raw: bytes | str | None) -> None:
-        """Bytes that are no frame. A cookie may be among those before OK, so these stay in bronze alone."""
+        """Bytes that are no frame. Those that may hold a cookie stay in bronze alone: before OK, of HELLO, of ERROR."""
         session = self._twin.session
         secret = where.direction is Direction.CLIENT and (session is None or not session.accepted)
+        if isinstance(raw, bytes):
+            secret = secret or raw[:1] in _SECRET_TAGS or any(cookie in raw for cookie in self._cookies)
         finding = {"rule": None if rule is None else rule.id, "severity": None, "message": reason}
         kept = raw if isinstance(raw, bytes) and not secret else None
         self._log.add(QUARANTINE, place, where, finding=finding, raw=kept)
@@ -306,7 +311,7 @@ class Conversation:
             case Hello():
                 return {
                     "version": frame.version_text()[:MOST_CHARACTERS],
-                    "cookie_hash": None if self._cookie_hash is None else self._cookie_hash(frame.cookie),
+                    "cookie_hash": self._cookie_hash(frame.cookie) if self._cookie_hash and frame.cookie else None,
                     "program_name": text_of(frame.program_name),
                     "instance_name": text_of(frame.instance_name),
                 }
@@ -471,7 +476,7 @@ class Conversation:
     # Carried state
 
     def snapshot(self) -> str:
-        """The state as JSON. Cookies are not kept: of texts that come after it only the plain words are shown."""
+        """The state as JSON. It holds cookies and other bytes of the wire, so it is sealed where it is stored."""
         since = self._credits
         return json.dumps(
             {
@@ -480,6 +485,7 @@ class Conversation:
                 "session": None if self._twin.session is None else self._twin.session.snapshot(),
                 "names": [[stream_id, name] for stream_id, name in self._names.items()],
                 "credits": [since.spent, since.overdrawn, since.zero_at_ns],
+                "cookies": sorted(cookie.hex() for cookie in self._cookies),
             },
             separators=(",", ":"),
         )
@@ -493,9 +499,14 @@ class Conversation:
             session = Session(reader.dialect, self._options, cookie_hash=self._cookie_hash, snapshot=state["session"])
         self._twin = twin.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
+        self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
         self._credits = _Credits(*state["credits"])
 
 
+#: First bytes of HELLO and ERROR, by number and by letter.
+_SECRET_TAGS: Final = frozenset(
+    bytes([dialect.tags[kind]]) for dialect in DIALECTS.values() for kind in (Hello, Error) if kind in dialect.tags
+)
 _ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
 
 

@@ -164,7 +164,7 @@ HABIT_RULES: tuple[Rule, ...] = (
     ),
     _note(
         "not_closed_after_error",
-        "The connection is still open 5 seconds after an ERROR.",
+        "The connection is still open 5 seconds after an ERROR, or as long as the source's options say.",
         'Protocol State Machine: "recommended"',
     ),
     _warning(

@@ -130,6 +130,7 @@ def all_tables() -> dict[str, Table]:
             tables[table.entity] = _newest(table, table.entity)
     for raw in unions:
         columns = _columns(raw["columns"], shared)
-        tables[raw["name"]] = Table(raw["name"], raw["comment"], columns, view=_union(raw, columns, tables))
+        view, key = _union(raw, columns, tables), tuple(raw.get("key", ()))
+        tables[raw["name"]] = Table(raw["name"], raw["comment"], columns, key=key, view=view)
     rank = {"bronze": 0, "silver": 1, "gold": 2}
     return dict(sorted(tables.items(), key=lambda item: (rank[item[1].layer], item[0])))

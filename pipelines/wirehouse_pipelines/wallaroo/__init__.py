@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wirehouse_pipelines import hash_key
 from wirehouse_pipelines.connections import CARRIED
 from wirehouse_pipelines.wallaroo import gold, silver
 from wirehouse_pipelines.work import Job
@@ -16,6 +17,7 @@ JOBS = (
         reads=("bronze.segments",),
         state_table="silver.wallaroo",
         carried=CARRIED,
+        also=hash_key.name_of,
     ),
     Job(
         "gold.wallaroo",

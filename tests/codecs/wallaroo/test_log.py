@@ -189,4 +189,4 @@ def test_a_cookie_stays_secret(path: Path) -> None:
     assert COOKIE in path.read_bytes()
     assert COOKIE.decode() not in repr(rows)
     hashes = {row["message"]["cookie_hash"] for row in rows if row["message"] and row["message"]["kind"] == "HELLO"}
-    assert {len(each) for each in hashes} == {log.HASH_BYTES}
+    assert {len(each) for each in hashes - {None}} == {log.HASH_BYTES}
