@@ -270,7 +270,7 @@ class Conversation:
             self._cookies.add(frame.cookie)
         if frame is not None:
             self._message(outcome, frame, where)
-        elif rule is None or rule.name not in LOSES_FRAMING:
+        elif where.byte_end > where.byte_start and (rule is None or rule.name not in LOSES_FRAMING):
             self._quarantine(received.place, where, rule, received.decoded.reason, received.undecoded)
         for found in outcome.findings:
             self._find(found, received.place)

@@ -40,6 +40,8 @@ READER_VERSION: Final = 1
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
+#: Why what stands before a hole is no frame.
+CUT: Final = "cut by a hole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,10 @@ class Reader:
         return self._take(direction, self._framers[direction].receive(data), place)
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
-        """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for."""
+        """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for.
+
+        Between two frames that is a row without bytes: whoever judges the frames has to know of the hole.
+        """
         if self._unsupported_told:
             self._rest[direction][1] += missing
             return []
@@ -131,7 +136,11 @@ class Reader:
         head.clear()
         self._at[direction] = end + missing
         self._searching[direction] = True
-        return [_undecodable(direction, place, end - len(pending), pending, "cut by a hole")] if pending else []
+        if self.detection is not None:
+            return [_undecodable(direction, place, end - len(pending), pending, CUT)]
+        if not self._held or self._held[-1][2].reason != CUT:
+            self._held.append((direction, place, Framed(end, end, b"", reason=CUT)))
+        return [_undecodable(direction, place, end - len(pending), pending, CUT)] if pending else []
 
     def finish(self, place: Place, *, closed: bool = True) -> list[Received]:
         """No more bytes come: conclude on the dialect, and tell what is left unfinished.
@@ -194,7 +203,8 @@ class Reader:
         for framed in frames:
             self._held.append((direction, place, framed))
             self._held_bytes += len(framed.body)
-            if self.detection is None and self._detector is not None:
+            # What breaks framing is a length, and no tag for the detector to read.
+            if self.detection is None and self._detector is not None and framed.rule is None:
                 self.detection = self._detector.offer(direction, framed.body)
         full = len(self._held) >= HELD_FRAMES or self._held_bytes >= HELD_BYTES
         if full and self.detection is None and self._detector is not None:
@@ -229,7 +239,7 @@ class Reader:
     def decode(self, direction: Direction, place: Place, framed: Framed) -> Received:
         """A frame that was cut, now that the dialect is known."""
         assert self.dialect is not None
-        if framed.rule is not None:
+        if framed.reason:
             decoded = Decoded(rule=framed.rule, reason=framed.reason)
         else:
             decoded = decode(framed.body, self.dialect, self._options.version_form)

@@ -260,7 +260,10 @@ class Session:
 
     def _begin(self, direction: Direction, kind: Kind) -> None:
         """Where a capture begins late, the first frame shows how late."""
-        if self._started or kind is Kind.UNDECODABLE:
+        if kind is Kind.UNDECODABLE:
+            return
+        if self._started:
+            self._catch_up(direction, kind)
             return
         self._started = True
         if not self.partial:
@@ -271,6 +274,15 @@ class Session:
         self._found.append(Found(RULE["no_handshake_seen"], self._where, "the first frame seen is " + kind))
         self.state = State.HANDSHAKE if kind is Kind.OK else State.STREAMING
         self._answered = self.accepted = kind is not Kind.OK
+
+    def _catch_up(self, direction: Direction, kind: Kind) -> None:
+        """Where the capture lacks bytes these may have been HELLO and OK, which this frame comes after."""
+        said_before = self.state is State.CONNECTED and direction is Direction.SERVER
+        if not self.partial or self.state not in (State.CONNECTED, State.HANDSHAKE) or said_before:
+            return
+        if kind not in _HANDSHAKE_KINDS and kind is not Kind.WORKERS_LEFT:
+            self.state = State.STREAMING
+            self._answered = self.accepted = True
 
     def _walk(self, received: Received, kind: Kind, frame: Frame | None) -> None:
         direction = received.direction
@@ -636,7 +648,8 @@ class Session:
     def _act(self, stream: Stream, action: Action) -> StreamStep:
         """A message or end of a stream, which was opened where it wasn't seen if it can't be otherwise."""
         step = stream.act(action)
-        if step.rule is None or not stream.assumed:
+        unseen = stream.assumed or (self.partial and stream.state is StreamState.PENDING)
+        if step.rule is None or not unseen:
             return step
         stream.state = StreamState.OPEN
         return stream.act(action)
