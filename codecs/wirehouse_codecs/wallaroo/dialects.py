@@ -9,9 +9,11 @@ spoke, are recognised and not decoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.tcp import Direction
@@ -41,6 +43,8 @@ from wirehouse_codecs.wallaroo.messages import (
     WorkersLeft,
     decode,
 )
+
+Array = np.ndarray[Any, Any]
 
 DETECTOR_VERSION: Final = 1
 SOURCE_VERSION: Final = b"0.0.1"
@@ -292,10 +296,14 @@ class Start(NamedTuple):
     offset: int
     found: bool
     byte_order: ByteOrder
+    #: Where it isn't found, how many bytes from `offset` on it takes to say more.
+    needed: int = 0
 
 
 #: The readings that are tried at each offset; v2a and v2b differ in frames that are rare.
 READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
+#: Offsets at which lengths and tags are looked at together.
+_OFFSETS_AT_ONCE: Final = 1 << 16
 
 
 def resynchronise(
@@ -306,36 +314,63 @@ def resynchronise(
     With `final` no more data comes, and a shorter row that reaches the end will do. Bytes up to an offset that isn't
     found need not be offered again.
     """
-    for offset in range(len(data)):
+    for offset in _beginnings(data, direction, dialects):
         waits: ByteOrder | None = None
+        needed = offset + RESYNC_BYTES
         for dialect in dialects:
-            frames, whole = _row(data, offset, direction, dialect)
-            if frames >= FRAMES_IN_A_ROW or (final and frames and whole):
+            frames, missing = _row(data, offset, direction, dialect)
+            if frames >= FRAMES_IN_A_ROW or (final and frames and missing is not None):
                 return Start(offset, True, dialect.byte_order)
-            if whole and not final:
-                waits = waits or dialect.byte_order
+            if missing is not None and not final:
+                waits, needed = waits or dialect.byte_order, min(needed, missing)
         if waits is not None and len(data) - offset < RESYNC_BYTES:
-            return Start(offset, False, waits)
+            return Start(offset, False, waits, needed - offset)
     return Start(len(data), False, dialects[0].byte_order)
 
 
-def _row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[int, bool]:
-    """How many frames fit from `at` on, and whether nothing up to the end of the data speaks against more."""
+def _beginnings(data: bytes, direction: Direction, dialects: tuple[Dialect, ...]) -> Iterator[int]:
+    """Offsets at which a frame of one of the dialects may begin, by its length and tag if these are there."""
+    yield from range(min(1, len(data)))
+    whole = max(len(data) - LENGTH_BYTES, 1)
+    held = np.frombuffer(data, np.uint8)
+    for begin in range(1, whole, _OFFSETS_AT_ONCE):
+        end = min(begin + _OFFSETS_AT_ONCE, whole)
+        octets = [held[begin + place : end + place] for place in range(LENGTH_BYTES + 1)]
+        sane = np.zeros(end - begin, np.bool_)
+        for dialect in dialects:
+            sane |= _begins(octets, direction, dialect)
+        yield from (np.flatnonzero(sane) + begin).tolist()
+    yield from range(whole, len(data))
+
+
+def _begins(octets: list[Array], direction: Direction, dialect: Dialect) -> Array:
+    """Where length and tag are those of a frame that `direction` may send; `octets` are the bytes of these by place."""
+    ordered = octets[:LENGTH_BYTES] if dialect.byte_order == "big" else octets[LENGTH_BYTES - 1 :: -1]
+    lengths = np.zeros(len(octets[0]), np.uint32)
+    for octet in ordered:
+        lengths = lengths << np.uint32(8) | octet
+    tags = np.array([dialect.frame_of(tag) in FRAMES_OF[direction] for tag in range(256)])
+    sane: Array = (lengths > 0) & (lengths <= min(dialect.max_frame_bytes, RESYNC_LIMIT)) & tags[octets[LENGTH_BYTES]]
+    return sane
+
+
+def _row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[int, int | None]:
+    """How many frames fit from `at` on, and where the next one ends at the earliest; None = what follows is none."""
     frames = 0
     while frames < FRAMES_IN_A_ROW and len(data) - at > LENGTH_BYTES:
         length = int.from_bytes(data[at : at + LENGTH_BYTES], dialect.byte_order)
         if not 0 < length <= min(dialect.max_frame_bytes, RESYNC_LIMIT):
-            return frames, False
+            return frames, None
         if dialect.frame_of(data[at + LENGTH_BYTES]) not in FRAMES_OF[direction]:
-            return frames, False
+            return frames, None
         end = at + LENGTH_BYTES + length
         if end > len(data):
-            return frames, True
+            return frames, end
         decoded = decode(data[at + LENGTH_BYTES : end], dialect)
         if decoded.rule is not None or not _credible(decoded.frame, dialect):
-            return frames, False
+            return frames, None
         frames, at = frames + 1, end
-    return frames, True
+    return frames, at + LENGTH_BYTES + 1
 
 
 def _credible(frame: Frame | None, dialect: Dialect) -> bool:

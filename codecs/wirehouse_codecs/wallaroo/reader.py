@@ -40,6 +40,7 @@ READER_VERSION: Final = 1
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
+_SIDES: Final = tuple(Direction)
 #: Why what stands before a hole is no frame.
 CUT: Final = "cut by a hole"
 
@@ -70,14 +71,16 @@ class Reader:
         self._detector: Detector | None = None
         self._framers: dict[Direction, Framer] = {}
         #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
-        self._heads: dict[Direction, bytearray] = {direction: bytearray() for direction in Direction}
-        self._at = dict.fromkeys(Direction, 0)
-        self._searching = dict.fromkeys(Direction, started_late)
+        self._heads: dict[Direction, bytearray] = {direction: bytearray() for direction in _SIDES}
+        self._at = dict.fromkeys(_SIDES, 0)
+        self._searching = dict.fromkeys(_SIDES, started_late)
+        #: While a start is looked for: by which dialects it was, and how many bytes it takes to look again.
+        self._looked: dict[Direction, tuple[tuple[Dialect, ...], int]] = dict.fromkeys(_SIDES, ((), 0))
         self._held: list[tuple[Direction, Place, Framed]] = []
         self._held_bytes = 0
         self._unsupported_told = False
         #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
-        self._rest: dict[Direction, list[int]] = {direction: [0, 0] for direction in Direction}
+        self._rest: dict[Direction, list[int]] = {direction: [0, 0] for direction in _SIDES}
         if options.forced is not None:
             dialect = DIALECTS[options.forced]
             self._order = dialect.byte_order
@@ -134,6 +137,7 @@ class Reader:
         pending = bytes(head) if framer is None else framer.pending
         end = (self._at[direction] + len(head)) if framer is None else framer.byte_end
         head.clear()
+        self._looked[direction] = (), 0
         self._at[direction] = end + missing
         self._searching[direction] = True
         if self.detection is not None:
@@ -148,13 +152,13 @@ class Reader:
         Not `closed`: the capture ends, which is no fault of an unfinished frame.
         """
         found: list[Received] = []
-        for direction in Direction:
+        for direction in _SIDES:
             if direction not in self._framers and self._heads[direction]:
                 found += self._begin(direction, place, final=True)
         if self.detection is None and self._detector is not None:
             self.detection = self._detector.conclude()
             found += self._release()
-        for direction in Direction:
+        for direction in _SIDES:
             found += self._unfinished(direction, place, closed)
         return found
 
@@ -163,7 +167,12 @@ class Reader:
         head = self._heads[direction]
         found: list[Received] = []
         if self._searching[direction]:
-            start = resynchronise(bytes(head), direction, self._candidates(), final=final)
+            candidates = self._candidates()
+            before, needed = self._looked[direction]
+            if len(head) < needed and candidates == before and not final:
+                return found
+            start = resynchronise(bytes(head), direction, candidates, final=final)
+            self._looked[direction] = candidates, start.needed
             passed = bytes(head[: start.offset])
             if passed:
                 found.append(_undecodable(direction, place, self._at[direction], passed, "no frame begins here"))
@@ -224,7 +233,7 @@ class Reader:
         if self._unsupported_told or not held:
             return []
         self._unsupported_told = True
-        for side in Direction:
+        for side in _SIDES:
             framer, head = self._framers.get(side), self._heads[side]
             end = self._at[side] + len(head) if framer is None else framer.byte_end
             first = next((framed.byte_start for direction, _, framed in held if direction is side), None)
@@ -293,7 +302,7 @@ class Reader:
         for name, framer in state["framers"].items():
             assert self._order is not None
             self._framers[Direction(name)] = Framer(self._order, state["limits"][name], snapshot=framer)
-        for direction in Direction:
+        for direction in _SIDES:
             self._heads[direction] = bytearray.fromhex(state["heads"][direction])
             self._at[direction] = state["at"][direction]
             self._searching[direction] = state["searching"][direction]
@@ -302,7 +311,7 @@ class Reader:
             self._held.append((Direction(direction), Place.from_json(place), framed))
             self._held_bytes += len(framed.body)
         self._unsupported_told = state["unsupported_told"]
-        self._rest = {direction: state["rest"][direction] for direction in Direction}
+        self._rest = {direction: state["rest"][direction] for direction in _SIDES}
 
 
 def _detection_to_json(detection: Detection) -> list[str | None]:

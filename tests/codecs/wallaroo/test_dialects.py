@@ -7,12 +7,16 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.wallaroo import dialects
 from wirehouse_codecs.wallaroo.dialects import (
     FRAMES_IN_A_ROW,
+    READINGS,
     RESYNC_BYTES,
     Detection,
     Detector,
@@ -22,6 +26,7 @@ from wirehouse_codecs.wallaroo.dialects import (
 )
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
+    V3,
     Ack,
     Dialect,
     EosMessage,
@@ -333,3 +338,24 @@ def test_after_lost_framing_nothing_is_told(greeting: Greeting) -> None:
     assert reader.rest(S) is None
     assert Reader(AUTO, snapshot=reader.snapshot()).rest(C) == reader.rest(C)
     assert len(reader.receive(S, encode(Ack(1), dialect), at(5))) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(list(Direction)),
+    st.sampled_from([READINGS, *((reading,) for reading in READINGS)]),
+    st.lists(st.sampled_from([b"\0", b"\0\0", b"\1", b"\5", b"\x1b", b"M", b"A", b"\xff"]) | st.binary(max_size=9)),
+)
+def test_no_beginning_is_passed_over(direction: Direction, readings: tuple[Dialect, ...], parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    looked_at = set(dialects._beginnings(data, direction, readings))
+    for offset in set(range(len(data))) - looked_at:
+        assert [dialects._row(data, offset, direction, reading) for reading in readings] == [(0, None)] * len(readings)
+
+
+def test_a_start_tells_how_many_bytes_it_takes_to_look_again() -> None:
+    data = encode(Notify(1, b"x" * 50), V3)
+    for size in range(1, len(data)):
+        start = resynchronise(data[:size], C, (V3,))
+        assert start == (0, False, "big", 5 if size < 5 else len(data))
+    assert resynchronise(data, C, (V3,)).needed == len(data) + 5
