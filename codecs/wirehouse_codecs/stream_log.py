@@ -7,10 +7,13 @@ port pair, `inspect` in memory; the rows are the same.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -47,6 +50,8 @@ COUNTERS: Final = (
     *("packets", "delivered_bytes", "missing_bytes", "retransmitted_bytes", "ignored_bytes"),
     *("strays", "out_of_order", "zero_windows", "overlaps_differ"),
 )
+_COUNTED: Final = {direction: tuple(f"{direction}_{name}" for name in COUNTERS) for direction in Direction}
+_counters: Final = attrgetter(*COUNTERS)
 CONNECTION_TYPE: Final = pa.struct(
     [
         ("community_id", pa.string()),
@@ -60,7 +65,7 @@ CONNECTION_TYPE: Final = pa.struct(
         ("closed", pa.string()),
         ("dialect", pa.string()),
         ("dialect_reason", pa.string()),
-        *((f"{direction}_{name}", pa.int64()) for direction in Direction for name in COUNTERS),
+        *((name, pa.int64()) for direction in Direction for name in _COUNTED[direction]),
         ("window_packets", pa.int64()),
     ]
 )
@@ -125,8 +130,12 @@ class Log:
         }
         if where is not None:
             row |= {"direction": where.direction, "byte_start": where.byte_start, "byte_end": where.byte_end}
-        self._rows.append(row | content)
+        row.update(content)
+        self._rows.append(row)
         self.waiting += 1
+        # A single run of bytes may have hundreds of thousands of frames; a row of an Arrow batch is far smaller.
+        if len(self._rows) >= BATCH_ROWS:
+            self._close_rows()
 
     def find(self, rule: Rule, message: str, place: Place, where: Where | None = None, **content: Any) -> None:
         """A broken rule."""
@@ -158,7 +167,13 @@ class Log:
 
     def _close_rows(self) -> None:
         if self._rows:
-            arrays = [pa.array([row.get(field.name) for row in self._rows], field.type) for field in self.schema]
+            known, rows = set().union(*self._rows), self._rows
+            arrays = [
+                pa.array([row.get(field.name) for row in rows], field.type)
+                if field.name in known
+                else pa.nulls(len(rows), field.type)
+                for field in self.schema
+            ]
             self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
             self._rows = []
 
@@ -222,8 +237,7 @@ class FlowLog:
         seal: Seal | None = None,
     ) -> None:
         self._log, self._start, self._key, self._seal = log, start, flow, seal
-        server, client = endpoints(flow)
-        self._server = server
+        server, client = self._ends = endpoints(flow)
         told: dict[str, Any] = {"version": STATE_VERSION, "flow": None, "dialogue": None}
         if state is not None:
             told = json.loads(state if seal is None else seal.open(state, flow))
@@ -247,6 +261,11 @@ class FlowLog:
     def connection(self) -> Connection | None:
         """The connection that segments belong to, as `Flow.connection`."""
         return self._flow.connection
+
+    @property
+    def idle(self) -> bool:
+        """There is no connection, and nothing to be told: until a segment comes windows pass without a row."""
+        return self._flow.connection is None and self._connection is None and not self._touched
 
     def receive(self, segment: TcpSegment) -> None:
         """The next segment."""
@@ -320,7 +339,7 @@ class FlowLog:
             self._conclude()
         self._connection, self._packets, self._dialect = connection, 0, (None, None)
         self._log.connection_id = connection.connection_id
-        self._dialogue = self._start(self._log, connection, self._server, None)
+        self._dialogue = self._start(self._log, connection, self._ends[0], None)
 
     def _close(self, event: Closed) -> None:
         # Also what ends with time alone, before a packet of another connection, is told.
@@ -336,7 +355,7 @@ class FlowLog:
         if self._dialogue is not None:
             self._dialect = self._dialogue.dialect
             self._dialogue.conclude()
-        told = _connection_row(self._key, connection, self._packets, self._dialect)
+        told = _connection_row(*self._ends, connection, self._packets, self._dialect)
         self._log.add(CONNECTION, connection.first, connection=told)
         if connection.closed is not None:
             self._dialogue = None
@@ -346,18 +365,18 @@ class FlowLog:
 def endpoints(flow: bytes) -> tuple[Endpoint, Endpoint]:
     """Server and client of a flow: address and port of each, 6 or 18 bytes."""
     half = len(flow) // 2
-    server, client = ((end[:-2], int.from_bytes(end[-2:], "big")) for end in (flow[:half], flow[half:]))
-    return (
-        Endpoint(str(ipaddress.ip_address(server[0])), server[1]),
-        Endpoint(str(ipaddress.ip_address(client[0])), client[1]),
-    )
+    return _endpoint(flow[:half]), _endpoint(flow[half:])
+
+
+@functools.lru_cache(maxsize=4096)
+def _endpoint(packed: bytes) -> Endpoint:
+    return Endpoint(str(ipaddress.ip_address(packed[:-2])), int.from_bytes(packed[-2:], "big"))
 
 
 def _connection_row(
-    flow: bytes, connection: Connection, packets: int, dialect: tuple[str | None, str | None]
+    server: Endpoint, client: Endpoint, connection: Connection, packets: int, dialect: tuple[str | None, str | None]
 ) -> dict[str, Any]:
-    server, client = endpoints(flow)
-    return {
+    row: dict[str, Any] = {
         "community_id": community_id(client, server),
         "client_address": client.address,
         "client_port": client.port,
@@ -370,11 +389,10 @@ def _connection_row(
         "dialect": dialect[0],
         "dialect_reason": dialect[1],
         "window_packets": packets,
-    } | {
-        f"{direction}_{name}": getattr(connection.sides(direction)[0], name)
-        for direction in Direction
-        for name in COUNTERS
     }
+    for side in (connection.client, connection.server):
+        row.update(zip(_COUNTED[side.direction], _counters(side), strict=True))
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,20 +444,26 @@ class _Reading:
 
     def receive(self, window: str, fields: list[Any]) -> None:
         while window > self._windows[self._at].name:
-            self._next_window()
+            if self._flow.idle:
+                self._go_to(bisect_left(self._windows, window, key=attrgetter("name")))
+            else:
+                self._next_window()
         arrived, capture_arrived, capture_id, record_number, direction, *segment = fields
         place = Place(arrived, capture_arrived, capture_id, record_number)
         self._flow.receive(TcpSegment(place, _DIRECTIONS[direction], *segment))
 
     def finish(self) -> None:
-        while self._at < len(self._windows):
+        while self._at < len(self._windows) and not self._flow.idle:
             self._next_window()
 
     def _next_window(self) -> None:
         self._flow.end_window(self._windows[self._at])
-        self._at += 1
-        if self._at < len(self._windows):
-            self._log.window_start = self._windows[self._at].name
+        self._go_to(self._at + 1)
+
+    def _go_to(self, at: int) -> None:
+        self._at = at
+        if at < len(self._windows):
+            self._log.window_start = self._windows[at].name
 
 
 _DIRECTIONS: Final = {str(direction): direction for direction in Direction}

@@ -53,10 +53,13 @@ LOG_VERSION: Final = 1
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 16 << 10
-#: Cookies of a connection that are remembered.
-MOST_COOKIES: Final = 8
 #: Characters of a name that are kept.
 MOST_CHARACTERS: Final = 1024
+#: Characters of all names of a connection's streams that are remembered for the rows of kind `stream`; one that would
+#: be beyond stands in its message alone.
+MOST_NAME_CHARACTERS: Final = 1 << 20
+#: Cookies that texts are shown without. A connection has one; of one with more no text is shown.
+MOST_COOKIES: Final = 16
 
 _ID: Final = pa.decimal128(20, 0)
 _REFERENCE: Final = pa.struct([("stream_id", _ID), ("stream_name", pa.string()), ("point_of_ref", _ID)])
@@ -187,6 +190,7 @@ class Conversation:
         #: Cookies that were seen: texts are shown without them.
         self._cookies: set[bytes] = set()
         self._names: dict[int, str] = {}
+        self._name_characters = 0
         self._credits = _Credits()
         #: Rows as they were told last: what has not changed since is not told again.
         self._told: dict[int | None, dict[str, Any]] = {}
@@ -266,7 +270,7 @@ class Conversation:
             self._without_session(received, where)
             return
         frame, rule = received.decoded.frame, received.decoded.rule
-        if isinstance(frame, Hello) and frame.cookie and len(self._cookies) < MOST_COOKIES:
+        if isinstance(frame, Hello) and frame.cookie and len(self._cookies) <= MOST_COOKIES:
             self._cookies.add(frame.cookie)
         if frame is not None:
             self._message(outcome, frame, where)
@@ -320,7 +324,8 @@ class Conversation:
                 sources = [{"name": text_of(s.name), "address": text_of(s.address)} for s in frame.sources]
                 return {"credits": frame.credits, "streams": _references(streams), "sources": sources}
             case Error():
-                return {"text": text_of(mask(frame.reason, self._cookies))}
+                hidden = len(self._cookies) > MOST_COOKIES
+                return {"text": None if hidden else text_of(mask(frame.reason, self._cookies))}
             case Notify():
                 self._name(frame.stream_id, frame.stream_name)
                 return {"stream_name": text_of(frame.stream_name), "point_of_ref": frame.point_of_ref}
@@ -346,8 +351,15 @@ class Conversation:
 
     def _name(self, stream_id: int, name: bytes) -> None:
         session = self._twin.session
-        if session is not None and stream_id in session.streams:
-            self._names[stream_id] = text_of(name)
+        if session is None or stream_id not in session.streams:
+            return
+        text = text_of(name)
+        characters = self._name_characters + len(text) - len(self._names.pop(stream_id, ""))
+        if characters <= MOST_NAME_CHARACTERS:
+            self._names[stream_id] = text
+            self._name_characters = characters
+        else:
+            self._name_characters = characters - len(text)
 
     def _add_messages(self, messages: pa.RecordBatch) -> None:
         if messages.num_rows:
@@ -500,6 +512,7 @@ class Conversation:
         self._twin = twin.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
         self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
+        self._name_characters = sum(map(len, self._names.values()))
         self._credits = _Credits(*state["credits"])
 
 

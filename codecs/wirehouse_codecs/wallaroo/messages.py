@@ -286,10 +286,14 @@ class Dialect:
     forbidden_flags: tuple[int, ...] = ()
     #: The connector is Wallaroo and the worker a sink: roles are turned round.
     sink: bool = False
+    _frames: dict[int, type[Frame]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._frames.update({tag: frame for frame, tag in self.tags.items()})
 
     def frame_of(self, tag: int) -> type[Frame] | None:
         """The class that `tag` stands for."""
-        return next((frame for frame, known in self.tags.items() if known == tag), None)
+        return self._frames.get(tag)
 
 
 _VERSION = Field("version", Form.SHORT)

@@ -53,6 +53,8 @@ SNAPSHOT_VERSION: Final = 2
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
 MAX_IDS: Final = 262_144
+#: Findings about one frame: more than an ACK of the largest frame that workers take has entries.
+MAX_FINDINGS: Final = 1024
 _DIGEST_BYTES: Final = 16
 _FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
 
@@ -388,6 +390,8 @@ class Session:
             if self._judged:
                 return False
             self._judged = True
+        elif len(self._found) >= MAX_FINDINGS:
+            return False
         self._found.append(Found(RULE[name], self._where, message, stream_id))
         if name in ENDS:
             self._next = State.ENDED
