@@ -96,6 +96,21 @@ def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     return pa.schema([*COMMON, *own])
 
 
+#: What of a place is told; what comes with time alone, without a record, has but the time.
+_PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+
+
+def _placed(place: Place) -> tuple[int, int | None, bytes | None, int | None]:
+    return place.order if place.capture_id else (place.arrived_at_ns, None, None, None)
+
+
+def place_columns(places: Iterable[Place]) -> dict[str, pa.Array]:
+    """The columns of a log that say where its rows stand."""
+    columns = list(zip(*map(_placed, places), strict=True)) or [()] * len(_PLACED)
+    types = dict(COMMON)
+    return {name: pa.array(column, types[name]) for name, column in zip(_PLACED, columns, strict=True)}
+
+
 class Where(NamedTuple):
     """Bytes of one direction of a connection that a row is about."""
 
@@ -123,11 +138,8 @@ class Log:
             "window_start": self.window_start,
             "row_kind": kind,
             "connection_id": self.connection_id,
-            "capture_id": place.capture_id or None,
-            "record_number": place.record_number if place.capture_id else None,
-            "arrived_at_ns": place.arrived_at_ns,
-            "capture_arrived_at_ns": place.capture_arrived_at_ns if place.capture_id else None,
         }
+        row.update(zip(_PLACED, _placed(place), strict=True))
         if where is not None:
             row |= {"direction": where.direction, "byte_start": where.byte_start, "byte_end": where.byte_end}
         row.update(content)

@@ -302,6 +302,8 @@ class Start(NamedTuple):
 
 #: The readings that are tried at each offset; v2a and v2b differ in frames that are rare.
 READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
+#: An ACK up to its pairs, and with their count; a pair.
+_ACK_BYTES, _COUNTED_ACK_BYTES, _PAIR_BYTES = 5, 9, 16
 #: Offsets at which lengths and tags are looked at together.
 _OFFSETS_AT_ONCE: Final = 1 << 16
 
@@ -366,11 +368,21 @@ def _row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[
         end = at + LENGTH_BYTES + length
         if end > len(data):
             return frames, end
-        decoded = decode(data[at + LENGTH_BYTES : end], dialect)
-        if decoded.rule is not None or not _credible(decoded.frame, dialect):
+        if not _fits(data[at + LENGTH_BYTES : end], dialect):
             return frames, None
         frames, at = frames + 1, end
     return frames, at + LENGTH_BYTES + 1
+
+
+def _fits(body: bytes, dialect: Dialect) -> bool:
+    """A frame fits exactly. Of an ACK that is told without reading its pairs, as one may begin within each of them."""
+    if dialect.frame_of(body[0]) is Ack:
+        counted = dialect.byte_order == "big"
+        pairs = len(body) - (_COUNTED_ACK_BYTES if counted else _ACK_BYTES)
+        count = int.from_bytes(body[_ACK_BYTES:_COUNTED_ACK_BYTES], "big") if counted else pairs // _PAIR_BYTES
+        return pairs == _PAIR_BYTES * count
+    decoded = decode(body, dialect)
+    return decoded.rule is None and _credible(decoded.frame, dialect)
 
 
 def _credible(frame: Frame | None, dialect: Dialect) -> bool:

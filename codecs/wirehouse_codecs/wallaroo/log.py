@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
+from wirehouse_codecs.rules import Place, Rule
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 from wirehouse_codecs.wallaroo import connection as twin
 from wirehouse_codecs.wallaroo.across import SessionSummary, summarise
@@ -275,7 +275,7 @@ class Conversation:
         if frame is not None:
             self._message(outcome, frame, where)
         elif where.byte_end > where.byte_start and (rule is None or rule.name not in LOSES_FRAMING):
-            self._quarantine(received.place, where, rule, received.decoded.reason, received.undecoded)
+            self._quarantine(received.place, where, rule, received.decoded.reason, self._kept(received, outcome))
         for found in outcome.findings:
             self._find(found, received.place)
 
@@ -285,22 +285,24 @@ class Conversation:
         if rule is not None:
             self._log.find(rule, received.decoded.reason, received.place, where)
         else:
-            self._quarantine(received.place, where, None, received.decoded.reason, received.undecoded)
+            self._quarantine(received.place, where, None, received.decoded.reason, self._kept(received, None))
 
     def _message(self, outcome: Outcome, frame: Frame, where: Where) -> None:
         content = self._content(frame) | {"kind": outcome.kind.value, "ignored": outcome.ignored}
         stream_id = outcome.stream_id if outcome.stream_id is not None else getattr(frame, "stream_id", None)
         self._log.add(MESSAGE, outcome.received.place, where, stream_id=stream_id, message=content)
 
-    def _quarantine(self, place: Place, where: Where, rule: Any, reason: str, raw: bytes | str | None) -> None:
+    def _kept(self, received: Received, outcome: Outcome | None) -> bytes | None:
         """Bytes that are no frame. Those that may hold a cookie stay in bronze alone: before OK, of HELLO, of ERROR."""
-        session = self._twin.session
-        secret = where.direction is Direction.CLIENT and (session is None or not session.accepted)
-        if isinstance(raw, bytes):
-            secret = secret or raw[:1] in _SECRET_TAGS or any(cookie in raw for cookie in self._cookies)
+        raw = received.undecoded
+        early = received.direction is Direction.CLIENT and (outcome is None or not outcome.accepted)
+        secret = early or raw[:1] in _SECRET_TAGS or any(cookie in raw for cookie in self._cookies)
+        return None if secret else raw
+
+    def _quarantine(self, place: Place, where: Where, rule: Rule | None, reason: str, raw: bytes | None) -> None:
+        """Bytes that are no frame."""
         finding = {"rule": None if rule is None else rule.id, "severity": None, "message": reason}
-        kept = raw if isinstance(raw, bytes) and not secret else None
-        self._log.add(QUARANTINE, place, where, finding=finding, raw=kept)
+        self._log.add(QUARANTINE, place, where, finding=finding, raw=raw)
 
     def _find(self, found: Found, place: Place) -> None:
         where = found.where
@@ -551,7 +553,6 @@ def _messages(plain: pa.Table, pieces: Sequence[Data]) -> pa.RecordBatch:
     def column(name: str) -> pa.Array:
         return plain.column(name).combine_chunks()
 
-    places = [piece.place for piece in pieces]
     at = column("piece")
     rows = len(at)
     message = {
@@ -572,10 +573,7 @@ def _messages(plain: pa.Table, pieces: Sequence[Data]) -> pa.RecordBatch:
     fields = [message[field.name] if field.name in message else pa.nulls(rows, field.type) for field in MESSAGE_TYPE]
     columns = {
         "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
-        "capture_id": pa.array([place.capture_id for place in places], pa.binary()).take(at),
-        "record_number": pa.array([place.record_number for place in places], pa.int64()).take(at),
-        "arrived_at_ns": pa.array([place.arrived_at_ns for place in places], pa.int64()).take(at),
-        "capture_arrived_at_ns": pa.array([place.capture_arrived_at_ns for place in places], pa.int64()).take(at),
+        **{name: told.take(at) for name, told in place_columns(piece.place for piece in pieces).items()},
         "direction": column("direction").cast(pa.string()),
         "byte_start": column("byte_start"),
         "byte_end": column("byte_end"),

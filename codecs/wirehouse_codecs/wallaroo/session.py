@@ -146,6 +146,8 @@ class Outcome:
     granted: int
     spent: int
     state: State
+    #: The worker has answered by OK, so no cookie is to come.
+    accepted: bool
     #: The stream of a MESSAGE, also where the text leaves it out and one is open.
     stream_id: int | None
     stream_state: StreamState | None
@@ -256,6 +258,7 @@ class Session:
             granted=self.granted - granted,
             spent=self.spent - spent,
             state=self.state,
+            accepted=self.accepted,
             stream_id=self._stream_id,
             stream_state=None if stream is None else stream.state,
         )

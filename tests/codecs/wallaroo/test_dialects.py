@@ -36,6 +36,7 @@ from wirehouse_codecs.wallaroo.messages import (
     Notify,
     Ok,
     Restart,
+    decode,
     encode,
     encode_body,
 )
@@ -359,3 +360,19 @@ def test_a_start_tells_how_many_bytes_it_takes_to_look_again() -> None:
         start = resynchronise(data[:size], C, (V3,))
         assert start == (0, False, "big", 5 if size < 5 else len(data))
     assert resynchronise(data, C, (V3,)).needed == len(data) + 5
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 3), st.binary(max_size=70))
+def test_an_ack_fits_if_it_can_be_decoded(name: str, granted: int, count: int, rest: bytes) -> None:
+    dialect = DIALECTS[name]
+    counted = count.to_bytes(4, "big") if dialect.byte_order == "big" else b""
+    bodies = [
+        granted.to_bytes(4, "big") + counted + rest,
+        rest,
+        granted.to_bytes(4, "big") + counted + bytes(16 * count),
+    ]
+    for fields in bodies:
+        body = bytes([dialect.tags[Ack]]) + fields
+        assert dialects._fits(body, dialect) == (decode(body, dialect).rule is None)

@@ -1,0 +1,255 @@
+"""Hostile captures through the whole log: every byte has its row, the twins agree, and nothing raises."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs import stream_log
+from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Send, packets
+from wirehouse_codecs.inspecting import LANDED_PACKETS
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.packets import parse
+from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
+from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
+from wirehouse_codecs.wallaroo import inspection, log
+from wirehouse_codecs.wallaroo.connector import PORT
+from wirehouse_codecs.wallaroo.dialects import DEV_VERSION
+from wirehouse_codecs.wallaroo.messages import DIALECTS, LENGTH_BYTES, V3, Error, Hello, Notify, Ok, encode
+from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
+from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, simulate
+
+Row = dict[str, Any]
+SMALL = SimulatorConfig(connectors=1, messages_per_connector=60, reconnects=1, reopens=1, reset_share=0.1)
+TOUGH = Disturbances(seed=3, reordered=0.1, repeated=0.1, lost=0.1, contradicted=0.05, kept_alive=0.1)
+#: Why bytes stand in one row with holes among them.
+REST = "no frame can be told from here on"
+_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
+    ("source", "window_start", "state", "direction"), pa.string()
+)
+SEGMENTS = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
+
+
+def landed(captured: Sequence[CapturedPacket]) -> Iterator[pa.RecordBatch]:
+    """LANDED_PACKETS of a capture."""
+    stream = io.BytesIO()
+    write_pcap(captured, stream, resolution="ns")
+    return landed_bytes(stream.getvalue())
+
+
+def landed_bytes(data: bytes) -> Iterator[pa.RecordBatch]:
+    arrived = number = 0
+    for batch in PacketCapture(io.BytesIO(data)).batches():
+        times = []
+        for ts_ns in batch.column("ts_ns").to_pylist():
+            arrived = max(arrived, ts_ns or 0)
+            times.append(arrived)
+        count = batch.num_rows
+        place = [range(number, number + count), times, [1] * count]
+        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
+        yield pa.RecordBatch.from_arrays([*columns], schema=LANDED_PACKETS)
+        number += count
+
+
+def segments(captured: Sequence[CapturedPacket]) -> list[Row]:
+    """SEGMENT_COLUMNS of the TCP packets at the port, sorted by port pair, in one window."""
+    rows: list[Row] = []
+    for batch in landed(captured):
+        for place, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
+            if packet["skip"] is not None or PORT not in (packet["source_port"], packet["destination_port"]):
+                continue
+            from_server = packet["source_port"] == PORT
+            ends = [
+                packet[f"{side}_address"] + packet[f"{side}_port"].to_bytes(2, "big")
+                for side in ("source", "destination")
+            ]
+            row = {name: place.get(name, packet.get(name)) for name in SEGMENT_COLUMNS}
+            flow = b"".join(ends if from_server else ends[::-1])
+            direction = "server" if from_server else "client"
+            rows.append(row | {"source": "test", "flow": flow, "window_start": "0", "direction": direction})
+    return sorted(rows, key=lambda row: (row["flow"], row["arrived_at_ns"], row["record_number"]))
+
+
+def told(rows: Sequence[Row], **options: Any) -> list[Row]:
+    """Rows of the log, once all connections have ended."""
+    how = SourceLog(log.starter(WallarooOptions(**options), b"key"), TcpOptions(), (Window("0", 2**62),))
+    batch = pa.RecordBatch.from_pylist(list(rows), schema=SEGMENTS)
+    return [row for out in stream_log.read([batch], {"test": how}, log.SCHEMA) for row in out.to_pylist()]
+
+
+def assert_balances(rows: Sequence[Row]) -> None:
+    """Of each connection and direction, messages, quarantine and holes are all bytes, and none twice."""
+    spans: dict[tuple[bytes, str], list[tuple[int, int]]] = defaultdict(list)
+    holes: dict[tuple[bytes, str], list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        side, span = (row["connection_id"], row["direction"]), (row["byte_start"], row["byte_end"])
+        if row["row_kind"] in ("message", "quarantine"):
+            spans[side].append(span)
+        elif row["row_kind"] == "violation" and row["finding"]["rule"] == "capture.hole":
+            holes[side].append(span)
+    for row in rows:
+        if row["row_kind"] != "connection":
+            continue
+        for direction in Direction:
+            side = row["connection_id"], str(direction)
+            rest = [
+                each["byte_start"]
+                for each in rows
+                if each["row_kind"] == "quarantine"
+                and (each["connection_id"], each["direction"]) == side
+                and each["finding"]["message"] == REST
+            ]
+            assert len(rest) <= 1
+            kept = [hole for hole in holes[side] if not rest or hole[0] < rest[0]]
+            total = row["connection"][f"{direction}_delivered_bytes"] + row["connection"][f"{direction}_missing_bytes"]
+            bounds = [(0, 0), *sorted(spans[side] + kept), (total, total)]
+            assert all(one[1] == other[0] for one, other in pairwise(bounds)), (direction, bounds)
+
+
+def without_places(rows: Sequence[Row]) -> list[str]:
+    return sorted(repr(row) for row in rows if row["row_kind"] != "state")
+
+
+def assert_twins_agree(rows: Sequence[Row], **options: Any) -> list[Row]:
+    with patch.object(log, "COMPILED_FROM_BYTES", 0):
+        compiled = told(rows, **options)
+    with patch.object(log, "COMPILED_FROM_BYTES", 1 << 40):
+        readable = told(rows, **options)
+    assert without_places(compiled) == without_places(readable)
+    return compiled
+
+
+CASES = [(name, dialect) for name, fault in FAULTS.items() for dialect in fault.dialects]
+
+
+@pytest.mark.parametrize("disturbed", [None, TOUGH], ids=["calm", "disturbed"])
+def test_every_byte_of_every_fault_has_its_row(disturbed: Disturbances | None) -> None:
+    for name, dialect in CASES:
+        config = SimulatorConfig(dialect=dialect, connectors=1, messages_per_connector=20, fault=name)
+        assert_balances(told(segments(list(simulate(config, disturbed)))))
+
+
+@functools.cache
+def capture_of(dialect: str, seed: int, disturbed: bool) -> list[CapturedPacket]:
+    return list(simulate(replace(SMALL, dialect=dialect, seed=seed), TOUGH if disturbed else None))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> list[CapturedPacket]:
+    """One capture or two spliced, with bytes flipped, segments dropped, repeated, swapped and cut short."""
+    names = st.sampled_from(list(DIALECTS))
+    captured = capture_of(draw(names), 0, draw(st.booleans()))
+    if draw(st.booleans()):
+        other = capture_of(draw(names), draw(st.integers(0, 1)), False)
+        at, until = draw(st.integers(0, len(captured))), draw(st.integers(0, len(other)))
+        captured = [*captured[:at], *other[until:]]
+    captured = captured[draw(st.integers(0, len(captured) // 2)) :]
+    random = Random(draw(st.integers(0, 2**32)))
+    share = draw(st.sampled_from([0.0, 0.01, 0.1]))
+    made: list[CapturedPacket] = []
+    for packet in captured:
+        if random.random() >= share:
+            made.append(packet)
+            continue
+        data = bytearray(packet.data)
+        match random.randrange(5):
+            case 0:
+                data[random.randrange(54, len(data)) if len(data) > 54 else 0] = random.randrange(256)
+                made.append(packet._replace(data=bytes(data)))
+            case 1:
+                data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+                made.append(packet._replace(data=bytes(data)))
+            case 2:
+                made += [packet, packet]
+            case 3:
+                made.append(packet._replace(data=packet.data[: random.randrange(len(data))], original_length=len(data)))
+    return made
+
+
+@settings(deadline=None, max_examples=12)
+@given(mutated(), st.sampled_from([AUTO, AUTO, *DIALECTS]))
+def test_mutated_captures_balance_and_the_twins_agree(captured: list[CapturedPacket], dialect: str) -> None:
+    assert_balances(assert_twins_agree(segments(captured), dialect=dialect))
+
+
+CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", PORT)
+SECOND = 10**9
+HELLO = encode(Hello(b"0.0.1", b"secret", b"p", b"i"), V3)
+DRAFT = b"\0\0\0\x20H" + bytes(31)
+DEV = encode(Hello(DEV_VERSION, b"secret", b"p", b"i"), V3)
+lengths = st.sampled_from([0, 1, 2, 20, 16_384, 16_385, 2**31 - 1, 2**31, 2**32 - 1])
+
+
+@st.composite
+def garbage(draw: st.DrawFn) -> bytes:
+    """Frames of v3, bytes that are none, lengths of all sizes."""
+    tagged = st.binary(max_size=30).map(lambda body: len(body).to_bytes(LENGTH_BYTES, "big") + body)
+    frames = st.sampled_from(
+        [HELLO, DEV, DRAFT, *(encode(frame, V3) for frame in (Ok(3), Notify(1, b"n"), Error(b"e")))]
+    )
+    announced = lengths.map(lambda length: length.to_bytes(LENGTH_BYTES, "big") + b"\5")
+    parts = st.one_of(frames, frames, st.binary(max_size=12), tagged, announced)
+    return b"".join(draw(st.lists(parts, max_size=12)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(list(Direction)), garbage()), max_size=6),
+    st.sampled_from([b"", HELLO, DEV, DRAFT, b"HTTP/1.1 200 OK\r\n\r\n"]),
+    st.sampled_from([1, 7, 1448]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, TOUGH]),
+)
+def test_garbage_anywhere_balances_and_the_twins_agree(
+    said: list[tuple[Direction, bytes]],
+    first: bytes,
+    segment_bytes: int,
+    late: bool,
+    ends: bool,
+    disturbed: Disturbances | None,
+) -> None:
+    opened = [(Direction.CLIENT, first), *said]
+    events: list[Send | Close] = [
+        Send(number * 4 * SECOND, direction, data) for number, (direction, data) in enumerate(opened, 1) if data
+    ]
+    if ends:
+        events.append(Close(99 * SECOND, Direction.CLIENT))
+    from_ns = 5 * SECOND if late else 0
+    conversation = Conversation(CLIENT, SERVER, SECOND, events, segment_bytes=segment_bytes, captured_from_ns=from_ns)
+    assert_balances(assert_twins_agree(segments(list(packets(conversation, disturbed)))))
+
+
+@settings(deadline=None, max_examples=30)
+@given(mutated(), st.sampled_from([None, PORT]), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=8))
+def test_inspect_never_raises(captured: list[CapturedPacket], port: int | None, flips: list[tuple[float, int]]) -> None:
+    stream = io.BytesIO()
+    write_pcap(captured, stream)
+    data = bytearray(stream.getvalue())
+    for at, value in flips:
+        data[int(at * (len(data) - 1))] = value
+    told = list(inspection.inspect(landed_bytes(bytes(data)), port))
+    assert b"monster" not in repr([row for kind, row in told if kind == "message"]).encode() or flips
+
+
+@pytest.mark.parametrize("first", [DRAFT, DEV], ids=["t1", "dev"])
+def test_all_bytes_of_a_draft_stand_in_one_row_a_direction(first: bytes) -> None:
+    events = [Send(number * SECOND, direction, first) for number, direction in enumerate([*Direction] * 3, 2)]
+    events.sort()
+    rows = told(segments(list(packets(Conversation(CLIENT, SERVER, SECOND, events)))))
+    assert_balances(rows)
+    kept = [(row["direction"], row["byte_start"], row["byte_end"]) for row in rows if row["row_kind"] == "quarantine"]
+    assert kept == [("client", 0, 3 * len(first)), ("server", 0, 3 * len(first))]
