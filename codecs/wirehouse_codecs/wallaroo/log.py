@@ -26,6 +26,7 @@ from wirehouse_codecs.wallaroo import connection as twin
 from wirehouse_codecs.wallaroo.across import SessionSummary, summarise
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
+    LENGTH_BYTES,
     Ack,
     Dialect,
     EosMessage,
@@ -296,7 +297,9 @@ class Conversation:
         """Bytes that are no frame. Those that may hold a cookie stay in bronze alone: before OK, of HELLO, of ERROR."""
         raw = received.undecoded
         early = received.direction is Direction.CLIENT and (outcome is None or not outcome.accepted)
-        secret = early or raw[:1] in _SECRET_TAGS or any(cookie in raw for cookie in self._cookies)
+        # Of a frame that was cut only the body is there, else its length comes first.
+        at = 0 if len(raw) < received.byte_end - received.byte_start else LENGTH_BYTES
+        secret = early or raw[at : at + 1] in _SECRET_TAGS or any(cookie in raw for cookie in self._cookies)
         return None if secret else raw
 
     def _quarantine(self, place: Place, where: Where, rule: Rule | None, reason: str, raw: bytes | None) -> None:

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 
 from wirehouse_codecs import stream_log
-from wirehouse_codecs.conversations import Disturbances
+from wirehouse_codecs.conversations import Disturbances, Send, packets
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import write_pcap
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
-from wirehouse_codecs.tcp import TcpOptions
+from wirehouse_codecs.tcp import Direction, TcpOptions
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.messages import DIALECTS
+from wirehouse_codecs.wallaroo.messages import DIALECTS, Error, Hello, encode
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, simulate
+from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "wallaroo").rglob("*.pcap"))
 KEY = b"key of a test"
@@ -190,3 +190,26 @@ def test_a_cookie_stays_secret(path: Path) -> None:
     assert COOKIE.decode() not in repr(rows)
     hashes = {row["message"]["cookie_hash"] for row in rows if row["message"] and row["message"]["kind"] == "HELLO"}
     assert {len(each) for each in hashes - {None}} == {log.HASH_BYTES}
+
+
+@pytest.mark.parametrize(("fault", "kept"), [("truncated_frame", True), ("malformed_frame", True)])
+def test_quarantined_bytes_that_hold_no_cookie_are_kept(fault: str, kept: bool) -> None:
+    rows = told(simulated(SimulatorConfig(connectors=1, messages_per_connector=20, fault=fault)))
+    (quarantined,) = (row for row in rows if row["row_kind"] == "quarantine")
+    assert (quarantined["raw"] is not None) is kept
+
+
+@pytest.mark.parametrize("frame", [Hello(b"0.0.1", b"other", b"p", b"i"), Error(b"other is no cookie")])
+def test_quarantined_bytes_of_hello_and_error_stay_in_bronze(frame: Hello | Error) -> None:
+    whole = encode(frame, DIALECTS["v3"])
+    cut = (len(whole) - 5).to_bytes(4, "big") + whole[4:-1]
+    side = Direction.CLIENT if isinstance(frame, Hello) else Direction.SERVER
+    plain = next(connections(SimulatorConfig(connectors=1, messages_per_connector=20)))
+    *events, close = plain.events
+    stream = io.BytesIO()
+    script = replace(plain, events=[*events, Send(close.ts_ns, side, cut), close])
+    write_pcap(packets(script), stream, resolution="ns")
+    stream.seek(0)
+    rows = told(segments(PacketCapture(stream).batches(), PORT))
+    assert [row["raw"] for row in rows if row["row_kind"] == "quarantine"] == [None]
+    assert "wallaroo.malformed_frame" in {row["finding"]["rule"] for row in rows if row["row_kind"] == "violation"}
