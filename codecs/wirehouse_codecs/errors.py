@@ -46,3 +46,9 @@ class StateVersionError(WirehouseError):
     template = (
         "carried state of {what} has version {found}, this release reads {expected}: backfill from the first window"
     )
+
+
+class StateDamagedError(WirehouseError):
+    """Carried state isn't what any version of the decoder wrote."""
+
+    template = "carried state of {what} can't be read ({reason}): run the window before it again"

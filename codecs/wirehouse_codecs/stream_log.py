@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.community_id import community_id
-from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import (
     Closed,
@@ -235,8 +235,15 @@ class Window:
     end_ns: int
 
 
+#: What reading carried state ends in if it isn't what was written.
+_NO_STATE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError)
+
+
 class FlowLog:
-    """The connections of one port pair through consecutive windows, from the state at the end of the one before."""
+    """The connections of one port pair through consecutive windows, from the state at the end of the one before.
+
+    Raises StateVersionError if `state` was written by another version, StateDamagedError if by none.
+    """
 
     def __init__(
         self,
@@ -250,24 +257,35 @@ class FlowLog:
     ) -> None:
         self._log, self._start, self._key, self._seal = log, start, flow, seal
         server, client = self._ends = endpoints(flow)
-        told: dict[str, Any] = {"version": STATE_VERSION, "flow": None, "dialogue": None}
-        if state is not None:
-            told = json.loads(state if seal is None else seal.open(state, flow))
-        if told["version"] != STATE_VERSION:
-            raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
         self._options = options
-        self._flow = Flow(source, client, server, options, snapshot=told["flow"])
+        self._flow = Flow(source, client, server, options)
         self._dialogue: Dialogue | None = None
+        self._dialect: tuple[str | None, str | None] = (None, None)
+        if state is not None:
+            try:
+                self._restore(source, state)
+            except _NO_STATE as error:
+                shown = f"{type(error).__name__}: {error}"
+                raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
         self._pieces: list[Data] = []
         self._pieces_bytes = 0
         #: The connection that the rows are about, whether it had anything in this window, and how many packets.
         self._connection = self._flow.connection
-        self._dialect: tuple[str | None, str | None] = (None, None) if state is None else tuple(told["dialect"])
         self._touched = False
         self._packets = 0
+
+    def _restore(self, source: str, state: str) -> None:
+        told = json.loads(state if self._seal is None else self._seal.open(state, self._key))
+        if told["version"] != STATE_VERSION:
+            raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
+        server, client = self._ends
+        self._flow = Flow(source, client, server, self._options, snapshot=told["flow"])
+        name, reason = told["dialect"]
+        self._dialect = name, reason
         if told["dialogue"] is not None:
-            assert self._connection is not None
-            self._dialogue = start(log, self._connection, server, told["dialogue"])
+            connection = self._flow.connection
+            assert connection is not None
+            self._dialogue = self._start(self._log, connection, server, told["dialogue"])
 
     @property
     def connection(self) -> Connection | None:

@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +57,8 @@ MAX_IDS: Final = 262_144
 #: Findings about one frame: more than an ACK of the largest frame that workers take has entries.
 MAX_FINDINGS: Final = 1024
 _DIGEST_BYTES: Final = 16
+#: States of a stream that a MESSAGE may be for.
+_LIVE: Final = (StreamState.OPEN, StreamState.RESET)
 _FRAME_RULES: Final = frozenset(rule.name for rule in FRAME_RULES)
 
 
@@ -615,13 +618,15 @@ class Session:
         if message.stream_id is not None:
             self._stream_id = message.stream_id
             return True, self._known(message.stream_id)
-        notified = {sid: stream for sid, stream in self.streams.items() if stream.notified}
-        live = [sid for sid, stream in notified.items() if stream.state in (StreamState.OPEN, StreamState.RESET)]
+        notified = ((sid, stream) for sid, stream in self.streams.items() if stream.notified)
+        # More than two make no difference, and there may be very many.
+        live = list(islice((sid for sid, stream in notified if stream.state in _LIVE), 2))
         if not live and not self.partial and not self.untracked:
-            if not notified:
+            ended = list(islice((sid for sid, stream in self.streams.items() if stream.notified), 2))
+            if not ended:
                 return False, None
             # All have ended, so whichever it is for, it is too late.
-            live = list(notified)[:1] if len(notified) == 1 else []
+            live = ended if len(ended) == 1 else []
             if not live:
                 self._find("message_closed_stream", "every stream has ended")
                 return True, None

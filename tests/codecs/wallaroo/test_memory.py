@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from wirehouse_codecs import stream_log
+from wirehouse_codecs.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.packets import ACK, FIN, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
@@ -90,7 +91,7 @@ def test_cookies_of_a_flood_are_not_kept() -> None:
     assert len(taken.dialogue._cookies) == log.MOST_COOKIES + 1
 
 
-@pytest.mark.parametrize("pairs", [session.MAX_FINDINGS // 2, 100_000])
+@pytest.mark.parametrize("pairs", [session.MAX_FINDINGS // 2, 20_000])
 def test_a_frame_has_a_bounded_number_of_findings(pairs: int) -> None:
     taken = Taken(max_frame_bytes=1 << 24).say(C, HELLO).say(S, Ok(100))
     taken.say(S, Ack(1, tuple(StreamMessage(number, 1) for number in range(pairs))))
@@ -98,8 +99,9 @@ def test_a_frame_has_a_bounded_number_of_findings(pairs: int) -> None:
     assert len(found) == min(pairs, session.MAX_FINDINGS)
 
 
-def test_rows_of_one_run_become_batches_on_the_way() -> None:
-    taken = Taken().say(C, HELLO)
+def test_rows_of_one_run_become_batches_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_log, "BATCH_ROWS", 1000)
+    taken = Taken().say(C, HELLO).say(S, Ok(1))
     taken.say(C, *(b"\0\0\0\1\xff" for _ in range(2 * stream_log.BATCH_ROWS)))
     assert len(taken.log._rows) < stream_log.BATCH_ROWS
     assert [batch.num_rows for batch in taken.log.take()][:2] == [stream_log.BATCH_ROWS] * 2
@@ -158,7 +160,7 @@ def tiny(count: int) -> Iterator[list[Any]]:
 
 
 def test_of_many_tiny_connections_only_live_ones_are_carried() -> None:
-    count = 3000
+    count = 600
     states: list[str | None] = []
     for batch in read(tiny(count), 10):
         assert batch.num_rows <= stream_log.BATCH_ROWS
@@ -246,3 +248,48 @@ def test_windows_without_a_segment_cost_nothing(monkeypatch: pytest.MonkeyPatch)
     assert ended == [windows[number].name for number in (1000, 1001, 5000, 5001)]
     told = [row["window_start"] for row in rows if row["row_kind"] == "connection"]
     assert told == ended
+
+
+# Carried state
+
+
+def carried() -> str:
+    rows = [row for batch in read(long(50), 10**9) for row in batch.to_pylist()]
+    (state,) = [row["state"] for row in rows if row["row_kind"] == "state"]
+    assert isinstance(state, str)
+    return state
+
+
+def go_on(state: str) -> None:
+    log_ = Log(log.SCHEMA)
+    flow = segment(0, 1, C, 0, 0)[1]
+    stream_log.FlowLog(log_, log.starter(WallarooOptions(), b"key"), "test", flow, TcpOptions(), state)
+
+
+def test_carried_state_that_was_cut_or_garbled_says_so() -> None:
+    state = carried()
+    go_on(state)
+    for size in range(0, len(state), len(state) // 50):
+        with pytest.raises(StateDamagedError, match="run the window before it again"):
+            go_on(state[:size])
+    for old, new in (('"dialogue"', '"talk"'), ('\\"reader\\"', '\\"read\\"'), ('"version":1', '"vers":1')):
+        assert old in state
+        with pytest.raises(StateDamagedError):
+            go_on(state.replace(old, new))
+    with pytest.raises(StateVersionError):
+        go_on(state.replace('"version":1', '"version":9', 1))
+
+
+def test_carried_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_STREAMS", 300)
+    monkeypatch.setattr(session, "MAX_IDS", 3000)
+    taken = Taken().say(C, HELLO).say(S, Ok(1 << 31))
+    for number in range(500):
+        taken.say(C, Notify(number, b"stream %d" % number)).say(S, NotifyAck(1, number, 0))
+    for number in range(1, 30):
+        taken.say(C, *(Message(stream, number, None, 1, None, b"x") for stream in range(300)))
+    # An unfinished frame on each side, too.
+    for direction in Direction:
+        taken.say(direction, (16_384).to_bytes(4, "big") + b"\5" + bytes(16_000))
+    # Of a stream some 400 bytes, of an id some 30, of a byte that waits two.
+    assert len(taken.dialogue.snapshot()) < 300 * 700 + 3000 * 40 + 4 * 17_000
