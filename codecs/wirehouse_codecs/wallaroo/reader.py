@@ -8,7 +8,10 @@ connection, or after a hole, it looks for the next credible row of frames and gi
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from wirehouse_codecs.errors import StateVersionError
@@ -36,7 +39,7 @@ from wirehouse_codecs.wallaroo.messages import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 
-READER_VERSION: Final = 1
+READER_VERSION: Final = 2
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
@@ -72,6 +75,8 @@ class Reader:
         self._framers: dict[Direction, Framer] = {}
         #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
         self._heads: dict[Direction, bytearray] = {direction: bytearray() for direction in _SIDES}
+        #: Of the pieces in these: where each ends, and its place.
+        self._pieces: dict[Direction, list[tuple[int, Place]]] = {direction: [] for direction in _SIDES}
         self._at = dict.fromkeys(_SIDES, 0)
         self._searching = dict.fromkeys(_SIDES, started_late)
         #: While a start is looked for: by which dialects it was, and how many bytes it takes to look again.
@@ -116,8 +121,9 @@ class Reader:
             return []
         if direction not in self._framers:
             self._heads[direction] += data
-            return self._begin(direction, place, final=False)
-        return self._take(direction, self._framers[direction].receive(data), place)
+            self._pieces[direction].append((self._at[direction] + len(self._heads[direction]), place))
+            return self._begin(direction, final=False)
+        return self._take(direction, [(place, framed) for framed in self._framers[direction].receive(data)])
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for.
@@ -137,6 +143,7 @@ class Reader:
         pending = bytes(head) if framer is None else framer.pending
         end = (self._at[direction] + len(head)) if framer is None else framer.byte_end
         head.clear()
+        self._pieces[direction].clear()
         self._looked[direction] = (), 0
         self._at[direction] = end + missing
         self._searching[direction] = True
@@ -154,7 +161,7 @@ class Reader:
         found: list[Received] = []
         for direction in _SIDES:
             if direction not in self._framers and self._heads[direction]:
-                found += self._begin(direction, place, final=True)
+                found += self._begin(direction, final=True)
         if self.detection is None and self._detector is not None:
             self.detection = self._detector.conclude()
             found += self._release()
@@ -162,9 +169,9 @@ class Reader:
             found += self._unfinished(direction, place, closed)
         return found
 
-    def _begin(self, direction: Direction, place: Place, *, final: bool) -> list[Received]:
-        """Start cutting frames where a first one is credible."""
-        head = self._heads[direction]
+    def _begin(self, direction: Direction, *, final: bool) -> list[Received]:
+        """Start cutting frames where a first one is credible. Each has the place of the piece that completed it."""
+        head, pieces = self._heads[direction], self._pieces[direction]
         found: list[Received] = []
         if self._searching[direction]:
             candidates = self._candidates()
@@ -175,7 +182,10 @@ class Reader:
             self._looked[direction] = candidates, start.needed
             passed = bytes(head[: start.offset])
             if passed:
+                until = self._at[direction] + len(passed)
+                place = _place_of(pieces, until)
                 found.append(_undecodable(direction, place, self._at[direction], passed, "no frame begins here"))
+                del pieces[: bisect_right(pieces, until, key=itemgetter(0))]
             self._at[direction] += len(passed)
             del head[: start.offset]
             if not start.found:
@@ -192,9 +202,12 @@ class Reader:
         self._searching[direction] = False
         data = bytes(head)
         head.clear()
+        self._pieces[direction] = []
         if self._detector is None and self.detection is None:
             self._detector = Detector(self._order)
-        return found + self._take(direction, framer.receive(data), place)
+        return found + self._take(
+            direction, [(_place_of(pieces, framed.byte_end), framed) for framed in framer.receive(data)]
+        )
 
     def _candidates(self) -> tuple[Dialect, ...]:
         """The dialects that the connection may speak, as far as is known."""
@@ -206,10 +219,10 @@ class Reader:
         dialect = self.dialect or (SEED if self._order == "little" else V3)
         return self._options.limit(dialect)
 
-    def _take(self, direction: Direction, frames: list[Framed], place: Place) -> list[Received]:
+    def _take(self, direction: Direction, frames: list[tuple[Place, Framed]]) -> list[Received]:
         if self.detection is not None:
-            return [self.decode(direction, place, framed) for framed in frames]
-        for framed in frames:
+            return [self.decode(direction, place, framed) for place, framed in frames]
+        for place, framed in frames:
             self._held.append((direction, place, framed))
             self._held_bytes += len(framed.body)
             # What breaks framing is a length, and no tag for the detector to read.
@@ -276,6 +289,10 @@ class Reader:
                 "framers": {direction: framer.snapshot() for direction, framer in self._framers.items()},
                 "limits": {direction: framer.limit for direction, framer in self._framers.items()},
                 "heads": {direction: bytes(head).hex() for direction, head in self._heads.items()},
+                "pieces": {
+                    direction: [[end, place.to_json()] for end, place in pieces]
+                    for direction, pieces in self._pieces.items()
+                },
                 "at": self._at,
                 "searching": self._searching,
                 "held": [
@@ -304,6 +321,7 @@ class Reader:
             self._framers[Direction(name)] = Framer(self._order, state["limits"][name], snapshot=framer)
         for direction in _SIDES:
             self._heads[direction] = bytearray.fromhex(state["heads"][direction])
+            self._pieces[direction] = [(end, Place.from_json(place)) for end, place in state["pieces"][direction]]
             self._at[direction] = state["at"][direction]
             self._searching[direction] = state["searching"][direction]
         for direction, place, start, end, body, rule, reason in state["held"]:
@@ -312,6 +330,11 @@ class Reader:
             self._held_bytes += len(framed.body)
         self._unsupported_told = state["unsupported_told"]
         self._rest = {direction: state["rest"][direction] for direction in _SIDES}
+
+
+def _place_of(pieces: Sequence[tuple[int, Place]], end: int) -> Place:
+    """The place of the piece that the byte before `end` is in."""
+    return pieces[min(bisect_left(pieces, end, key=itemgetter(0)), len(pieces) - 1)][1]
 
 
 def _detection_to_json(detection: Detection) -> list[str | None]:

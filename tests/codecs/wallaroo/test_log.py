@@ -213,3 +213,20 @@ def test_quarantined_bytes_of_hello_and_error_stay_in_bronze(frame: Hello | Erro
     rows = told(segments(PacketCapture(stream).batches(), PORT))
     assert [row["raw"] for row in rows if row["row_kind"] == "quarantine"] == [None]
     assert "wallaroo.malformed_frame" in {row["finding"]["rule"] for row in rows if row["row_kind"] == "violation"}
+
+
+def test_frames_that_are_told_at_the_end_have_the_place_of_their_packets() -> None:
+    """A capture that begins late has too few frames to be sure of a start before the end."""
+    plain = next(
+        connections(SimulatorConfig(connectors=1, messages_per_connector=5, burst_messages=1, interval_ms=100))
+    )
+    events = [event for event in plain.events if isinstance(event, Send)]
+    stream = io.BytesIO()
+    script = replace(plain, events=events, captured_from_ns=events[-4].ts_ns)
+    write_pcap(packets(script), stream, resolution="ns")
+    stream.seek(0)
+    rows = segments(PacketCapture(stream).batches(), PORT)
+    arrived = {row["record_number"]: row["arrived_at_ns"] for row in rows}
+    messages = [row for row in told(rows) if row["row_kind"] == "message"]
+    assert messages
+    assert {row["record_number"]: row["arrived_at_ns"] for row in messages}.items() <= arrived.items()
