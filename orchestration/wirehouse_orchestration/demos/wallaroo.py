@@ -15,7 +15,17 @@ from wirehouse_pipelines.lake import Source
 
 #: Captures of connections in three dialects; two of them by the reference's encoder.
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "wallaroo"
-LARGE = SimulatorConfig(seed=7, connectors=4, messages_per_connector=4000, reset_share=0.02, reconnects=2, reopens=2)
+#: The morning of the day on which these were captured: one window for all.
+START_MS = 1_795_240_800_000
+LARGE = SimulatorConfig(
+    seed=7,
+    connectors=4,
+    messages_per_connector=4000,
+    reset_share=0.02,
+    reconnects=2,
+    reopens=2,
+    start_time_ms=START_MS,
+)
 #: Rules that the simulated connectors break, each in a capture of its own.
 FAULTS = (
     "credits_overdrawn",
@@ -40,7 +50,7 @@ def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
         yield Source(folder.name, "wallaroo", _KIND, str(folder), ports=tuple(sorted(ports)))
     small = SimulatorConfig(connectors=1, messages_per_connector=200)
     faults = [
-        (name, replace(small, fault=name, start_time_ms=small.start_time_ms + number * _APART_MS))
+        (name, replace(small, fault=name, seed=number, start_time_ms=START_MS + number * _APART_MS))
         for number, name in enumerate(FAULTS)
     ]
     for folder, captures in (
