@@ -4,8 +4,9 @@ Packets are read as the pipeline reads them; each port pair has its `FlowLog`. W
 port that was named. Without one the handshake tells, the SYN is the client's; where none is seen, the server is the
 side with the lower port, and of equal ones that with the lower address.
 
-What is held grows with the connections that are open. Of those that have ended the last MOST_ENDED are kept for what
-may still come; later segments of another one would be a new connection that began in the middle.
+At most MOST_PAIRS port pairs are held: of more, as in a flood of SYNs, those that were silent for longest are told as
+idle. Of connections that have ended the last MOST_ENDED are kept for what may still come; later segments of another one
+would be a new connection that began in the middle.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from wirehouse_codecs.tcp import Direction, TcpOptions, TcpSegment
 #: Packets that are read at once: their rows are held, and brought into the order of arrival.
 PIECE_PACKETS: Final = 1_000
 MOST_ENDED: Final = 4_096
+MOST_PAIRS: Final = 65_536
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
 
@@ -165,7 +167,7 @@ class _Connections:
             self._ended[key] = None
 
     def _forget(self, now_ns: int) -> None:
-        """Let go of the pairs that were silent for long, and of those that ended first if they are many."""
+        """Let go of pairs that were silent for long, and of those that ended or fell silent first if they are many."""
         while self._pairs:
             key, pair = next(iter(self._pairs.items()))
             connection = pair.log.connection
@@ -174,6 +176,8 @@ class _Connections:
             self._let_go(key)
         while len(self._ended) > MOST_ENDED:
             self._let_go(next(iter(self._ended)))
+        while len(self._pairs) > MOST_PAIRS:
+            self._let_go(next(iter(self._pairs)))
 
     def _let_go(self, key: bytes) -> None:
         self._pairs.pop(key).log.finish()

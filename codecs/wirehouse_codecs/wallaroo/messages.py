@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, IntFlag
+from enum import Enum, IntFlag, StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -224,7 +224,7 @@ KIND_OF: Mapping[type[Frame], str] = MappingProxyType({frame: kind for kind, fra
 # Dialects as data
 
 
-class Form(Enum):
+class Form(StrEnum):
     """How a field is written."""
 
     U8 = "u8"

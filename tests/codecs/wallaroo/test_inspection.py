@@ -317,6 +317,26 @@ def test_of_connections_that_ended_only_the_last_are_held(monkeypatch: pytest.Mo
     assert max(pairs) == 5
 
 
+def test_of_a_flood_of_connections_the_longest_silent_are_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_inspection, "MOST_PAIRS", 5)
+    opened = [next(packets(script([], client=Endpoint("10.0.0.1", 10_000 + number)))) for number in range(40)]
+    rows = [Packet(SECOND + at, ETHERNET, 60, packet.data) for at, packet in enumerate(opened)]
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for at in range(0, len(rows), 4):
+            read += 1
+            yield to_batch(rows[at : at + 4])
+
+    told = inspect(landed(batches()))
+    first = next(told)
+    assert (first[0], read) == ("connection", 2)
+    all_ = of_kind([first, *told], "connection")
+    assert [row["client_port"] for row in all_] == list(range(10_000, 10_040))
+    assert {row["closed"] for row in all_} == {"idle"}
+
+
 def test_what_comes_after_the_end_belongs_to_the_connection() -> None:
     close = Close(2 * SECOND, Direction.CLIENT)
     captured = list(packets(script([greeting(), close])))
