@@ -160,7 +160,8 @@ class Reader:
         """
         found: list[Received] = []
         for direction in _SIDES:
-            if direction not in self._framers and self._heads[direction]:
+            # Of a draft, which the other side may just have shown it to be, all is in one row.
+            if direction not in self._framers and self._heads[direction] and not self._unsupported_told:
                 found += self._begin(direction, final=True)
         if self.detection is None and self._detector is not None:
             self.detection = self._detector.conclude()
@@ -241,22 +242,29 @@ class Reader:
         return [self.decode(direction, place, framed) for direction, place, framed in held]
 
     def _unsupported(self, held: list[tuple[Direction, Place, Framed]]) -> list[Received]:
-        """One row for all, and nothing more of this connection."""
+        """One row for all, but for what stands before a hole, and nothing more of this connection."""
         assert self.detection is not None
-        if self._unsupported_told or not held:
+        frames = [one for one in held if one[2].body]
+        if self._unsupported_told or not frames:
             return []
         self._unsupported_told = True
         for side in _SIDES:
             framer, head = self._framers.get(side), self._heads[side]
             end = self._at[side] + len(head) if framer is None else framer.byte_end
-            first = next((framed.byte_start for direction, _, framed in held if direction is side), None)
             begun = end - len(head) if framer is None else end - len(framer.pending)
-            self._rest[side] = [begun if first is None else first, end]
-        direction, place, framed = held[0]
-        decoded = Decoded(
-            rule=RULE["dialect_unsupported"], reason=f"dialect {self.detection.name}: {self.detection.reason}"
-        )
-        return [Received(direction, place, framed.byte_start, framed.byte_end, decoded, framed.body)]
+            own = (framed.byte_start for direction, _, framed in frames if direction is side)
+            self._rest[side] = [next((start for start in own if start >= self._at[side]), begun), end]
+        direction, place, framed = frames[0]
+        reason = f"dialect {self.detection.name}: {self.detection.reason}"
+        decoded = Decoded(rule=RULE["dialect_unsupported"], reason=reason)
+        said = Received(direction, place, framed.byte_start, framed.byte_end, decoded, framed.body)
+        # Rows of what follows on these frames were told already.
+        before = [
+            Received(direction, place, framed.byte_start, framed.byte_end, Decoded(reason=reason), framed.body)
+            for direction, place, framed in frames
+            if framed.byte_start < self._at[direction]
+        ]
+        return [said, *before]
 
     def decode(self, direction: Direction, place: Place, framed: Framed) -> Received:
         """A frame that was cut, now that the dialect is known."""

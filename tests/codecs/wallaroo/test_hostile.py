@@ -23,6 +23,7 @@ from wirehouse_codecs.inspecting import LANDED_PACKETS
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.packets import parse
+from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
 from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
 from wirehouse_codecs.wallaroo import inspection, log
@@ -30,6 +31,7 @@ from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.dialects import DEV_VERSION
 from wirehouse_codecs.wallaroo.messages import DIALECTS, LENGTH_BYTES, V3, Error, Hello, Notify, Ok, encode
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
+from wirehouse_codecs.wallaroo.reader import Reader
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, simulate
 
 Row = dict[str, Any]
@@ -187,6 +189,7 @@ def test_mutated_captures_balance_and_the_twins_agree(captured: list[CapturedPac
 
 CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", PORT)
 SECOND = 10**9
+MOMENT = Place(1, 1, b"capture", 0)
 HELLO = encode(Hello(b"0.0.1", b"secret", b"p", b"i"), V3)
 DRAFT = b"\0\0\0\x20H" + bytes(31)
 DEV = encode(Hello(DEV_VERSION, b"secret", b"p", b"i"), V3)
@@ -253,3 +256,26 @@ def test_all_bytes_of_a_draft_stand_in_one_row_a_direction(first: bytes) -> None
     assert_balances(rows)
     kept = [(row["direction"], row["byte_start"], row["byte_end"]) for row in rows if row["row_kind"] == "quarantine"]
     assert kept == [("client", 0, 3 * len(first)), ("server", 0, 3 * len(first))]
+
+
+def test_a_draft_that_is_told_by_the_end_has_each_byte_once() -> None:
+    events = [Send(4 * SECOND, Direction.CLIENT, b"x"), Send(8 * SECOND, Direction.CLIENT, DEV)]
+    events.append(Send(12 * SECOND, Direction.SERVER, encode(Hello(b"0.0.1", b"secret", b"p", b"i"), V3)))
+    said = Conversation(CLIENT, SERVER, SECOND, events, segment_bytes=1, captured_from_ns=5 * SECOND)
+    rows = told(segments(list(packets(said))))
+    assert_balances(rows)
+    assert {row["connection"]["dialect"] for row in rows if row["row_kind"] == "connection"} == {"dev"}
+
+
+def test_a_draft_behind_a_hole_has_each_byte_once() -> None:
+    notify = encode(Notify(1, b"n"), V3)
+    reader = Reader(WallarooOptions())
+    told = reader.receive(Direction.CLIENT, notify + b"\0\0", MOMENT)
+    told += reader.hole(Direction.CLIENT, 10, MOMENT)
+    told += reader.receive(Direction.CLIENT, 8 * notify, MOMENT)
+    told += reader.receive(Direction.CLIENT, DEV, MOMENT)
+    size = len(notify)
+    rows = [(one.byte_start, one.byte_end) for one in told if one.decoded.rule is None]
+    assert rows == [(size, size + 2), (0, size)]
+    assert [one.decoded.rule.name for one in told if one.decoded.rule is not None] == ["dialect_unsupported"]
+    assert reader.rest(Direction.CLIENT) == (size + 12, 9 * size + 12 + len(DEV))
