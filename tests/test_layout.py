@@ -23,10 +23,17 @@ PACKAGES = {
 REGISTRY = PACKAGES["pipelines"] / "protocols.py"
 #: What a protocol consists of in each layer.
 FILES = {
-    "codecs": ("{}/messages.py", "{}/session.py", "{}/rules.py", "{}/simulator.py", "{}/inspection.py"),
+    "codecs": (
+        "{}/messages.py",
+        "{}/session.py",
+        "{}/rules.py",
+        "{}/simulator.py",
+        "{}/inspection.py",
+        "{}/options.py",
+    ),
     "pipelines": ("{}/silver.py", "{}/gold.py"),
     "expectations": ("{}.py",),
-    "orchestration": ("defs/{}.py", "demos/{}.py"),
+    "orchestration": ("defs/{}.py", "demos/{}.py", "benches/{}.py"),
 }
 RULES = [pytest.param(rule, id=rule.id) for protocol in PROTOCOLS.values() for rule in protocol.rules]
 

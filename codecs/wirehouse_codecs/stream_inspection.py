@@ -199,9 +199,8 @@ def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
         row = dict(zip(names, fields, strict=True))
         if row["damaged"] is not None:
             found = _finding(CAPTURE_RULE["file_damaged"], row["damage"])
-            # Its bytes may be those of any packet, also of one with a secret.
+            # Its bytes may be those of any packet, also of one with a secret. The damage itself is the capture's.
             yield row | {"row_kind": QUARANTINE} | found
-            yield row | {"row_kind": VIOLATION} | found
             continue
         yield row | {"row_kind": SKIP, "skip": skip}
         if skip == "ip_fragment":

@@ -14,7 +14,7 @@ STATEMENTS = Statements(
             "silver.wallaroo",
             (
                 *(rule for rule in RULES if rule.name not in SET_RULES or rule.name == "stream_id_reused"),
-                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment", "file_damaged")),
+                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
             ),
             condition="row_kind = 'violation'",
             rule="finding.rule",

@@ -6,7 +6,7 @@ keeps the state of one. What is carried to the next window is a `state` row of e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -21,15 +21,43 @@ from wirehouse_codecs.tcp import TcpOptions
 from wirehouse_pipelines import hash_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.work import Work
+from wirehouse_pipelines.work import Job, Work
 
+#: Of what all protocols over TCP share: raise it and every window of each is stale.
+VERSION = "1"
 TCP = TcpOptions()
 #: Condition of the rows of a log that carry state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 
 
-def log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
+def job(protocol: str, version: str, schema: pa.Schema, starter: Callable[[Source, bytes], Start]) -> Job:
+    """The decoding job of a protocol over TCP, which writes the log `silver.PROTOCOL` with the columns `schema`.
+
+    `starter` makes the dialogues of a source, given the lake's key; `version` is that of the protocol's decoder.
+    """
+    table, decoder = f"silver.{protocol}", f"{VERSION}.{version}"
+
+    def build(work: Work) -> Iterator[tuple[str, DataFrame]]:
+        key = hash_key.of(work.lake)
+        rows = _log(work, table, schema, lambda source: starter(source, key))
+        yield table, rows.withColumn("decoder_version", F.lit(decoder))
+
+    return Job(
+        table,
+        outputs=(table,),
+        build=build,
+        version=decoder,
+        protocol=protocol,
+        reads=("bronze.segments",),
+        state_table=table,
+        carried=CARRIED,
+        # State is sealed under it, and so are the hashes of secrets made.
+        also=hash_key.name_of,
+    )
+
+
+def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
     """The rows of log `table` without `decoder_version`; `start` makes the dialogues of a source."""
     windows, seal = work.lake.windows, hash_key.StateSeal(hash_key.of(work.lake))
     sources = {
@@ -81,7 +109,7 @@ def _clock(work: Work) -> DataFrame:
 
 
 def _skipped(segments: DataFrame) -> DataFrame:
-    """What bronze could not read: fragments are said, and damaged records are quarantined.
+    """What bronze could not read: fragments are said, and damaged records are quarantined; landing has told of them.
 
     Their bytes stay in bronze: they may be those of any packet, also of one with a secret.
     """
@@ -91,8 +119,7 @@ def _skipped(segments: DataFrame) -> DataFrame:
     )
     damaged = segments.where("damaged IS NOT NULL")
     found = _finding(RULE["file_damaged"], F.col("damage"))
-    kinds = F.explode(F.array(F.lit(stream_log.QUARANTINE), F.lit(stream_log.VIOLATION))).alias("row_kind")
-    quarantined = damaged.select(*place, kinds, found)
+    quarantined = damaged.select(*place, F.lit(stream_log.QUARANTINE).alias("row_kind"), found)
     return fragments.unionByName(quarantined, allowMissingColumns=True)
 
 

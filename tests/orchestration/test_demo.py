@@ -11,7 +11,7 @@ import pytest
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig
 from wirehouse_orchestration import cli, config
 from wirehouse_orchestration.demo import FolderTakenError, demo
-from wirehouse_orchestration.demos import cardinal
+from wirehouse_orchestration.demos import cardinal, wallaroo
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.landing import manifests
 
@@ -22,6 +22,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cardinal, "VECTORS", cardinal.VECTORS / "h_malformed")
     monkeypatch.setattr(cardinal, "LARGE", SimulatorConfig(blocks=20, messages_per_block=20, fork_every=5))
     monkeypatch.setattr(cardinal, "FAULTS", cardinal.FAULTS[:1])
+    monkeypatch.setattr(wallaroo, "VECTORS", wallaroo.VECTORS / "v3")
+    monkeypatch.setattr(wallaroo, "FAULTS", wallaroo.FAULTS[:1])
 
 
 def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
@@ -62,6 +64,8 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
     assert "cardinal.key_length_wrong" in page
     assert "found by weight" in page
     assert "messages of c/1/a/" in page
+    for part in ("Sessions of connectors", "Streams that were replayed", "wallaroo.credits_overdrawn"):
+        assert part in page
     _queries_work(page, tmp_path)
 
 
@@ -70,8 +74,9 @@ def _queries_work(page: str, folder: Path) -> None:
     after = page[page.index("Ask further") :].removeprefix("Ask further").split("See it in Dagster")[0]
     words = shlex.split(after.replace("\\\n", ""))
     starts = [index for index, word in enumerate(words) if word == "--config"]
-    assert len(starts) == len(cardinal.QUERIES) == 3
+    assert len(starts) == len(cardinal.QUERIES) + len(wallaroo.QUERIES)
     for start in starts:
         assert cli._outcome(words[start : start + 4]) == 0
     lake = config.load(folder / "demo" / "wirehouse.toml")
-    assert sql.rows(lake, cardinal.QUERIES[0]).num_rows > 0
+    for queries in (cardinal.QUERIES, wallaroo.QUERIES):
+        assert sql.rows(lake, queries[0]).num_rows > 0

@@ -501,8 +501,8 @@ def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_run(
     writer = LocalStorage.writer
 
     @contextmanager
-    def appending(self: LocalStorage, name: str) -> Iterator[BinaryIO]:
-        with writer(self, name) as stream:
+    def appending(self: LocalStorage, name: str, *mode: int) -> Iterator[BinaryIO]:
+        with writer(self, name, *mode) as stream:
             yield stream
         if name.endswith(".avro") and path.stat().st_size == len(capture(TEN)):
             path.write_bytes(path.read_bytes() + line(TEN + 2))

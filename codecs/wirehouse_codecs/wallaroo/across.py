@@ -81,23 +81,24 @@ class SetFound:
 class WorkerSessions:
     """What one worker accepted. Rule `handshake_inconsistent`: each session with a version or cookie new to it."""
 
-    versions: list[str] = field(default_factory=list)
+    #: In the order in which they came, each with nothing.
+    versions: dict[str, None] = field(default_factory=dict)
     #: Whether it was empty, and its digest as hex.
-    cookies: list[tuple[bool | None, str | None]] = field(default_factory=list)
+    cookies: dict[tuple[bool | None, str | None], None] = field(default_factory=dict)
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
         """The next session that ended."""
         if not summary.accepted or summary.version is None:
             return []
         cookie = (summary.cookie_empty, None if summary.cookie_digest is None else summary.cookie_digest.hex())
-        told: list[tuple[str, list[Any], Any]] = [
+        told: list[tuple[str, dict[Any, None], Any]] = [
             ("version", self.versions, summary.version),
             ("cookie", self.cookies, cookie),
         ]
         new = [what for what, known, value in told if known and value not in known]
         for _, known, value in told:
-            if value not in known and len(known) < MOST_REMEMBERED:
-                known.append(value)
+            if len(known) < MOST_REMEMBERED:
+                known[value] = None
         if not new:
             return []
         shown = f"worker {summary.worker} accepted another {' and another '.join(new)} before"
@@ -105,12 +106,12 @@ class WorkerSessions:
 
     def to_json(self) -> dict[str, Any]:
         """What carried state writes of it."""
-        return {"versions": self.versions, "cookies": self.cookies}
+        return {"versions": list(self.versions), "cookies": list(self.cookies)}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> WorkerSessions:
         """The fold that `to_json` wrote."""
-        return cls(row["versions"], [(empty, digest) for empty, digest in row["cookies"]])
+        return cls(dict.fromkeys(row["versions"]), dict.fromkeys((empty, digest) for empty, digest in row["cookies"]))
 
 
 @dataclass(slots=True)

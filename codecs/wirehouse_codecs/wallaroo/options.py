@@ -16,8 +16,8 @@ from wirehouse_codecs.wallaroo.messages import DIALECTS, Dialect, VersionForm
 
 AUTO: Final = "auto"
 NS_PER_S: Final = 1_000_000_000
-#: The largest frame that may be configured, in bytes: it is what a connection may hold in memory.
-MOST_FRAME_BYTES: Final = 1 << 30
+#: The largest frame that may be configured, in bytes: of each side one may be unfinished, and is carried on.
+MOST_FRAME_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,7 @@ def test_packets_that_are_no_segments_are_named_in_their_place() -> None:
 
 def test_what_is_no_packet_is_quarantined() -> None:
     batch = to_batch([Packet(damaged=b"\x00\x01", damage="cut off")])
-    quarantined, broken = inspect(landed([batch]))
+    (quarantined,) = inspect(landed([batch]))
     assert quarantined == (
         "quarantine",
         {
@@ -247,7 +247,6 @@ def test_what_is_no_packet_is_quarantined() -> None:
             "value": None,
         },
     )
-    assert (broken[0], broken[1]["rule"], broken[1]["message"]) == ("violation", "capture.file_damaged", "cut off")
 
 
 def test_a_cookie_is_neither_told_nor_in_a_text() -> None:

@@ -93,7 +93,7 @@ def test_cookies_of_a_flood_are_not_kept() -> None:
 
 @pytest.mark.parametrize("pairs", [session.MAX_FINDINGS // 2, 20_000])
 def test_a_frame_has_a_bounded_number_of_findings(pairs: int) -> None:
-    taken = Taken(max_frame_bytes=1 << 24).say(C, HELLO).say(S, Ok(100))
+    taken = Taken(max_frame_bytes=4 << 20).say(C, HELLO).say(S, Ok(100))
     taken.say(S, Ack(1, tuple(StreamMessage(number, 1) for number in range(pairs))))
     found = [row for row in taken.rows() if row["row_kind"] == "violation"]
     assert len(found) == min(pairs, session.MAX_FINDINGS)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.wallaroo.messages import DIALECTS, SEED, V3, VersionForm
-from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.options import MOST_FRAME_BYTES, WallarooOptions
 
 seconds = st.integers(1, 86_400) | st.floats(0.001, 86_400)
 all_options = st.builds(
     WallarooOptions,
     dialect=st.sampled_from(["auto", *DIALECTS]),
-    max_frame_bytes=st.none() | st.integers(1, 1 << 30),
+    max_frame_bytes=st.none() | st.integers(1, MOST_FRAME_BYTES),
     ack_timeout_s=seconds,
     close_timeout_s=seconds,
     seed_version=st.sampled_from(["auto", *(form.value for form in VersionForm)]),
@@ -66,7 +66,7 @@ def test_equal_times_have_one_text() -> None:
         ({"dialect": "t1"}, "dialect", "one of"),
         ({"dialect": None}, "dialect", "one of"),
         ({"max_frame_bytes": 0}, "max_frame_bytes", "at least 1"),
-        ({"max_frame_bytes": 1 << 31}, "max_frame_bytes", "at most"),
+        ({"max_frame_bytes": MOST_FRAME_BYTES + 1}, "max_frame_bytes", "at most"),
         ({"max_frame_bytes": True}, "max_frame_bytes", "whole number"),
         ({"max_frame_bytes": "16384"}, "max_frame_bytes", "whole number"),
         ({"ack_timeout_s": 0}, "ack_timeout_s", "above 0"),
