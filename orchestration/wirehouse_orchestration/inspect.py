@@ -7,6 +7,7 @@ columns of the silver and gold tables, but for those that only a lake has.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -121,6 +122,8 @@ def inspected(
 def _opened(path: str) -> Iterator[BinaryIO]:
     with ExitStack() as held:
         try:
+            if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+                raise UnreadableCaptureError(path=path, reason="is no regular file")
             stream = held.enter_context(open(path, "rb"))
         except OSError as error:
             raise UnreadableCaptureError(path=path, reason=error.strerror or str(error)) from None

@@ -304,6 +304,9 @@ class Start(NamedTuple):
 READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
 #: An ACK up to its pairs, and with their count; a pair.
 _ACK_BYTES, _COUNTED_ACK_BYTES, _PAIR_BYTES = 5, 9, 16
+#: Of a MESSAGE without flags, where the length of its key stands: behind tag, stream id, message id and event time.
+_KEY_LENGTH_AT = 25
+_STREAM_ID_BYTES = 8
 #: Offsets at which lengths and tags are looked at together.
 _OFFSETS_AT_ONCE: Final = 1 << 16
 
@@ -366,12 +369,31 @@ def _row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[
         if dialect.frame_of(data[at + LENGTH_BYTES]) not in FRAMES_OF[direction]:
             return frames, None
         end = at + LENGTH_BYTES + length
+        if _contradicts(data, at + LENGTH_BYTES, length, dialect):
+            return frames, None
         if end > len(data):
             return frames, end
         if not _fits(data[at + LENGTH_BYTES : end], dialect):
             return frames, None
         frames, at = frames + 1, end
     return frames, at + LENGTH_BYTES + 1
+
+
+def _contradicts(data: bytes, at: int, length: int, dialect: Dialect) -> bool:
+    """By what is there of its fixed fields the body at `at` is no MESSAGE of that length: nobody waits for the rest."""
+    if dialect.frame_of(data[at]) is not Message:
+        return False
+    if dialect.flags is None:
+        key_at = at + _KEY_LENGTH_AT
+        if length < _KEY_LENGTH_AT + 2:
+            return True
+        key = int.from_bytes(data[key_at : key_at + 2], "big")
+        return key_at + 2 <= len(data) and _KEY_LENGTH_AT + 2 + key > length
+    names = [field.name for field in dialect.layouts[Message]]
+    flags_at = at + 1 + (_STREAM_ID_BYTES if names[0] == "stream_id" else 0)
+    size = 1 if dialect.byte_order == "big" else 2
+    flags = int.from_bytes(data[flags_at : flags_at + size], dialect.byte_order)
+    return flags_at + size <= len(data) and not _credible_flags(flags, dialect)
 
 
 def _fits(body: bytes, dialect: Dialect) -> bool:
@@ -386,5 +408,8 @@ def _fits(body: bytes, dialect: Dialect) -> bool:
 
 
 def _credible(frame: Frame | None, dialect: Dialect) -> bool:
-    flags = (frame.flags or 0) if isinstance(frame, Message) else 0
+    return _credible_flags((frame.flags or 0) if isinstance(frame, Message) else 0, dialect)
+
+
+def _credible_flags(flags: int, dialect: Dialect) -> bool:
     return not flags & ~(dialect.flags or 0) and not any(flags & pair == pair for pair in dialect.forbidden_flags)

@@ -638,8 +638,11 @@ def _decode_open_hello(body: bytes, forced: VersionForm | None) -> Decoded:
         if not decoded.trailing:
             return decoded
         readings.append(decoded)
-    if readings:
+    if len(readings) == 1:
         return readings[0]
+    if readings:
+        # A wrong form takes one text for another, and shows the cookie as a name.
+        raise _Malformed("no form of its version ends with the frame, and more than one ends before")
     raise first or _Malformed("no version")
 
 
@@ -663,10 +666,11 @@ def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
 
     The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept.
     """
-    for cookie in sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True):
-        text = text.replace(cookie, shown)
-    if b"cookie" not in text.lower():
+    known = sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True)
+    if b"cookie" not in text.lower() and not any(cookie in text for cookie in known):
         return text
+    for cookie in known:
+        text = text.replace(cookie, shown)
     return b" ".join(word if word.lower().strip(b".,:;!") in _PLAIN_WORDS else shown for word in text.split())
 
 
