@@ -15,6 +15,13 @@ Where specifications leave a passive reader to guess:
   allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a FIN
   that wasn't seen, so it isn't counted.
+- What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were not
+  delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than the
+  options allow. Then their gap is a hole, also if nothing waits behind it. It is none if bytes have come in at its
+  beginning meanwhile and none from behind it: such an acknowledgment is garbled. One that isn't credible, or is of a
+  side whose bytes aren't numbered, is waited for by nobody. One byte after the last that was seen may be a FIN.
+- Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both sides
+  wait for each other nevertheless, what arrived later goes first.
 - The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
   were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is not compared.
 - RST ends a connection if its sequence number is credible or not known to be otherwise, or if it acknowledges exactly
@@ -41,7 +48,7 @@ from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 
-FLOW_VERSION: Final = 1
+FLOW_VERSION: Final = 2
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 
@@ -153,13 +160,23 @@ class Closed(NamedTuple):
 Event = Opened | Data | Hole | OverlapDiffers | Closed
 
 
+class _Needs(NamedTuple):
+    """What bytes wait for: those of the other side that they acknowledge."""
+
+    #: Position after the last of them; 0 if there is nothing to wait for.
+    end: int = 0
+    #: What the other side had delivered when the acknowledgment arrived.
+    delivered: int = 0
+
+
 class _Piece(NamedTuple):
-    """Bytes that wait behind a gap."""
+    """Bytes that wait behind a gap, or for bytes of the other side."""
 
     start: int
     end: int
     data: bytes
     arrived_at_ns: int
+    needs: _Needs = _Needs()
 
 
 @dataclass(slots=True)
@@ -214,8 +231,13 @@ class Side:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait behind a gap."""
+        """Bytes that wait behind a gap, or for bytes of the other side."""
         return self._waiting_bytes
+
+    @property
+    def answers_wait(self) -> bool:
+        """The next bytes are there, and wait for bytes of the other side."""
+        return bool(self._waiting) and self._waiting[0].start == self._next
 
     @property
     def fin_seen(self) -> bool:
@@ -257,6 +279,23 @@ class Side:
         if self._expected != _UNKNOWN and ahead < WINDOW_BYTES:
             self._acknowledged = max(self._acknowledged, self._next + ahead)
 
+    def needed(self, acknowledgment: int) -> _Needs | None:
+        """What data of the other side with this acknowledgment waits for; None if that can't be told."""
+        if self._expected == _UNKNOWN:
+            return None
+        ahead = _distance(acknowledgment, self._expected)
+        if abs(ahead) >= WINDOW_BYTES:
+            return None
+        return _Needs(self._next + ahead, self._next) if self.lacks(self._next + ahead) else _Needs()
+
+    def lacks(self, end: int) -> bool:
+        """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
+        if self._fin is not None:
+            end = min(end, self._fin)
+        elif end == max(self._reach, self._next) + 1:
+            end -= 1
+        return self._next < end
+
     def is_credible(self, sequence: int) -> bool:
         """`sequence` is near what is expected, or nothing is."""
         return self._expected == _UNKNOWN or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
@@ -273,8 +312,13 @@ class Side:
             self._kept()
         return Data(self.direction, start, data, place)
 
-    def take(self, sequence: int, payload: bytes, size: int, fin: bool, place: Place) -> list[Event]:
-        """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured."""
+    def take(
+        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None
+    ) -> list[Event]:
+        """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
+
+        If `needs` is None, the bytes wait for what those before them wait for.
+        """
         self.begin(sequence)
         events: list[Event] = []
         if not self.is_credible(sequence):
@@ -300,7 +344,7 @@ class Side:
             events += self._repeated(start, payload[:seen], place)
             start, payload = self._next, payload[seen:]
         if payload:
-            events += self._hold(start, payload, place)
+            events += self._hold(start, payload, place, needs)
         self._reach = max(self._reach, end)
         before = self._next
         events += self._release(place)
@@ -314,19 +358,51 @@ class Side:
         """Give up gaps that are old, or behind which too much waits."""
         events: list[Event] = []
         options = self.options
-        while self._gap_since_ns is not None and (
-            place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns
-            or self._waiting_bytes > options.max_waiting_bytes
-            or len(self._waiting) > options.max_waiting_segments
+        while (
+            self._gap_since_ns is not None
+            and not self.answers_wait
+            and (place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns or self._holds_too_much)
         ):
             events += self._tell_hole(place)
         return events
+
+    def answers_are_due(self, place: Place) -> bool:
+        """The next bytes have waited long for the other side, or too much waits behind them."""
+        waited_ns = place.arrived_at_ns - self._waiting[0].arrived_at_ns
+        return waited_ns >= self.options.hole_wait_ns or self._holds_too_much
+
+    def tell_answers(self, theirs: Side, place: Place) -> list[Event]:
+        """Deliver the next bytes if they need not wait for the other side any more."""
+        if not self.answers_wait or theirs.lacks(self._waiting[0].needs.end):
+            return []
+        return self._release_answers(place)
+
+    def give_up(self, theirs: Side, place: Place, *, ending: bool) -> list[Event]:
+        """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
+        end, delivered = self._waiting[0].needs
+        seen = end <= theirs._reach
+        events: list[Event] = []
+        if seen or theirs._next == delivered:
+            # What nobody sees any more may have been a FIN.
+            end -= ending and not seen
+            while theirs._next < end and not theirs.answers_wait:
+                events += theirs._tell_hole(place, end)
+        return events + self._release_answers(place)
+
+    def answers_before(self, theirs: Side, place: Place) -> list[Event]:
+        """Both sides wait for each other: deliver the next bytes of that whose arrived later."""
+        later = max(self, theirs, key=_waits_since_ns)
+        return later._release_answers(place)
+
+    def tell_next_hole(self, place: Place) -> list[Event]:
+        """Give up the gap at the next byte, if there is one."""
+        return self._tell_hole(place) if self._reach > self._next and not self.answers_wait else []
 
     def tell_holes(self, place: Place) -> list[Event]:
         """Give up all gaps."""
         events: list[Event] = []
         while self._reach > self._next:
-            events += self._tell_hole(place)
+            events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
         return events
 
     def finish(self, place: Place) -> list[Event]:
@@ -384,65 +460,100 @@ class Side:
         last = end - ((bits & -bits).bit_length() - 1) // 8
         return [OverlapDiffers(self.direction, first, last, place)]
 
-    def _hold(self, start: int, data: bytes, place: Place) -> list[Event]:
+    @property
+    def _holds_too_much(self) -> bool:
+        options = self.options
+        return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
+
+    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None) -> list[Event]:
         """Put bytes among those that wait; where some do already, these count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
         last = bisect_left(self._waiting, end, key=_piece_start)
-        parts: list[bytes] = []
         events: list[Event] = []
-        at, fresh = start, len(data)
-        for piece in self._waiting[first:last]:
+        known = self._waiting[first:last]
+        if needs is None:
+            needs = self._waiting[first - 1].needs if first else _Needs()
+        fresh: list[_Piece] = []
+        at = start
+        for piece in known:
             low, high = max(start, piece.start), min(end, piece.end)
             events += self._compare(
                 low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
             )
-            fresh -= high - low
-            parts += [data[at - start : low - start], piece.data]
+            if at < low:
+                fresh.append(_Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs))
             at = high
-        self.retransmitted_bytes += len(data) - fresh
+        if at < end:
+            fresh.append(_Piece(at, end, data[at - start :], place.arrived_at_ns, needs))
+        size = sum(len(piece.data) for piece in fresh)
+        self.retransmitted_bytes += len(data) - size
         if not fresh:
             return events
         if start < self._reach:
             self.out_of_order += 1
-        arrived_at_ns = place.arrived_at_ns
-        if parts:
-            start = min(start, self._waiting[first].start)
-            arrived_at_ns = self._waiting[first].arrived_at_ns
-            data = b"".join([*parts, data[len(data) - (end - at) :]])
-        self._waiting[first:last] = [_Piece(start, start + len(data), data, arrived_at_ns)]
-        self._waiting_bytes += fresh
+        pieces = sorted(known + fresh)
+        if known and not any(piece.needs.end for piece in pieces):
+            joined = b"".join(piece.data for piece in pieces)
+            pieces = [_Piece(pieces[0].start, pieces[-1].end, joined, known[0].arrived_at_ns)]
+        self._waiting[first:last] = pieces
+        self._waiting_bytes += size
+        self._limit_needs(first, first + len(pieces))
         return events
+
+    def _limit_needs(self, first: int, last: int) -> None:
+        """Pieces need no more than those behind them; from `first` to `last` they are new."""
+        least = self._waiting[min(last, len(self._waiting) - 1)].needs
+        for at in range(last - 1, -1, -1):
+            piece = self._waiting[at]
+            if piece.needs.end > least.end:
+                self._waiting[at] = piece._replace(needs=least)
+            elif at < first:
+                break
+            least = self._waiting[at].needs
 
     def _release(self, place: Place) -> list[Event]:
         """Deliver what waits no longer."""
         events: list[Event] = []
         for piece in self._waiting:
-            if piece.start != self._next:
+            if piece.start != self._next or piece.needs.end:
                 break
             events.append(self.deliver(piece.data, place))
             self._waiting_bytes -= len(piece.data)
         del self._waiting[: len(events)]
         return events
 
-    def _tell_hole(self, place: Place) -> list[Event]:
-        """Pass over the gap at `_next`. The one behind it is known since the bytes between them arrived."""
-        start, end = self._next, self._waiting[0].start if self._waiting else self._reach
+    def _release_answers(self, place: Place) -> list[Event]:
+        """Deliver the next bytes, although they waited for the other side."""
+        self._waiting[0] = self._waiting[0]._replace(needs=_Needs())
+        events = self._release(place)
+        self._time_gap(place)
+        return events
+
+    def _tell_hole(self, place: Place, end: int = 0) -> list[Event]:
+        """Pass over the gap at `_next`, if nothing is known to stand behind it up to `end`."""
+        start, end = self._next, self._waiting[0].start if self._waiting else max(self._reach, end)
         self._next = end
         self._expected = (self._expected + end - start) & _MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
         events: list[Event] = [Hole(self.direction, start, end, place), *self._release(place)]
+        self._time_gap(place)
+        return events
+
+    def _time_gap(self, place: Place) -> None:
+        """What was before the next gap is told; the gap is known since the bytes between them arrived."""
         if self._waiting:
             self._gap_since_ns = self._waiting[0].arrived_at_ns
         else:
             self._gap_since_ns = place.arrived_at_ns if self._reach > self._next else None
-        return events
 
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
-        waiting = [[piece.start, piece.arrived_at_ns, b64encode(piece.data).decode()] for piece in self._waiting]
+        waiting = [
+            [piece.start, piece.arrived_at_ns, *piece.needs, b64encode(piece.data).decode()] for piece in self._waiting
+        ]
         recent = b64encode(self._kept()).decode()
         return {"numbers": [getattr(self, name) for name in _NUMBERS], "waiting": waiting, "recent": recent}
 
@@ -452,9 +563,10 @@ class Side:
         side = cls(direction, options)
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
-        for start, arrived_at_ns, text in state["waiting"]:
+        for start, arrived_at_ns, needed, delivered, text in state["waiting"]:
             data = b64decode(text)
-            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns))
+            needs = _Needs(needed, delivered)
+            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs))
             side._waiting_bytes += len(data)
         side._recent = [b64decode(state["recent"])]
         side._recent_bytes = len(side._recent[0])
@@ -487,6 +599,10 @@ def _piece_start(piece: _Piece) -> int:
 
 def _piece_end(piece: _Piece) -> int:
     return piece.end
+
+
+def _waits_since_ns(side: Side) -> int:
+    return side._waiting[0].arrived_at_ns
 
 
 def _distance(sequence: int, expected: int) -> int:
@@ -601,13 +717,14 @@ class Flow:
         ):
             return self._receive_any(segment)
         ours, theirs = connection.sides(direction)
-        if payload_bytes and (sequence != ours._expected or len(payload) != payload_bytes):
+        ahead = 0 < acknowledgment - theirs._expected & _MASK < WINDOW_BYTES
+        if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place
         ours.packets += 1
         if not window:
             ours.zero_windows += 1
-        if 0 < acknowledgment - theirs._expected & _MASK < WINDOW_BYTES:
+        if ahead:
             theirs.note_acknowledgment(acknowledgment)
         return [ours.deliver(payload, place)] if payload_bytes else []
 
@@ -644,8 +761,7 @@ class Flow:
             events += _reset(connection, segment)
         else:
             events += _take(segment, ours, theirs)
-            for side in (connection.client, connection.server):
-                events += side.tell_due_holes(place)
+            events += _advance(connection, place)
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
         connection.judge_regular()
@@ -689,7 +805,31 @@ def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
         theirs.note_acknowledgment(segment.acknowledgment)
     if not size and not flags & FIN:
         return []
-    return ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place)
+    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
+    return ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place, needs)
+
+
+def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
+    """Tell what waits no longer, and the holes that are due; all of them if the connection is `ending`."""
+    events: list[Event] = []
+    client, server = connection.client, connection.server
+    while True:
+        told = [*client.tell_answers(server, place), *server.tell_answers(client, place)]
+        told += [*client.tell_due_holes(place), *server.tell_due_holes(place)]
+        told = told or _resolve(client, server, place, ending=ending)
+        if not told:
+            return events
+        events += told
+
+
+def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[Event]:
+    """What comes next where sides wait for each other."""
+    if client.answers_wait and server.answers_wait:
+        return client.answers_before(server, place)
+    for ours, theirs in ((client, server), (server, client)):
+        if ours.answers_wait and (ending or ours.answers_are_due(place)):
+            return ours.give_up(theirs, place, ending=ending)
+    return client.tell_next_hole(place) or server.tell_next_hole(place) if ending else []
 
 
 def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
@@ -705,4 +845,5 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     connection.closed = how
-    return [*connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
+    events = _advance(connection, place, ending=True)
+    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
