@@ -37,8 +37,6 @@ Row = dict[str, Any]
 
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
 _STREAM_PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end")
-#: Columns that rows of messages from a broker have a value in.
-_NO_BROKER: Final = dict.fromkeys(("topic", "partition", "offset"))
 _DIRECTIONS: Final = {str(direction): direction for direction in Direction}
 _SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
 
@@ -68,8 +66,7 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
             return violation(finding["rule"], finding["severity"], finding["message"], row, own)
         case "quarantine":
             why = {"protocol": protocol, "rule": finding["rule"], "reason": finding["message"]}
-            when = {"arrived_at_ns": place.pop("arrived_at_ns"), "key": None, "value": row.get("raw")}
-            return inspecting.QUARANTINE, why | stream_place | place | _NO_BROKER | when
+            return inspecting.QUARANTINE, why | stream_place | place | {"value": row.get("raw")}
         case "connection":
             told = dict(row["connection"])
             del told["window_packets"]
@@ -81,8 +78,7 @@ def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[st
     """A broken rule that is found at the place of `row`."""
     told = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
     stream_place = {name: row.get(name) for name in (*_STREAM_PLACE, *own)}
-    record = {name: row[name] for name in ("capture_id", "record_number")}
-    return inspecting.VIOLATION, told | stream_place | record | _NO_BROKER | {"arrived_at_ns": row["arrived_at_ns"]}
+    return inspecting.VIOLATION, told | stream_place | {name: row[name] for name in _PLACE}
 
 
 @dataclass(slots=True)

@@ -1,13 +1,22 @@
 """The tables of the lakehouse, read from the YAML files beside this module.
 
 One YAML a table or view is the only source of its Spark schema, its DDL with comments, the Dagster column schema
-and the data dictionary. `use: NAME` in a list of columns stands for a group of shared_columns.yaml. A table with
-`entity: VIEW` holds a row per key and window in which the key changed; VIEW is its newest row per key.
+and the data dictionary. In a list of columns `use: NAME` stands for a group of shared_columns.yaml, and a column with
+`struct:` is a STRUCT of the columns listed there. A table with `entity: VIEW` holds a row per key and window in which
+the key changed; VIEW is its newest row per key.
+
+A view is given as `view:`, its SELECT; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
+a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct` beside its columns.
+In the latter's list of columns `use: NAME` may also name a column of the table, a field of the struct, or the struct
+for all its fields; of columns of one name the first counts. `also: TABLE` adds the rows of another table to such a
+view. Columns that a part of a union lacks are null there.
+
+A log with `over: tcp` has the views of tcp_views.yaml.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -23,6 +32,10 @@ class Column:
     name: str
     type: str
     comment: str
+    #: The columns that a STRUCT is made of, if they were given as such.
+    fields: tuple[Column, ...] = ()
+    #: Of a view that unfolds a table: the SQL that gives the column; None for what has its name there.
+    of: str | None = None
 
     @property
     def ddl(self) -> str:
@@ -66,10 +79,20 @@ class Table:
         return ", ".join(column.ddl for column in self.columns)
 
 
-def _columns(listed: list[dict[str, str]], shared: dict[str, list[dict[str, str]]]) -> tuple[Column, ...]:
+Groups = dict[str, tuple[Column, ...]]
+
+
+def _columns(listed: list[dict[str, Any]], groups: Groups) -> tuple[Column, ...]:
     out: list[Column] = []
     for item in listed:
-        out.extend(_columns(shared[item["use"]], shared) if "use" in item else [Column(**item)])
+        if "use" in item:
+            out.extend(groups[item["use"]])
+        elif "struct" in item:
+            fields = _columns(item["struct"], groups)
+            described = ", ".join(f"{field.name}: {field.type}" for field in fields)
+            out.append(Column(item["name"], f"STRUCT<{described}>", item["comment"], fields))
+        else:
+            out.append(Column(**item))
     return tuple(out)
 
 
@@ -78,59 +101,123 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _newest(history: Table, view: str) -> Table:
+def _newest(rows: str, key: Iterable[str]) -> str:
+    """Of `rows`, a relation with perhaps a condition, those of each key's last window."""
+    number = f"ROW_NUMBER() OVER (PARTITION BY {_quoted(key)} ORDER BY window_start DESC)"
+    return f"(SELECT *, {number} AS newest FROM {rows}) AS history WHERE newest = 1"
+
+
+def _entity(history: Table, view: str) -> Table:
     """The view of an entity: of each key the row of its last window."""
     names = _quoted(column.name for column in history.columns)
-    keys = _quoted(history.key)
-    select = (
-        f"SELECT {names} FROM (SELECT {names}, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY window_start DESC) "
-        f"AS newest FROM {history.name}) AS history WHERE newest = 1"
-    )
     return Table(
         name=view,
         comment=f"{history.comment.split(',')[0]}: the newest row of each.",
         columns=history.columns,
         protocol=history.protocol,
         key=history.key,
-        view=select,
+        view=f"SELECT {names} FROM {_newest(history.name, history.key)}",
     )
 
 
-def _union(raw: dict[str, Any], columns: tuple[Column, ...], tables: dict[str, Table]) -> str:
-    """A view over the tables of all protocols that have one, with the columns listed."""
-    names = _quoted(column.name for column in columns)
-    protocols = sorted({table.protocol for table in tables.values() if table.protocol})
-    parts = [
-        f"SELECT {names} FROM {raw['union'].format(protocol=protocol)}"
-        for protocol in protocols
-        if raw["union"].format(protocol=protocol) in tables
-    ]
-    return " UNION ALL ".join([*parts, *([raw["also"]] if "also" in raw else [])])
+def _unfolded(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) -> tuple[tuple[Column, ...], str]:
+    """The columns and the SELECT of a view that unfolds a table."""
+    table, struct = tables[raw["unfold"]["table"]], raw["unfold"]["struct"]
+    fields = next(column.fields for column in table.columns if column.name == struct)
+    known: Groups = {column.name: (column,) for column in (*table.columns, *fields)} | {struct: fields} | groups
+    columns: dict[str, Column] = {}
+    for column in _columns(raw["columns"], known):
+        columns.setdefault(column.name, column)
+    inside = {field.name for field in fields}
+
+    def selected(column: Column) -> str:
+        of = f"`{struct}`.`{column.name}`" if column.name in inside else f"`{column.name}`"
+        return f"{column.of or of} AS `{column.name}`"
+
+    rows = f"{table.name} WHERE {raw['unfold']['where']}"
+    if raw["unfold"].get("newest"):
+        rows = _newest(rows, raw["key"])
+    return tuple(columns.values()), f"SELECT {', '.join(map(selected, columns.values()))} FROM {rows}"
+
+
+def _part(columns: Iterable[Column], table: Table) -> str:
+    """The rows of `table` with these columns, null where it lacks one."""
+    there = {column.name for column in table.columns}
+
+    def selected(column: Column) -> str:
+        if column.name in there:
+            return f"`{column.name}`"
+        if column.type != "BINARY":
+            return f"CAST(NULL AS {column.type}) AS `{column.name}`"
+        # DataFusion has no type of the name BINARY.
+        some = next(other.name for other in table.columns if other.type == "BINARY")
+        return f"NULLIF(`{some}`, `{some}`) AS `{column.name}`"
+
+    return f"SELECT {', '.join(map(selected, columns))} FROM {table.name}"
+
+
+def _view(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) -> Table:
+    """A view that is made from tables: it unfolds one, or unites those of all protocols."""
+    if "unfold" in raw:
+        columns, select = _unfolded(raw, groups, tables)
+        parts = [select]
+    else:
+        columns = _columns(raw["columns"], groups)
+        protocols = sorted({table.protocol for table in tables.values() if table.protocol})
+        united = (raw["union"].format(protocol=protocol) for protocol in protocols)
+        parts = [_part(columns, tables[name]) for name in united if name in tables]
+    if "also" in raw:
+        parts.append(_part(columns, tables[raw["also"]]))
+    return Table(
+        name=raw["name"],
+        comment=raw["comment"],
+        columns=columns,
+        protocol=raw.get("protocol"),
+        key=tuple(raw.get("key", ())),
+        view=" UNION ALL ".join(parts),
+    )
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / name).read_text()
+
+
+@cache
+def shared_columns() -> Groups:
+    """The groups of columns that mean the same in every table, by name."""
+    groups: Groups = {}
+    for name, listed in yaml.safe_load(_read("shared_columns.yaml")).items():
+        groups[name] = _columns(listed, groups)
+    return groups
+
+
+def _definitions() -> Iterator[dict[str, Any]]:
+    """What the YAMLs say, and of logs over TCP what tcp_views.yaml says of each."""
+    names = (item.name for item in files(__package__).iterdir() if item.name.endswith(".yaml"))
+    for name in sorted({*names} - {"shared_columns.yaml", "tcp_views.yaml"}):
+        raw = yaml.safe_load(_read(name))
+        if raw.pop("over", None) == "tcp":
+            yield from yaml.safe_load(_read("tcp_views.yaml").replace("{protocol}", raw["protocol"]))
+        yield raw
 
 
 @cache
 def all_tables() -> dict[str, Table]:
     """Every table and view by name, sorted by layer (bronze, silver, gold) and name."""
-    folder = files(__package__)
-    texts = {item.name: yaml.safe_load(item.read_text()) for item in folder.iterdir() if item.name.endswith(".yaml")}
-    shared = texts.pop("shared_columns.yaml")
+    groups = shared_columns()
     tables: dict[str, Table] = {}
-    unions: list[dict[str, Any]] = []
-    for raw in texts.values():
-        if "union" in raw:
-            unions.append(raw)
+    # Views after what they are made from.
+    for raw in sorted(_definitions(), key=lambda raw: ("union" in raw, "unfold" in raw)):
+        if "unfold" in raw or "union" in raw:
+            tables[raw["name"]] = _view(raw, groups, tables)
             continue
         fields = raw | {
-            "columns": _columns(raw["columns"], shared),
+            "columns": _columns(raw["columns"], groups),
             **{name: tuple(raw.get(name, ())) for name in ("partition_by", "key", "key_may_lack", "order", "stats")},
         }
         table = Table(**fields)
         tables[table.name] = table
         if table.entity:
-            tables[table.entity] = _newest(table, table.entity)
-    for raw in unions:
-        columns = _columns(raw["columns"], shared)
-        view, key = _union(raw, columns, tables), tuple(raw.get("key", ()))
-        tables[raw["name"]] = Table(raw["name"], raw["comment"], columns, key=key, view=view)
+            tables[table.entity] = _entity(table, table.entity)
     rank = {"bronze": 0, "silver": 1, "gold": 2}
     return dict(sorted(tables.items(), key=lambda item: (rank[item[1].layer], item[0])))

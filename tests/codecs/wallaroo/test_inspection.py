@@ -240,9 +240,7 @@ def test_what_is_no_packet_is_quarantined() -> None:
             **dict.fromkeys(("connection_id", "direction", "byte_start", "byte_end")),
             "capture_id": b"capture",
             "record_number": 0,
-            **dict.fromkeys(("topic", "partition", "offset")),
             "arrived_at_ns": 0,
-            "key": None,
             # They may be those of any packet, also of one with a secret.
             "value": None,
         },

@@ -16,6 +16,7 @@ from wirehouse_orchestration import render
 from wirehouse_orchestration.inspect import inspected
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.spark
@@ -76,17 +77,17 @@ def both(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
     for name, path in paths.items():
         for kind, row in inspected(str(path), None, now_ns):
             if kind in TABLES:
-                told[name][kind][0].append(_line(row))
+                told[name][kind][0].append(_line(kind, row))
     for kind, table in TABLES.items():
         for row in select(lake, f"SELECT * FROM {table}"):
-            told[row["source"]][kind][1].append(_line(row))
+            told[row["source"]][kind][1].append(_line(kind, row))
     return told
 
 
-def _line(row: dict[str, Any]) -> str:
-    """A row as text. gold.violations has no columns of one protocol only, and names the source's, not the rule's."""
-    left_out = (*LAKE_ONLY, "block_hash", "number", "protocol") if "severity" in row else LAKE_ONLY
-    return render.json_line({name: row[name] for name in sorted(row) if name not in left_out})
+def _line(kind: str, row: dict[str, Any]) -> str:
+    """A row as text, by the columns of its table: of a violation inspect prints the protocol's own, and no others."""
+    names = sorted(column.name for column in all_tables()[TABLES[kind]].columns if column.name not in LAKE_ONLY)
+    return render.json_line({name: row.get(name) for name in names})
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -19,6 +19,7 @@ from wirehouse_orchestration.inspect import inspected
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.spark
@@ -41,9 +42,8 @@ TABLES = {
     "violation": "gold.violations",
     "connection": "silver.wallaroo_connections",
 }
-#: Columns that only a lake can fill, those made of the source's name or of a secret key, and those of one protocol.
+#: Columns that only a lake can fill, and those made of the source's name or of a secret key.
 LEFT_OUT = ("source", "window_start", "decoder_version", "connection_id", "cookie_hash")
-OF_ONE_PROTOCOL = ("direction", "byte_start", "byte_end", "stream_id", "protocol")
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +79,20 @@ def both(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
     for name, (path, port) in captures.items():
         for kind, row in inspected(str(path), "wallaroo", now_ns, port=port):
             if kind in TABLES:
-                told[name][kind][0].append(_line(row))
+                told[name][kind][0].append(_line(kind, row))
     for kind, table in TABLES.items():
         for row in select(lake, f"SELECT * FROM {table}"):
-            told[row["source"]][kind][1].append(_line(row))
+            told[row["source"]][kind][1].append(_line(kind, row))
     balance = sql.rows(lake, "SELECT COUNT(*) AS n FROM bronze.segments WHERE skip IS NULL")["n"][0].as_py()
     packets = "SELECT SUM(client_packets + server_packets) AS n FROM silver.wallaroo_connections"
     assert sql.rows(lake, packets)["n"][0].as_py() == balance
     return told
 
 
-def _line(row: dict[str, Any]) -> str:
-    """A row as text. gold.violations has no columns of one protocol only, and names the source's, not the rule's."""
-    left_out = {*LEFT_OUT, *(OF_ONE_PROTOCOL if "severity" in row else ())}
-    return render.json_line({name: row[name] for name in sorted(row) if name not in left_out})
+def _line(kind: str, row: dict[str, Any]) -> str:
+    """A row as text, by the columns of its table: of a violation inspect prints the protocol's own, and no others."""
+    names = sorted(column.name for column in all_tables()[TABLES[kind]].columns if column.name not in LEFT_OUT)
+    return render.json_line({name: row.get(name) for name in names})
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -1,0 +1,111 @@
+"""What tables are made of: structs of columns, views that unfold a log, and unions over the protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from wirehouse_codecs.wallaroo import log
+from wirehouse_pipelines import arrow_types, sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import all_tables, shared_columns
+from wirehouse_pipelines.windows import Windows
+
+#: Columns of a log that the jobs add to what the codec writes.
+OF_JOBS = {"decoder_version", "carried_from"}
+#: Arrow types that are the same to a reader.
+PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+PLACE = {"connection_id": b"c", "direction": "client", "byte_start": 3, "byte_end": 9}
+NOWHERE = dict.fromkeys(PLACE)
+RECORD = {"capture_id": b"\2" * 32, "record_number": 7}
+BROKER = {"topic": "t", "partition": 1, "offset": 2}
+NO_BROKER = dict.fromkeys(BROKER)
+FINDING = {"rule": "capture.hole", "severity": "note", "message": "6 bytes"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path), Windows("day", "2015-01-01"))
+
+
+def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
+    """Write `rows` to the Delta table `name`; columns left out are null."""
+    schema, given = arrow_types.schema(all_tables()[name]), {"source": "a", "window_start": "2026-11-14"}
+    table = pa.Table.from_pylist([given | dict(row) for row in rows], schema=schema)
+    write_deltalake(lake.table_path(name), table)
+
+
+@pytest.mark.parametrize(("table", "schema"), [("silver.wallaroo", log.SCHEMA)])
+def test_a_log_has_the_columns_that_its_codec_writes(table: str, schema: pa.Schema) -> None:
+    columns = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}
+    assert {name: columns[name] for name in columns if name not in OF_JOBS} == dict(
+        zip(schema.names, schema.types, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", [table.name for table in all_tables().values() if table.view])
+def test_a_view_gives_the_types_that_it_tells(lake: Lake, name: str) -> None:
+    expected = arrow_types.schema(all_tables()[name])
+    found = sql.rows(lake, f"SELECT * FROM {name}").schema
+    for field in expected:
+        if not pa.types.is_nested(field.type):
+            given = found.field(field.name).type
+            assert PLAIN.get(given, given) == field.type, field.name
+
+
+def test_a_view_of_a_log_has_the_comments_of_the_struct() -> None:
+    logged = next(column for column in all_tables()["silver.wallaroo"].columns if column.name == "message")
+    shown = {column.name: column.comment for column in all_tables()["silver.wallaroo_messages"].columns}
+    assert {field.name: field.comment for field in logged.fields}.items() <= shown.items()
+
+
+def test_connections_are_told_by_their_newest_row(lake: Lake) -> None:
+    connection = {"row_kind": "connection", "connection_id": b"c"} | RECORD
+    rows = [
+        connection | {"window_start": f"2026-11-1{day}", "connection": {"client_port": 9, "client_packets": day}}
+        for day in (4, 5)
+    ]
+    write(lake, "silver.wallaroo", *rows, {"row_kind": "violation", "connection_id": b"c", "finding": FINDING})
+    names = "protocol, window_start, connection_id, client_port, client_packets, record_number"
+    (row,) = sql.rows(lake, f"SELECT {names} FROM silver.connections").to_pylist()
+    assert tuple(row.values()) == ("wallaroo", "2026-11-15", b"c", 9, 5, 7)
+
+
+def test_violations_of_all_protocols_say_where_they_stand(lake: Lake) -> None:
+    write(lake, "silver.wallaroo", {"row_kind": "violation", "finding": FINDING} | PLACE | RECORD)
+    write(lake, "gold.wallaroo_found", {"connection_id": b"d", "rule": "r"} | RECORD)
+    write(lake, "silver.cardinal", {"row_kind": "quarantine", "finding": FINDING} | RECORD | BROKER)
+    write(lake, "bronze.findings", {"rule": "s"} | RECORD)
+    names = ", ".join(f'"{name}"' for name in ("rule", *PLACE, *RECORD, *BROKER))
+    rows = sql.rows(lake, f"SELECT {names} FROM gold.violations").to_pylist()
+    expected = [
+        {"rule": "capture.hole"} | PLACE | RECORD | NO_BROKER,
+        {"rule": "r"} | NOWHERE | {"connection_id": b"d"} | RECORD | NO_BROKER,
+        {"rule": "capture.hole"} | NOWHERE | RECORD | BROKER,
+        {"rule": "s"} | NOWHERE | RECORD | NO_BROKER,
+    ]
+    assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+
+
+def test_quarantined_bytes_of_all_protocols_say_where_they_stand(lake: Lake) -> None:
+    found = {"row_kind": "quarantine", "finding": FINDING} | RECORD
+    write(lake, "silver.wallaroo", found | PLACE | {"raw": b"x"})
+    write(lake, "silver.cardinal", found | BROKER | {"raw": {"key": b"k", "value": b"v"}})
+    names = ", ".join(f'"{name}"' for name in ("protocol", *PLACE, *BROKER, "key", "value"))
+    rows = sql.rows(lake, f"SELECT {names} FROM silver.quarantine").to_pylist()
+    expected = [
+        {"protocol": "wallaroo"} | PLACE | NO_BROKER | {"key": None, "value": b"x"},
+        {"protocol": "cardinal"} | NOWHERE | BROKER | {"key": b"k", "value": b"v"},
+    ]
+    assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+
+
+def test_views_of_one_protocol_have_no_columns_of_other_kinds_of_capture() -> None:
+    broker = {column.name for column in shared_columns()["broker"]}
+    for name in ("silver.wallaroo_quarantine", "gold.wallaroo_violations"):
+        assert not broker & {column.name for column in all_tables()[name].columns}
