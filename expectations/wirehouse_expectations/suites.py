@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -35,15 +35,17 @@ from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.landing import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import Table, all_tables, shared_columns
 
 if TYPE_CHECKING:
     import great_expectations as gx
 
 #: Rows shown of what failed.
 SAMPLES = 20
-#: Columns that say where a finding stands, in the order shown; a table has some of them.
-PLACE = ("block_hash", "number", "topic", "partition", "offset", "capture_id", "record_number")
+#: Shared columns that say where a finding stands; a table has some of them.
+PLACE = ("stream_place", "broker", "record")
+#: Shared columns that stand for themselves in a sample, or say nothing of the finding's place.
+NO_PLACE = ("window", "finding", "arrival", "decoder")
 #: How Great Expectations calls our severities.
 FAILURE_SEVERITY: Mapping[Severity, str] = {
     Severity.VIOLATION: "warning",
@@ -159,6 +161,17 @@ def _suite(name: str, columns: Mapping[str, str], severity: str) -> gx.Expectati
     )
 
 
+def place_columns(table: Table) -> list[str]:
+    """Columns that say where a finding in `table` stands: of PLACE and its key, or all of a table of findings."""
+    names = [column.name for column in table.columns]
+    place = {*names} if _grouped(("finding",)) <= {*names} else _grouped(PLACE) | {*table.key}
+    return [name for name in names if name in place - _grouped(NO_PLACE)]
+
+
+def _grouped(groups: Iterable[str]) -> set[str]:
+    return {column.name for group in groups for column in shared_columns()[group]}
+
+
 def findings_check(
     lake: Lake, spark: SparkSession | None, table: str, severity: Severity, first: str, last: str
 ) -> CheckResult:
@@ -174,7 +187,7 @@ def findings_check(
     )
     failed = _failed(findings_suite(table, severity), counts := _counts(frame, [rule.id for rule in rules]))
     broken = {name: int(counts[name].sum()) for name in failed}
-    place = ", ".join(f"`{name}`" for name in PLACE if name in {column.name for column in all_tables()[table].columns})
+    place = ", ".join(f"`{name}`" for name in place_columns(all_tables()[table]))
     listed = ", ".join(f"'{name}'" for name in failed)
     samples = (
         read.rows(

@@ -22,6 +22,7 @@ from wirehouse_expectations.suites import (
     invariants_check,
     invariants_of,
     invariants_suite,
+    place_columns,
     statements,
 )
 from wirehouse_pipelines import arrow_types
@@ -129,6 +130,20 @@ def test_findings_are_counted_by_rule_with_sample_rows(lake: Lake, put: Put) -> 
     assert "cardinal.unknown_type 30" in result.description
     warnings = findings_check(lake, None, "silver.cardinal", Severity.WARNING, DAY, DAY)
     assert warnings.counts == {"cardinal.trailing_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("silver.cardinal", "capture_id record_number topic partition offset"),
+        ("gold.cardinal_found", "block_hash number capture_id record_number topic partition offset"),
+        ("silver.wallaroo", "connection_id capture_id record_number direction byte_start byte_end"),
+        ("gold.wallaroo_found", "connection_id capture_id record_number"),
+        ("bronze.findings", "capture_id record_number"),
+    ],
+)
+def test_a_sample_says_where_the_finding_stands(table: str, expected: str) -> None:
+    assert place_columns(all_tables()[table]) == expected.split()
 
 
 def test_findings_of_other_windows_are_not_counted(lake: Lake, put: Put) -> None:
