@@ -190,9 +190,10 @@ def test_the_packets_of_a_message_are_a_capture(wire: Wire, tmp_path: Path) -> N
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_a_violation_leads_to_the_frame_that_broke_the_rule(wire: Wire) -> None:
+@pytest.mark.parametrize("table", ["gold.wallaroo_violations", "gold.violations"])
+def test_a_violation_leads_to_the_frame_that_broke_the_rule(wire: Wire, table: str) -> None:
     (row,) = wire.of_kind("violation")
-    text = wire.trace("gold.wallaroo_violations", "rule=wallaroo.ack_goes_back")
+    text = wire.trace(table, "rule=wallaroo.ack_goes_back")
     stream = wire.streams()[wire.client(row), Direction.SERVER]
     assert dumped(text) == stream[row["byte_start"] : row["byte_end"]]
     assert f"of what the server sent, {row['byte_end'] - row['byte_start']} bytes\n" in text
