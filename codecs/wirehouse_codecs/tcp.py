@@ -13,22 +13,24 @@ Where specifications leave a passive reader to guess:
   4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
 - A gap is a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the options
   allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
-- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a FIN
-  that wasn't seen, so it isn't counted.
-- What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were not
-  delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than the
-  options allow. Then their gap is a hole, also if nothing waits behind it. It is none if bytes have come in at its
-  beginning meanwhile and none from behind it: such an acknowledgment is garbled. One that isn't credible, or is of a
-  side whose bytes aren't numbered, is waited for by nobody. One byte after the last that was seen may be a FIN.
-- Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both sides
-  wait for each other nevertheless, what arrived later goes first.
+- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
+  FIN that wasn't seen, so it isn't counted.
+- What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were
+  not delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than
+  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if bytes have come in at
+  its beginning meanwhile and none from behind it: such an acknowledgment is garbled. One that isn't credible, or is
+  of a side whose bytes aren't numbered, is waited for by nobody. One byte after the last that was seen may be a FIN.
+- Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both
+  sides wait for each other nevertheless, what arrived later goes first.
 - The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
   were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is not compared.
+- A connection is closed when both FINs were reached, or were acknowledged: what is missing before them is a hole.
 - RST ends a connection if its sequence number is credible or not known to be otherwise, or if it acknowledges exactly
   what the other side sent. RFC 5961 asks receivers for more, but what they answer isn't always captured.
 - SYN with another initial sequence number begins another connection. So does one with the same number after a reset
-  (the connection was refused, and the client tries again); else it is a retransmission. All other segments after the
-  end belong to the connection that ended, until it has been silent for `idle_ns`; their bytes are ignored.
+  (the connection was refused, and the client tries again) unless it arrived at the same moment as the first one, as a
+  copy does; else it is a retransmission. All other segments after the end belong to the connection that ended, until
+  it has been silent for `idle_ns`; their bytes are ignored.
 """
 
 from __future__ import annotations
@@ -245,6 +247,11 @@ class Side:
         return self._fin is not None
 
     @property
+    def fin_acknowledged(self) -> bool:
+        """The other side has its FIN, and all bytes before it."""
+        return self._fin is not None and self._acknowledged > self._fin
+
+    @property
     def ended(self) -> bool:
         """Its FIN was reached."""
         return self._fin == self._next
@@ -272,6 +279,11 @@ class Side:
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
         return self._initial == sequence & _MASK
+
+    def is_answered_by(self, acknowledgment: int) -> bool:
+        """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
+        taken = (acknowledgment - self._initial) & _MASK
+        return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """The other side has everything before `acknowledgment`."""
@@ -493,9 +505,6 @@ class Side:
         if start < self._reach:
             self.out_of_order += 1
         pieces = sorted(known + fresh)
-        if known and not any(piece.needs.end for piece in pieces):
-            joined = b"".join(piece.data for piece in pieces)
-            pieces = [_Piece(pieces[0].start, pieces[-1].end, joined, known[0].arrived_at_ns)]
         self._waiting[first:last] = pieces
         self._waiting_bytes += size
         self._limit_needs(first, first + len(pieces))
@@ -621,6 +630,8 @@ class Connection:
     client: Side
     server: Side
     closed: Ending | None = None
+    #: How many of its ports' connections before it began at the same moment.
+    ordinal: int = 0
     #: It is open, without gaps and FINs.
     _regular: bool = False
 
@@ -633,11 +644,12 @@ class Connection:
         ours, theirs = self.sides(segment.direction)
         answers = bool(segment.flags & ACK)
         if ours.began_after(segment.sequence):
-            return self.closed == "reset" and not answers
+            is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
+            return self.closed == "reset" and not answers and not is_copy
         if self.closed is not None:
             return True
         if answers:
-            return not theirs.began_after(segment.acknowledgment - 1)
+            return not theirs.is_answered_by(segment.acknowledgment)
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
 
@@ -651,6 +663,7 @@ class Connection:
             "connection_id": self.connection_id.hex(),
             "opened": self.opened,
             "closed": self.closed,
+            "ordinal": self.ordinal,
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -668,21 +681,27 @@ class Connection:
             Side.from_json(Direction.CLIENT, options, state["client"]),
             Side.from_json(Direction.SERVER, options, state["server"]),
             state["closed"],
+            state["ordinal"],
         )
         connection.judge_regular()
         return connection
 
 
-def connection_id(source: str, client: Endpoint, server: Endpoint, sequence: int, arrived_at_ns: int) -> bytes:
+def connection_id(
+    source: str, client: Endpoint, server: Endpoint, sequence: int, arrived_at_ns: int, ordinal: int = 0
+) -> bytes:
     """16 bytes that name a connection.
 
     `sequence` is the client's initial sequence number, or the first that was seen; the time is the first packet's.
+    `ordinal` tells connections of the same ports apart that began at one moment, as a coarse clock has it.
     """
     name = source.encode()
     digest = hashlib.sha256(struct.pack(">I", len(name)) + name)
     for endpoint in (client, server):
         digest.update(struct.pack(">B", len(endpoint.packed)) + endpoint.packed + struct.pack(">H", endpoint.port))
     digest.update(struct.pack(">Iq", sequence & _MASK, arrived_at_ns))
+    if ordinal:
+        digest.update(struct.pack(">Q", ordinal))
     return digest.digest()[:16]
 
 
@@ -745,12 +764,15 @@ class Flow:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
         connection = self.connection
+        ordinal = 0
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             if connection.closed is None:
                 events += _close(connection, "reuse", place)
+            if connection.first.arrived_at_ns == place.arrived_at_ns:
+                ordinal = connection.ordinal + 1
             connection = None
         if connection is None:
-            connection = self.connection = self._open(segment)
+            connection = self.connection = self._open(segment, ordinal)
             events.append(Opened(connection))
         connection.last = place
         ours, theirs = connection.sides(segment.direction)
@@ -762,21 +784,22 @@ class Flow:
         else:
             events += _take(segment, ours, theirs)
             events += _advance(connection, place)
-            if ours.ended and theirs.ended:
+            if all(side.ended or side.fin_acknowledged for side in (ours, theirs)):
                 events += _close(connection, "fin", place)
         connection.judge_regular()
         return events
 
-    def _open(self, segment: TcpSegment) -> Connection:
+    def _open(self, segment: TcpSegment, ordinal: int) -> Connection:
         opened: Opening = "middle"
         sequence = segment.sequence
         if segment.flags & SYN:
             opened = "syn_ack" if segment.flags & ACK else "syn"
             if opened == "syn_ack" and segment.direction is Direction.SERVER:
                 sequence = segment.acknowledgment - 1
-        name = connection_id(self._source, self._client, self._server, sequence, segment.place.arrived_at_ns)
+        arrived_at_ns = segment.place.arrived_at_ns
+        name = connection_id(self._source, self._client, self._server, sequence, arrived_at_ns, ordinal)
         client, server = Side(Direction.CLIENT, self._options), Side(Direction.SERVER, self._options)
-        return Connection(name, opened, segment.place, segment.place, client, server)
+        return Connection(name, opened, segment.place, segment.place, client, server, ordinal=ordinal)
 
     def snapshot(self) -> str:
         """The state as JSON, empty if there is no connection; source, endpoints and options are given again."""

@@ -124,7 +124,68 @@ def plain(events: Iterable[Event]) -> list[Any]:
     return found
 
 
+def joined(events: Iterable[Event]) -> list[Any]:
+    """`plain`, bytes that follow each other as one."""
+    found: list[Any] = []
+    for event in plain(events):
+        before = found[-1] if found else None
+        goes_on = before is not None and is_data(event) and is_data(before)
+        if before is not None and goes_on and (before[0], before[1] + len(before[2])) == event[:2]:
+            found[-1] = (*before[:2], before[2] + event[2])
+        else:
+            found.append(event)
+    return found
+
+
+def is_data(event: Any) -> bool:
+    return isinstance(event, tuple) and isinstance(event[-1], bytes)
+
+
 # Opening
+
+
+def test_connections_of_one_moment_have_ids_of_their_own() -> None:
+    """A coarse clock: other numbers and the same ones again, all at one time."""
+    talk = Dialogue()
+    ids = []
+    for flags, start in ((SYN, 5), (SYN, 9), (SYN, 5), (RST, 5), (SYN, 7), (SYN, 5)):
+        talk.ns = 0
+        told = talk.send(C, start, flags=flags)
+        ids += [event.connection.connection_id for event in told if isinstance(event, Opened)]
+    assert len(ids) == len(set(ids)) == 5
+
+
+def test_a_copy_of_a_syn_that_was_refused_opens_nothing() -> None:
+    talk = Dialogue()
+    for flags in (SYN, RST, SYN, RST):
+        talk.ns = 0
+        talk.send(C, -1, flags=flags)
+    assert talk.connection.client.packets == 4
+    assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
+
+
+def test_a_syn_with_data_is_answered_for_it_too() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, -1, b"hello", SYN)) == ["open syn", ("client", 0, b"hello")]
+    assert talk.send(S, -1, flags=SYN | ACK, acknowledgment=5) == []
+    assert plain(talk.send(S, 0, b"hi", acknowledgment=5)) == [("server", 0, b"hi")]
+
+
+def test_pieces_that_overlap_behind_a_gap_are_held_as_they_came() -> None:
+    talk = Dialogue().open()
+    for start in range(1, 19 * 2000, 19):
+        talk.send(C, start, bytes(20))
+    assert talk.connection.client.waiting_bytes == 19 * 2000 + 1
+    assert len(talk.connection.client._waiting) == 2000
+    assert len(joined(talk.send(C, 0, b"x"))) == 1
+
+
+def test_fins_that_were_acknowledged_close_over_a_hole() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 3, b"d", ACK | FIN)
+    told = plain(talk.send(S, 0, flags=ACK | FIN, acknowledgment=5))
+    assert told == [("client", "hole", 0, 3), ("client", 3, b"d"), "closed fin"]
+    assert talk.send(C, 5, acknowledgment=1) == []
 
 
 def test_a_handshake_opens_once_whatever_is_sent_again() -> None:
@@ -211,7 +272,7 @@ def test_the_first_bytes_count_and_a_difference_is_told() -> None:
     assert talk.send(C, 0, b"0123456789abc") == []
     assert talk.send(C, 20, b"KLMN") == []
     assert plain(talk.send(C, 18, b"ijkLMNOP")) == [("client", "differs", 20, 21)]
-    assert plain(talk.send(C, 13, b"defgh")) == [("client", 13, b"defgh"), ("client", 18, b"ijKLMNOP")]
+    assert joined(talk.send(C, 13, b"defgh")) == [("client", 13, b"defghijKLMNOP")]
     side = talk.connection.client
     assert (side.overlaps_differ, side.retransmitted_bytes, side.out_of_order) == (2, 5 + 13 + 4, 2)
 
@@ -229,7 +290,7 @@ def test_one_segment_may_lie_over_many_that_wait() -> None:
     for start in (2, 6, 10):
         assert talk.send(C, start, bytes([65 + start])) == []
     assert talk.send(C, 1, bytes(range(66, 76))) == []
-    assert plain(talk.send(C, 0, b"A")) == [("client", 0, b"A"), ("client", 1, bytes(range(66, 76)))]
+    assert joined(talk.send(C, 0, b"A")) == [("client", 0, bytes(range(65, 76)))]
 
 
 def test_keep_alives_are_no_data() -> None:
@@ -284,7 +345,7 @@ def test_each_gap_waits_since_it_was_known() -> None:
     talk.send(C, 1, b"b")
     talk.send(C, 3, b"d")
     talk.wait(9 * SECOND).send(C, 3, b"de")
-    assert plain(talk.wait(2 * SECOND).send(S, 0))[2:] == [("client", "hole", 2, 3), ("client", 3, b"de")]
+    assert joined(talk.wait(2 * SECOND).send(S, 0))[2:] == [("client", "hole", 2, 3), ("client", 3, b"de")]
 
 
 def test_a_hole_is_told_when_too_much_waits() -> None:
