@@ -17,9 +17,10 @@ Where specifications leave a passive reader to guess:
   FIN that wasn't seen, so it isn't counted.
 - What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were
   not delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than
-  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if bytes have come in at
-  its beginning meanwhile and none from behind it: such an acknowledgment is garbled. One that isn't credible, or is
-  of a side whose bytes aren't numbered, is waited for by nobody. One byte after the last that was seen may be a FIN.
+  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if bytes before the
+  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled. Nobody waits for
+  one that isn't credible, or is of a side whose bytes aren't numbered. One byte after the last that was seen may be a
+  FIN.
 - Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both
   sides wait for each other nevertheless, what arrived later goes first.
 - The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
@@ -167,8 +168,8 @@ class _Needs(NamedTuple):
 
     #: Position after the last of them; 0 if there is nothing to wait for.
     end: int = 0
-    #: What the other side had delivered when the acknowledgment arrived.
-    delivered: int = 0
+    #: How many bytes of the other side had been seen when the acknowledgment arrived.
+    seen_bytes: int = 0
 
 
 class _Piece(NamedTuple):
@@ -298,7 +299,7 @@ class Side:
         ahead = _distance(acknowledgment, self._expected)
         if abs(ahead) >= WINDOW_BYTES:
             return None
-        return _Needs(self._next + ahead, self._next) if self.lacks(self._next + ahead) else _Needs()
+        return _Needs(self._next + ahead, self._seen_bytes) if self.lacks(self._next + ahead) else _Needs()
 
     def lacks(self, end: int) -> bool:
         """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
@@ -391,10 +392,10 @@ class Side:
 
     def give_up(self, theirs: Side, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
-        end, delivered = self._waiting[0].needs
+        end, seen_bytes = self._waiting[0].needs
         seen = end <= theirs._reach
         events: list[Event] = []
-        if seen or theirs._next == delivered:
+        if seen or theirs._seen_bytes == seen_bytes:
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
             while theirs._next < end and not theirs.answers_wait:
@@ -471,6 +472,11 @@ class Side:
         first = end - (bits.bit_length() + 7) // 8
         last = end - ((bits & -bits).bit_length() - 1) // 8
         return [OverlapDiffers(self.direction, first, last, place)]
+
+    @property
+    def _seen_bytes(self) -> int:
+        """Bytes that were delivered or wait."""
+        return self.delivered_bytes + self._waiting_bytes
 
     @property
     def _holds_too_much(self) -> bool:
@@ -572,9 +578,9 @@ class Side:
         side = cls(direction, options)
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
-        for start, arrived_at_ns, needed, delivered, text in state["waiting"]:
+        for start, arrived_at_ns, needed, seen_bytes, text in state["waiting"]:
             data = b64decode(text)
-            needs = _Needs(needed, delivered)
+            needs = _Needs(needed, seen_bytes)
             side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs))
             side._waiting_bytes += len(data)
         side._recent = [b64decode(state["recent"])]

@@ -416,6 +416,118 @@ def test_a_credible_jump_waits_while_the_stream_goes_on() -> None:
         assert plain(talk.wait(3 * SECOND).send(C, at, b"x")) == [("client", at, b"x")]
 
 
+# Answers
+
+
+def test_an_answer_waits_for_what_it_answers() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"yes", acknowledgment=3) == talk.send(S, 3, b"!", acknowledgment=3) == []
+    assert (talk.connection.server.waiting_bytes, talk.connection.server.packets) == (4, 3)
+    events = talk.send(C, 0, b"how")
+    assert plain(events) == [("client", 0, b"how")] + [("server", 0, b"yes"), ("server", 3, b"!")]
+    assert {event.place.record_number for event in events if isinstance(event, Data)} == {6}
+    assert plain(talk.send(S, 4, b"?", acknowledgment=3)) == [("server", 4, b"?")]
+    assert (talk.connection.server.out_of_order, talk.connection.client.out_of_order) == (0, 0)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_hole_is_told_before_its_answer(direction: Direction) -> None:
+    talk = Dialogue().open()
+    other = S if direction is C else C
+    assert talk.send(other, 0, b"answer", acknowledgment=5) == []
+    assert talk.wait(OPTIONS.hole_wait_ns - 2000).send(other, 6, acknowledgment=5) == []
+    events = talk.send(other, 6, acknowledgment=5)
+    assert plain(events) == [(str(direction), "hole", 0, 5), (str(other), 0, b"answer")]
+    assert plain(talk.send(direction, 5, b"next", acknowledgment=6)) == [(str(direction), 5, b"next")]
+
+
+def test_requests_and_answers_behind_a_hole_come_in_turn() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"a", acknowledgment=5) == talk.send(C, 5, b"b", acknowledgment=1) == []
+    assert talk.send(S, 1, b"c", acknowledgment=6) == talk.send(C, 6, b"d", acknowledgment=2) == []
+    told = [("server", 0, b"a"), ("client", 5, b"b"), ("server", 1, b"c"), ("client", 6, b"d")]
+    late = new_flow(snapshot=talk.flow.snapshot())
+    repeated = talk.sent[-1]._replace(sequence=(ISN[C] + 1) % 2**32, payload=b"first", payload_bytes=5)
+    assert plain(late.receive(repeated)) == [("client", 0, b"first"), *told]
+    assert plain(talk.wait(10 * SECOND).send(C, 7)) == [("client", "hole", 0, 5), *told]
+
+
+def test_each_of_several_holes_comes_before_its_answer() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 2, b"c")
+    talk.send(C, 5, b"f")
+    talk.send(S, 0, b"answer", acknowledgment=9)
+    assert plain(talk.wait(10 * SECOND).send(S, 6)) == [
+        ("client", "hole", 0, 2),
+        ("client", 2, b"c"),
+        ("client", "hole", 3, 5),
+        ("client", 5, b"f"),
+        ("client", "hole", 6, 9),
+        ("server", 0, b"answer"),
+    ]
+
+
+def test_what_waits_for_the_other_side_is_bounded() -> None:
+    for options in (TcpOptions(max_waiting_bytes=3), TcpOptions(max_waiting_segments=3)):
+        talk = Dialogue(options).open()
+        for at in range(3):
+            assert talk.send(S, at, b"x", acknowledgment=8) == []
+        events = talk.send(S, 3, b"x", acknowledgment=8)
+        assert plain(events) == [("client", "hole", 0, 8), *(("server", at, b"x") for at in range(4))]
+
+
+def test_an_acknowledged_fin_is_no_byte() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"bye", FIN | ACK)
+    assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")]
+    talk = Dialogue().open()
+    talk.send(C, 0, b"bye")
+    assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")], "a FIN that wasn't seen"
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"well", acknowledgment=4) == talk.send(C, 3, b"", FIN | ACK) == []
+    assert plain(talk.send(C, 0, b"bye")) == [("client", 0, b"bye"), ("server", 0, b"well")]
+
+
+def test_nobody_waits_for_bytes_that_have_no_number_or_are_far_away() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, b"a", acknowledgment=9)) == ["open middle", ("server", 0, b"a")]
+    talk = Dialogue().open()
+    for at, distance in enumerate((WINDOW_BYTES, 2**31, -1, -WINDOW_BYTES)):
+        assert plain(talk.send(S, at, b"a", acknowledgment=distance)) == [("server", at, b"a")]
+
+
+def test_a_garbled_acknowledgment_makes_no_hole_in_a_stream_that_goes_on() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"a", acknowledgment=10_000) == []
+    assert plain(talk.send(S, 1, b"b")) == [("server", 0, b"a"), ("server", 1, b"b")], "later bytes know better"
+    assert talk.send(S, 2, b"c", acknowledgment=10_000) == []
+    assert plain(talk.wait(9 * SECOND).send(C, 0, b"d")) == [("client", 0, b"d")]
+    assert plain(talk.wait(SECOND).send(C, 1, b"e")) == [("client", 1, b"e"), ("server", 2, b"c")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_where_both_wait_for_each_other_the_later_goes_first() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=8) == []
+    assert plain(talk.send(C, 0, b"question", acknowledgment=6)) == [
+        ("client", 0, b"question"),
+        ("server", 0, b"answer"),
+    ]
+
+
+@pytest.mark.parametrize("how", ["reset", "reuse", "idle"])
+def test_what_waits_for_the_other_side_is_told_before_the_end(how: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"waits", acknowledgment=2)
+    talk.send(S, 2, b"so", acknowledgment=5)
+    if how == "idle":
+        events = talk.flow.expire(talk.ns + OPTIONS.idle_ns)
+    else:
+        events = talk.send(C, 500, flags=SYN) if how == "reuse" else talk.send(S, 4, flags=RST)
+    told = [("server", "hole", 0, 2), ("client", 0, b"waits"), ("server", 2, b"so"), f"closed {how}"]
+    assert plain(events)[:4] == told
+
+
 # Closing
 
 
@@ -603,6 +715,8 @@ class Sent(NamedTuple):
     flags: int = ACK
     #: Bytes that were not captured.
     cut: int = 0
+    #: Position of the first byte of the other side that is not acknowledged.
+    acknowledged: int = 0
 
 
 @st.composite
@@ -624,6 +738,8 @@ def exchanges(draw: st.DrawFn, *, lossless: bool) -> tuple[dict[Direction, bytes
         if not lossless:
             pieces = [piece for piece in pieces if draw(st.integers(0, 4))]
             pieces = [piece._replace(cut=draw(st.integers(0, piece.end - piece.start))) for piece in pieces]
+        other = len(texts[S if direction is C else C])
+        pieces = [piece._replace(acknowledged=draw(st.sampled_from([0, 0, other // 2, other + 1]))) for piece in pieces]
         for at, piece in enumerate(pieces):
             order.append((at + draw(st.integers(0, 4)), draw(st.integers(0, 9)), piece))
     order.sort(key=lambda row: row[:2])
@@ -634,7 +750,7 @@ def as_segments(
     texts: dict[Direction, bytes], numbers: dict[Direction, int], pieces: list[Sent], pauses: list[int]
 ) -> list[TcpSegment]:
     """Handshake and `pieces`; before each of these its pause in seconds."""
-    opening = [(C, numbers[C], SYN, b"", 0), (S, numbers[S], SYN | ACK, b"", 0)]
+    opening = [(C, numbers[C], SYN, b"", 0, 0), (S, numbers[S], SYN | ACK, b"", 0, 0)]
     rows = opening + [
         (
             piece.direction,
@@ -642,13 +758,14 @@ def as_segments(
             piece.flags,
             texts[piece.direction][piece.start : piece.end - piece.cut],
             piece.end - piece.start,
+            piece.acknowledged,
         )
         for piece in pieces
     ]
     ns, segments = 0, []
-    for record, (direction, sequence, flags, payload, size) in enumerate(rows):
+    for record, (direction, sequence, flags, payload, size, acknowledged) in enumerate(rows):
         ns += pauses[record - 2] * SECOND if record > 1 else 1
-        acknowledgment = (numbers[S if direction is C else C] + 1) % 2**32
+        acknowledgment = (numbers[S if direction is C else C] + 1 + acknowledged) % 2**32
         place = moment(record, ns)
         segments.append(TcpSegment(place, direction, sequence, acknowledgment, flags, 9, payload, size))
     return segments
@@ -771,6 +888,78 @@ def test_holes_and_bytes_make_up_the_stream_wherever_it_is_cut(
     assert (long.events, states(long)) == (result.events, states(result))
     orders = [event.place.order for event in result.events if not isinstance(event, bytes)]
     assert orders == sorted(orders)
+
+
+@st.composite
+def answered(draw: st.DrawFn) -> tuple[dict[Direction, bytes], list[TcpSegment], int]:
+    """What two sides say when each acknowledges all that came before, the segments, and which of them has data."""
+    said = draw(
+        st.lists(st.tuples(st.sampled_from(Direction), st.integers(2, 20), st.booleans()), min_size=2, max_size=15)
+    )
+    at = dict.fromkeys(Direction, 0)
+    pieces: list[Sent] = []
+    for direction, size, confirmed in said:
+        other = S if direction is C else C
+        pieces.append(Sent(direction, at[direction], at[direction] + size, acknowledged=at[other]))
+        at[direction] += size
+        if confirmed:
+            pieces.append(Sent(other, at[other], at[other], acknowledged=at[direction]))
+    texts = {direction: draw(st.binary(min_size=size, max_size=size)) for direction, size in at.items()}
+    pieces += [Sent(C, at[C], at[C], FIN | ACK, 0, at[S]), Sent(S, at[S], at[S], FIN | ACK, 0, at[C] + 1)]
+    pauses = draw(st.lists(st.sampled_from([0, 0, 0, 4, 11]), min_size=len(pieces), max_size=len(pieces)))
+    segments = as_segments(texts, ISN, pieces, pauses)
+    return texts, segments, draw(st.sampled_from([at for at, each in enumerate(segments) if each.payload]))
+
+
+def assert_causal(segments: list[TcpSegment], events: list[Any]) -> None:
+    """No byte is told before those that it acknowledges are, or are known to be missing."""
+    acknowledged = {
+        (each.direction, (each.sequence - ISN[each.direction] - 1) % 2**32): each.acknowledgment
+        for each in segments
+        if each.payload
+    }
+    at = dict.fromkeys(Direction, 0)
+    for event in events:
+        if isinstance(event, Data):
+            other = S if event.direction is C else C
+            needs = (acknowledged[event.direction, event.byte_start] - ISN[other] - 1) % 2**32
+            assert needs <= at[other]
+            at[event.direction] += len(event.data)
+        elif isinstance(event, Hole):
+            at[event.direction] = event.byte_end
+
+
+@given(answered())
+@settings(max_examples=200, deadline=None)
+def test_a_lost_packet_is_a_hole_before_what_answers_it(
+    script: tuple[dict[Direction, bytes], list[TcpSegment], int],
+) -> None:
+    texts, segments, lost = script
+    missing = segments[lost]
+    kept = segments[:lost] + segments[lost + 1 :]
+    result = told(kept)
+    assert_tiles(result.events, texts)
+    assert_balances(kept, result)
+    assert_causal(segments, result.events)
+    (hole,) = [event for event in result.events if isinstance(event, Hole)]
+    start = (missing.sequence - ISN[missing.direction] - 1) % 2**32
+    assert (hole.direction, hole.byte_start, hole.byte_end) == (missing.direction, start, start + len(missing.payload))
+    cut, long = told(kept, cut=True), told(kept, short=False)
+    assert (cut.events, states(cut)) == (long.events, states(long)) == (result.events, states(result))
+
+
+@given(answered(), st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_a_packet_that_was_captured_late_is_told_before_what_answers_it(
+    script: tuple[dict[Direction, bytes], list[TcpSegment], int], by: int
+) -> None:
+    texts, segments, late = script
+    order = [*segments[:late], *segments[late + 1 : late + 1 + by], segments[late], *segments[late + 1 + by :]]
+    segments = [each._replace(place=moment(at, at)) for at, each in enumerate(order)]
+    result = told(segments)
+    assert assert_tiles(result.events, texts) == texts
+    assert_causal(segments, result.events)
+    assert not [event for event in result.events if isinstance(event, Hole)]
 
 
 @st.composite

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
+from wirehouse_codecs import stream_log
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.packets import parse
 from wirehouse_codecs.rules import Place, Severity
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Direction, TcpOptions, TcpSegment
+from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connection import Connection, Read
+from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.messages import DIALECTS, Ack, Frame, Hello, Message, Notify, NotifyAck, Ok, encode
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.reader import HELD_FRAMES, Reader
 from wirehouse_codecs.wallaroo.session import Session
+from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate, write_pcap
 
 C, S = Direction.CLIENT, Direction.SERVER
 SOURCES = [name for name, dialect in DIALECTS.items() if not dialect.sink]
@@ -81,3 +89,62 @@ def test_a_length_that_no_frame_has_is_not_read_as_a_tag() -> None:
     read = taken.receive(C, b"HTTP/1.1 200 OK\r\n", place(1))
     read += taken.finish(place(2))
     assert [one.received.decoded.rule and one.received.decoded.rule.name for one in read] == ["oversize_frame"]
+
+
+# Packets that are missing in a capture
+
+FLOW = b"\x0a\0\0\1\x1b\x58\x0a\0\0\2\x9c\x40"
+#: Behind a hole the reader holds frames until it finds their row again, and those of the other side pass them: the NACK
+#: that ends a stream comes before the NOTIFY that opens it, and the next NOTIFY finds it open.
+LEFT = {"wallaroo.notify_open_stream"}
+
+
+def simulated(config: SimulatorConfig) -> list[TcpSegment]:
+    """The segments of the only connection."""
+    stream = io.BytesIO()
+    write_pcap(simulate(config), stream, resolution="ns")
+    stream.seek(0)
+    segments: list[TcpSegment] = []
+    for batch in PacketCapture(stream).batches():
+        for at_ns, packet in zip(batch.column("ts_ns").to_pylist(), parse(batch).to_pylist(), strict=True):
+            direction = S if packet["source_port"] == PORT else C
+            fields = {name: packet[name] for name in TcpSegment._fields if name in packet}
+            segments.append(TcpSegment(Place(at_ns, 0, b"capture", len(segments)), direction, **fields))
+    return segments
+
+
+def found(segments: list[TcpSegment]) -> list[tuple[str, str]]:
+    """Rules and severities of the log's findings."""
+    rows = stream_log.Log(log.SCHEMA)
+    flow = stream_log.FlowLog(rows, log.starter(WallarooOptions(), b"key"), "test", FLOW, TcpOptions())
+    for segment in segments:
+        flow.receive(segment)
+    flow.finish()
+    told = pa.Table.from_batches(rows.take()).column("finding").to_pylist()
+    return [(finding["rule"], finding["severity"]) for finding in told if finding is not None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lively", [False, True])
+@pytest.mark.parametrize("dialect", ["v3", "seed_sid"])
+def test_a_packet_that_is_missing_breaks_no_rule(dialect: str, lively: bool, seed: int) -> None:
+    config = SimulatorConfig(
+        seed=seed,
+        dialect=dialect,
+        connectors=1,
+        streams_per_connector=2,
+        messages_per_connector=20,
+        burst_messages=4,
+        credits=8,
+        refill_at=4,
+        reset_share=0.2 if lively else 0,
+        reopens=int(lively),
+    )
+    segments = simulated(config)
+    lost = [at for at, segment in enumerate(segments) if segment.payload]
+    assert len(lost) > 10
+    for at in lost:
+        told = found(segments[:at] + segments[at + 1 :])
+        assert "capture.hole" in {rule for rule, _ in told}
+        severe = {rule for rule, severity in told if severity != Severity.NOTE and not rule.startswith("capture.")}
+        assert severe <= (LEFT if lively and dialect == "seed_sid" else set()), at
