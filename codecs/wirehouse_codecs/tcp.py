@@ -96,7 +96,7 @@ class TcpOptions:
     #: A connection that is silent for so long has ended.
     idle_ns: int = 2 * 3600 * 10**9
     hole_wait_ns: int = 10 * 10**9
-    #: What waits behind a gap, per direction.
+    #: What waits behind a gap or for the other side, per direction.
     max_waiting_bytes: int = 1 << 20
     max_waiting_segments: int = 4096
     #: Delivered bytes that are kept to compare repeated ones with, per direction; as many as an unscaled window.
