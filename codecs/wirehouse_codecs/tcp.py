@@ -25,7 +25,8 @@ Where specifications leave a passive reader to guess:
   sides wait for each other nevertheless, what arrived later goes first.
 - The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
   were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is not compared.
-- A connection is closed when both FINs were reached, or were acknowledged: what is missing before them is a hole.
+- A connection is closed when both FINs were reached. Where they were acknowledged and bytes before them are missing,
+  it is after `hole_wait_ns` of silence, and these are a hole.
 - RST ends a connection if its sequence number is credible or not known to be otherwise, or if it acknowledges exactly
   what the other side sent. RFC 5961 asks receivers for more, but what they answer isn't always captured.
 - SYN with another initial sequence number begins another connection. So does one with the same number after a reset
@@ -248,9 +249,9 @@ class Side:
         return self._fin is not None
 
     @property
-    def fin_acknowledged(self) -> bool:
-        """The other side has its FIN, and all bytes before it."""
-        return self._fin is not None and self._acknowledged > self._fin
+    def is_finished(self) -> bool:
+        """Its FIN was reached, or acknowledged: the other side has all bytes before it."""
+        return self.ended or (self._fin is not None and self._acknowledged > self._fin)
 
     @property
     def ended(self) -> bool:
@@ -754,17 +755,24 @@ class Flow:
         return [ours.deliver(payload, place)] if payload_bytes else []
 
     def expire(self, ns: int) -> list[Event]:
-        """Let go of a connection that was silent for `idle_ns` at `ns`; then it ended, and its last segment says so."""
+        """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
         connection = self.connection
         if connection is None:
             return []
-        ends_ns = connection.last.arrived_at_ns + self._options.idle_ns
-        if ends_ns > ns:
-            return []
-        self.connection = None
-        if connection.closed is not None:
-            return []
-        return _close(connection, "idle", replace(connection.last, arrived_at_ns=ends_ns))
+        events: list[Event] = []
+        last, options = connection.last, self._options
+        finished = connection.client.is_finished and connection.server.is_finished
+        ways: tuple[tuple[Ending, int, bool], ...] = (
+            ("fin", options.hole_wait_ns, finished),
+            ("idle", options.idle_ns, True),
+        )
+        for how, waits_ns, ends in ways:
+            ends_ns = last.arrived_at_ns + waits_ns
+            if ends and ends_ns <= ns and connection.closed is None:
+                events += _close(connection, how, replace(last, arrived_at_ns=ends_ns))
+        if last.arrived_at_ns + options.idle_ns <= ns:
+            self.connection = None
+        return events
 
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags
@@ -790,7 +798,7 @@ class Flow:
         else:
             events += _take(segment, ours, theirs)
             events += _advance(connection, place)
-            if all(side.ended or side.fin_acknowledged for side in (ours, theirs)):
+            if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
         connection.judge_regular()
         return events

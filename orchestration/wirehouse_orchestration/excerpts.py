@@ -66,15 +66,16 @@ class Said:
         `told_by` are its capture and number, or None where only the time `told_at_ns` brought it about.
         """
         reached, told = 0, False
-        for packet, start, pieces, next_byte in carried:
+        for packet, start, pieces, next_bytes in carried:
             told = told or packet.name == told_by or (told_by[0] is None and packet.place.arrived_at_ns > told_at_ns)
-            if packet.segment.direction == self.direction:
-                for piece in pieces:
+            for piece in pieces:
+                if piece.direction == self.direction:
                     self._take(piece.byte_start, piece.data)
-                span = None if start is None else self._span(packet, start, reached)
-                if span is not None:
-                    yield span
-                reached = next_byte
+            mine = packet.segment.direction == self.direction
+            span = self._span(packet, start, reached) if mine and start is not None else None
+            if span is not None:
+                yield span
+            reached = next_bytes[self.direction]
             if told and reached >= self.byte_end:
                 return
 

@@ -84,25 +84,27 @@ class Carried(NamedTuple):
     packet: LandedPacket
     #: Its payload in the stream; None where the stream isn't numbered.
     byte_start: int | None
-    #: What came to be read with it.
+    #: What came to be read with it, of both directions.
     data: tuple[Data, ...]
-    #: The first byte of the direction that is still to come.
-    next_byte: int
+    #: The first byte of each direction that is still to come.
+    next_bytes: Mapping[str, int]
 
 
 def packets(lake: Lake, connection: TracedConnection) -> Iterator[Carried]:
     """All packets of the connection in order of arrival. PacketsGoneError if landing doesn't have its first one."""
     flow = Flow(connection.source, connection.client, connection.server, TcpOptions())
-    begun = False
+    begun: bytes | None = None
     for packet in dropwhile(lambda packet: packet.name != connection.first, _of_port_pair(lake, connection)):
         segment = packet.segment
         events = flow.receive(segment)
-        if flow.connection is None or flow.connection.connection_id != connection.connection_id:
+        # Where a coarse clock gives several connections one moment, the first one's id is another here.
+        if flow.connection is None or (begun or flow.connection.connection_id) != flow.connection.connection_id:
             break
-        begun = True
+        begun = flow.connection.connection_id
         side, _ = flow.connection.sides(segment.direction)
         start = side.position(segment.sequence + bool(segment.flags & SYN)) if segment.payload else None
-        yield Carried(packet, start, tuple(event for event in events if isinstance(event, Data)), side.next_byte)
+        next_bytes = {str(direction): flow.connection.sides(direction)[0].next_byte for direction in Direction}
+        yield Carried(packet, start, tuple(event for event in events if isinstance(event, Data)), next_bytes)
     if not begun:
         raise PacketsGoneError(connection=connection.connection_id.hex(), source=connection.source)
 

@@ -96,7 +96,7 @@ def test_a_length_that_no_frame_has_is_not_read_as_a_tag() -> None:
 FLOW = b"\x0a\0\0\1\x1b\x58\x0a\0\0\2\x9c\x40"
 #: Behind a hole the reader holds frames until it finds their row again, and those of the other side pass them: the NACK
 #: that ends a stream comes before the NOTIFY that opens it, and the next NOTIFY finds it open.
-LEFT = {"wallaroo.notify_open_stream"}
+LEFT = {"wallaroo.notify_open_stream", "wallaroo.nack_not_answered"}
 
 
 def simulated(config: SimulatorConfig) -> list[TcpSegment]:
