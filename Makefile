@@ -23,7 +23,7 @@ ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 test: test-fast ## All tests
 	@$(BIN)/pytest -m "spark or servers"
 
-test-fast: setup ## The tests that need no JVM (under a minute)
+test-fast: setup ## The tests that need no JVM (a good minute)
 	@$(BIN)/pytest -n auto -m "not spark and not servers"
 
 check: setup ## Lint, strict types, import directions, fresh generated pages
