@@ -229,7 +229,7 @@ class Seal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window: its name, and the first nanosecond after it."""
+    """A window: its name, and its last nanosecond."""
 
     name: str
     end_ns: int

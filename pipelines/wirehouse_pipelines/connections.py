@@ -74,7 +74,8 @@ def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], St
     ddl = ", ".join(columns[name] for name in schema.names)
     segments = work.read("bronze.segments")
     rows = _by_flow(work, table, segments).mapInArrow(read, ddl)
-    for other in (_clock(work), _skipped(segments)):
+    clock = work.clock(TCP.idle_ns).withColumn("row_kind", F.lit(STATE))
+    for other in (clock, _skipped(segments)):
         rows = rows.unionByName(other, allowMissingColumns=True)
     return rows
 
@@ -95,17 +96,6 @@ def _by_flow(work: Work, table: str, segments: DataFrame) -> DataFrame:
         both = both.unionByName(carried, allowMissingColumns=True)
     # The state comes first: it has no arrival.
     return both.repartition("source", "flow").sortWithinPartitions("source", "flow", *_ARRIVAL)
-
-
-def _clock(work: Work) -> DataFrame:
-    """A row of state in each window, also in one that changed none: since which window what is alive was told."""
-    windows = work.lake.windows
-    rows = [
-        (span.source, name, STATE, windows.of(max(windows.start_ns(windows.start), windows.end_ns(name) - TCP.idle_ns)))
-        for span in work.spans
-        for name in span.windows
-    ]
-    return work.spark.createDataFrame(rows, "source STRING, window_start STRING, row_kind STRING, carried_from STRING")
 
 
 def _skipped(segments: DataFrame) -> DataFrame:

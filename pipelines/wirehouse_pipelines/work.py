@@ -92,6 +92,20 @@ class Work:
         ]
         return delta.read(self.spark, self.lake, table, " OR ".join(alive) or "false")
 
+    def clock(self, horizon_ns: int) -> DataFrame:
+        """A row of state for each window, also one that changed none: since which window what is alive was told.
+
+        Columns source, window_start, carried_from; what was silent for `horizon_ns` is not alive.
+        """
+        windows = self.lake.windows
+        begin_ns = windows.start_ns(windows.start)
+        rows = [
+            (span.source, name, windows.of(max(begin_ns, windows.end_ns(name) - horizon_ns)))
+            for span in self.spans
+            for name in span.windows
+        ]
+        return self.spark.createDataFrame(rows, "source STRING, window_start STRING, carried_from STRING")
+
     def window_of(self, ns: str) -> Column:
         """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""
         seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))

@@ -147,7 +147,6 @@ SCHEMA: Final = schema(
         ("credit", CREDIT_TYPE),
     ]
 )
-_NO_STREAM: Final = Stream()
 
 
 def starter(options: WallarooOptions, hash_key: bytes | None) -> Start:

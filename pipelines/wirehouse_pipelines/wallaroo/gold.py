@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold
 from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM, summary_of
@@ -48,10 +49,6 @@ _JUDGED: Final = pa.schema(
         ("arrived_at_ns", pa.int64()),
     ]
 )
-_JUDGED_DDL: Final = (
-    "source STRING, window_start STRING, key STRING, state STRING, rule STRING, severity STRING, message STRING, "
-    "connection_id BINARY, capture_id BINARY, record_number BIGINT, arrived_at_ns BIGINT"
-)
 _FOLLOWED: Final = pa.schema(
     [
         ("source", pa.string()),
@@ -62,10 +59,6 @@ _FOLLOWED: Final = pa.schema(
         ("previous_last_sent", pa.decimal128(20, 0)),
         ("replayed_before", pa.int64()),
     ]
-)
-_FOLLOWED_DDL: Final = (
-    "source STRING, window_start STRING, key STRING, connection_id BINARY, previous_connection_id BINARY, "
-    "previous_last_sent DECIMAL(20,0), replayed_before BIGINT"
 )
 #: A stream's progress as the state holds it.
 _PROGRESS_STATE: Final = (
@@ -108,7 +101,7 @@ class _Run:
             F.col("session.ended_at_ns").alias("order"),
             F.explode(F.array_compact(F.array(worker, instance))).alias("key"),
         )
-        return self._by_key(told, "order", ~self._is_progress(), _judge, _JUDGED_DDL)
+        return self._by_key(told, "order", ~self._is_progress(), _judge, _JUDGED)
 
     @cached_property
     def progress(self) -> DataFrame:
@@ -120,7 +113,7 @@ class _Run:
         told_ns = self.work.spark.createDataFrame(ends, "window_start STRING, told_ns BIGINT")
         told = named.join(F.broadcast(told_ns), "window_start")
         columns = ("source", "window_start", "connection_id", "arrived_at_ns", "last_sent", "told_ns", "key")
-        followed = self._by_key(told.select(*columns), "arrived_at_ns", self._is_progress(), _follow, _FOLLOWED_DDL)
+        followed = self._by_key(told.select(*columns), "arrived_at_ns", self._is_progress(), _follow, _FOLLOWED)
         entity = ["source", "window_start", "connection_id", "key"]
         rows = told.join(followed, entity).join(self._replayed(told, followed), entity, "left")
         so_far = Window.partitionBy("source", "key").orderBy("window_start", "arrived_at_ns", "connection_id")
@@ -156,9 +149,9 @@ class _Run:
         order: str,
         mine: Column,
         fold: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-        ddl: str,
+        schema: pa.Schema,
     ) -> DataFrame:
-        """Give `fold` the rows of each key in order, behind its state at the end of the windows before."""
+        """Rows of `schema` that `fold` makes of those of each key in order, behind its state before the windows."""
         newest = Window.partitionBy("source", "key").orderBy(F.desc("window_start"))
         carried = (
             self.work.read_state(STATE)
@@ -176,7 +169,7 @@ class _Run:
         ordered = told.repartition(*keys).sortWithinPartitions(
             *keys, F.expr("IF(state IS NULL, window_start, NULL)"), order, "connection_id"
         )
-        return self.work.settle(ordered.mapInArrow(fold, ddl))
+        return self.work.settle(ordered.mapInArrow(fold, from_arrow_schema(schema)))
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, str], Iterator[dict[str, Any]]]]:
@@ -279,20 +272,11 @@ def _found(run: _Run) -> DataFrame:
 
 def _state(run: _Run) -> DataFrame:
     """The states, and of each window a row of its own that says since which window states still count."""
-    windows = run.work.lake.windows
-    clock = [
-        (span.source, name, windows.of(max(windows.start_ns(windows.start), windows.end_ns(name) - HORIZON_NS)))
-        for span in run.work.spans
-        for name in span.windows
-    ]
     progress = run.progress.withColumn("state", F.to_json(F.expr(f"struct({_PROGRESS_STATE})")))
-    states = [frame.select("source", "window_start", "key", "state") for frame in (_states(run.judged), progress)]
-    own = run.work.spark.createDataFrame(clock, "source STRING, window_start STRING, carried_from STRING")
-    return states[0].unionByName(states[1]).unionByName(own, allowMissingColumns=True)
-
-
-def _states(judged: DataFrame) -> DataFrame:
-    return judged.where("state IS NOT NULL")
+    judged = run.judged.where("state IS NOT NULL")
+    columns = ("source", "window_start", "key", "state")
+    states = judged.select(*columns).unionByName(progress.select(*columns))
+    return states.unionByName(run.work.clock(HORIZON_NS), allowMissingColumns=True)
 
 
 _TABLES: Final = dict(zip(OUTPUTS, (_sessions, _streams, _credits, _progress, _found, _state), strict=True))
