@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import click
 
-from wirehouse_pipelines import jobs, landing
+from wirehouse_pipelines import delta, jobs, landing
 from wirehouse_pipelines import spark as embedded
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -163,7 +163,8 @@ def _floor(spark: Any, lake: Lake, name: str, to: Path) -> None:
     """Copy the input and the output of job `name`."""
     job = jobs.all_jobs()[name]
     if job.reads:
-        _copy_delta(spark, lake, [*jobs.all_jobs()[job.reads[0]].outputs, *job.outputs], to)
+        inputs = [table for name in job.reads for table in jobs.all_jobs()[name].outputs]
+        _copy_delta(spark, lake, [table for table in (*inputs, *job.outputs) if delta.exists(lake, table)], to)
         return
     objects = [f"{lake.root}/{o}" for m in landing.manifests(lake) for w in m.windows.values() for o in w.objects]
     spark.read.format("avro").load(objects).write.format("delta").mode("overwrite").save(str(to / "from-avro"))

@@ -37,7 +37,7 @@ class PredecessorMissingError(WirehouseError):
 
 
 class InputMissingError(WirehouseError):
-    """A window was asked for before the job that it reads from."""
+    """A window was asked for before a job that it reads from."""
 
     template = "{job}: window {window} of source {source} needs {reads}, which is not up to date: run `wirehouse run`"
 
@@ -105,14 +105,21 @@ def _plan(
         if job.landed:
             facts = job.landed([manifest for manifest in landed if manifest.source == source.name], lake)
         else:
-            read = all_jobs()[job.reads[0]]
-            facts = {
-                key[2]: [entry.digest] for key, entry in entries.items() if key[:2] == (read.outputs[0], source.name)
-            }
+            facts = _read_facts(job, source, entries)
         options = PROTOCOLS[source.protocol].parse_options(source.options).canonical() if job.protocol else None
         parts = [job.version, options, *([job.also(lake)] if job.also and facts else [])]
         inputs[source.name] = {window: _digest([*parts, fact]) for window, fact in facts.items()}
     return _Plan(job, inputs, entries)
+
+
+def _read_facts(
+    job: Job, source: Source, entries: Mapping[tuple[str, str, str], ledger.Entry]
+) -> dict[str, list[str | None]]:
+    """Of each window that a job it reads has rows of: the digests of all of them, None where one has none."""
+    tables = [all_jobs()[name].outputs[0] for name in job.reads]
+    windows = {window for table, name, window in entries if table in tables and name == source.name}
+    found = {window: [entries.get((table, source.name, window)) for table in tables] for window in windows}
+    return {window: [entry.digest if entry else None for entry in listed] for window, listed in found.items()}
 
 
 def data_windows(lake: Lake) -> list[str]:
@@ -133,7 +140,7 @@ def stale(lake: Lake) -> dict[str, set[str]]:
         own = {
             (source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)
         }
-        upstream = found.get(job.reads[0], set()) if job.reads else set()
+        upstream = set().union(*(found[name] for name in job.reads))
         names = {source.name for source in _sources(lake, job)}
         found[job.name] = own | {pair for pair in upstream if pair[0] in names}
     return {name: {window for _, window in pairs} for name, pairs in found.items() if pairs}
@@ -236,13 +243,13 @@ def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, leng
 
 
 def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]) -> None:
-    """Whether what the span is computed from is there: rows of the job it reads, and the state before it."""
+    """Whether what the span is computed from is there: rows of the jobs it reads, and the state before it."""
     job = plan.job
-    if job.reads:
-        read = _plan(lake, all_jobs()[job.reads[0]], landed, plan.entries)
+    for name in job.reads:
+        read = _plan(lake, all_jobs()[name], landed, plan.entries)
         for window in span.windows:
-            if read.stale(span.source, window):
-                raise InputMissingError(job=job.name, window=window, source=span.source, reads=job.reads[0])
+            if window in read.inputs[span.source] and read.stale(span.source, window):
+                raise InputMissingError(job=job.name, window=window, source=span.source, reads=name)
     if not job.state_table:
         return
     mine = (manifest.windows for manifest in landed if manifest.source == span.source)

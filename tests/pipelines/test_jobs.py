@@ -1,0 +1,90 @@
+"""Staleness of a job that reads several others; no JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import VECTORS
+from tests.running import land
+
+from wirehouse_pipelines import jobs, ledger
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.landing import manifests
+
+STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
+#: The capture begins in the first: bronze.captures has a row there alone, bronze.messages in both.
+WINDOWS = ("2023-11-14", "2023-11-15")
+
+
+@pytest.fixture
+def lake(make_lake: Callable[..., Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake with a capture of two windows, in which silver.cardinal reads two tables of bronze."""
+    known = jobs.all_jobs()
+    both = replace(known["silver.cardinal"], reads=("bronze.messages", "bronze.captures"))
+    monkeypatch.setattr(jobs, "all_jobs", lambda: known | {both.name: both})
+    rows = [json.loads(line) for line in STREAM.read_text().splitlines()]
+    later = [row | {"timestamp_ms": row["timestamp_ms"] + 86_400_000} for row in rows]
+    path = tmp_path / "two-days.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *later)))
+    lake = make_lake({"mainnet": (path, {})})
+    land(lake)
+    return lake
+
+
+def _plan(lake: Lake, name: str) -> Any:
+    return jobs._plan(lake, jobs.all_jobs()[name], manifests(lake), ledger.read(lake))
+
+
+def _commit(lake: Lake, name: str, digest: str | None = None) -> None:
+    """As if the job had computed all its windows."""
+    plan = _plan(lake, name)
+    ledger.commit(
+        lake,
+        [
+            ledger.Entry(table, "mainnet", w, digest or plan.digest("mainnet", w), None, None, None, 0, "1", 0)
+            for w in plan.inputs["mainnet"]
+            for table in jobs.all_jobs()[name].outputs
+        ],
+    )
+
+
+def test_a_window_is_computed_from_every_table_that_is_read(lake: Lake) -> None:
+    _commit(lake, "bronze.messages")
+    assert sorted(_plan(lake, "silver.cardinal").inputs["mainnet"]) == list(WINDOWS)
+    _commit(lake, "bronze.captures")
+    _commit(lake, "silver.cardinal")
+    assert "silver.cardinal" not in jobs.stale(lake)
+    for read, windows in (("bronze.captures", WINDOWS[:1]), ("bronze.messages", WINDOWS)):
+        _commit(lake, read, digest="another")
+        assert {name for name in windows if _plan(lake, "silver.cardinal").stale("mainnet", name)} == set(windows)
+        _commit(lake, read)
+        assert not any(_plan(lake, "silver.cardinal").stale("mainnet", name) for name in WINDOWS)
+
+
+def test_a_window_that_first_lacked_one_table_is_stale_when_it_comes(lake: Lake) -> None:
+    _commit(lake, "bronze.messages")
+    _commit(lake, "silver.cardinal")
+    _commit(lake, "bronze.captures")
+    assert jobs.stale(lake)["silver.cardinal"] == {WINDOWS[0]}
+
+
+def test_what_is_stale_in_any_table_is_stale_behind_it(lake: Lake) -> None:
+    for name in ("bronze.messages", "bronze.captures", "silver.cardinal"):
+        _commit(lake, name)
+    _commit(lake, "bronze.captures", digest="another")
+    _commit(lake, "silver.cardinal")
+    assert jobs.stale(lake)["silver.cardinal"] == {WINDOWS[0]}
+
+
+@pytest.mark.parametrize("missing", ["bronze.messages", "bronze.captures"])
+def test_no_table_that_is_read_may_be_missing(lake: Lake, missing: str) -> None:
+    for name in {"bronze.messages", "bronze.captures"} - {missing}:
+        _commit(lake, name)
+    no_spark: Any = None
+    with pytest.raises(jobs.InputMissingError, match=f"needs {missing}"):
+        jobs.run_job(no_spark, lake, "silver.cardinal", *WINDOWS)
