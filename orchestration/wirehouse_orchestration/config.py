@@ -150,7 +150,21 @@ def _sources(listed: Any, folder: Path, refuse: Refuse) -> tuple[Source, ...]:
         if source.name in sources:
             raise refuse("source.name", f"two sources are called {source.name!r}")
         sources[source.name] = source
+    for source in sources.values():
+        _check_service(source, sources, refuse)
     return tuple(sources.values())
+
+
+def _check_service(source: Source, sources: Mapping[str, Source], refuse: Refuse) -> None:
+    """Rows have a service's name as their source: it has to be one, and that of no source of another service."""
+    key = f"source.{source.name}.options.service"
+    if not _SOURCE_NAME.fullmatch(source.service):
+        raise refuse(key, f"must be of a-z, 0-9, _ and - ({SOURCE_CHARACTERS} at most), not {source.service!r}")
+    if sources.get(source.service, source).service != source.service:
+        raise refuse(key, f"{source.service} is a source that belongs to another service")
+    for other in sources.values():
+        if other.service == source.service and other.protocol != source.protocol:
+            raise refuse(key, f"source {other.name} of that service is of the protocol {other.protocol}")
 
 
 def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse) -> Source:

@@ -26,7 +26,7 @@ class UnknownSourceError(UsageError):
 
 def gone(lake: Lake) -> list[str]:
     """Sources that landed something or have rows, and aren't configured any more."""
-    return sorted(_known(lake) - {source.name for source in lake.sources})
+    return sorted(_known(lake) - lake.names)
 
 
 def _known(lake: Lake) -> set[str]:
@@ -39,7 +39,7 @@ def forget(lake: Lake, name: str) -> None:
     Delta keeps the files of deleted rows until they are vacuumed. What a run that is under way writes of the source
     stays, and is `gone` again. Raises StillConfiguredError and UnknownSourceError.
     """
-    if name in {source.name for source in lake.sources}:
+    if name in lake.names:
         raise StillConfiguredError(name=name)
     if name not in _known(lake):
         raise UnknownSourceError(name=name)

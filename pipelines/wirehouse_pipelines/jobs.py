@@ -93,32 +93,42 @@ class _Plan:
         return entry is None or entry.digest != self.digest(source, window)
 
 
-def _sources(lake: Lake, job: Job) -> list[Source]:
-    return [source for source in lake.sources if job.protocol in (None, source.protocol)]
+def _units(lake: Lake, job: Job) -> dict[str, tuple[Source, ...]]:
+    """What the job's windows belong to: a source each, or of a joined job a service and its sources."""
+    sources = [source for source in lake.sources if job.protocol in (None, source.protocol)]
+    return lake.joined(sources) if job.joined else {source.name: (source,) for source in sources}
+
+
+def _names(sources: Iterable[Source]) -> list[str]:
+    return [source.name for source in sources]
 
 
 def _plan(
     lake: Lake, job: Job, landed: Sequence[Manifest], entries: Mapping[tuple[str, str, str], ledger.Entry]
 ) -> _Plan:
     inputs: dict[str, dict[str, str]] = {}
-    for source in _sources(lake, job):
+    for unit, sources in _units(lake, job).items():
+        names = _names(sources)
         if job.landed:
-            facts = job.landed([manifest for manifest in landed if manifest.source == source.name], lake)
+            facts = job.landed([manifest for manifest in landed if manifest.source in names], lake)
         else:
-            facts = _read_facts(job, source, entries)
-        options = PROTOCOLS[source.protocol].parse_options(source.options).canonical() if job.protocol else None
+            facts = _read_facts(job, unit, names, entries)
+        options = None
+        if job.protocol:
+            options = [PROTOCOLS[source.protocol].parse_options(source.options).canonical() for source in sources]
         parts = [job.version, options, *([job.also(lake)] if job.also and facts else [])]
-        inputs[source.name] = {window: _digest([*parts, fact]) for window, fact in facts.items()}
+        inputs[unit] = {window: _digest([*parts, fact]) for window, fact in facts.items()}
     return _Plan(job, inputs, entries)
 
 
 def _read_facts(
-    job: Job, source: Source, entries: Mapping[tuple[str, str, str], ledger.Entry]
+    job: Job, unit: str, sources: Sequence[str], entries: Mapping[tuple[str, str, str], ledger.Entry]
 ) -> dict[str, list[str | None]]:
     """Of each window that a job it reads has rows of: the digests of all of them, None where one has none."""
-    tables = [all_jobs()[name].outputs[0] for name in job.reads]
-    windows = {window for table, name, window in entries if table in tables and name == source.name}
-    found = {window: [entries.get((table, source.name, window)) for table in tables] for window in windows}
+    read = [all_jobs()[name] for name in job.reads]
+    parts = [(each.outputs[0], name) for each in read for name in ([unit] if each.joined else sources)]
+    windows = {window for table, name, window in entries if (table, name) in parts}
+    found = {window: [entries.get((*part, window)) for part in parts] for window in windows}
     return {window: [entry.digest if entry else None for entry in listed] for window, listed in found.items()}
 
 
@@ -141,8 +151,8 @@ def stale(lake: Lake) -> dict[str, set[str]]:
             (source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)
         }
         upstream = set().union(*(found[name] for name in job.reads))
-        names = {source.name for source in _sources(lake, job)}
-        found[job.name] = own | {pair for pair in upstream if pair[0] in names}
+        unit_of = {name: unit for unit, sources in _units(lake, job).items() for name in (unit, *_names(sources))}
+        found[job.name] = own | {(unit_of[name], window) for name, window in upstream if name in unit_of}
     return {name: {window for _, window in pairs} for name, pairs in found.items() if pairs}
 
 
@@ -150,10 +160,9 @@ def due(lake: Lake) -> dict[str, set[str]]:
     """Windows with work for `run`, by job: stale ones, and those that no check has passed since they were written."""
     entries = ledger.read(lake)
     found = {name: set(windows) for name, windows in stale(lake).items()}
-    configured = {source.name for source in lake.sources}
     for name, job in all_jobs().items():
         for (table, source, window), entry in entries.items():
-            if table == job.outputs[0] and source in configured and not _is_passed(entries, name, entry):
+            if table == job.outputs[0] and source in lake.names and not _is_passed(entries, name, entry):
                 found.setdefault(name, set()).add(window)
     return {name: found[name] for name in all_jobs() if name in found}
 
@@ -245,14 +254,16 @@ def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, leng
 def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]) -> None:
     """Whether what the span is computed from is there: rows of the jobs it reads, and the state before it."""
     job = plan.job
+    members = _names(_units(lake, job)[span.source])
     for name in job.reads:
         read = _plan(lake, all_jobs()[name], landed, plan.entries)
-        for window in span.windows:
-            if window in read.inputs[span.source] and read.stale(span.source, window):
-                raise InputMissingError(job=job.name, window=window, source=span.source, reads=name)
+        for unit in read.inputs.keys() & {span.source, *members}:
+            for window in span.windows:
+                if window in read.inputs[unit] and read.stale(unit, window):
+                    raise InputMissingError(job=job.name, window=window, source=unit, reads=name)
     if not job.state_table:
         return
-    mine = (manifest.windows for manifest in landed if manifest.source == span.source)
+    mine = (manifest.windows for manifest in landed if manifest.source in members)
     before = max((window for windows in mine for window in windows if window < span.first), default=None)
     if before and plan.entry(span.source, before) is None:
         raise PredecessorMissingError(job=job.name, window=span.first, source=span.source, missing=before)

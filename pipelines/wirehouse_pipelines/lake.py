@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,11 @@ class Source:
     #: Ports of the servers, for a source of packets.
     ports: tuple[int, ...] = ()
 
+    @property
+    def service(self) -> str:
+        """Sources with one `service` in their options see one service; without, the source is one of its own."""
+        return str(self.options.get("service", self.name))
+
 
 @dataclass(frozen=True, slots=True)
 class Lake:
@@ -42,6 +47,18 @@ class Lake:
     def source(self, name: str) -> Source:
         """The source of that name; KeyError if none."""
         return {source.name: source for source in self.sources}[name]
+
+    def joined(self, sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
+        """Those of `sources` that see one service, by its name."""
+        found: dict[str, tuple[Source, ...]] = {}
+        for source in sources:
+            found[source.service] = (*found.get(source.service, ()), source)
+        return found
+
+    @property
+    def names(self) -> set[str]:
+        """What rows may have as their `source`: sources and services."""
+        return {name for source in self.sources for name in (source.name, source.service)}
 
     def table_path(self, name: str) -> str:
         """Where the Delta table `layer.name` lies."""

@@ -84,6 +84,17 @@ class Work:
         """The rows of `table` in the spans."""
         return delta.read(self.spark, self.lake, table, delta.in_spans(self.spans))
 
+    def read_members(self, table: str) -> DataFrame:
+        """The rows of `table` in the spans, which are those of services, with the service as their source."""
+        members = self.lake.joined(self.lake.sources)
+        spans = [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
+        services = {source.name: source.service for span in self.spans for source in members[span.source]}
+        rows = delta.read(self.spark, self.lake, table, delta.in_spans(spans))
+        if all(name == service for name, service in services.items()):
+            return rows
+        named = F.create_map(*(F.lit(text) for pair in services.items() for text in pair))
+        return rows.withColumn("source", named[F.col("source")])
+
     def read_state(self, table: str) -> DataFrame:
         """The rows of state table `table` that are alive at the end of the windows before the spans."""
         alive = [
@@ -164,6 +175,8 @@ class Job:
     carried: str = "true"
     #: What its rows depend on besides: part of every digest.
     also: Callable[[Lake], str] | None = None
+    #: Sources that see one service are one to it: its rows have the service's name as their source.
+    joined: bool = False
 
     @property
     def pool(self) -> str:
