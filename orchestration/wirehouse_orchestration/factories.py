@@ -89,6 +89,11 @@ def step_name(job: Job) -> str:
     return job.name.replace(".", "_")
 
 
+def checks_name(job: Job) -> str:
+    """The name of the step that checks the job's tables."""
+    return f"{step_name(job)}_checks"
+
+
 def shown_outputs(job: Job) -> list[Table]:
     """The job's tables that people see: carried state is not one."""
     return [table for table in (all_tables()[name] for name in job.outputs) if not table.internal]
@@ -226,7 +231,7 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
     specs = [spec for table in shown_outputs(job) for spec in _check_specs(table)]
 
     @dg.multi_asset_check(
-        name=f"{step_name(job)}_checks",
+        name=checks_name(job),
         specs=specs,
         can_subset=True,
         pool=job.pool,

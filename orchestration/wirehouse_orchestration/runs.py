@@ -1,11 +1,17 @@
-"""Runs started from the command line: executed in this process, through Dagster, and seen in its UI like any other."""
+"""Runs started from the command line: executed in this process, through Dagster, and seen in its UI like any other.
+
+Bronze is a run of its own; behind it each protocol has one, and several go on at once in one Spark session: what takes
+the time of small windows is planning, which one core does.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import dagster as dg
@@ -15,11 +21,12 @@ from wirehouse_expectations.suites import load_library
 from wirehouse_orchestration import instance as instances
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.defs.automation import COMPUTES_TAG, spans
-from wirehouse_orchestration.factories import asset_key, shown_outputs, step_name, window_tags
+from wirehouse_orchestration.factories import asset_key, checks_name, shown_outputs, step_name, window_tags
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.windows import WindowNameError
+from wirehouse_pipelines.work import BRONZE, Job
 
 Progress = Callable[[str], None]
 
@@ -43,7 +50,7 @@ def materialize(
     """Bring windows `first` to `last` of jobs `names` up to date and check their tables; False if a job or an
     invariant failed.
 
-    Windows near one another are one run. `force` computes windows that are not stale too. `progress` takes a line a
+    Windows near one another are one span, with a run for bronze and one for each protocol. `force` computes windows that are not stale too. `progress` takes a line a
     step, standard error one for each step that failed; `verbose` shows Dagster's own log as well. Raises
     WindowNameError or BeforeStartError.
     """
@@ -56,6 +63,7 @@ def materialize(
         for run_id in instances.end_abandoned_runs(instance):
             say(f"run {run_id} had been killed: marked as failed")
         definitions = assemble(lake, say)
+        threading.Thread(target=load_library, daemon=True).start()
         run = _Run(instance, definitions, lake, tuple(names), force, say, verbose)
         # All of them: what failed in one span says nothing against the next.
         done = [run(*span) for span in spans(lake, (window for window in with_data if first <= window <= last))]
@@ -76,12 +84,25 @@ class _Run:
 
     def __call__(self, first: str, last: str) -> bool:
         """Whether all of it succeeded."""
-        chosen = [job for name, job in jobs.all_jobs().items() if name in self.names]
+        chosen: dict[str, list[Job]] = {}
+        for name, job in jobs.all_jobs().items():
+            if name in self.names:
+                chosen.setdefault(job.pool, []).append(job)
+        failed = self._failed(chosen.pop(BRONZE, []), first, last)
+        # What bronze failed to give its rows to waits for them.
+        ready = [those for those in chosen.values() if not failed & {name for job in those for name in job.reads}]
+        with ThreadPoolExecutor(os.cpu_count()) as together:
+            done = list(together.map(lambda those: self._failed(those, first, last), ready))
+        return not failed.union(*done)
+
+    def _failed(self, chosen: Collection[Job], first: str, last: str) -> set[str]:
+        """Run these jobs and their checks; the names of those of which something failed."""
+        if not chosen:
+            return set()
         keys = [asset_key(table.name) for job in chosen for table in shown_outputs(job)]
         whole = self.definitions.get_repository_def().get_implicit_job_def_for_assets(keys)
         assert whole is not None, f"no one job has all assets of {self.names}"
         self._say_if_others_write({job.pool for job in chosen})
-        threading.Thread(target=load_library, daemon=True).start()
         result = whole.execute_in_process(
             instance=self.instance,
             asset_selection=keys,
@@ -94,7 +115,11 @@ class _Run:
         )
         for line in _failures(result):
             print(f"failed: {terminal(line)}", file=sys.stderr)
-        return result.success
+        if result.success:
+            return set()
+        steps = {event.step_key for event in result.filter_events(lambda event: event.is_step_failure)}
+        named = {job.name for job in chosen if {step_name(job), checks_name(job)} & steps}
+        return named or {job.name for job in chosen}
 
     def _say_if_others_write(self, pools: set[str]) -> None:
         for pool, info in self.instance.event_log_storage.get_concurrency_infos(sorted(pools)).items():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,6 +17,10 @@ from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.ledger import Entry
 from wirehouse_pipelines.windows import NS_PER_SECOND, SPARK_FORMAT
+
+
+#: The pool of the jobs that are of no protocol.
+BRONZE: Final = "bronze"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,7 @@ class Work:
     before: Mapping[str, Entry]
     #: Captures of the sources, for the jobs that read landing.
     landed: tuple[Manifest, ...]
-    _kept_before: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._kept_before = frozenset(self._kept_rdds())
+    _settled: list[DataFrame] = field(init=False, default_factory=list)
 
     def source(self, name: str) -> Source:
         return self.lake.source(name)
@@ -142,17 +143,16 @@ class Work:
 
         Its plan is forgotten: Spark plans each table anew from all that leads to it otherwise.
         """
-        return frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.DISK_ONLY)
+        settled = frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.DISK_ONLY)
+        self._settled.append(settled)
+        return settled
 
     def release(self) -> None:
         """Drop what was kept on disk."""
-        for number, kept in self._kept_rdds().items():
-            if number not in self._kept_before:
-                kept.unpersist(False)
-
-    def _kept_rdds(self) -> dict[int, Any]:
-        """What the session keeps, by number; a checkpoint is known to the JVM alone."""
-        return dict(self.spark.sparkContext._jsc.getPersistentRDDs())
+        for frame in self._settled:
+            # What a checkpoint keeps is known to the JVM alone.
+            frame._jdf.queryExecution().logical().rdd().unpersist(False)
+        self._settled.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +181,4 @@ class Job:
     @property
     def pool(self) -> str:
         """One writer at a time: jobs of a pool never run together."""
-        return self.protocol or "bronze"
+        return self.protocol or BRONZE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -18,6 +19,8 @@ Progress = Callable[[str], None]
 SMALL_RECORDS = 500_000
 _JAVA_OPTIONS = "WIREHOUSE_JAVA_OPTIONS"
 _WHOLE_STAGE = "spark.sql.codegen.wholeStage"
+#: Runs of one process share a session.
+_one_at_a_time = threading.Lock()
 
 
 class RunSession:
@@ -33,8 +36,9 @@ class RunSession:
     def spark(self, records: int) -> SparkSession:
         """The session, set for work on so many landed records; starts a JVM on first use."""
         small = records <= SMALL_RECORDS
-        if self._spark is None:
-            self._spark = SparkSession.getActiveSession() or self._start(small)
+        with _one_at_a_time:
+            if self._spark is None:
+                self._spark = SparkSession.getActiveSession() or self._start(small)
         self._spark.conf.set(_WHOLE_STAGE, str(not small).lower())
         return self._spark
 
