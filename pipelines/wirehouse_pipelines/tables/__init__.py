@@ -6,8 +6,8 @@ and the data dictionary. In a list of columns `use: NAME` stands for a group of 
 the key changed; VIEW is its newest row per key.
 
 A view is given as `view:`, its SELECT; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
-a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct` beside its columns.
-In the latter's list of columns `use: NAME` may also name a column of the table, a field of the struct, or the struct
+a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct`, if it names one,
+beside its columns; `grouped` makes one row of those of a key, its other columns are aggregates. In the latter's list of columns `use: NAME` may also name a column of the table, a field of the struct, or the struct
 for all its fields; of columns of one name the first counts. `also: TABLE` adds the rows of another table to such a
 view. Columns that a part of a union lacks are null there.
 
@@ -122,8 +122,8 @@ def _entity(history: Table, view: str) -> Table:
 
 def _unfolded(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) -> tuple[tuple[Column, ...], str]:
     """The columns and the SELECT of a view that unfolds a table."""
-    table, struct = tables[raw["unfold"]["table"]], raw["unfold"]["struct"]
-    fields = next(column.fields for column in table.columns if column.name == struct)
+    table, struct = tables[raw["unfold"]["table"]], raw["unfold"].get("struct", "")
+    fields = next((column.fields for column in table.columns if column.name == struct), ())
     known: Groups = {column.name: (column,) for column in (*table.columns, *fields)} | {struct: fields} | groups
     columns: dict[str, Column] = {}
     for column in _columns(raw["columns"], known):
@@ -134,9 +134,13 @@ def _unfolded(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) 
         of = f"`{struct}`.`{column.name}`" if column.name in inside else f"`{column.name}`"
         return f"{column.of or of} AS `{column.name}`"
 
-    rows = f"{table.name} WHERE {raw['unfold']['where']}"
+    rows = table.name
+    if "where" in raw["unfold"]:
+        rows += f" WHERE {raw['unfold']['where']}"
     if raw["unfold"].get("newest"):
         rows = _newest(rows, raw["key"])
+    if raw["unfold"].get("grouped"):
+        rows += f" GROUP BY {_quoted(raw['key'])}"
     return tuple(columns.values()), f"SELECT {', '.join(map(selected, columns.values()))} FROM {rows}"
 
 
