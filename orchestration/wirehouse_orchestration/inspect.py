@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from rich.text import Text
 
+from wirehouse_codecs import recognising
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError
@@ -87,6 +88,12 @@ class ProtocolNeededError(UsageError):
     template = "say which protocol with --protocol: {known}"
 
 
+class ProtocolUnclearError(UsageError):
+    """The first bytes of the capture's connections are those of no protocol, or of several."""
+
+    template = "{path}: {reason}: say which protocol with --protocol: {known}"
+
+
 class PortNotNeededError(UsageError):
     """A port was named for a capture without ports."""
 
@@ -96,11 +103,11 @@ class PortNotNeededError(UsageError):
 def inspect(path: str, protocol: str | None, as_json: bool, out: TextIO, port: int | None = None) -> None:
     """Print what the capture at `path` says to `out`: a table, or one JSON object a line. The servers are at `port`.
 
-    Raises UnreadableCaptureError, ProtocolNeededError and PortNotNeededError.
+    Raises UnreadableCaptureError, ProtocolNeededError, ProtocolUnclearError and PortNotNeededError.
     """
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
-        rows = _rows(stream, kind, capture, _inspection(path, kind, protocol, port), time.time_ns())
+        rows = _rows(stream, kind, capture, _inspection(path, stream, kind, protocol, port), time.time_ns())
         if not as_json:
             _print(rows, path, FORMATS[kind], out)
             return
@@ -114,7 +121,7 @@ def inspected(
     """The rows of the capture at `path`, in its order; what is found about the capture itself comes last."""
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
-        rows_of = _inspection(path, kind, protocol, port)
+        rows_of = _inspection(path, stream, kind, protocol, port)
         yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns())
 
 
@@ -145,16 +152,41 @@ def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, Me
     raise UnreadableCaptureError(path=path, reason="; ".join(reasons))
 
 
-def _inspection(path: str, kind: str, asked: str | None, port: int | None) -> Inspect:
+def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None) -> Inspect:
+    packets = FORMATS[kind].landed is LANDED_PACKETS
     known = [protocol.name for protocol in PROTOCOLS.values() if kind in protocol.kinds]
     if asked is None and len(known) != 1:
-        raise ProtocolNeededError(known=", ".join(known))
-    rows_of: Inspect = import_module(f"wirehouse_codecs.{asked or known[0]}.inspection").inspect
+        if not packets:
+            raise ProtocolNeededError(known=", ".join(known))
+        asked = _recognised(path, stream, kind, known, port)
+    rows_of: Inspect = _codec(asked or known[0]).inspect
     if port is None:
         return rows_of
-    if FORMATS[kind].landed is not LANDED_PACKETS:
+    if not packets:
         raise PortNotNeededError(path=path)
     return partial(rows_of, port=port)
+
+
+def _codec(protocol: str) -> Any:
+    return import_module(f"wirehouse_codecs.{protocol}.inspection")
+
+
+def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], port: int | None) -> str:
+    """The one of the protocols `known` that connections of the capture begin like."""
+    at = stream.tell()
+    stream.seek(0)
+    heads = recognising.heads(_landed(KINDS[kind].read(stream), _clock(time.time_ns()), b"", LANDED_PACKETS), port)
+    stream.seek(at)
+    found: dict[str, str] = {}
+    for name in known:
+        recognises: recognising.Recognise = _codec(name).recognises
+        if why := next(filter(None, (recognises(*head) for head in heads)), None):
+            found[name] = why
+    if len(found) == 1:
+        return next(iter(found))
+    told = " and ".join(f"like {name} ({why})" for name, why in found.items())
+    reason = f"its connections begin {told}" if told else "no connection begins as one of a known protocol"
+    raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
 
 def _rows(
@@ -164,10 +196,14 @@ def _rows(
     stream.seek(0)
     capture_id = bytes.fromhex(Hashed(stream).rest())
     stream.seek(at)
-    clock = Clock(START.start_ns(START.start), now_ns)
+    clock = _clock(now_ns)
     yield from rows_of(_landed(capture, clock, capture_id, FORMATS[kind].landed))
     for finding in capture_findings(clock, capture.damage, now_ns):
         yield VIOLATION, _capture_row(finding, capture_id)
+
+
+def _clock(now_ns: int) -> Clock:
+    return Clock(START.start_ns(START.start), now_ns)
 
 
 def _capture_row(finding: CaptureFinding, capture_id: bytes) -> dict[str, Any]:

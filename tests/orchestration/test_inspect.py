@@ -6,18 +6,25 @@ import base64
 import gzip
 import io
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Update, encode
 from wirehouse_codecs.cardinal.records import Record, write_avro
+from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
 from wirehouse_orchestration import inspect as inspecting_command
 from wirehouse_orchestration.inspect import (
     PortNotNeededError,
     ProtocolNeededError,
+    ProtocolUnclearError,
     UnreadableCaptureError,
     inspect,
 )
@@ -26,6 +33,7 @@ from wirehouse_pipelines.tables import all_tables, shared_columns
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
 PCAPS = Path(__file__).parent.parent / "vectors" / "wallaroo"
+BAMBOO = Path(__file__).parent.parent / "vectors" / "packets" / "bamboo" / "happy_1.pcap"
 #: Columns that only a lake can fill.
 LAKE_ONLY = {"source", "window_start", "decoder_version"}
 HASH = bytes(range(32))
@@ -181,6 +189,52 @@ def test_the_table_of_packets_numbers_connections() -> None:
     assert "2 wallaroo.message_unknown_stream (violation)" in text
 
 
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Puts a second protocol of packets before the others, which knows connections whose client begins so."""
+
+    def register(beginning: bytes) -> None:
+        def recognises(client: bytes, server: bytes) -> str | None:
+            return "it begins so" if server and client.startswith(beginning) else None
+
+        codec = SimpleNamespace(recognises=recognises, inspect=lambda batches, port=None: iter(()))
+        monkeypatch.setitem(sys.modules, "wirehouse_codecs.stub.inspection", codec)
+        monkeypatch.setattr(inspecting_command, "PROTOCOLS", {"stub": protocol} | PROTOCOLS)
+
+    protocol = replace(PROTOCOLS["wallaroo"], name="stub")
+    return register
+
+
+@pytest.mark.parametrize("path", sorted(PCAPS.rglob("e_no_notify.pcap")), ids=lambda path: path.parent.name)
+def test_of_several_protocols_the_first_bytes_tell(path: Path, stub: Callable[[bytes], None]) -> None:
+    alone = as_json(path)
+    (port,) = {row["server_port"] for row in alone if row["type"] == "connection"}
+    stub(b"GET ")
+    assert as_json(path) == as_json(path, port=port) == alone
+    stub(b"")
+    assert as_json(BAMBOO) == []
+
+
+def test_what_no_protocol_or_several_recognise_has_to_be_told(stub: Callable[[bytes], None], tmp_path: Path) -> None:
+    path = PCAPS / "v3" / "e_no_notify.pcap"
+    stub(b"")
+    both = r"begin like stub \(it begins so\) and like wallaroo \(the client begins with a HELLO, big endian\)"
+    with pytest.raises(ProtocolUnclearError, match=rf"{both}.*--protocol: stub, wallaroo"):
+        as_json(path)
+    stub(b"GET ")
+    with pytest.raises(ProtocolUnclearError, match=r"no connection begins as one of a known protocol.*--protocol"):
+        as_json(path, port=80)
+    with pytest.raises(ProtocolUnclearError):
+        as_json(BAMBOO)
+    assert as_json(path, "wallaroo")
+    middle = tmp_path / "middle.pcap"
+    with middle.open("wb") as stream:
+        packets = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
+        write_pcap(packets[len(packets) // 2 :], stream)
+    with pytest.raises(ProtocolUnclearError):
+        as_json(middle)
+
+
 def test_a_port_means_nothing_for_messages(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line(*encode(BatchMsg(HASH, b"k", b"v"))))
@@ -252,5 +306,7 @@ def test_an_empty_capture_says_nothing(tmp_path: Path) -> None:
 
 
 def test_every_protocol_can_be_looked_into() -> None:
-    for name in PROTOCOLS:
-        assert callable(import_module(f"wirehouse_codecs.{name}.inspection").inspect)
+    for name, protocol in PROTOCOLS.items():
+        codec = import_module(f"wirehouse_codecs.{name}.inspection")
+        assert callable(codec.inspect)
+        assert callable(getattr(codec, "recognises", None)) == ("pcap" in protocol.kinds)

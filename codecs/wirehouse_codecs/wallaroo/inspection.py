@@ -12,7 +12,9 @@ from wirehouse_codecs.inspecting import Inspected
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
 from wirehouse_codecs.wallaroo.across import SessionSummary, judge
+from wirehouse_codecs.wallaroo.dialects import byte_order_of
 from wirehouse_codecs.wallaroo.log import SCHEMA, SESSION, starter, summary_of
+from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, SEED, V3, Hello, decode
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import PROTOCOL
 
@@ -20,6 +22,16 @@ _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", 
 _FIRST = ("connection_id", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_id",)
+
+
+def recognises(client: bytes, server: bytes) -> str | None:
+    """Why a connection whose sides begin so is taken for one of Wallaroo; None = it isn't."""
+    order = byte_order_of(client)
+    if order is None:
+        return None
+    length = int.from_bytes(client[:LENGTH_BYTES], order)
+    hello = decode(client[LENGTH_BYTES : LENGTH_BYTES + length], V3 if order == "big" else SEED)
+    return f"the client begins with a HELLO, {order} endian" if isinstance(hello.frame, Hello) else None
 
 
 def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
