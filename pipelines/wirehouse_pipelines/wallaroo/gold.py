@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold
 from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM, summary_of
 from wirehouse_codecs.wallaroo.progress import Followed, StreamSession, follow
+from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.work import Work
 
 VERSION = "1"
@@ -31,14 +29,12 @@ OUTPUTS: Final = (
 )
 #: First part of the keys of a stream's progress in the state; the others are those of `across`.
 PROGRESS: Final = "progress"
+_IS_PROGRESS: Final = f"startswith(key, '[\"{PROGRESS}\"')"
 _ENTITY: Final = ("source", "window_start", "connection_id")
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
 
 _JUDGED: Final = pa.schema(
     [
-        ("source", pa.string()),
-        ("window_start", pa.string()),
-        ("key", pa.string()),
         ("state", pa.string()),
         ("rule", pa.string()),
         ("severity", pa.string()),
@@ -51,9 +47,6 @@ _JUDGED: Final = pa.schema(
 )
 _FOLLOWED: Final = pa.schema(
     [
-        ("source", pa.string()),
-        ("window_start", pa.string()),
-        ("key", pa.string()),
         ("connection_id", pa.binary()),
         ("previous_connection_id", pa.binary()),
         ("previous_last_sent", pa.decimal128(20, 0)),
@@ -98,10 +91,11 @@ class _Run:
             *_ENTITY,
             *_PLACE,
             "session",
-            F.col("session.ended_at_ns").alias("order"),
+            "session.ended_at_ns",
             F.explode(F.array_compact(F.array(worker, instance))).alias("key"),
         )
-        return self._by_key(told, "order", ~self._is_progress(), _judge, _JUDGED)
+        order = ("ended_at_ns", "connection_id")
+        return by_key(self.work, STATE, told, order, _Judged, _JUDGED, mine=f"NOT {_IS_PROGRESS}")
 
     @cached_property
     def progress(self) -> DataFrame:
@@ -113,7 +107,8 @@ class _Run:
         told_ns = self.work.spark.createDataFrame(ends, "window_start STRING, told_ns BIGINT")
         told = named.join(F.broadcast(told_ns), "window_start")
         columns = ("source", "window_start", "connection_id", "arrived_at_ns", "last_sent", "told_ns", "key")
-        followed = self._by_key(told.select(*columns), "arrived_at_ns", self._is_progress(), _follow, _FOLLOWED)
+        order = ("arrived_at_ns", "connection_id")
+        followed = by_key(self.work, STATE, told.select(*columns), order, _Followed, _FOLLOWED, mine=_IS_PROGRESS)
         entity = ["source", "window_start", "connection_id", "key"]
         rows = told.join(followed, entity).join(self._replayed(told, followed), entity, "left")
         so_far = Window.partitionBy("source", "key").orderBy("window_start", "arrived_at_ns", "connection_id")
@@ -140,99 +135,53 @@ class _Run:
         again = messages.join(F.broadcast(after), [*_ENTITY, "stream_id"]).where("message_id <= previous_last_sent")
         return again.groupBy("source", "window_start", "connection_id", "key").agg(F.count("*").alias("replayed_here"))
 
-    def _is_progress(self) -> Column:
-        return F.col("key").startswith(f'["{PROGRESS}"')
 
-    def _by_key(
-        self,
-        told: DataFrame,
-        order: str,
-        mine: Column,
-        fold: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-        schema: pa.Schema,
-    ) -> DataFrame:
-        """Rows of `schema` that `fold` makes of those of each key in order, behind its state before the windows."""
-        newest = Window.partitionBy("source", "key").orderBy(F.desc("window_start"))
-        carried = (
-            self.work.read_state(STATE)
-            .where(F.col("key").isNotNull() & mine)
-            .withColumn("rank", F.row_number().over(newest))
-            .where("rank = 1")
-            .select("source", "key", "state")
-        )
-        if self.work.before:
-            told = told.unionByName(carried, allowMissingColumns=True)
-        else:
-            told = told.withColumn("state", F.lit(None).cast("string"))
-        # The state comes first: it has no window.
-        keys = ("source", "key")
-        ordered = told.repartition(*keys).sortWithinPartitions(
-            *keys, F.expr("IF(state IS NULL, window_start, NULL)"), order, "connection_id"
-        )
-        return self.work.settle(ordered.mapInArrow(fold, from_arrow_schema(schema)))
+class _Judged(KeyFold):
+    """Rows of _JUDGED of the sessions of a worker or an instance that ended."""
+
+    def __init__(self, whose: Mapping[str, Any], state: str | None) -> None:
+        self._fold = Fold(whose["key"], state)
+
+    def take(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        out = [
+            {name: row[name] for name in ("connection_id", *_PLACE)}
+            | {"rule": found.rule.id, "severity": found.rule.severity.value, "message": found.message}
+            for row in rows.to_pylist()
+            for found in self._fold.take(summary_of(row["connection_id"], row["session"]))
+        ]
+        return pa.RecordBatch.from_pylist(out, schema=_JUDGED)
+
+    def end_window(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([{"state": self._fold.snapshot()}], schema=_JUDGED)
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, str], Iterator[dict[str, Any]]]]:
-    rows = (row for batch in batches for row in batch.to_pylist())
-    return groupby(rows, itemgetter("source", "key"))
-
-
-def _judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of _JUDGED of the sessions that ended."""
-    for (source, key), rows in _groups(batches):
-        fold = Fold(key)
-        for window, told in groupby(rows, itemgetter("window_start")):
-            out: list[dict[str, Any]] = []
-            for row in told:
-                if row["state"] is not None:
-                    fold = Fold(key, row["state"])
-                    continue
-                place = {name: row[name] for name in _PLACE}
-                out += [
-                    {
-                        "rule": found.rule.id,
-                        "severity": found.rule.severity.value,
-                        "message": found.message,
-                        "connection_id": found.connection_id,
-                    }
-                    | place
-                    for found in fold.take(summary_of(row["connection_id"], row["session"]))
-                ]
-            if window is not None:
-                out.append({"key": key, "state": fold.snapshot()})
-            whose = {"source": source, "window_start": window}
-            yield pa.RecordBatch.from_pylist([row | whose for row in out], schema=_JUDGED)
-
-
-def _follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+class _Followed(KeyFold):
     """Rows of _FOLLOWED: of each stream and window the sessions that were its newest."""
-    for (source, key), rows in _groups(batches):
-        now: Followed | None = None
-        replayed = 0
-        out = []
-        for row in rows:
-            if row["state"] is not None:
-                now, replayed = _carried(json.loads(row["state"]))
-                continue
-            sent = row["last_sent"]
-            told = StreamSession(
-                row["connection_id"], row["arrived_at_ns"], None if sent is None else int(sent), row["told_ns"]
-            )
-            if (after := follow(now, told)) is None:
-                continue
-            now = after
-            out.append(
-                {
-                    "source": source,
-                    "window_start": row["window_start"],
-                    "key": key,
-                    "connection_id": told.connection_id,
-                    "previous_connection_id": now.previous_connection_id,
-                    "previous_last_sent": now.previous_last_sent,
-                    "replayed_before": replayed,
-                }
-            )
-        yield pa.RecordBatch.from_pylist(out, schema=_FOLLOWED)
+
+    def __init__(self, whose: Mapping[str, Any], state: str | None) -> None:
+        self._now: Followed | None = None
+        self._replayed = 0
+        if state is not None:
+            self._now, self._replayed = _carried(json.loads(state))
+
+    def take(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        out = [row for told in rows.to_pylist() if (row := self._follow(told)) is not None]
+        return pa.RecordBatch.from_pylist(out, schema=_FOLLOWED)
+
+    def _follow(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        sent = row["last_sent"]
+        told = StreamSession(
+            row["connection_id"], row["arrived_at_ns"], None if sent is None else int(sent), row["told_ns"]
+        )
+        if (after := follow(self._now, told)) is None:
+            return None
+        self._now = after
+        return {
+            "connection_id": told.connection_id,
+            "previous_connection_id": after.previous_connection_id,
+            "previous_last_sent": after.previous_last_sent,
+            "replayed_before": self._replayed,
+        }
 
 
 def _carried(state: dict[str, Any]) -> tuple[Followed, int]:

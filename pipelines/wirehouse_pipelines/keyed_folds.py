@@ -1,0 +1,127 @@
+"""Folds by key in gold: the rows of each key in order, behind the state that its windows before left.
+
+Rows come together by key and stand in order; a task reads one key after another as a stream of Arrow batches and holds
+what one fold keeps and some rows that were made, never all rows of a key.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from itertools import groupby, pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from wirehouse_pipelines.work import Work
+
+#: By which rows come together, unless others are told.
+KEYS: Final = ("source", "key")
+#: Rows made of many keys go on together, about so many.
+BATCH_ROWS: Final = 4_096
+
+
+class KeyFold(ABC):
+    """What is known of one key. Rows that it makes have the fold's own columns: key and window are put before them."""
+
+    @abstractmethod
+    def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The key's next rows, all of one window, whose rows may come in several batches; the rows made of them."""
+
+    def end_window(self) -> pa.RecordBatch | None:
+        """The rows that a window ends with in which the key had any, such as its state."""
+        return None
+
+
+#: Makes the fold of a key, given its columns, and its state where it has one.
+Start = Callable[[Mapping[str, Any], str | None], KeyFold]
+
+
+def by_key(
+    work: Work,
+    state_table: str,
+    told: DataFrame,
+    order: Sequence[str],
+    start: Start,
+    schema: pa.Schema,
+    *,
+    keys: Sequence[str] = KEYS,
+    mine: str = "true",
+) -> DataFrame:
+    """Rows that folds make of `told` (`keys`, window_start, and what the fold reads, but no `state`), computed once.
+
+    They have `keys`, window_start and the columns of `schema`, which are those of the folds' rows. Rows of a key are
+    taken by window and `order`, whose last columns decide between equals. The columns of `keys` are never null; source
+    is one of them. State is the column `state` of the newest row of `keys` in `state_table` that is alive; `mine` is
+    the condition of this fold's rows there. Rows with `carried_from` are the table's own clock.
+    """
+    newest = Window.partitionBy(*keys).orderBy(F.desc("window_start"))
+    if work.before:
+        carried = (
+            work.read_state(state_table)
+            .where(f"carried_from IS NULL AND ({mine})")
+            .withColumn("rank", F.row_number().over(newest))
+            .where("rank = 1 AND state IS NOT NULL")
+            .select(*keys, "state")
+        )
+        told = told.unionByName(carried, allowMissingColumns=True)
+    else:
+        told = told.withColumn("state", F.lit(None).cast("string"))
+    # The state comes first: it has no window.
+    ordered = told.repartition(*keys).sortWithinPartitions(*keys, "window_start", *order)
+    placed = [told.schema[name] for name in (*keys, "window_start")]
+    fold = partial(fold_batches, keys=tuple(keys), start=start)
+    return work.settle(ordered.mapInArrow(fold, StructType([*placed, *from_arrow_schema(schema).fields])))
+
+
+def fold_batches(batches: Iterable[pa.RecordBatch], keys: Sequence[str], start: Start) -> Iterator[pa.RecordBatch]:
+    """Rows that folds make of `batches`, which stand by key, and of each key by window, its state first."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for made in _folded(batches, (*keys, "window_start"), start):
+        waiting.append(made)
+        rows += made.num_rows
+        if rows >= BATCH_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _folded(batches: Iterable[pa.RecordBatch], place: Sequence[str], start: Start) -> Iterator[pa.RecordBatch]:
+    pieces = (piece for batch in batches for piece in _pieces(batch, place))
+    for key, of_key in groupby(pieces, lambda piece: piece[0][:-1]):
+        fold: KeyFold | None = None
+        for (*_, window), of_window in groupby(of_key, lambda piece: piece[0]):
+            for _, rows in of_window:
+                if fold is None:
+                    fold = start(dict(zip(place, key, strict=False)), rows.column("state")[0].as_py())
+                if window is not None:
+                    yield from _placed(fold.take(rows), rows.select(place))
+            if fold is not None and window is not None:
+                yield from _placed(fold.end_window(), rows.select(place))
+
+
+def _pieces(batch: pa.RecordBatch, place: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """The rows of `batch`, cut where the columns `place` change, and their values there."""
+    if not batch.num_rows:
+        return
+    columns = [batch.column(name) for name in place]
+    # The window alone may be null, in a state: what comes after it has another place.
+    changes = (pc.fill_null(pc.not_equal(column[1:], column[:-1]), True) for column in columns)
+    begins = [0, *pc.add(pc.indices_nonzero(reduce(pc.or_, changes)), 1).to_pylist()]
+    for begin, end in pairwise((*begins, batch.num_rows)):
+        yield tuple(column[begin].as_py() for column in columns), batch.slice(begin, end - begin)
+
+
+def _placed(made: pa.RecordBatch | None, place: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`made`, if there are rows, behind what stands in the columns of `place`."""
+    if made is not None and made.num_rows:
+        columns = [pa.repeat(column[0], made.num_rows) for column in place.columns]
+        yield pa.RecordBatch.from_arrays([*columns, *made.columns], [*place.schema.names, *made.schema.names])
