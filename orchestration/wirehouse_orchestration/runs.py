@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -50,58 +50,72 @@ def materialize(
     """Bring windows `first` to `last` of jobs `names` up to date and check their tables; False if a job or an
     invariant failed.
 
-    Windows near one another are one span, with a run for bronze and one for each protocol. `force` computes windows that are not stale too. `progress` takes a line a
-    step, standard error one for each step that failed; `verbose` shows Dagster's own log as well. Raises
-    WindowNameError or BeforeStartError.
+    Windows near one another are one run, of bronze and then of each protocol that has data there. `force` computes
+    windows that are not stale too. `progress` takes a line a step, standard error one for each step that failed;
+    `verbose` shows Dagster's own log as well. Raises WindowNameError or BeforeStartError.
     """
     for window in (first, last):
         if lake.windows.parse(window) < lake.windows.parse(lake.windows.start):
             raise BeforeStartError(window=window, start=lake.windows.start)
     say = progress or logging.getLogger("wirehouse").info
-    with_data = set(jobs.data_windows(lake)).union(*jobs.stale(lake).values())
+    chosen: dict[str, list[Job]] = {}
+    for name, job in jobs.all_jobs().items():
+        if name in names:
+            chosen.setdefault(job.pool, []).append(job)
     with instances.shared_instance(lake) as instance:
         for run_id in instances.end_abandoned_runs(instance):
             say(f"run {run_id} had been killed: marked as failed")
         definitions = assemble(lake, say)
         threading.Thread(target=load_library, daemon=True).start()
-        run = _Run(instance, definitions, lake, tuple(names), force, say, verbose)
-        # All of them: what failed in one span says nothing against the next.
-        done = [run(*span) for span in spans(lake, (window for window in with_data if first <= window <= last))]
-        return all(done)
+        run = _Run(instance, definitions, lake, force, say, verbose)
+        bronze = chosen.pop(BRONZE, [])
+        # All of them: what failed in some windows says nothing against the next.
+        failed = [(span, run(bronze, *span)) for span in _spans(lake, bronze, first, last)]
+
+        def follow(those: Sequence[Job]) -> bool:
+            done = [
+                not _waits(those, span, failed) and not run(those, *span) for span in _spans(lake, those, first, last)
+            ]
+            return all(done)
+
+        with ThreadPoolExecutor(os.cpu_count()) as together:
+            return all(list(together.map(follow, chosen.values()))) and not any(names for _, names in failed)
+
+
+_Span = tuple[str, str]
+
+
+def _spans(lake: Lake, chosen: Sequence[Job], first: str, last: str) -> list[_Span]:
+    """The windows of `chosen`, jobs of one pool, that have data or are stale."""
+    if not chosen:
+        return []
+    stale = jobs.stale(lake)
+    windows = set(jobs.data_windows(lake, chosen[0].protocol)).union(*(stale.get(job.name, ()) for job in chosen))
+    return spans(lake, (window for window in windows if first <= window <= last))
+
+
+def _waits(chosen: Sequence[Job], span: _Span, failed: Sequence[tuple[_Span, set[str]]]) -> bool:
+    """Whether what failed was to give these jobs their rows."""
+    reads = {name for job in chosen for name in job.reads}
+    return any(names & reads and begin <= span[1] and span[0] <= end for (begin, end), names in failed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Executes the jobs `names` for a span of windows."""
+    """Executes jobs for a span of windows."""
 
     instance: dg.DagsterInstance
     definitions: dg.Definitions
     lake: Lake
-    names: tuple[str, ...]
     force: bool
     say: Progress
     verbose: bool
 
-    def __call__(self, first: str, last: str) -> bool:
-        """Whether all of it succeeded."""
-        chosen: dict[str, list[Job]] = {}
-        for name, job in jobs.all_jobs().items():
-            if name in self.names:
-                chosen.setdefault(job.pool, []).append(job)
-        failed = self._failed(chosen.pop(BRONZE, []), first, last)
-        # What bronze failed to give its rows to waits for them.
-        ready = [those for those in chosen.values() if not failed & {name for job in those for name in job.reads}]
-        with ThreadPoolExecutor(os.cpu_count()) as together:
-            done = list(together.map(lambda those: self._failed(those, first, last), ready))
-        return not failed.union(*done)
-
-    def _failed(self, chosen: Collection[Job], first: str, last: str) -> set[str]:
-        """Run these jobs and their checks; the names of those of which something failed."""
-        if not chosen:
-            return set()
+    def __call__(self, chosen: Sequence[Job], first: str, last: str) -> set[str]:
+        """Run the jobs and their checks; the names of those of which something failed."""
         keys = [asset_key(table.name) for job in chosen for table in shown_outputs(job)]
         whole = self.definitions.get_repository_def().get_implicit_job_def_for_assets(keys)
-        assert whole is not None, f"no one job has all assets of {self.names}"
+        assert whole is not None, f"no one job has all assets of {chosen}"
         self._say_if_others_write({job.pool for job in chosen})
         result = whole.execute_in_process(
             instance=self.instance,

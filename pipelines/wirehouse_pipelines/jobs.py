@@ -132,9 +132,11 @@ def _read_facts(
     return {window: [entry.digest if entry else None for entry in listed] for window, listed in found.items()}
 
 
-def data_windows(lake: Lake) -> list[str]:
-    """Windows for which landing has records, in order."""
-    return sorted({window for manifest in manifests(lake) for window in manifest.windows})
+def data_windows(lake: Lake, protocol: str | None = None) -> list[str]:
+    """Windows for which landing has records, of all protocols or of sources of one, in order."""
+    sources = {source.name for source in lake.sources if source.protocol == protocol}
+    found = (manifest for manifest in manifests(lake) if protocol is None or manifest.source in sources)
+    return sorted({window for manifest in found for window in manifest.windows})
 
 
 def stale(lake: Lake) -> dict[str, set[str]]:

@@ -18,7 +18,6 @@ from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.ledger import Entry
 from wirehouse_pipelines.windows import NS_PER_SECOND, SPARK_FORMAT
 
-
 #: The pool of the jobs that are of no protocol.
 BRONZE: Final = "bronze"
 
