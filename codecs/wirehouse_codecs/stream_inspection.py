@@ -26,7 +26,8 @@ from wirehouse_codecs.inspecting import SKIP, Inspected
 from wirehouse_codecs.packets import ACK, SYN, parse
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.stream_log import BATCH_ROWS, CONNECTION, QUARANTINE, STATE, VIOLATION, FlowLog, Log, Start
-from wirehouse_codecs.tcp import Direction, TcpOptions, TcpSegment
+from wirehouse_codecs.tcp import Direction, TcpSegment
+from wirehouse_codecs.tcp_options import TcpOptions
 
 #: Packets that are read at once: their rows are held, and brought into the order of arrival.
 PIECE_PACKETS: Final = 1_000

@@ -33,9 +33,9 @@ from wirehouse_codecs.tcp import (
     Hole,
     Opened,
     OverlapDiffers,
-    TcpOptions,
     TcpSegment,
 )
+from wirehouse_codecs.tcp_options import TcpOptions
 
 #: Kinds of rows that every log has.
 MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "violation", "connection", "state"

@@ -51,6 +51,7 @@ from typing import Any, Final, Literal, NamedTuple
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp_options import TcpOptions
 
 FLOW_VERSION: Final = 2
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
@@ -88,20 +89,6 @@ class Endpoint(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
-
-
-@dataclass(frozen=True, slots=True)
-class TcpOptions:
-    """How long reassembly waits, in arrival time, and how much it holds."""
-
-    #: A connection that is silent for so long has ended.
-    idle_ns: int = 2 * 3600 * 10**9
-    hole_wait_ns: int = 10 * 10**9
-    #: What waits behind a gap or for the other side, per direction.
-    max_waiting_bytes: int = 1 << 20
-    max_waiting_segments: int = 4096
-    #: Delivered bytes that are kept to compare repeated ones with, per direction; as many as an unscaled window.
-    compared_bytes: int = 1 << 16
 
 
 class TcpSegment(NamedTuple):

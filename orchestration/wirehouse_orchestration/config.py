@@ -12,12 +12,13 @@ import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from wirehouse_codecs.errors import OptionError, UsageError
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.lake import PACKET_KINDS, SOURCE_CHARACTERS, Lake, Source
-from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
+from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
 
 VARIABLE = "WIREHOUSE_CONFIG"
@@ -27,7 +28,7 @@ SIZES: tuple[str, ...] = get_args(Size)
 
 _SOURCE_NAME = re.compile(rf"[a-z0-9_-]{{1,{SOURCE_CHARACTERS}}}")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
-_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "options")
+_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "options")
 _MOST_PORT = 65_535
 
 
@@ -42,6 +43,7 @@ class ConfigError(UsageError):
             self.args = (f"{file}: {reason}",)
 
 
+T = TypeVar("T")
 Refuse = Callable[[str, str], ConfigError]
 
 
@@ -180,8 +182,9 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     path = _resolved(_text(table, "path", within, refuse), f"{within}path", folder, refuse)
     _check_there(path, f"{within}path", refuse)
     options = _table(table, "options", within, refuse)
-    _check_options(protocol, options, f"{within}options", refuse)
-    return Source(name, protocol.name, kind, path, options, _ports(table, kind, f"{within}ports", refuse))
+    _read_options(protocol.parse_options, options, f"{within}options", refuse)
+    ports, tcp = _ports(table, kind, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
+    return Source(name, protocol.name, kind, path, options, ports, tcp)
 
 
 def _ports(table: Mapping[str, Any], kind: str, key: str, refuse: Refuse) -> tuple[int, ...]:
@@ -196,6 +199,13 @@ def _ports(table: Mapping[str, Any], kind: str, key: str, refuse: Refuse) -> tup
     if not isinstance(listed, list) or not listed or not all(_is_port(port) for port in listed):
         raise refuse(key, f"must be a list of TCP ports from 1 to {_MOST_PORT}, as [5555], not {_shown(listed)}")
     return tuple(sorted(set(listed)))
+
+
+def _tcp(table: Mapping[str, Any], kind: str, within: str, refuse: Refuse) -> TcpOptions:
+    """How connections are put together: of a source of packets alone."""
+    if "tcp" in table and kind not in PACKET_KINDS:
+        raise refuse(f"{within}tcp", f"is of kind {' or '.join(PACKET_KINDS)} alone, not of {kind}")
+    return _read_options(TcpOptions.from_mapping, _table(table, "tcp", within, refuse), f"{within}tcp", refuse)
 
 
 def _is_port(value: Any) -> bool:
@@ -220,8 +230,8 @@ def _check_there(path: str, key: str, refuse: Refuse) -> None:
         raise refuse(key, f"there is no {base}")
 
 
-def _check_options(protocol: Protocol, options: Mapping[str, Any], within: str, refuse: Refuse) -> None:
+def _read_options(read: Callable[[Mapping[str, Any]], T], options: Mapping[str, Any], within: str, refuse: Refuse) -> T:
     try:
-        protocol.parse_options(options)
+        return read(options)
     except OptionError as error:
         raise refuse(f"{within}.{error.fields['key']}", str(error.fields["reason"])) from None

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.packets import SYN, parse
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, TcpOptions, TcpSegment
+from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, TcpSegment
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines.lake import PACKET_KINDS, Lake
 from wirehouse_pipelines.landing import Manifest, manifests
 from wirehouse_pipelines.storage import open_storage
@@ -92,7 +93,9 @@ class Carried(NamedTuple):
 
 def packets(lake: Lake, connection: TracedConnection) -> Iterator[Carried]:
     """All packets of the connection in order of arrival. PacketsGoneError if landing doesn't have its first one."""
-    flow = Flow(connection.source, connection.client, connection.server, TcpOptions())
+    # Rows stay when their source is taken out of the configuration.
+    tcp = next((source.tcp for source in lake.sources if source.name == connection.source), TcpOptions())
+    flow = Flow(connection.source, connection.client, connection.server, tcp)
     begun: bytes | None = None
     for packet in dropwhile(lambda packet: packet.name != connection.first, _of_port_pair(lake, connection)):
         segment = packet.segment

@@ -17,15 +17,13 @@ from wirehouse_codecs import stream_log
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, STATE, SourceLog, Start
-from wirehouse_codecs.tcp import TcpOptions
 from wirehouse_pipelines import hash_key
-from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
 
 #: Of what all protocols over TCP share: raise it and every window of each is stale.
 VERSION = "1"
-TCP = TcpOptions()
 #: Condition of the rows of a log that carry state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
@@ -52,9 +50,13 @@ def job(protocol: str, version: str, schema: pa.Schema, starter: Callable[[Sourc
         reads=("bronze.segments",),
         state_table=table,
         carried=CARRIED,
-        # State is sealed under it, and so are the hashes of secrets made.
-        also=hash_key.name_of,
+        also=_also,
     )
+
+
+def _also(lake: Lake, source: Source) -> str:
+    """The key, under which state is sealed and the hashes of secrets are made, and how connections are put together."""
+    return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
 def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
@@ -63,7 +65,7 @@ def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], St
     sources = {
         span.source: SourceLog(
             start(work.source(span.source)),
-            TCP,
+            work.source(span.source).tcp,
             tuple(stream_log.Window(name, windows.end_ns(name)) for name in span.windows),
             seal,
         )
@@ -74,7 +76,7 @@ def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], St
     ddl = ", ".join(columns[name] for name in schema.names)
     segments = work.read("bronze.segments")
     rows = _by_flow(work, table, segments).mapInArrow(read, ddl)
-    clock = work.clock(TCP.idle_ns).withColumn("row_kind", F.lit(STATE))
+    clock = work.clock(lambda source: source.tcp.idle_ns).withColumn("row_kind", F.lit(STATE))
     for other in (clock, _skipped(segments)):
         rows = rows.unionByName(other, allowMissingColumns=True)
     return rows

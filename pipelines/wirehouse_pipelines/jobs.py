@@ -116,7 +116,7 @@ def _plan(
         options = None
         if job.protocol:
             options = [PROTOCOLS[source.protocol].parse_options(source.options).canonical() for source in sources]
-        parts = [job.version, options, *([job.also(lake)] if job.also and facts else [])]
+        parts = [job.version, options, *([job.also(lake, source) for source in sources] if job.also and facts else [])]
         inputs[unit] = {window: _digest([*parts, fact]) for window, fact in facts.items()}
     return _Plan(job, inputs, entries)
 

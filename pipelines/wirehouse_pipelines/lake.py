@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -29,6 +30,8 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Ports of the servers, for a source of packets.
     ports: tuple[int, ...] = ()
+    #: How its connections are put together, likewise.
+    tcp: TcpOptions = field(default_factory=TcpOptions)
 
     @property
     def service(self) -> str:
@@ -47,6 +50,10 @@ class Lake:
     def source(self, name: str) -> Source:
         """The source of that name; KeyError if none."""
         return {source.name: source for source in self.sources}[name]
+
+    def sources_of(self, name: str) -> list[Source]:
+        """The source, or the sources of the service, of that name."""
+        return [source for source in self.sources if name in (source.name, source.service)]
 
     def joined(self, sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
         """Those of `sources` that see one service, by its name."""

@@ -103,16 +103,17 @@ class Work:
         ]
         return delta.read(self.spark, self.lake, table, " OR ".join(alive) or "false")
 
-    def clock(self, horizon_ns: int) -> DataFrame:
+    def clock(self, horizon_ns: Callable[[Source], int]) -> DataFrame:
         """A row of state for each window, also one that changed none: since which window what is alive was told.
 
-        Columns source, window_start, carried_from; what was silent for `horizon_ns` is not alive.
+        Columns source, window_start, carried_from; what was silent for `horizon_ns` of its sources is not alive.
         """
         windows = self.lake.windows
         begin_ns = windows.start_ns(windows.start)
         rows = [
-            (span.source, name, windows.of(max(begin_ns, windows.end_ns(name) - horizon_ns)))
+            (span.source, name, windows.of(max(begin_ns, windows.end_ns(name) - longest)))
             for span in self.spans
+            for longest in [max(map(horizon_ns, self.lake.sources_of(span.source)))]
             for name in span.windows
         ]
         return self.spark.createDataFrame(rows, "source STRING, window_start STRING, carried_from STRING")
@@ -173,7 +174,7 @@ class Job:
     state_table: str | None = None
     carried: str = "true"
     #: What its rows depend on besides: part of every digest.
-    also: Callable[[Lake], str] | None = None
+    also: Callable[[Lake, Source], str] | None = None
     #: Sources that see one service are one to it: its rows have the service's name as their source.
     joined: bool = False
 

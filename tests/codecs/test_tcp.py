@@ -32,9 +32,9 @@ from wirehouse_codecs.tcp import (
     Hole,
     Opened,
     OverlapDiffers,
-    TcpOptions,
     TcpSegment,
 )
+from wirehouse_codecs.tcp_options import TcpOptions
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "wallaroo"
 C, S = Direction.CLIENT, Direction.SERVER

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError
 from wirehouse_pipelines import lake_json
@@ -171,3 +172,18 @@ def test_reading_the_configuration_imports_neither_spark_nor_dagster(folder: Pat
     run = [sys.executable, "-c", program, str(write(folder, LAKEHOUSE + SOURCE))]
     answer = subprocess.run(run, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == ""
+
+
+def test_how_connections_are_put_together_is_read_and_refused(folder: Path) -> None:
+    packets = SOURCE.replace("cardinal", "wallaroo").replace("messages", "pcap") + "ports = [7100]\n"
+    (source,) = config.load(write(folder, LAKEHOUSE + packets)).sources
+    assert source.tcp == TcpOptions()
+    (source,) = config.load(write(folder, LAKEHOUSE + packets + "[source.tcp]\nidle_s = 60\n")).sources
+    assert source.tcp == TcpOptions(idle_ns=60 * 10**9)
+    for text, told in (
+        (packets + "[source.tcp]\nidle_s = 0\n", r"source.mainnet.tcp.idle_s: must be above 0"),
+        (packets + "tcp = 3\n", r"source.mainnet.tcp: must be a table"),
+        (SOURCE + "[source.tcp]\nidle_s = 60\n", r"source.mainnet.tcp: is of kind pcap alone, not of messages"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            config.load(write(folder, LAKEHOUSE + text))

@@ -18,7 +18,8 @@ from wirehouse_codecs.link_types import ETHERNET, RAW
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window, read
-from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
+from wirehouse_codecs.tcp import Direction, Endpoint
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.log import SCHEMA, starter
 from wirehouse_codecs.wallaroo.options import WallarooOptions

@@ -1,4 +1,4 @@
-"""Staleness of a job that reads several others; no JVM."""
+"""What makes windows stale: of a job that reads several others, and of options; no JVM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 from tests.conftest import VECTORS
 from tests.running import land
 
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import jobs, ledger
-from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.windows import Windows
 
 STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
 #: The capture begins in the first: bronze.captures has a row there alone, bronze.messages in both.
@@ -88,3 +90,15 @@ def test_no_table_that_is_read_may_be_missing(lake: Lake, missing: str) -> None:
     no_spark: Any = None
     with pytest.raises(jobs.InputMissingError, match=f"needs {missing}"):
         jobs.run_job(no_spark, lake, "silver.cardinal", *WINDOWS)
+
+
+def test_how_connections_are_put_together_makes_their_log_stale(tmp_path: Path) -> None:
+    path = VECTORS / "wallaroo" / "v3" / "e_no_notify.pcap"
+    source = Source("mainnet", "wallaroo", "pcap", str(path), ports=(27103,))
+    lake = Lake(str(tmp_path), Windows("day", "2015-01-01"), (source,))
+    land(lake)
+    for name in ("bronze.captures", "bronze.segments", "silver.wallaroo"):
+        _commit(lake, name)
+    assert set(jobs.stale(lake)) == {"gold.wallaroo"}
+    other = replace(lake, sources=(replace(source, tcp=TcpOptions(max_waiting_bytes=1)),))
+    assert set(jobs.stale(other)) == {"silver.wallaroo", "gold.wallaroo"}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import re2
 
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.option_values import Read, read_options, refuse_unknown
 
 HASH_BYTES = 32
 NUMBER_BITS = 64
@@ -64,8 +65,7 @@ class CardinalOptions:
         Raises OptionError for an unknown key, a wrong type, a hash that isn't 64 hex digits, a number out of range
         or a regular expression that RE2 refuses.
         """
-        _refuse_unknown(mapping, _READERS, "")
-        return cls(**{key: read(mapping[key], key) for key, read in _READERS.items() if key in mapping})
+        return cls(**read_options(mapping, _READERS))
 
     def canonical(self) -> str:
         """One JSON text for equal options: for digests, and read back by `from_canonical`."""
@@ -90,12 +90,6 @@ class CardinalOptions:
     def from_canonical(cls, text: str) -> CardinalOptions:
         """The options whose `canonical()` is `text`."""
         return cls.from_mapping(json.loads(text))
-
-
-def _refuse_unknown(mapping: Mapping[str, Any], known: Mapping[str, Any], within: str) -> None:
-    for key in mapping:
-        if key not in known:
-            raise OptionError(key=f"{within}{key}", reason=f"unknown option, expected one of {', '.join(known)}")
 
 
 def _table(value: Any, key: str) -> Mapping[str, Any]:
@@ -156,7 +150,7 @@ def _regex(value: Any, key: str) -> str:
 
 def _record(value: Any, key: str, readers: Mapping[str, Callable[[Any, str], Any]], needed: tuple[str, ...]) -> Any:
     table = _table(value, key)
-    _refuse_unknown(table, readers, f"{key}.")
+    refuse_unknown(table, readers, f"{key}.")
     for name in needed:
         if name not in table:
             raise OptionError(key=f"{key}.{name}", reason="is missing")
@@ -190,7 +184,7 @@ def _reorg_topic(value: Any, key: str) -> str:
     return str(value)
 
 
-_READERS: Mapping[str, Callable[[Any, str], Any]] = {
+_READERS: Mapping[str, Read] = {
     "tracked_prefixes": _list_of(_regex),
     "reorg_threshold": _threshold,
     "start": _start,

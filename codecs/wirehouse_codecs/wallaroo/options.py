@@ -7,17 +7,19 @@ are those after which a reader of the wire takes what never came for missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.option_values import NS_PER_S, Read, plain, read_options, seconds, whole
 from wirehouse_codecs.wallaroo.messages import DIALECTS, Dialect, VersionForm
 
 AUTO: Final = "auto"
-NS_PER_S: Final = 1_000_000_000
 #: The largest frame that may be configured, in bytes: of each side one may be unfinished, and is carried on.
 MOST_FRAME_BYTES: Final = 4 << 20
+#: The longest time that may be configured.
+MOST_SECONDS: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,15 @@ class WallarooOptions:
 
         Raises OptionError for an unknown key, a wrong type, an unknown name or a number out of range.
         """
-        for key in mapping:
-            if key not in _READERS:
-                raise OptionError(key=key, reason=f"unknown option, expected one of {', '.join(_READERS)}")
-        return cls(**{key: read(mapping[key], key) for key, read in _READERS.items() if key in mapping})
+        return cls(**read_options(mapping, _READERS))
 
     def canonical(self) -> str:
         """One JSON text for equal options: for digests, and read back by `from_canonical`."""
         table = {
             "dialect": self.dialect,
             "max_frame_bytes": self.max_frame_bytes,
-            "ack_timeout_s": _plain(self.ack_timeout_s),
-            "close_timeout_s": _plain(self.close_timeout_s),
+            "ack_timeout_s": plain(self.ack_timeout_s),
+            "close_timeout_s": plain(self.close_timeout_s),
             "seed_version": self.seed_version,
         }
         return json.dumps({key: value for key, value in table.items() if value is not None}, separators=(",", ":"))
@@ -87,12 +86,7 @@ class WallarooOptions:
         return dialect.max_frame_bytes if self.max_frame_bytes is None else self.max_frame_bytes
 
 
-def _plain(seconds: int | float) -> int | float:
-    """5.0 and 5 are one time, so they are one text."""
-    return int(seconds) if seconds == int(seconds) else seconds
-
-
-def _one_of(names: list[str]) -> Callable[[Any, str], str]:
+def _one_of(names: list[str]) -> Read:
     def read(value: Any, key: str) -> str:
         if not isinstance(value, str) or value not in names:
             raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {value!r}")
@@ -101,27 +95,10 @@ def _one_of(names: list[str]) -> Callable[[Any, str], str]:
     return read
 
 
-def _frame_bytes(value: Any, key: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise OptionError(key=key, reason=f"must be a whole number, not {value!r}")
-    if not 1 <= value <= MOST_FRAME_BYTES:
-        raise OptionError(key=key, reason=f"must be at least 1 and at most {MOST_FRAME_BYTES}, not {value}")
-    return value
-
-
-def _seconds(value: Any, key: str) -> int | float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise OptionError(key=key, reason=f"must be a number of seconds, not {value!r}")
-    # Also refuses NaN, which is above nothing.
-    if not 0 < value <= 86_400:
-        raise OptionError(key=key, reason=f"must be above 0 and at most 86400 seconds, not {value}")
-    return value
-
-
-_READERS: Mapping[str, Callable[[Any, str], Any]] = {
+_READERS: Mapping[str, Read] = {
     "dialect": _one_of([AUTO, *(name for name in DIALECTS)]),
-    "max_frame_bytes": _frame_bytes,
-    "ack_timeout_s": _seconds,
-    "close_timeout_s": _seconds,
+    "max_frame_bytes": whole(MOST_FRAME_BYTES),
+    "ack_timeout_s": seconds(MOST_SECONDS),
+    "close_timeout_s": seconds(MOST_SECONDS),
     "seed_version": _one_of([AUTO, *(form.value for form in VersionForm)]),
 }

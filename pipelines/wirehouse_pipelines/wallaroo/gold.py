@@ -225,7 +225,7 @@ def _state(run: _Run) -> DataFrame:
     judged = run.judged.where("state IS NOT NULL")
     columns = ("source", "window_start", "key", "state")
     states = judged.select(*columns).unionByName(progress.select(*columns))
-    return states.unionByName(run.work.clock(HORIZON_NS), allowMissingColumns=True)
+    return states.unionByName(run.work.clock(lambda _: HORIZON_NS), allowMissingColumns=True)
 
 
 _TABLES: Final = dict(zip(OUTPUTS, (_sessions, _streams, _credits, _progress, _found, _state), strict=True))

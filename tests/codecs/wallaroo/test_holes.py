@@ -12,7 +12,8 @@ from wirehouse_codecs import stream_log
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.rules import Place, Severity
-from wirehouse_codecs.tcp import Direction, TcpOptions, TcpSegment
+from wirehouse_codecs.tcp import Direction, TcpSegment
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connection import Connection, Read
 from wirehouse_codecs.wallaroo.connector import PORT

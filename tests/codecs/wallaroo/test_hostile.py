@@ -25,7 +25,8 @@ from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
-from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
+from wirehouse_codecs.tcp import Direction, Endpoint
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import inspection, log
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.dialects import DEV_VERSION

@@ -24,7 +24,8 @@ from wirehouse_codecs.packet_writer import CapturedPacket, tcp_packet
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.port_pairs import sides
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window, read
-from wirehouse_codecs.tcp import Direction, Endpoint, TcpOptions
+from wirehouse_codecs.tcp import Direction, Endpoint
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.inspection import inspect
 from wirehouse_codecs.wallaroo.log import SCHEMA, starter

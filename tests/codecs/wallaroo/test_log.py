@@ -17,7 +17,8 @@ from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import write_pcap
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
-from wirehouse_codecs.tcp import Direction, TcpOptions
+from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.messages import DIALECTS, Error, Hello, encode

@@ -13,7 +13,8 @@ from wirehouse_codecs.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.packets import ACK, FIN, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
-from wirehouse_codecs.tcp import Connection, Data, Direction, Endpoint, Side, TcpOptions
+from wirehouse_codecs.tcp import Connection, Data, Direction, Endpoint, Side
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log, session
 from wirehouse_codecs.wallaroo.dialects import SOURCE_VERSION
 from wirehouse_codecs.wallaroo.messages import (

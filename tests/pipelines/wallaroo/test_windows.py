@@ -12,6 +12,7 @@ from tests.running import assert_same_rows, land, run, select
 
 from wirehouse_codecs.conversations import Disturbances
 from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
 from wirehouse_pipelines import hash_key, jobs, landing
@@ -48,6 +49,8 @@ STREAMS = {
     "unruly": SimulatorConfig(seed=4, connectors=1, messages_per_connector=40, fault="reconnect_without_backoff"),
     "lossy": SimulatorConfig(seed=5, connectors=2, messages_per_connector=200, interval_ms=15 * _MINUTE_MS),
 }
+#: Of a source that reads the captures of `slow`: silence that ends no connection.
+PATIENT = TcpOptions(idle_ns=4 * 3600 * 10**9)
 FIRST = {"day": "2023-11-14", "hour": "2023-11-14T22"}
 
 
@@ -79,8 +82,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _lake(root: Path, size: str, files: Path) -> Lake:
-    sources = (Source(name, "wallaroo", "pcap", str(files / name), ports=(PORT,)) for name in STREAMS)
-    return Lake(str(root), Windows(size, FIRST[size]), tuple(sources))  # type: ignore[arg-type]
+    sources = [Source(name, "wallaroo", "pcap", str(files / name), ports=(PORT,)) for name in STREAMS]
+    patient = Source("patient", "wallaroo", "pcap", str(files / "slow"), ports=(PORT,), tcp=PATIENT)
+    return Lake(str(root), Windows(size, FIRST[size]), (*sources, patient))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +116,11 @@ def test_the_captures_are_worth_comparing(at_once: Lake, hours: Lake) -> None:
     assert len(jobs.data_windows(hours)) >= 6
     rules = {row["rule"] for row in select(at_once, "select rule from gold.violations")}
     assert {"wallaroo.reconnect_without_backoff", "capture.hole"} <= rules
-    closed = {row["closed"] for row in select(at_once, "select closed from silver.connections")}
-    assert {"fin", "idle"} <= closed
+    closed = {
+        (row["source"], row["closed"]) for row in select(at_once, "select source, closed from silver.connections")
+    }
+    assert {("busy", "fin"), ("slow", "idle"), ("patient", "fin")} <= closed
+    assert ("patient", "idle") not in closed
     assert select(at_once, "select * from gold.wallaroo_stream_progress where replayed > 0")
     assert select(at_once, "select * from silver.quarantine")
 
@@ -135,7 +142,7 @@ def test_a_late_file_gives_the_rows_of_one_in_time(spark: Any, files: Path, at_o
     """The middle file of each source comes after the rest was run."""
     lake = _lake(tmp_path / "apart", "day", files)
     for source in lake.sources:
-        landing.land(lake, source, [str(files / source.name / f"{number}.pcap") for number in (0, 2)])
+        landing.land(lake, source, [f"{source.path}/{number}.pcap" for number in (0, 2)])
     run(spark, lake)
     land(lake)
     assert jobs.stale(lake)
