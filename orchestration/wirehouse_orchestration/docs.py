@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that come from data: the data dictionary and the rules.
+"""Writes the pages of docs/ that come from data: the data dictionary, the rules and the state machines.
 
 `python -m wirehouse_orchestration.docs` writes them; with `--check`, a part of `make check`, it says which are stale.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from wirehouse_codecs import capture_rules
+from wirehouse_codecs.machines import Edge, Machine
 from wirehouse_codecs.rules import Rule, Severity
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import Column, Table, all_tables
@@ -67,6 +69,10 @@ What the wire breaks is found, counted and shown; it never stops the pipeline. T
 finding under these ids, and so do the asset checks in Dagster and `wirehouse inspect`. Bytes that a rule quarantines
 take no part in what follows and are kept in `silver.quarantine`.
 """
+MACHINES = """\
+The drawings leave out what doesn't change the state; the tables have every pair of a state and an input, and the rule
+that the input breaks there. A pair that becomes nothing is not foreseen: what follows is said by its rule.
+"""
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -115,6 +121,47 @@ def _rules(rules: Iterable[Rule]) -> Iterator[str]:
     yield ""
 
 
+def machines_page() -> str:
+    """The state machines of every protocol: a drawing of what changes the state, and every pair in a table."""
+    lines = [*_opening("State machines", "`MACHINES` of codecs/wirehouse_codecs/PROTOCOL/session.py"), MACHINES]
+    for protocol in PROTOCOLS.values():
+        machines: Iterable[Machine] = import_module(f"wirehouse_codecs.{protocol.name}.session").MACHINES
+        for machine in machines:
+            edges = machine.edges()
+            lines += [f"## {protocol.title}: {machine.name}", "", *_drawing(machine, edges), "", *_pairs(edges), ""]
+    return _page(lines)
+
+
+def _drawing(machine: Machine, edges: Iterable[Edge]) -> Iterator[str]:
+    """A state diagram for Mermaid, without what leaves the state as it is."""
+    told: dict[tuple[str, str, str], list[str]] = {}
+    for edge in edges:
+        if edge.becomes is not None and edge.becomes != edge.state:
+            told.setdefault((edge.state, edge.becomes, edge.when), []).append(edge.input)
+    yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {_id(str(machine.start.value))}")
+    for (state, becomes, when), inputs in told.items():
+        yield f"    {_id(state)} --> {_id(becomes)}: {_on(inputs, when)}"
+    yield "```"
+
+
+def _pairs(edges: Iterable[Edge]) -> Iterator[str]:
+    """Every pair: inputs of a state that do the same are one row."""
+    rows: dict[tuple[str, str | None, str | None, str], list[str]] = {}
+    for edge in edges:
+        rows.setdefault((edge.state, edge.becomes, edge.rule, edge.when), []).append(edge.input)
+    yield from ("| in state | on | becomes | breaks |", "|---|---|---|---|")
+    for (state, becomes, rule, when), inputs in rows.items():
+        yield f"| {state} | {_cell(_on(inputs, when))} | {becomes or ''} | {f'`{rule}`' if rule else ''} |"
+
+
+def _on(inputs: Iterable[str], when: str) -> str:
+    return ", ".join(inputs) + (f", if {when}" if when else "")
+
+
+def _id(state: str) -> str:
+    return state.replace(" ", "_")
+
+
 def _opening(title: str, origin: str) -> tuple[str, ...]:
     return (f"# {title}", "", f"<!-- Generated from {origin} by `python -m wirehouse_orchestration.docs`. -->", "")
 
@@ -129,7 +176,11 @@ def _cell(text: str) -> str:
 
 
 #: Pages of docs/ and what makes them.
-PAGES: dict[str, Callable[[], str]] = {"data-dictionary.md": data_dictionary, "rules.md": rules_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "data-dictionary.md": data_dictionary,
+    "rules.md": rules_page,
+    "state-machines.md": machines_page,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from wirehouse_codecs.machines import Machine
 from wirehouse_orchestration import docs
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
+
+
+class Door(Enum):
+    SHUT = "shut"
+    WIDE = "wide open"
+
+
+class Hand(Enum):
+    PUSH = "push"
+    PULL = "pull"
+
+
+class Step(NamedTuple):
+    state: Door
+    settled: Door
+    rule: str | None = None
 
 
 @pytest.mark.parametrize("name", docs.PAGES)
@@ -28,6 +47,30 @@ def test_the_rules_page_has_every_rule() -> None:
     for protocol in PROTOCOLS.values():
         assert f"## {protocol.title}" in page
         assert all(f"| `{rule.id}` | {rule.severity}" in page for rule in protocol.rules)
+
+
+def test_a_machine_is_drawn_from_its_table() -> None:
+    machine = Machine(
+        "door",
+        Door.SHUT,
+        {(Door.SHUT, Hand.PUSH): Step(Door.SHUT, Door.WIDE), (Door.WIDE, Hand.PUSH): Step(Door.WIDE, Door.WIDE, "no")},
+        settled_when="nobody holds it",
+        unlisted=lambda state, hand: "unheard_of" if state is Door.SHUT else None,
+        besides={(Door.WIDE, "wind"): Door.SHUT},
+    )
+    assert list(docs._drawing(machine, machine.edges())) == [
+        *("```mermaid", "stateDiagram-v2", "    [*] --> shut"),
+        "    shut --> wide_open: push, if nobody holds it",
+        "    wide_open --> shut: wind",
+        "```",
+    ]
+    assert list(docs._pairs(machine.edges()))[2:] == [
+        "| shut | push | shut |  |",
+        "| shut | push, if nobody holds it | wide open |  |",
+        "| shut | pull |  | `unheard_of` |",
+        "| wide open | push | wide open | `no` |",
+        "| wide open | wind | shut |  |",
+    ]
 
 
 def test_check_tells_a_stale_page_and_writing_mends_it(

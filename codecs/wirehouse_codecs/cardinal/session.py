@@ -40,6 +40,7 @@ from wirehouse_codecs.cardinal.messages import (
 )
 from wirehouse_codecs.cardinal.options import CardinalOptions, NameMatcher
 from wirehouse_codecs.cardinal.rules import RULE
+from wirehouse_codecs.machines import Machine
 from wirehouse_codecs.rules import Finding, Place
 
 MESSAGES = "messages"
@@ -694,6 +695,8 @@ TRANSITIONS: Mapping[tuple[State, Kind], Step] = MappingProxyType(
         (State.COMPLETE, Kind.BATCH_DELETE_MSG): _step(BlockAssembly._take_delete, State.COMPLETE),
     }
 )
+
+MACHINES = (Machine("block", State.UNKNOWN, TRANSITIONS, settled_when="nothing tracked is missing"),)
 
 #: The same table as it is walked: by state, then by the message's class.
 _STEPS: dict[State, dict[type, Step]] = {

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.machines import Machine
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
@@ -47,7 +48,7 @@ from wirehouse_codecs.wallaroo.messages import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
-from wirehouse_codecs.wallaroo.streams import AckVerdict, Action, Stream, StreamState, StreamStep
+from wirehouse_codecs.wallaroo.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState, StreamStep
 
 SNAPSHOT_VERSION: Final = 2
 #: Streams that a session remembers; messages of further ones are not judged.
@@ -945,3 +946,16 @@ def unlisted(state: State, direction: Direction, kind: Kind) -> str | None:
     if direction is Direction.CLIENT and kind is Kind.HELLO:
         return "duplicate_hello"
     return "wrong_direction"
+
+
+MACHINES: Final = (
+    Machine(
+        "connection",
+        State.CONNECTED,
+        TRANSITIONS,
+        unlisted=unlisted,
+        besides={(state, "a rule that the worker must close after"): State.ENDED for state in _TALKING}
+        | {(state, "the connection ends"): State.DISCONNECTED for state in State if state is not State.DISCONNECTED},
+    ),
+    Machine("stream", StreamState.INTRO, STREAM_TRANSITIONS, settled_when="nothing is owed"),
+)
