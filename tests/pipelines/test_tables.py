@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from wirehouse_codecs.wallaroo import log
-from wirehouse_pipelines import arrow_types, sql
+from wirehouse_pipelines import arrow_types, sql, tables
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables, shared_columns
 from wirehouse_pipelines.windows import Windows
@@ -62,6 +62,22 @@ def test_a_view_of_a_log_has_the_comments_of_the_struct() -> None:
     logged = next(column for column in all_tables()["silver.wallaroo"].columns if column.name == "message")
     shown = {column.name: column.comment for column in all_tables()["silver.wallaroo_messages"].columns}
     assert {field.name: field.comment for field in logged.fields}.items() <= shown.items()
+
+
+@pytest.mark.parametrize(("table", "struct"), [("sessions_history", "session"), ("streams_history", "stream")])
+def test_a_table_of_gold_has_types_and_comments_of_the_struct(table: str, struct: str) -> None:
+    logged = next(column for column in all_tables()["silver.wallaroo"].columns if column.name == struct)
+    columns = all_tables()[f"gold.wallaroo_{table}"].columns
+    shown = [column for column in columns if column in logged.fields]
+    assert shown == [field for field in logged.fields if field.name in {column.name for column in columns}]
+    assert len(shown) >= 10
+
+
+def test_what_a_use_leaves_out_has_to_be_there() -> None:
+    groups = {"place": tables._columns([{"name": name, "type": "INT", "comment": ""} for name in "ab"], {})}
+    assert [column.name for column in tables._columns([{"use": "place", "without": ["a"]}], groups)] == ["b"]
+    with pytest.raises(KeyError):
+        tables._columns([{"use": "place", "without": ["c"]}], groups)
 
 
 def test_connections_are_told_by_their_newest_row(lake: Lake) -> None:

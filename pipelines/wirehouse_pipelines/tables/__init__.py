@@ -2,7 +2,8 @@
 
 One YAML a table or view is the only source of its Spark schema, its DDL with comments, the Dagster column schema
 and the data dictionary. In a list of columns `use: NAME` stands for a group of shared_columns.yaml, and a column with
-`struct:` is a STRUCT of the columns listed there. A table with `entity: VIEW` holds a row per key and window in which
+`struct:` is a STRUCT of the columns listed there, for which `use: LAYER.TABLE.COLUMN` stands in tables of later layers;
+`without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
 the key changed; VIEW is its newest row per key.
 
 A view is given as `view:`, its SELECT; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
@@ -87,7 +88,7 @@ def _columns(listed: list[dict[str, Any]], groups: Groups) -> tuple[Column, ...]
     out: list[Column] = []
     for item in listed:
         if "use" in item:
-            out.extend(groups[item["use"]])
+            out.extend(_group(groups, **item))
         elif "struct" in item:
             fields = _columns(item["struct"], groups)
             described = ", ".join(f"{field.name}: {field.type}" for field in fields)
@@ -95,6 +96,14 @@ def _columns(listed: list[dict[str, Any]], groups: Groups) -> tuple[Column, ...]
         else:
             out.append(Column(**item))
     return tuple(out)
+
+
+def _group(groups: Groups, use: str, without: Iterable[str] = ()) -> Iterable[Column]:
+    """The columns of a group but for some. KeyError if one of these isn't there."""
+    columns = {column.name: column for column in groups[use]}
+    for name in without:
+        del columns[name]
+    return columns.values()
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -206,13 +215,17 @@ def _definitions() -> Iterator[dict[str, Any]]:
         yield raw
 
 
+def _rank(name: str) -> int:
+    return ("bronze", "silver", "gold").index(name.partition(".")[0])
+
+
 @cache
 def all_tables() -> dict[str, Table]:
     """Every table and view by name, sorted by layer (bronze, silver, gold) and name."""
-    groups = shared_columns()
+    groups = dict(shared_columns())
     tables: dict[str, Table] = {}
-    # Views after what they are made from.
-    for raw in sorted(_definitions(), key=lambda raw: ("union" in raw, "unfold" in raw)):
+    # Views after what they are made from, tables after those whose structs they use.
+    for raw in sorted(_definitions(), key=lambda raw: ("union" in raw, "unfold" in raw, _rank(raw["name"]))):
         if "unfold" in raw or "union" in raw:
             tables[raw["name"]] = _view(raw, groups, tables)
             continue
@@ -222,7 +235,7 @@ def all_tables() -> dict[str, Table]:
         }
         table = Table(**fields)
         tables[table.name] = table
+        groups |= {f"{table.name}.{column.name}": column.fields for column in table.columns if column.fields}
         if table.entity:
             tables[table.entity] = _entity(table, table.entity)
-    rank = {"bronze": 0, "silver": 1, "gold": 2}
-    return dict(sorted(tables.items(), key=lambda item: (rank[item[1].layer], item[0])))
+    return dict(sorted(tables.items(), key=lambda item: (_rank(item[0]), item[0])))
