@@ -242,18 +242,37 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
         first, last = asked_windows(context.run.tags) or _all_windows(lake)
         stale = jobs.stale(lake)
         passed = set()
+        broken: dict[str, CheckResult] = {}
         for spec in specs:
             if spec.key in context.selected_asset_check_keys:
                 result = _checked(session, lake, spec, first, last, stale)
                 if not result.passed:
                     session.say(f"{_dotted(spec.asset_key)}: {spec.name}: {result.description}")
+                    if spec.blocking:
+                        broken[_dotted(spec.asset_key)] = result
                 else:
                     passed.add(spec.key)
                 yield _check_result(spec, result)
+        if broken:
+            # Dagster would fail the step anyway, and say how many checks failed.
+            raise dg.Failure(_advice(broken, first, last), allow_retries=False)
         if passed >= {spec.key for spec in specs if spec.name == INVARIANTS}:
             jobs.pass_checks(lake, job.name, first, last)
 
     return check
+
+
+def _advice(broken: Mapping[str, CheckResult], first: str, last: str) -> str:
+    """Which invariants of which tables don't hold, and what to do, in one line."""
+    found = [
+        f"{table} breaks {name} ({count:,} row{'' if count == 1 else 's'})"
+        for table, result in broken.items()
+        for name, count in result.counts.items()
+    ]
+    when = first if first == last else f"{first} to {last}"
+    again = f"`wirehouse backfill --from {first} --to {last} --table {next(iter(broken))}`"
+    report = "keep the lake and report it with the check's sample rows, which `wirehouse ui` shows"
+    return f"{', '.join(found)} in {when}: run {again}; if it breaks again, {report}"
 
 
 def _dotted(key: dg.AssetKey) -> str:

@@ -99,7 +99,11 @@ def test_an_invariant_that_is_broken_fails_the_run_and_stops_what_follows(
     said: list[str] = []
     assert not materialize(lake, ["bronze.messages", "silver.cardinal"], DAY, DAY, progress=said.append)
     assert any("invariants" in line and "landed_records_are_rows 1" in line for line in said)
-    assert "failed: bronze_messages_checks" in capsys.readouterr().err
+    (failed,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed: ")]
+    assert failed.startswith(
+        f"failed: bronze_messages_checks: bronze.messages breaks landed_records_are_rows (1 row) in {DAY}: "
+        f"run `wirehouse backfill --from {DAY} --to {DAY} --table bronze.messages`; if it breaks again"
+    )
     assert _count(lake, "silver.cardinal") == 0
 
 
