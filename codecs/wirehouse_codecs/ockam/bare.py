@@ -33,7 +33,7 @@ class Cursor:
 
     __slots__ = ("at", "canonical", "data", "end")
 
-    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: bytes | bytearray, at: int = 0, end: int | None = None) -> None:
         self.data = data
         self.at = at
         self.end = len(data) if end is None else end
@@ -41,10 +41,25 @@ class Cursor:
 
     def take(self, size: int, name: str) -> bytes:
         """The next `size` bytes. Raises Malformed when there are fewer."""
-        if size > self.end - self.at:
-            raise Malformed(name, self.at, f"{size} bytes announced, {self.end - self.at} are left")
+        begin = self.skip(size, name)
+        return bytes(self.data[begin : self.at])
+
+    def skip(self, size: int, name: str) -> int:
+        """Pass over the next `size` bytes: where they begin. Raises Malformed when there are fewer."""
+        begin = self.at
+        if size > self.end - begin:
+            raise Malformed(name, begin, f"{size} bytes announced, {self.end - begin} are left")
         self.at += size
-        return self.data[self.at - size : self.at]
+        return begin
+
+    def text(self, size: int, name: str) -> str:
+        """The next `size` bytes as UTF-8. Raises Malformed."""
+        octets = self.take(size, name)
+        try:
+            return octets.decode()
+        except UnicodeDecodeError as error:
+            at = self.at - size + error.start
+            raise Malformed(name, at, f"no UTF-8: {error.reason}") from None
 
     def uint(self, name: str) -> int:
         """The next uint. Raises Malformed when it is cut or has more than 64 bits."""
@@ -102,8 +117,11 @@ class Uint:
         return cursor.uint(name)
 
 
+@dataclass(frozen=True, slots=True)
 class Data:
-    """A length and bytes."""
+    """A length and bytes, of which there may be at most `most`."""
+
+    most: int | None = None
 
     def write(self, out: bytearray, value: Any) -> None:
         if not isinstance(value, bytes):
@@ -112,7 +130,11 @@ class Data:
         out += value
 
     def read(self, cursor: Cursor, name: str) -> bytes:
-        return cursor.take(cursor.uint(f"the length of {name}"), name)
+        begin = cursor.at
+        size = cursor.uint(name)
+        if self.most is not None and size > self.most:
+            raise Malformed(name, begin, f"{size} bytes, the limit is {self.most}")
+        return cursor.take(size, name)
 
 
 class String:
@@ -124,12 +146,7 @@ class String:
         DATA.write(out, value.encode())
 
     def read(self, cursor: Cursor, name: str) -> str:
-        text = DATA.read(cursor, name)
-        try:
-            return text.decode()
-        except UnicodeDecodeError as error:
-            at = cursor.at - len(text) + error.start
-            raise Malformed(name, at, f"no UTF-8: {error.reason}") from None
+        return cursor.text(cursor.uint(name), name)
 
 
 class Rest:
@@ -161,7 +178,7 @@ class Optional:
 
     def read(self, cursor: Cursor, name: str) -> Any:
         begin = cursor.at
-        tag = cursor.take(1, f"the tag of {name}")[0]
+        tag = cursor.take(1, name)[0]
         if tag > 1:
             raise Malformed(name, begin, f"{tag} is no tag of an optional")
         return self.of.read(cursor, name) if tag else None
@@ -198,7 +215,7 @@ class List:
 
     def read(self, cursor: Cursor, name: str) -> tuple[Any, ...]:
         begin = cursor.at
-        count = cursor.uint(f"the count of {name}")
+        count = cursor.uint(name)
         if self.most is not None and count > self.most:
             raise Malformed(name, begin, f"{count} of them, the limit is {self.most}")
         # An element has at least one byte, so the count only bounds a loop that stops at the end of the data.
@@ -233,7 +250,7 @@ class Union:
 
     def read(self, cursor: Cursor, name: str) -> Any:
         begin = cursor.at
-        tag = cursor.uint(f"the tag of {name}")
+        tag = cursor.uint(name)
         if tag >= len(self.members):
             raise Malformed(name, begin, f"{tag} is none of its {len(self.members)} tags")
         return self.members[tag].read(cursor, name)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.ockam.bare import (
@@ -63,7 +63,8 @@ class Status(StrEnum):
     ERROR = "error"
 
 
-class StreamMessage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
     """A message of a stream with its index."""
 
     index: int
@@ -343,9 +344,7 @@ def decode_payload(payload: bytes, direction: Direction) -> Decoded:
     protocol: str | None = None
     try:
         protocol = STRING.read(outer, "protocol")
-        data_bytes = outer.uint("the length of data")
-        begin = outer.at
-        outer.take(data_bytes, "data")
+        begin = outer.skip(outer.uint("data"), "data")
         outer.finish()
     except Malformed as malformed:
         # A name alone, as the beginning of other bytes may be one, doesn't make it a BasePayload.

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_codecs.ockam.bare import DATA, STRING, UINT, Cursor, List, Malformed, Optional, Struct, write_uint
+from wirehouse_codecs.ockam import bare
+from wirehouse_codecs.ockam.bare import DATA, STRING, UINT, Cursor, Data, List, Malformed, Optional, Struct
 
 #: What each side sends before its first frame of CBOR.
 OPENING: Final = b"\x01"
 #: Hops of one route that are read; real routes have a few.
 MOST_HOPS: Final = 64
+MOST_ADDRESS_BYTES: Final = 4096
+#: Where a frame is looked for, its routes and the length of its payload are at most so long.
+HEADER_BYTES: Final = 512
 #: Address types (Ockam's register).
 LOCAL: Final = 0
 TCP: Final = 1
@@ -91,32 +95,42 @@ class EncodeError(WirehouseError):
     template = "routed message in {envelope}: {reason}"
 
 
+class _Header(NamedTuple):
+    """A routed message up to its payload."""
+
+    version: int | None
+    onward_route: Route
+    return_route: Route
+    payload_bytes: int
+    #: A tracing context follows the payload.
+    has_context: bool
+
+
 # BARE
 
-_ROUTE = List(Struct(Address, (("type", UINT), ("value", DATA))), MOST_HOPS)
+_ADDRESS = Struct(Address, (("type", UINT), ("value", Data(MOST_ADDRESS_BYTES))))
+_ROUTE = List(_ADDRESS, MOST_HOPS)
+_CONTEXT = Optional(STRING)
 _VERSION_1 = (("version", UINT), ("onward_route", _ROUTE), ("return_route", _ROUTE), ("payload", DATA))
-_BARE = {1: Struct(Routed, _VERSION_1), 2: Struct(Routed, (*_VERSION_1, ("tracing_context", Optional(STRING))))}
+_VERSIONS = {1: Struct(Routed, _VERSION_1), 2: Struct(Routed, (*_VERSION_1, ("tracing_context", _CONTEXT)))}
 
 
 def _encode_bare(routed: Routed) -> bytes:
-    schema = _BARE.get(routed.version or 0)
+    schema = _VERSIONS.get(routed.version or 0)
     if schema is None:
         raise ValueError(f"there is no version {routed.version}")
     if routed.version == 1 and routed.tracing_context is not None:
         raise ValueError("version 1 has no tracing context")
-    out = bytearray()
-    schema.write(out, routed)
-    return bytes(out)
+    return bare.encode(schema, routed)
 
 
-def _decode_bare(cursor: Cursor) -> dict[str, Any]:
+def _bare_header(cursor: Cursor) -> _Header:
     begin = cursor.at
     version = cursor.uint("version")
-    schema = _BARE.get(version)
-    if schema is None:
+    if version not in _VERSIONS:
         raise Malformed("version", begin, f"there is no version {version}")
-    fields = {name: of.read(cursor, name) for name, of in schema.fields[1:]}
-    return {"version": version, **fields}
+    onward, back = _ROUTE.read(cursor, "onward_route"), _ROUTE.read(cursor, "return_route")
+    return _Header(version, onward, back, cursor.uint("payload"), version > 1)
 
 
 # CBOR (RFC 8949): only what the envelope is made of, of definite length
@@ -127,10 +141,12 @@ _MAJOR_NAMES = {_UNSIGNED: "an unsigned number", _BYTES: "bytes", _TEXT: "text",
 
 
 def _put_head(out: bytearray, major: int, argument: int) -> None:
-    if argument < 24:
+    if 0 <= argument < 24:
         out.append(major << 5 | argument)
         return
-    width = next(width for width in range(4) if argument < 1 << (8 << width))
+    width = next((width for width in range(4) if 0 <= argument < 1 << (8 << width)), None)
+    if width is None:
+        raise ValueError(f"{argument} is no unsigned number of 64 bits")
     out.append(major << 5 | 24 + width)
     out += argument.to_bytes(1 << width, "big")
 
@@ -180,57 +196,55 @@ def _head(cursor: Cursor, major: int, name: str) -> int:
     return argument
 
 
-def _take_route(cursor: Cursor, name: str) -> Route:
+def _cbor_route(cursor: Cursor, name: str) -> Route:
     begin = cursor.at
-    count = _head(cursor, _ARRAY, f"the count of {name}")
+    count = _head(cursor, _ARRAY, name)
     if count > MOST_HOPS:
         raise Malformed(name, begin, f"{count} of them, the limit is {MOST_HOPS}")
-    return tuple([_take_address(cursor, name) for _ in range(count)])
+    return tuple([_cbor_address(cursor, name) for _ in range(count)])
 
 
-def _take_address(cursor: Cursor, name: str) -> Address:
+def _cbor_address(cursor: Cursor, name: str) -> Address:
     begin = cursor.at
     parts = _head(cursor, _ARRAY, name)
     if parts != 2:
         raise Malformed(name, begin, f"an address of {parts} parts")
     kind = _head(cursor, _UNSIGNED, "type")
-    return Address(kind, cursor.take(_head(cursor, _BYTES, "the length of value"), "value"))
+    begin = cursor.at
+    size = _head(cursor, _BYTES, "value")
+    if size > MOST_ADDRESS_BYTES:
+        raise Malformed("value", begin, f"{size} bytes, the limit is {MOST_ADDRESS_BYTES}")
+    return Address(kind, cursor.take(size, "value"))
 
 
-def _decode_cbor(cursor: Cursor) -> dict[str, Any]:
+def _cbor_header(cursor: Cursor) -> _Header:
     begin = cursor.at
     parts = _head(cursor, _ARRAY, "message")
     if parts not in (3, 4):
         raise Malformed("message", begin, f"an array of {parts}")
-    onward, back = _take_route(cursor, "onward_route"), _take_route(cursor, "return_route")
-    payload = cursor.take(_head(cursor, _BYTES, "the length of payload"), "payload")
-    context = _take_context(cursor) if parts == 4 else None
-    return {
-        "version": None,
-        "onward_route": onward,
-        "return_route": back,
-        "payload": payload,
-        "tracing_context": context,
-    }
+    onward, back = _cbor_route(cursor, "onward_route"), _cbor_route(cursor, "return_route")
+    return _Header(None, onward, back, _head(cursor, _BYTES, "payload"), parts == 4)
 
 
-def _take_context(cursor: Cursor) -> str | None:
+def _cbor_context(cursor: Cursor) -> str | None:
     if cursor.at < cursor.end and cursor.data[cursor.at] == _NULL:
         cursor.at += 1
         return None
-    text = cursor.take(_head(cursor, _TEXT, "the length of tracing_context"), "tracing_context")
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise Malformed("tracing_context", cursor.at - len(text), f"no UTF-8: {error.reason}") from None
+    return cursor.text(_head(cursor, _TEXT, "tracing_context"), "tracing_context")
+
+
+def _bare_context(cursor: Cursor) -> str | None:
+    context: str | None = _CONTEXT.read(cursor, "tracing_context")
+    return context
 
 
 # Both
 
 _ENCODERS: dict[Envelope, Callable[[Routed], bytes]] = {Envelope.BARE16: _encode_bare, Envelope.CBOR32: _encode_cbor}
-_DECODERS: dict[Envelope, Callable[[Cursor], dict[str, Any]]] = {
-    Envelope.BARE16: _decode_bare,
-    Envelope.CBOR32: _decode_cbor,
+_HEADERS: dict[Envelope, Callable[[Cursor], _Header]] = {Envelope.BARE16: _bare_header, Envelope.CBOR32: _cbor_header}
+_CONTEXTS: dict[Envelope, Callable[[Cursor], str | None]] = {
+    Envelope.BARE16: _bare_context,
+    Envelope.CBOR32: _cbor_context,
 }
 
 
@@ -238,7 +252,7 @@ def encode(routed: Routed, envelope: Envelope) -> bytes:
     """The message without its length. Raises EncodeError for a value that its field or the envelope can't have."""
     try:
         return _ENCODERS[envelope](routed)
-    except (TypeError, ValueError, OverflowError, StopIteration) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise EncodeError(envelope=envelope.value, reason=str(error)) from None
 
 
@@ -250,9 +264,34 @@ def frame(message: bytes, envelope: Envelope) -> bytes:
     return len(message).to_bytes(envelope.length_bytes, "big") + message
 
 
-def decode(message: bytes, envelope: Envelope) -> Routed:
-    """The routed message that all of `message` (without its length) is. Raises Malformed."""
-    cursor = Cursor(message)
-    fields = _DECODERS[envelope](cursor)
-    cursor.finish()
-    return Routed(**fields, canonical=cursor.canonical)
+def decode(data: bytes | bytearray, envelope: Envelope, begin: int = 0, end: int | None = None) -> Routed:
+    """The routed message that all of `data` from `begin` to `end` is, without its length.
+
+    Raises Malformed, whose offset counts from `begin`. The payload is copied only when all else is read, so that bytes
+    that are none cost no more than their routes.
+    """
+    cursor = Cursor(data, begin, end)
+    try:
+        version, onward, back, payload_bytes, has_context = _HEADERS[envelope](cursor)
+        payload_at = cursor.skip(payload_bytes, "payload")
+        context = _CONTEXTS[envelope](cursor) if has_context else None
+        cursor.finish()
+    except Malformed as malformed:
+        raise Malformed(malformed.name, malformed.offset - begin, malformed.reason) from None
+    with memoryview(data) as view:
+        payload = bytes(view[payload_at : payload_at + payload_bytes])
+    return Routed(version, onward, back, payload, context, cursor.canonical)
+
+
+def header_fits(data: bytes | bytearray, envelope: Envelope, begin: int, end: int) -> bool:
+    """A message from `begin` to `end` may be there, by its routes and the length of its payload.
+
+    Only the first HEADER_BYTES are looked at, which must be there.
+    """
+    cursor = Cursor(data, begin, min(end, begin + HEADER_BYTES))
+    try:
+        header = _HEADERS[envelope](cursor)
+    except Malformed:
+        return False
+    left = end - cursor.at - header.payload_bytes
+    return left > 0 if header.has_context else left == 0

@@ -1,0 +1,430 @@
+"""From the bytes of a connection's two directions to routed messages and the stream messages in them.
+
+The first bytes of a direction tell the envelope: a byte 01 and a 32-bit length before an array of CBOR, or a 16-bit
+length before a message in BARE. In the middle of a connection, after a hole, and where a length leads to nothing that
+is a message, the next two frames in a row are looked for. Each byte is in exactly one `Received`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.ockam.bare import Malformed
+from wirehouse_codecs.ockam.messages import PROTOCOLS, Decoded, decode_payload
+from wirehouse_codecs.ockam.options import EnvelopeChoice, OckamOptions
+from wirehouse_codecs.ockam.routed import HEADER_BYTES, OPENING, Envelope, Routed, decode, header_fits
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Direction
+
+READER_VERSION: Final = 1
+#: So many bytes in which no frame begins are one row.
+PASSED_BYTES: Final = 1 << 16
+#: After so many none is looked for any more: twice the largest frame.
+GIVE_UP_BYTES: Final = 32 << 20
+#: Names of traffic that takes no part.
+HEARTBEAT: Final = "heartbeat"
+EMPTY_FRAME: Final = "empty frame"
+OPENING_BYTE: Final = "opening byte"
+NOT_BARE: Final = "not BARE"
+MOST_SKIP_CHARACTERS: Final = 64
+#: Why bytes are no frame.
+CUT: Final = "cut by a hole"
+NO_FRAME: Final = "no frame begins here"
+
+_SIDES: Final = tuple(Direction)
+#: The least that tells the envelope: 01, a length, the heads of an array and of a route.
+_TELLING_BYTES: Final = 7
+_FORCED: Final = {EnvelopeChoice.BARE: Envelope.BARE16, EnvelopeChoice.CBOR: Envelope.CBOR32}
+#: With which bytes a message begins: a version; an array of 3 or 4.
+_FIRST: Final = {Envelope.BARE16: b"\x01\x02", Envelope.CBOR32: b"\x83\x84"}
+#: Where a frame may begin by a byte of its length, that first byte, and a short route.
+_BEGINNINGS: Mapping[tuple[Envelope, ...], re.Pattern[bytes]] = {
+    envelopes: re.compile(pattern, re.DOTALL)
+    for envelopes, pattern in {
+        (Envelope.BARE16,): rb"..[\x01\x02][\x00-\x40]",
+        (Envelope.CBOR32,): rb"[\x00\x01]...[\x83\x84][\x80-\x98]",
+        tuple(Envelope): rb"..[\x01\x02][\x00-\x40]|[\x00\x01]...[\x83\x84][\x80-\x98]",
+    }.items()
+}
+#: The longest of these, less one: so many bytes at the end can't be told to be none.
+_OPEN_BYTES: Final = 5
+
+
+class Detection(NamedTuple):
+    """The envelope of a connection, and what showed it."""
+
+    envelope: Envelope
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """The dialect as tables have it."""
+        return self.envelope.value
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one side sent: a routed message, other traffic, or bytes that are neither; where it stands.
+
+    With `rule` something is broken; with `skip` it is traffic that takes no part, unless it went to an address of the
+    stream services; with a message in `decoded` neither. Without `routed` and `skip` the bytes are no frame, and
+    without `rule` too the wire isn't at fault.
+    """
+
+    direction: Direction
+    #: Of the bytes that showed what it is.
+    place: Place
+    byte_start: int
+    byte_end: int
+    routed: Routed | None = None
+    #: What the payload says; None = there is no routed message, or it has nowhere to go.
+    decoded: Decoded | None = None
+    #: The name of other traffic: its protocol's, or one of those above.
+    skip: str | None = None
+    #: The name of the rule that is broken: `frame`, `routed` or `payload`.
+    rule: str | None = None
+    #: In a sentence: the field and its offset.
+    reason: str = ""
+    #: The bytes, for quarantine, where they give no message; of other traffic too, as only its address says if they go.
+    undecoded: bytes = b""
+
+
+class _Look(NamedTuple):
+    """Whether a frame begins somewhere."""
+
+    #: Where it ends; None = none begins, or with `needed`, it can't be told yet.
+    end: int | None = None
+    #: How many bytes of the buffer it takes to tell.
+    needed: int = 0
+
+
+_NONE: Final = _Look()
+
+
+class _Side:
+    """The bytes of one direction that aren't told yet."""
+
+    __slots__ = ("at", "buffer", "gave_up_at", "needed", "passed", "rule", "searched", "searching")
+
+    def __init__(self, searching: bool) -> None:
+        #: Where the buffer begins in the stream.
+        self.at = 0
+        self.buffer = bytearray()
+        #: So much of the stream it takes to say more.
+        self.needed = 0
+        #: A frame is looked for, and begins not before this byte of the buffer.
+        self.searching = searching
+        self.searched = 0
+        #: The rule of the next bytes that are passed over; None = the wire isn't at fault, or it was told.
+        self.rule: tuple[str, str] | None = None
+        #: How many were passed over already in the same search.
+        self.passed = 0
+        #: From there on no frame is looked for.
+        self.gave_up_at: int | None = None
+
+    @property
+    def end(self) -> int:
+        """How much of the stream was received."""
+        return self.at + len(self.buffer)
+
+    def search(self, begin: int, rule: tuple[str, str] | None = None) -> None:
+        """Look for a frame from byte `begin` of the buffer on."""
+        self.searching, self.searched, self.needed, self.passed, self.rule = True, begin, 0, 0, rule
+
+    def consume(self, size: int) -> None:
+        """The next `size` bytes are told."""
+        self.at += size
+        del self.buffer[:size]
+        self.searched = max(0, self.searched - size)
+
+    def to_json(self) -> list[Any]:
+        """All of it, in the order of `from_json`."""
+        numbers = [self.at, self.needed, self.searching, self.searched, self.passed, self.gave_up_at]
+        return [self.buffer.hex(), self.rule, *numbers]
+
+    @classmethod
+    def from_json(cls, state: list[Any]) -> _Side:
+        """The side that `to_json` wrote."""
+        side = cls(searching=False)
+        buffer, rule, side.at, side.needed, side.searching, side.searched, side.passed, side.gave_up_at = state
+        side.buffer, side.rule = bytearray.fromhex(buffer), rule and tuple(rule)
+        return side
+
+
+class Reader:
+    """What both sides of one connection sent. `receive` bytes in arrival order, `finish` when no more come.
+
+    `started_late` says that the capture began after the connection did. Of each direction at most one frame and a row
+    of bytes that are none are held.
+    """
+
+    def __init__(self, options: OckamOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+        self._most = options.max_frame_bytes
+        self._sides = {direction: _Side(started_late) for direction in _SIDES}
+        self.detection: Detection | None = None
+        forced = _FORCED.get(options.envelope)
+        if forced is not None:
+            self.detection = Detection(forced, "forced by the configuration")
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def rest(self, direction: Direction) -> tuple[int, int] | None:
+        """From where to where bytes of `direction` stand in which no frame is looked for, for good; None = there are
+        none. They are in no Received."""
+        side = self._sides[direction]
+        return None if side.gave_up_at is None else (side.gave_up_at, side.end)
+
+    def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
+        """Take the next bytes of `direction`: what they complete."""
+        side = self._sides[direction]
+        if side.gave_up_at is not None:
+            side.at += len(data)
+            return []
+        side.buffer += data
+        return self._advance(direction, place, final=False)
+
+    def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
+        """`missing` bytes of `direction` never came: the frame that was begun is none, and the next is looked for.
+
+        There is always a row for what was begun, if need be without bytes: whoever judges has to know of the hole.
+        """
+        side = self._sides[direction]
+        if side.gave_up_at is not None:
+            side.at += missing
+            return []
+        found = self._advance(direction, place, final=True)
+        found.append(self._undecoded(direction, place, len(side.buffer), CUT))
+        side.at += missing
+        side.search(0)
+        return found
+
+    def finish(self, place: Place, *, closed: bool = True) -> list[Received]:
+        """No more bytes come: what is left. Not `closed`: the capture ends before the connection."""
+        reason = "the connection closed within a frame" if closed else "the capture ends within a frame"
+        found: list[Received] = []
+        for direction, side in self._sides.items():
+            found += self._advance(direction, place, final=True)
+            if side.buffer:
+                found.append(self._undecoded(direction, place, len(side.buffer), reason))
+        return found
+
+    # Frames
+
+    def _advance(self, direction: Direction, place: Place, *, final: bool) -> list[Received]:
+        """What the buffer tells. With `final` no more comes, and less than a row of two frames will do."""
+        side = self._sides[direction]
+        found: list[Received] = []
+        while side.buffer and (final or side.end >= side.needed) and side.gave_up_at is None:
+            if side.searching:
+                going_on = self._search(direction, place, found, final)
+            else:
+                going_on = self._take(direction, place, found, final)
+            if not going_on:
+                break
+        return found
+
+    def _take(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
+        """Take the next frame; False = it isn't whole."""
+        side, buffer = self._sides[direction], self._sides[direction].buffer
+        if side.at == 0 and not self._opened(direction, place, found, final):
+            return False
+        envelope = self._envelope
+        width = envelope.length_bytes
+        if len(buffer) < width:
+            side.needed = side.at + width
+            return False
+        length = int.from_bytes(buffer[:width], "big")
+        end = width + length
+        if not length:
+            found.append(self._received(direction, place, end, skip=EMPTY_FRAME))
+            return True
+        if length > self._limit(envelope):
+            side.search(1, ("frame", f"length {length}, the limit is {self._limit(envelope)}"))
+            return True
+        if len(buffer) < end:
+            side.needed = side.at + end
+            return False
+        try:
+            routed = decode(buffer, envelope, width, end)
+        except Malformed as malformed:
+            return self._malformed(direction, place, found, final, end, str(malformed))
+        if self.detection is None:
+            self.detection = Detection(envelope, "a 16-bit length leads to the end of a message in BARE")
+        found.append(self._told(direction, place, end, routed))
+        return True
+
+    def _opened(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
+        """Take the byte before the first frame of CBOR, and tell the envelope by it; False = more is needed."""
+        side, buffer = self._sides[direction], self._sides[direction].buffer
+        if not buffer.startswith(OPENING):
+            return True
+        if self.detection is None:
+            if len(buffer) < _TELLING_BYTES and not final:
+                side.needed = _TELLING_BYTES
+                return False
+            # In BARE the last of these would end the length of an address, and be below 80.
+            array, route = bytes(buffer[5:6]), bytes(buffer[6:7])
+            if array not in (b"\x83", b"\x84") or not b"\x80" <= route <= b"\x9b":
+                return True
+            self.detection = Detection(Envelope.CBOR32, "a byte 01 and a 32-bit length come before an array of CBOR")
+        if self.detection.envelope is Envelope.CBOR32:
+            found.append(self._received(direction, place, len(OPENING), skip=OPENING_BYTE))
+        return bool(buffer)
+
+    @property
+    def _envelope(self) -> Envelope:
+        """Until it is told, BARE is tried, which has no sign of its own."""
+        return Envelope.BARE16 if self.detection is None else self.detection.envelope
+
+    def _limit(self, envelope: Envelope) -> int:
+        return min(self._most or envelope.max_message_bytes, envelope.max_message_bytes)
+
+    def _malformed(
+        self, direction: Direction, place: Place, found: list[Received], final: bool, end: int, reason: str
+    ) -> bool:
+        """A frame is no message. If one follows it broke a rule itself, else its length is none."""
+        side = self._sides[direction]
+        next_one = self._look(side.buffer, end, self._envelope)
+        if next_one.needed and not final:
+            side.needed = side.at + next_one.needed
+            return False
+        if next_one.end is None and not next_one.needed:
+            side.search(1, ("frame", f"neither this nor what its length leads to is a message: {reason}"))
+            return True
+        found.append(self._undecoded(direction, place, end, reason, "routed"))
+        return True
+
+    def _told(self, direction: Direction, place: Place, end: int, routed: Routed) -> Received:
+        if not routed.onward_route:
+            return self._received(direction, place, end, routed=routed, skip=HEARTBEAT)
+        decoded = decode_payload(routed.payload, direction)
+        if decoded.message is not None:
+            return self._received(direction, place, end, routed=routed, decoded=decoded)
+        name = decoded.protocol_name
+        known = name is not None and name in PROTOCOLS and bool(PROTOCOLS[name][direction])
+        return self._received(
+            direction,
+            place,
+            end,
+            routed=routed,
+            decoded=decoded,
+            skip=None if known else _shown(name),
+            rule="payload" if known else None,
+            reason=decoded.reason,
+            undecoded=bytes(self._sides[direction].buffer[:end]),
+        )
+
+    # The search for a frame
+
+    def _search(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
+        """Go on looking for a frame; False = more bytes are needed."""
+        side = self._sides[direction]
+        envelopes = tuple(Envelope) if self.detection is None else (self.detection.envelope,)
+        begun, needed = self._begun(side, envelopes, final)
+        while side.searched >= PASSED_BYTES and side.gave_up_at is None:
+            found.append(self._passed(direction, place, PASSED_BYTES))
+            if side.passed >= GIVE_UP_BYTES:
+                side.gave_up_at = side.at
+                side.consume(len(side.buffer))
+                return False
+        if begun is None and not final:
+            side.needed = side.at + needed
+            return False
+        if side.searched:
+            found.append(self._passed(direction, place, side.searched))
+        if begun is not None:
+            side.searching = False
+            self.detection = self.detection or Detection(begun, "two frames in a row fit in the middle of a connection")
+        return begun is not None
+
+    def _begun(self, side: _Side, envelopes: tuple[Envelope, ...], final: bool) -> tuple[Envelope | None, int]:
+        """The envelope in which a row begins at `searched`, moved there; None = how many bytes it takes to say more."""
+        buffer, beginnings = side.buffer, _BEGINNINGS[envelopes]
+        while match := beginnings.search(buffer, side.searched):
+            side.searched = match.start()
+            needed = []
+            for envelope in envelopes:
+                row = self._row(buffer, side.searched, envelope, final)
+                if row.end is not None:
+                    return envelope, 0
+                needed += [row.needed] if row.needed else []
+            if needed and not final:
+                return None, min(needed)
+            side.searched += 1
+        side.searched = max(side.searched, len(buffer) - (0 if final else _OPEN_BYTES))
+        return None, len(buffer) + 1
+
+    def _row(self, buffer: bytearray, at: int, envelope: Envelope, final: bool) -> _Look:
+        """Whether a whole message begins at `at`, and what follows it may be another."""
+        first = self._look(buffer, at, envelope)
+        if first.end is None:
+            return first
+        if first.end > len(buffer):
+            return _Look(needed=first.end)
+        second = self._look(buffer, first.end, envelope)
+        return first if second.end is not None or (second.needed and final) else second
+
+    def _look(self, buffer: bytearray, at: int, envelope: Envelope) -> _Look:
+        """Whether a frame begins at `at`, by its length, its routes and the length of its payload."""
+        body = at + envelope.length_bytes
+        if len(buffer) <= body:
+            return _Look(needed=body + 1)
+        length = int.from_bytes(buffer[at:body], "big")
+        if not 0 < length <= self._limit(envelope) or buffer[body] not in _FIRST[envelope]:
+            return _NONE
+        needed = body + min(length, HEADER_BYTES)
+        if len(buffer) < needed:
+            return _Look(needed=needed)
+        return _Look(body + length) if header_fits(buffer, envelope, body, body + length) else _NONE
+
+    # What is told
+
+    def _received(self, direction: Direction, place: Place, size: int, **told: Any) -> Received:
+        """The next `size` bytes, which leave the buffer."""
+        side = self._sides[direction]
+        start = side.at
+        side.consume(size)
+        return Received(direction, place, start, start + size, **told)
+
+    def _undecoded(
+        self, direction: Direction, place: Place, size: int, reason: str, rule: str | None = None
+    ) -> Received:
+        data = bytes(self._sides[direction].buffer[:size])
+        return self._received(direction, place, size, rule=rule, reason=reason, undecoded=data)
+
+    def _passed(self, direction: Direction, place: Place, size: int) -> Received:
+        side = self._sides[direction]
+        rule, reason = side.rule or (None, NO_FRAME)
+        side.rule = None
+        side.passed += size
+        return self._undecoded(direction, place, size, reason, rule)
+
+    def snapshot(self) -> str:
+        """The state as JSON: a reader that is given it goes on as this one."""
+        detection = self.detection
+        state = {
+            "version": READER_VERSION,
+            "detection": None if detection is None else [detection.name, detection.reason],
+            "sides": {direction: side.to_json() for direction, side in self._sides.items()},
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != READER_VERSION:
+            raise StateVersionError(what="ockam reader", found=state.get("version"), expected=READER_VERSION)
+        if state["detection"] is not None:
+            name, reason = state["detection"]
+            self.detection = Detection(Envelope(name), reason)
+        self._sides = {direction: _Side.from_json(state["sides"][direction]) for direction in _SIDES}
+
+
+def _shown(protocol_name: str | None) -> str:
+    """What traffic of this protocol is counted as; bytes that may be anything make no name."""
+    credible = protocol_name and protocol_name.isprintable() and len(protocol_name) <= MOST_SKIP_CHARACTERS
+    return protocol_name if protocol_name and credible else NOT_BARE
