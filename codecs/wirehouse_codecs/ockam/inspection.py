@@ -1,0 +1,40 @@
+"""What one capture of Ockam connections says, row by row, in the columns of the silver and gold tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from wirehouse_codecs import inspecting, stream_inspection
+from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.ockam.log import SCHEMA, SESSION, SKIP, starter
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.rules import PROTOCOL
+from wirehouse_codecs.stream_inspection import Row
+from wirehouse_codecs.stream_log import MESSAGE
+
+_PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
+#: Own columns of violations.
+_OWN = ("stream_address",)
+
+
+def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
+
+    The services are at `port`, else handshakes tell where. The envelope is told from the frames.
+    """
+    start = starter(OckamOptions())
+    for row in stream_inspection.read(batches, start, SCHEMA, port):
+        if row["row_kind"] == MESSAGE:
+            yield _message(row)
+        elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
+            yield inspecting.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
+        elif row["row_kind"] != SESSION and (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:
+            yield told
+
+
+def _message(row: Row) -> Inspected:
+    content = dict(row["message"])
+    about = {"kind": content.pop("kind")} | {name: row[name] for name in ("stream_address", "requester", "consumer")}
+    return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content

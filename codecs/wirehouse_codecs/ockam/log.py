@@ -1,0 +1,326 @@
+"""What a connection with an Ockam stream service says, as rows of the log `silver.ockam`.
+
+A row of kind `message` for each message, `quarantine` for bytes that are none, `violation` for each broken rule. Where
+they changed, `session` and `skip` rows tell at the end of a window how the connection stands, and which other traffic
+it had, counted from its begin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.ockam.messages import (
+    CreatePartitionedRequest,
+    CreatePartitionedResponse,
+    CreateRequest,
+    CreateResponse,
+    Error,
+    IndexGet,
+    IndexResponse,
+    IndexSave,
+    Message,
+    PullRequest,
+    PullResponse,
+    PushRequest,
+    PushResponse,
+)
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.reader import Reader, Received
+from wirehouse_codecs.ockam.requests import RequestKind
+from wirehouse_codecs.ockam.routed import Routed
+from wirehouse_codecs.ockam.session import Answers, End, Found, Outcome, Session
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
+
+SESSION, SKIP = "session", "skip"
+LOG_VERSION: Final = 1
+#: Names under which a connection's other traffic is counted; that of further ones is OTHER.
+MOST_SKIPS: Final = 64
+OTHER: Final = "other"
+
+#: Of unsigned 64-bit numbers.
+UINT: Final = pa.decimal128(20, 0)
+ROUTE_TYPE: Final = pa.list_(pa.string())
+MESSAGE_TYPE: Final = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("protocol_name", pa.string()),
+        ("version", pa.int32()),
+        ("onward_route", ROUTE_TYPE),
+        ("return_route", ROUTE_TYPE),
+        ("stream_name", pa.string()),
+        ("partition", UINT),
+        ("partitions", UINT),
+        ("request_id", UINT),
+        ("index", UINT),
+        ("limit", UINT),
+        ("status", pa.string()),
+        ("client_id", pa.string()),
+        ("data", pa.binary()),
+        ("messages", pa.list_(pa.struct([("index", UINT), ("data", pa.binary())]))),
+        ("reason", pa.string()),
+        ("extra", pa.binary()),
+        ("tracing_context", pa.string()),
+        ("ignored", pa.string()),
+    ]
+)
+ANSWERS_TYPE: Final = pa.struct(
+    [
+        ("requested_at_ns", pa.int64()),
+        ("request_byte_start", pa.int64()),
+        ("index", UINT),
+        ("limit", UINT),
+        ("anonymous", pa.bool_()),
+        ("data", pa.binary()),
+        ("data_bytes", pa.int64()),
+    ]
+)
+SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("bytes", pa.int64())])
+_OPEN_PUSHES: Final = pa.struct([("stream_address", pa.string()), ("pushed_at_ns", pa.int64()), ("count", pa.int64())])
+_COUNTS: Final = ("creates", "pushes", "confirmed", "pulls", "delivered")
+SESSION_TYPE: Final = pa.struct(
+    [
+        ("envelope", pa.string()),
+        ("names", pa.string()),
+        ("partial", pa.bool_()),
+        *((name, pa.int64()) for name in _COUNTS),
+        ("open_requests", pa.int64()),
+        ("open_pushes", pa.list_(_OPEN_PUSHES)),
+        ("closed", pa.bool_()),
+    ]
+)
+#: Columns of the log, of which only the struct of the row's own kind is there.
+SCHEMA: Final = schema(
+    [
+        ("stream_address", pa.string()),
+        ("requester", pa.string()),
+        ("consumer", pa.string()),
+        ("message", MESSAGE_TYPE),
+        ("answers", ANSWERS_TYPE),
+        ("skip", SKIP_TYPE),
+        ("session", SESSION_TYPE),
+    ]
+)
+
+
+def starter(options: OckamOptions) -> Start:
+    """Dialogues of a source with these options."""
+
+    def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+        return Conversation(log, connection, options, snapshot)
+
+    return start
+
+
+class Conversation:
+    """One connection. A `Dialogue`."""
+
+    def __init__(self, log: Log, connection: Connection, options: OckamOptions, snapshot: str | None) -> None:
+        self._log, self._connection, self._options = log, connection, options
+        #: Frames and bytes of other traffic, by direction and name.
+        self._skips: dict[tuple[Direction, str], tuple[int, int]] = {}
+        late = connection.opened == "middle"
+        self._reader = Reader(options, started_late=late)
+        self._session = Session(options, started_late=late)
+        if snapshot is not None:
+            self._restore(json.loads(snapshot))
+        #: Rows as they were told last: what has not changed since is not told again.
+        self._told = {} if snapshot is None else self._rows()
+
+    @property
+    def dialect(self) -> tuple[str | None, str | None]:
+        """Name and reason of the envelope, once they are known."""
+        found = self._reader.detection
+        return (None, None) if found is None else (found.name, found.reason)
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+        for piece in pieces:
+            self._take(self._reader.receive(piece.direction, piece.data, piece.place))
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came."""
+        self._take(self._reader.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended."""
+        end = _ENDS.get(closed.how, End.CAPTURE_END)
+        self._take(self._reader.finish(closed.place, closed=end is not End.CAPTURE_END))
+        for direction in Direction:
+            rest = self._reader.rest(direction)
+            if rest is not None:
+                finding = {"rule": None, "severity": None, "message": "no frame is looked for from here on"}
+                self._log.add(QUARANTINE, closed.place, Where(direction, *rest), finding=finding)
+        for found in self._session.end(end, closed.place):
+            self._find(found)
+
+    # Frames
+
+    def _take(self, frames: Sequence[Received]) -> None:
+        for received in frames:
+            self._tell(self._session.receive(received))
+
+    def _tell(self, outcome: Outcome) -> None:
+        """The rows of a frame, or of bytes that are none."""
+        received = outcome.received
+        where = Where(received.direction, received.byte_start, received.byte_end)
+        if outcome.message is not None:
+            self._message(outcome, outcome.message, where)
+        elif outcome.skip is not None:
+            self._skip(received, outcome.skip)
+        elif where.byte_end > where.byte_start:
+            # What was found at the frame itself comes last.
+            own = outcome.findings[-1] if received.rule is not None or received.decoded is not None else None
+            finding = {
+                "rule": None if own is None else own.rule.id,
+                "severity": None,
+                "message": received.reason if own is None else own.message,
+            }
+            self._log.add(QUARANTINE, received.place, where, finding=finding, raw=received.undecoded)
+        for found in outcome.findings:
+            self._find(found)
+
+    def _message(self, outcome: Outcome, message: Message, where: Where) -> None:
+        received = outcome.received
+        assert received.routed is not None
+        assert received.decoded is not None
+        envelope = _envelope(received.routed) | {"protocol_name": received.decoded.protocol_name}
+        self._log.add(
+            MESSAGE,
+            received.place,
+            where,
+            stream_address=outcome.stream_address,
+            requester=outcome.requester,
+            consumer=outcome.consumer,
+            message={"kind": message.kind.value, "ignored": outcome.ignored} | envelope | _content(message),
+            answers=None if outcome.answers is None else _answers(outcome.answers),
+        )
+
+    def _skip(self, received: Received, name: str) -> None:
+        key = (received.direction, name)
+        if key not in self._skips and len(self._skips) >= MOST_SKIPS:
+            key = (received.direction, OTHER)
+        frames, size = self._skips.get(key, (0, 0))
+        self._skips[key] = (frames + 1, size + received.byte_end - received.byte_start)
+
+    def _find(self, found: Found) -> None:
+        where = found.where
+        bytes_of = Where(where.direction, where.byte_start, where.byte_end)
+        self._log.find(found.rule, found.message, where.place, bytes_of, stream_address=found.stream_address)
+
+    # Entities
+
+    def conclude(self) -> None:
+        """A row of the session and of each kind of other traffic that changed since it was told last."""
+        rows = self._rows()
+        place: Place = self._connection.first
+        for key, row in rows.items():
+            if self._told.get(key) == row:
+                continue
+            if key is None:
+                self._log.add(SESSION, place, session=row)
+            else:
+                self._log.add(SKIP, place, direction=key[0], skip=row)
+        self._told = rows
+
+    def _rows(self) -> dict[tuple[Direction, str] | None, dict[str, Any]]:
+        rows: dict[tuple[Direction, str] | None, dict[str, Any]] = {None: self._session_row()}
+        for (direction, name), (frames, size) in self._skips.items():
+            rows[direction, name] = {"name": name, "frames": frames, "bytes": size}
+        return rows
+
+    def _session_row(self) -> dict[str, Any]:
+        session, names = self._session, sorted(self._session.names)
+        pushes = Counter(
+            (request.target, request.where.place.arrived_at_ns)
+            for request in session.requests
+            if request.kind is RequestKind.PUSH
+        )
+        return {
+            "envelope": self.dialect[0],
+            "names": "both" if len(names) > 1 else next(iter(names), None),
+            "partial": session.partial,
+            **{name: session.counts[name] for name in _COUNTS},
+            "open_requests": sum(request.kind is not RequestKind.OTHER for request in session.requests),
+            "open_pushes": [
+                {"stream_address": address, "pushed_at_ns": at_ns, "count": count}
+                for (address, at_ns), count in pushes.items()
+            ],
+            "closed": session.ended is not None,
+        }
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
+        state = {
+            "version": LOG_VERSION,
+            "reader": self._reader.snapshot(),
+            "session": self._session.snapshot(),
+            "skips": [[*key, *counted] for key, counted in self._skips.items()],
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state.get("version") != LOG_VERSION:
+            raise StateVersionError(what="ockam log", found=state.get("version"), expected=LOG_VERSION)
+        self._reader = Reader(self._options, snapshot=state["reader"])
+        self._session = Session(self._options, snapshot=state["session"])
+        for direction, name, frames, size in state["skips"]:
+            self._skips[Direction(direction), name] = (frames, size)
+
+
+_ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
+
+
+def _envelope(routed: Routed) -> dict[str, Any]:
+    return {
+        "version": routed.version,
+        "onward_route": [address.text for address in routed.onward_route],
+        "return_route": [address.text for address in routed.return_route],
+        "tracing_context": routed.tracing_context,
+    }
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """The fields that `message` has."""
+    match message:
+        case CreateRequest():
+            return {"stream_name": message.stream_name}
+        case CreateResponse():
+            return {"stream_name": message.stream_name, "extra": message.extra or None}
+        case CreatePartitionedRequest():
+            return {"stream_name": message.stream_name, "partitions": message.partitions}
+        case CreatePartitionedResponse():
+            told = {"stream_name": message.stream_name, "partition": message.partition}
+            return told | {"extra": message.extra or None}
+        case PushRequest():
+            return {"request_id": message.request_id, "data": message.data}
+        case PushResponse():
+            return {"request_id": message.request_id, "status": message.status.value, "index": message.index}
+        case PullRequest():
+            return {"request_id": message.request_id, "index": message.index, "limit": message.limit}
+        case PullResponse():
+            pulled = [{"index": one.index, "data": one.data} for one in message.messages]
+            return {"request_id": message.request_id, "messages": pulled}
+        case IndexGet():
+            return _index_key(message)
+        case IndexSave() | IndexResponse():
+            return _index_key(message) | {"index": message.index}
+        case Error():
+            return {"reason": message.reason}
+
+
+def _index_key(message: IndexGet | IndexSave | IndexResponse) -> dict[str, Any]:
+    return {"client_id": message.client_id, "stream_name": message.stream_name, "partition": message.partition}
+
+
+def _answers(answers: Answers) -> dict[str, Any]:
+    return {name: getattr(answers, name) for name in ANSWERS_TYPE.names}
