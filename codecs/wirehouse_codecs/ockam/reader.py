@@ -231,7 +231,7 @@ class Reader:
     def _take(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
         """Take the next frame; False = it isn't whole."""
         side, buffer = self._sides[direction], self._sides[direction].buffer
-        if side.at == 0 and not self._opened(direction, place, found, final):
+        if side.at == 0 and not self._opened(direction, place, found):
             return False
         envelope = self._envelope
         width = envelope.length_bytes
@@ -248,7 +248,11 @@ class Reader:
             return True
         if len(buffer) < end:
             side.needed = side.at + end
-            return False
+            shown = self._look(buffer, 0, envelope)
+            if not final or shown.end is not None or shown.needed:
+                return False
+            side.search(1, ("frame", f"no message begins behind its length, and {end - len(buffer)} bytes are missing"))
+            return True
         try:
             routed = decode(buffer, envelope, width, end)
         except Malformed as malformed:
@@ -258,13 +262,13 @@ class Reader:
         found.append(self._told(direction, place, end, routed))
         return True
 
-    def _opened(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
+    def _opened(self, direction: Direction, place: Place, found: list[Received]) -> bool:
         """Take the byte before the first frame of CBOR, and tell the envelope by it; False = more is needed."""
         side, buffer = self._sides[direction], self._sides[direction].buffer
         if not buffer.startswith(OPENING):
             return True
         if self.detection is None:
-            if len(buffer) < _TELLING_BYTES and not final:
+            if len(buffer) < _TELLING_BYTES:
                 side.needed = _TELLING_BYTES
                 return False
             # In BARE the last of these would end the length of an address, and be below 80.
