@@ -496,7 +496,8 @@ class Fold:
         if at < 0:
             return
         first, last, where = self._pending[at]
-        if stored.index <= last and (stored.pushed_at_ns is None or stored.pushed_at_ns <= where.arrived_at_ns):
+        sent = stored.pushed_at_ns is not None and stored.pushed_at_ns <= where.arrived_at_ns
+        if sent and stored.index <= last:
             rest = (_Pending(first, stored.index - 1, where), _Pending(stored.index + 1, last, where))
             self._pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
 
@@ -512,7 +513,7 @@ class Fold:
         told: list[Told] = []
         ordered = runs if len(runs) == 1 else sorted(runs)
         for first, last in ordered:
-            if not self._partial and not self._confirmed.holds(first, last):
+            if last >= self._confirmed.floor and not self._partial and not self._confirmed.holds(first, last):
                 self._wait(first, last, where)
         if self._passed:
             told += self._returned(ordered, where)
@@ -663,6 +664,7 @@ class Fold:
         return _NOTHING
 
     def _close(self, closed: Closed) -> Sequence[Told]:
+        self._own.pop(closed.connection_id, None)
         self._closed.add(closed.connection_id)
         return _NOTHING
 
@@ -673,7 +675,6 @@ class Fold:
     def end_window(self) -> list[Told]:
         """The window ends: what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow)."""
         for connection_id in self._closed:
-            self._own.pop(connection_id, None)
             self._lose(self._open.pop(connection_id, []))
         self._closed.clear()
         while len(self._open) > MOST_CONNECTIONS:

@@ -1,0 +1,466 @@
+"""What several connections say together: the fold against a model that remembers everything, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.intervals import runs_of
+from wirehouse_codecs.ockam import across
+from wirehouse_codecs.ockam.across import (
+    Closed,
+    ConsumerRow,
+    Delivered,
+    Event,
+    Fold,
+    Found,
+    Got,
+    Hole,
+    Init,
+    Observation,
+    OpenPushes,
+    Partial,
+    Saved,
+    Stored,
+    StreamRow,
+    Told,
+    Where,
+    address_key,
+    data_changed,
+    judge,
+    name_key,
+)
+from wirehouse_codecs.ockam.options import IndexConvention
+
+ADDRESS = "ST_S_1"
+KEY = address_key(ADDRESS)
+LARGEST = 2**64 - 1
+NEXT, PROCESSED = IndexConvention
+
+
+@dataclass(slots=True)
+class Pushed:
+    """A push is sent: a fold isn't told, but for those that are open at a window's end."""
+
+    connection_id: bytes
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Answered:
+    """Its answer: what it was sent as, and the confirm."""
+
+    pushed: Pushed
+    stored: Stored
+
+
+Step = Event | Pushed | Answered
+
+
+@dataclass
+class Talk:
+    """A timeline in words close to the protocol's; each is a nanosecond after the one before."""
+
+    steps: list[Step] = field(default_factory=list)
+    now_ns: int = 0
+    byte: int = 0
+
+    def where(self, connection: str) -> Where:
+        self.now_ns += 1
+        return self.at(connection)
+
+    def at(self, connection: str) -> Where:
+        self.byte += 1
+        return Where(connection.encode(), "server", self.byte, self.byte + 1, b"capture", self.byte, self.now_ns)
+
+    def init(self, name: str, partition: int | None = None, anonymous: bool | None = False) -> Talk:
+        self.steps.append(Init(self.where("p"), name, partition, anonymous))
+        return self
+
+    def push(self, connection: str = "p") -> Pushed:
+        self.steps.append(Pushed(connection.encode(), self.where(connection).arrived_at_ns))
+        return self.steps[-1]  # type: ignore[return-value]
+
+    def confirm(self, pushed: Pushed, index: int) -> Talk:
+        stored = Stored(self.where(pushed.connection_id.decode()), index, pushed.at_ns)
+        self.steps.append(Answered(pushed, stored))
+        return self
+
+    def store(self, *indexes: int, connection: str = "p") -> Talk:
+        for index in indexes:
+            self.confirm(self.push(connection), index)
+        return self
+
+    def pull(self, requested: int | None, *indexes: int, client: str | None = "me", connection: str = "c") -> Talk:
+        self.steps.append(Delivered(self.where(connection), requested, runs_of(indexes), client))
+        return self
+
+    def save(self, index: int, client: str = "me", connection: str = "c") -> Talk:
+        self.steps.append(Saved(self.where(connection), client, "orders", None, index))
+        return self
+
+    def get(self, index: int | None, client: str = "me", connection: str = "c") -> Talk:
+        self.steps.append(Got(self.where(connection), client, "orders", None, index))
+        return self
+
+    def close(self, connection: str) -> Talk:
+        self.steps.append(Closed(connection.encode()))
+        return self
+
+    def partial(self) -> Talk:
+        self.steps.append(Partial(b"c"))
+        return self
+
+    def told(self, convention: IndexConvention = NEXT, key: str = KEY) -> list[Told]:
+        return told_of(self.steps, convention=convention, key=key)
+
+    def found(self, convention: IndexConvention = NEXT) -> list[tuple[str, int]]:
+        """Rules and the times at which they were found."""
+        return [(one.rule.name, one.where.arrived_at_ns) for one in of(Found, self.told(convention))]
+
+    def row(self, client: str = "me", convention: IndexConvention = NEXT) -> ConsumerRow:
+        return next(row for row in of(ConsumerRow, self.told(convention)) if row.client_id == client)
+
+
+def of(kind: type[Any], told: Iterable[Told]) -> list[Any]:
+    return [one for one in told if isinstance(one, kind)]
+
+
+def time_of(steps: list[Step], otherwise: int) -> int:
+    """When the first of `steps` that has a time came."""
+    for step in steps:
+        match step:
+            case Pushed(_, at_ns):
+                return at_ns
+            case Answered(_, stored):
+                return stored.where.arrived_at_ns
+            case OpenPushes() | Closed() | Partial():
+                continue
+            case event:
+                return event.where.arrived_at_ns
+    return otherwise
+
+
+def told_of(
+    steps: Iterable[Step], cuts: Iterable[int] = (), convention: IndexConvention = NEXT, key: str = KEY
+) -> list[Told]:
+    """What a fold tells of `steps`, carried on before each number of a step in `cuts`.
+
+    Windows are cut by time: not between steps that came at the same.
+    """
+    steps = list(steps)
+    cuts = {at for at in cuts if at <= len(steps) and time_of(steps[:at][::-1], -1) < time_of(steps[at:], LARGEST)}
+    fold, told = Fold(key, convention), []
+    pushes: list[Pushed] = []
+    known: dict[bytes, list[tuple[int, int]]] = {}
+    for at in range(len(steps) + 1):
+        if at in cuts or at == len(steps):
+            connections = {pushed.connection_id for pushed in pushes} | set(known)
+            for connection in sorted(connections):
+                times = [pushed.at_ns for pushed in pushes if pushed.connection_id == connection]
+                opened = [(at_ns, times.count(at_ns)) for at_ns in sorted(set(times))]
+                if known.get(connection, []) != opened:
+                    told += fold.take(OpenPushes(connection, opened))
+                known[connection] = opened
+            told += fold.end_window()
+            snapshot = fold.snapshot()
+            fold = Fold(key, convention, snapshot)
+            assert fold.snapshot() == snapshot
+        if at == len(steps):
+            return told
+        match steps[at]:
+            case Pushed() as pushed:
+                pushes.append(pushed)
+            case Answered(pushed, stored):
+                pushes.remove(pushed)
+                told += fold.take(stored)
+            case event:
+                told += fold.take(event)
+    raise AssertionError
+
+
+def newest(told: Iterable[Told]) -> dict[Any, Told]:
+    rows: dict[Any, Told] = {}
+    for row in of(StreamRow, told):
+        rows["stream"] = row
+    for row in of(ConsumerRow, told):
+        rows[row.client_id] = row
+    return rows
+
+
+# The model
+
+
+@dataclass
+class ModelClient:
+    saved: int | None = None
+    position: int | None = None
+    answered: bool = False
+    floor: int | None = None
+    delivered: list[int] = field(default_factory=list)
+    covered: set[int] = field(default_factory=set)
+    connections: set[bytes] = field(default_factory=set)
+
+
+class Model:
+    """All that was said, in sets."""
+
+    def __init__(self, steps: list[Step], convention: IndexConvention) -> None:
+        self.ahead = 0 if convention is NEXT else 1
+        self.confirms: list[Stored] = []
+        self.delivered = 0
+        self.passed: set[int] = set()
+        self.unconfirmed: dict[int, Where] = {}
+        self.clients: dict[str, ModelClient] = {}
+        self.found: set[tuple[str, Where]] = set()
+        self.holes: set[tuple[str, Where, int]] = set()
+        self.partial = False
+        pushes: list[Pushed] = []
+        for step in steps:
+            match step:
+                case Pushed():
+                    pushes.append(step)
+                case Answered():
+                    pushes.remove(step.pushed)
+                    self.store(step.stored)
+                case Delivered():
+                    self.deliver(step)
+                case Saved():
+                    self.save(step)
+                case Got():
+                    self.get(step)
+                case Partial():
+                    self.partial = True
+        for index, where in self.unconfirmed.items():
+            sent = [stored.pushed_at_ns for stored in self.confirms if stored.index == index]
+            sent += [pushed.at_ns for pushed in pushes]
+            if all(at_ns is None or at_ns > where.arrived_at_ns for at_ns in sent):
+                self.found.add(("index_never_confirmed", where))
+
+    @property
+    def confirmed(self) -> set[int]:
+        return {stored.index for stored in self.confirms}
+
+    def store(self, stored: Stored) -> None:
+        own = [one.index for one in self.confirms if one.where.connection_id == stored.where.connection_id]
+        before = [
+            one.index
+            for one in self.confirms
+            if stored.pushed_at_ns is not None and one.where.arrived_at_ns < stored.pushed_at_ns
+        ]
+        if stored.index in self.confirmed:
+            self.found.add(("duplicate_index", stored.where))
+        elif max(before, default=0) > stored.index and max(own, default=0) <= stored.index:
+            self.found.add(("index_decreases", stored.where))
+        self.confirms.append(stored)
+
+    def deliver(self, event: Delivered) -> None:
+        indexes = [index for first, last in event.runs for index in range(first, last + 1)]
+        self.delivered += len(indexes)
+        if not indexes:
+            return
+        for index in set(indexes) - self.confirmed:
+            if not self.partial:
+                self.unconfirmed.setdefault(index, event.where)
+        if self.passed & set(indexes):
+            self.found.add(("pull_skips", event.where))
+        begin = min(indexes) if event.requested is None else event.requested
+        through = set(range(begin, max(indexes) + 1))
+        self.passed = (self.passed - set(indexes)) | ((self.confirmed & through) - set(indexes))
+        if event.consumer is not None:
+            client = self.client(event.consumer, event.where)
+            client.delivered += indexes
+            client.covered |= through | set(indexes)
+            if client.floor is None:
+                client.floor = begin
+
+    def client(self, client_id: str, where: Where) -> ModelClient:
+        client = self.clients.setdefault(client_id, ModelClient())
+        client.connections.add(where.connection_id)
+        return client
+
+    def save(self, event: Saved) -> None:
+        client, position = self.client(event.client_id, event.where), event.index + self.ahead
+        if client.floor is None:
+            client.floor = position
+        if client.delivered and position > max(max(client.delivered) + 1, client.floor):
+            self.found.add(("save_ahead", event.where))
+        below = {index for index in self.confirmed if client.floor <= index < position} - set(client.delivered)
+        if below - client.covered:
+            self.found.add(("consumer_hole", event.where))
+            self.holes.add(("consumer_hole", event.where, len(below - client.covered)))
+        if below & client.covered:
+            self.holes.add(("server_gap", event.where, len(below & client.covered)))
+        client.floor = max(client.floor, position)
+        self.move(client, event.index, position)
+
+    def get(self, event: Got) -> None:
+        client = self.client(event.client_id, event.where)
+        index, known = event.index or 0, client.saved or 0
+        if index > known and client.answered and not self.partial:
+            self.found.add(("index_never_saved", event.where))
+        nothing = event.index is None or (index == 0 and client.saved is None)
+        position = 0 if nothing else index + self.ahead
+        if client.floor is None or index > known:
+            client.floor = max(client.floor or 0, position)
+        client.answered = True
+        self.move(client, event.index, position)
+
+    def move(self, client: ModelClient, saved: int | None, position: int) -> None:
+        told = [one for one in (client.saved, saved) if one is not None]
+        client.saved = max(told) if told else None
+        client.position = max(client.position or 0, position)
+
+    def row(self, client: ModelClient) -> tuple[Any, ...]:
+        lag = None if client.position is None else sum(index >= client.position for index in self.confirmed)
+        distinct = len(set(client.delivered))
+        return (
+            client.saved,
+            client.position,
+            max(client.delivered, default=None),
+            distinct,
+            len(client.delivered) - distinct,
+            max(self.confirmed, default=None),
+            lag,
+            len(client.connections),
+        )
+
+
+def shown(row: ConsumerRow) -> tuple[Any, ...]:
+    told = row.saved, row.position, row.delivered, row.delivered_messages, row.redelivered
+    return (*told, row.latest, row.lag, row.connections)
+
+
+INDEXES = st.integers(0, 12)
+CONNECTIONS = st.sampled_from("abc")
+CLIENTS = st.sampled_from(["me", "you"])
+WORDS = st.one_of(
+    st.tuples(st.just("push"), CONNECTIONS),
+    st.tuples(st.just("confirm"), st.integers(0, 9), INDEXES),
+    st.tuples(st.just("store"), CONNECTIONS, INDEXES),
+    st.tuples(
+        st.just("pull"),
+        CONNECTIONS,
+        st.none() | INDEXES,
+        st.lists(INDEXES, max_size=5) | st.builds(lambda at, n: list(range(at, at + n)), INDEXES, st.integers(0, 5)),
+        st.none() | CLIENTS,
+    ),
+    st.tuples(st.just("save"), CONNECTIONS, CLIENTS, INDEXES),
+    st.tuples(st.just("get"), CONNECTIONS, CLIENTS, st.none() | INDEXES),
+    st.tuples(st.just("close"), CONNECTIONS),
+    st.tuples(st.just("partial")),
+    st.tuples(st.just("init"), st.sampled_from(["orders", "other"]), st.sampled_from([None, 0, 1])),
+)
+#: Each word with how much later than the one before it comes.
+TALKS = st.lists(st.tuples(st.integers(0, 1), WORDS), max_size=30)
+
+
+def spoken(words: list[tuple[int, tuple[Any, ...]]]) -> list[Step]:
+    """A timeline of `words`; a connection that was closed is another one afterwards, and a confirm has its push."""
+    talk, lives = Talk(), dict.fromkeys("abc", 0)
+    waiting: list[Pushed] = []
+    for later, (word, *rest) in words:
+        talk.now_ns += later
+        at = talk.at(f"{rest[0]}{lives[rest[0]]}") if rest and rest[0] in lives else talk.at("z")
+        match word, rest:
+            case "push", _:
+                waiting.append(Pushed(at.connection_id, at.arrived_at_ns))
+                talk.steps.append(waiting[-1])
+            case "confirm", [number, index] if waiting:
+                pushed = waiting.pop(number % len(waiting))
+                stored = Stored(at._replace(connection_id=pushed.connection_id), index, pushed.at_ns)
+                talk.steps.append(Answered(pushed, stored))
+            case "store", [_, index]:
+                pushed = Pushed(at.connection_id, at.arrived_at_ns)
+                talk.steps += [pushed, Answered(pushed, Stored(at, index, pushed.at_ns))]
+            case "pull", [_, requested, indexes, client]:
+                talk.steps.append(Delivered(at, requested, runs_of(indexes), client))
+            case "save", [_, client, index]:
+                talk.steps.append(Saved(at, client, "orders", None, index))
+            case "get", [_, client, index]:
+                talk.steps.append(Got(at, client, "orders", None, index))
+            case "close", [connection]:
+                talk.steps.append(Closed(at.connection_id))
+                waiting = [pushed for pushed in waiting if pushed.connection_id != at.connection_id]
+                lives[connection] += 1
+            case "partial", _:
+                talk.steps.append(Partial(b"z"))
+            case "init", [name, partition]:
+                talk.steps.append(Init(at, name, partition, False))
+    return talk.steps
+
+
+@settings(max_examples=150, deadline=None)
+@given(TALKS, st.sampled_from(IndexConvention))
+def test_the_fold_tells_what_the_model_tells(words: list[Any], convention: IndexConvention) -> None:
+    steps = spoken(words)
+    model, told = Model(steps, convention), told_of(steps, convention=convention)
+    found = {(one.rule.name, one.where) for one in of(Found, told) if one.rule.name != "address_shared"}
+    assert found == model.found
+    assert {(hole.kind, hole.where, hole.messages) for hole in of(Hole, told)} == model.holes
+    rows = newest(told)
+    stream = rows.pop("stream", None)
+    assert {name: shown(row) for name, row in rows.items() if isinstance(row, ConsumerRow)} == {
+        name: model.row(client) for name, client in model.clients.items()
+    }
+    if isinstance(stream, StreamRow):
+        bounds = min(model.confirmed, default=None), max(model.confirmed, default=None)
+        assert (stream.first_index, stream.last_index) == bounds
+        assert (stream.confirmed, stream.indexes) == (len(model.confirms), len(model.confirmed))
+        assert stream.delivered == model.delivered
+
+
+def assert_cut_anywhere(words: list[Any], cuts: set[int], convention: IndexConvention) -> None:
+    steps = spoken(words)
+    whole, parts = told_of(steps, convention=convention), told_of(steps, cuts, convention)
+    for kind in (Found, Hole):
+        assert sorted(map(repr, of(kind, whole))) == sorted(map(repr, of(kind, parts)))
+    # Of a client that was forgotten the row of an earlier window stands.
+    assert newest(whole).items() <= newest(parts).items()
+    if across.MOST_CLIENTS > 1:
+        assert newest(whole) == newest(parts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TALKS, st.sets(st.integers(0, 60), max_size=8), st.sampled_from(IndexConvention))
+def test_where_windows_are_cut_changes_nothing(words: list[Any], cuts: set[int], convention: IndexConvention) -> None:
+    assert_cut_anywhere(words, cuts, convention)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for very little."""
+    bounds = {"MOST_RUNS": 3, "MOST_CLIENT_RUNS": 4, "MOST_CLIENTS": 1, "MOST_RISES": 3, "MOST_RECENT": 1}
+    for name, bound in bounds.items():
+        monkeypatch.setattr(across, name, bound)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_nor_does_it_where_room_is_short() -> None:
+    @settings(max_examples=100, deadline=None)
+    @given(TALKS, st.sets(st.integers(0, 60), max_size=8))
+    def cut(words: list[Any], cuts: set[int]) -> None:
+        assert_cut_anywhere(words, cuts, NEXT)
+
+    cut()
+
+
+@pytest.mark.usefixtures("narrow")
+def test_where_room_is_short_less_is_found_and_nothing_else() -> None:
+    judged = {"duplicate_index", "index_decreases", "index_never_confirmed", "pull_skips", "consumer_hole"}
+
+    @settings(max_examples=100, deadline=None)
+    @given(TALKS)
+    def compare(words: list[Any]) -> None:
+        steps = spoken(words)
+        found = {(one.rule.name, one.where) for one in of(Found, told_of(steps)) if one.rule.name in judged}
+        assert found <= Model(steps, NEXT).found
+
+    compare()
