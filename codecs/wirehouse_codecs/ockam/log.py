@@ -90,6 +90,7 @@ SESSION_TYPE: Final = pa.struct(
         ("envelope", pa.string()),
         ("names", pa.string()),
         ("partial", pa.bool_()),
+        ("partial_at_ns", pa.int64()),
         *((name, pa.int64()) for name in _COUNTS),
         ("open_requests", pa.int64()),
         ("open_pushes", pa.list_(_OPEN_PUSHES)),
@@ -238,6 +239,9 @@ class Conversation:
 
     def _session_row(self) -> dict[str, Any]:
         session, names = self._session, sorted(self._session.names)
+        partial_at_ns = session.partial_at_ns
+        if partial_at_ns is not None:
+            partial_at_ns = max(partial_at_ns, self._connection.first.arrived_at_ns)
         pushes = Counter(
             (request.target, request.where.place.arrived_at_ns)
             for request in session.requests
@@ -246,7 +250,8 @@ class Conversation:
         return {
             "envelope": self.dialect[0],
             "names": "both" if len(names) > 1 else next(iter(names), None),
-            "partial": session.partial,
+            "partial": partial_at_ns is not None,
+            "partial_at_ns": partial_at_ns,
             **{name: session.counts[name] for name in _COUNTS},
             "open_requests": sum(request.kind is not RequestKind.OTHER for request in session.requests),
             "open_pushes": [

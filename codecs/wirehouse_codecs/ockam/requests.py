@@ -18,7 +18,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.ockam.intervals import Intervals
+from wirehouse_codecs.intervals import Intervals, Run
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 
@@ -147,7 +147,7 @@ class Request:
     name: str | None = None
     given: str | None = None
     partitions: int | None = None
-    answered: Intervals = field(default_factory=lambda: Intervals(MOST_RUNS))
+    answered: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
     #: Of a push; None = not held.
     data: bytes | None = None
     data_bytes: int | None = None
@@ -164,6 +164,11 @@ class Request:
         step = TRANSITIONS[self.state, given]
         self.state = step.state
         return step.is_found
+
+    @property
+    def missing(self) -> Iterator[Run]:
+        """The partitions that have not answered."""
+        return self.answered.missing(0, (self.partitions or 0) - 1)
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
@@ -313,7 +318,7 @@ def _request_from_json(row: list[Any]) -> Request:
         name=name,
         given=given,
         partitions=partitions,
-        answered=Intervals.from_json(MOST_RUNS, answered),
+        answered=Intervals.from_json(answered),
         data=None if data is None else b64decode(data),
         data_bytes=data_bytes,
         digest=bytes.fromhex(told),

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.ockam.intervals import Intervals
+from wirehouse_codecs.intervals import Intervals
 from wirehouse_codecs.ockam.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -143,7 +143,7 @@ class _Stream:
     replaced: bool = False
     #: Indexes that were confirmed on this connection.
     highest: int | None = None
-    confirmed: Intervals = field(default_factory=lambda: Intervals(MOST_RUNS))
+    confirmed: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
 
 
 @dataclass(slots=True)
@@ -167,8 +167,8 @@ class Session:
             **dict.fromkeys(options.stream_services, Role.STREAM_SERVICE),
             **dict.fromkeys(options.index_services, Role.INDEX_SERVICE),
         }
-        #: Messages from before were missed, or some since.
-        self.partial = started_late
+        #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
+        self.partial_at_ns = 0 if started_late else None
         self.ended: End | None = None
         #: How many there were: `creates`, `pushes`, `confirmed`, `pulls`, and messages that were `delivered`.
         self.counts = Counter[str]()
@@ -202,6 +202,11 @@ class Session:
         self._stream_address: str | None = None
         self._consumer: str | None = None
         self._answers: Answers | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Messages from before were missed, or some since."""
+        return self.partial_at_ns is not None
 
     # Input
 
@@ -279,8 +284,9 @@ class Session:
         if rule is None:
             return None
         if request.kind is RequestKind.PARTITIONED and request.answered.count:
-            count, missing = request.answered.count, request.answered.first_missing
-            why = f"{count} of {request.partitions} partitions answered, the first missing is {missing}: {why}"
+            missing = next(request.missing, None)
+            first = "" if missing is None else f", the first missing is {missing.first}"
+            why = f"{request.answered.count} of {request.partitions} partitions answered{first}: {why}"
         stream = request.target if request.kind in (RequestKind.PUSH, RequestKind.PULL) else None
         return Found(RULE[rule], request.where, why, stream)
 
@@ -308,14 +314,14 @@ class Session:
             where = Where(received.direction, received.place, received.byte_start, received.byte_end)
             found.append(Found(RULE[received.rule], where, received.reason))
         if received.direction is Direction.SERVER:
-            self._miss()
-        elif received.rule != "routed":
-            self.partial = True
+            self.requests.miss()
+        if received.direction is Direction.SERVER or received.rule != "routed":
+            self._miss(received.place)
         return Outcome(received, None, None, tuple(found))
 
-    def _miss(self) -> None:
-        self.partial = True
-        self.requests.miss()
+    def _miss(self, place: Place) -> None:
+        if self.partial_at_ns is None:
+            self.partial_at_ns = place.arrived_at_ns
 
     def _take_no_message(self, received: Received, found: list[Found]) -> Outcome:
         """A payload that is no message of the stream service: a rule where one is expected, else other traffic."""
@@ -324,7 +330,8 @@ class Session:
         if received.skip is not None and self._role is Role.UNKNOWN:
             return Outcome(received, None, received.skip, tuple(found))
         if received.direction is Direction.SERVER:
-            self._miss()
+            self.requests.miss()
+            self._miss(received.place)
         elif self._requester:
             # It may be refused by an error, which then answers no other request.
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
@@ -376,8 +383,8 @@ class Session:
         self._take_init(init, name, init.partition, request)
         request.given = request.given or name
         if init.partition < request.partitions:
-            request.answered.add(init.partition)
-        is_whole = request.answered.first_missing >= request.partitions
+            request.answered.add(init.partition, init.partition)
+        is_whole = next(request.missing, None) is None
         request.take(Input.ANSWER if is_whole else Input.PART)
         if is_whole:
             self.requests.remove(request)
@@ -496,9 +503,9 @@ class Session:
         self._unsaved.pop((*pusher, number), None)
         saved = self._saved.get(pusher)
         if saved is None:
-            saved = Intervals(MOST_RUNS)
+            saved = Intervals(most=MOST_RUNS)
             _remember(self._saved, pusher, saved)
-        saved.add(number)
+        saved.add(number, number)
 
     def _check_rising(self, stream: _Stream, index: int) -> None:
         """Confirmed indexes rise; one that was confirmed before is another rule, over all connections."""
@@ -506,7 +513,7 @@ class Session:
         if highest is not None and index < highest and index >= confirmed.floor and index not in confirmed:
             self._break("index_decreases", f"{index} is confirmed after {highest}")
         stream.highest = index if highest is None else max(highest, index)
-        confirmed.add(index)
+        confirmed.add(index, index)
 
     def _judge_pull(self, pull: PullRequest) -> None:
         self.counts["pulls"] += 1
@@ -515,9 +522,9 @@ class Session:
         if stream is not None and stream.name is not None:
             pulled = self._pulled.get(stream.name)
             if pulled is None:
-                pulled = Intervals(MOST_RUNS)
+                pulled = Intervals(most=MOST_RUNS)
                 _remember(self._pulled, stream.name, pulled)
-            pulled.add(stream.partition)
+            pulled.add(stream.partition, stream.partition)
         self._open(RequestKind.PULL, is_right, request_id=pull.request_id, index=pull.index, limit=pull.limit)
 
     def _judge_pulled(self, pulled: PullResponse) -> None:
@@ -726,7 +733,7 @@ class Session:
             raise ValueError("the connection has ended")
         state = {
             "version": SNAPSHOT_VERSION,
-            "partial": self.partial,
+            "partial_at_ns": self.partial_at_ns,
             "counts": self.counts,
             "names": sorted(self.names),
             "now_ns": self._now_ns,
@@ -750,23 +757,23 @@ class Session:
     def _restore(self, state: dict[str, Any]) -> None:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.partial, self._now_ns = state["partial"], state["now_ns"]
+        self.partial_at_ns, self._now_ns = state["partial_at_ns"], state["now_ns"]
         self.counts = Counter(state["counts"])
         self.names = {Names(name) for name in state["names"]}
         self.requests = Requests.from_json(state["requests"])
         self._requesters = dict.fromkeys(state["requesters"])
         for address, name, partition, replaced, highest, confirmed in state["streams"]:
-            known = Intervals.from_json(MOST_RUNS, confirmed)
+            known = Intervals.from_json(confirmed)
             self._streams[address] = _Stream(name, partition, replaced, highest, known)
         for target, client, name, partition, least, saved_at in state["keys"]:
             where = None if saved_at is None else Where.from_json(saved_at)
             self._keys[target, client, name, partition] = _Key(least, where)
         for requester, target, ids in state["saved"]:
-            self._saved[requester, target] = Intervals.from_json(MOST_RUNS, ids)
+            self._saved[requester, target] = Intervals.from_json(ids)
         for requester, target, number, told in state["unsaved"]:
             self._unsaved[requester, target, number] = bytes.fromhex(told)
         for name, partitions in state["pulled"]:
-            self._pulled[name] = Intervals.from_json(MOST_RUNS, partitions)
+            self._pulled[name] = Intervals.from_json(partitions)
         for table in _PLAIN:
             getattr(self, f"_{table}").update({tuple(key): value for *key, value in state[table]})
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.ockam import requests as waiting
 from wirehouse_codecs.ockam import session as sessions
-from wirehouse_codecs.ockam.intervals import Intervals
 from wirehouse_codecs.ockam.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -737,22 +736,6 @@ def test_long_texts_are_known_by_their_hash() -> None:
     assert dialogue.out.stream_address == A
     assert len(dialogue.session.snapshot()) < 10_000
     assert all(len(found.message) < 1000 for found in dialogue.findings)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 6))
-def test_intervals_are_a_set_of_which_the_lowest_are_forgotten(numbers: list[int], most: int) -> None:
-    runs, model = Intervals(most), set[int]()
-    for number in numbers:
-        runs.add(number)
-        model.add(number)
-        runs = Intervals.from_json(most, json.loads(json.dumps(runs.to_json())))
-        known = {one for one in model if one >= runs.floor}
-        assert {one for one in range(runs.floor, 50) if one in runs} == known
-        assert len(runs.to_json()[0]) <= most  # type: ignore[arg-type]
-        assert runs.first_missing == next(one for one in range(runs.floor, 60) if one not in model)
-        assert runs.count == len(known)
-    assert runs.floor == 0 or len(model) > most
 
 
 # Anything
