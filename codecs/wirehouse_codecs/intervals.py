@@ -93,8 +93,9 @@ class Intervals:
             counts.append(self.count - through[at] - below)
         return counts
 
-    def add(self, first: int, last: int) -> int:
-        """Add all from `first` to `last`; how many of them are new."""
+    def add(self, first: int, last: int | None = None) -> int:
+        """Add all from `first` to `last`, or `first` alone; how many of them are new."""
+        last = first if last is None else last
         first = max(first, self.floor)
         if last < first:
             return 0

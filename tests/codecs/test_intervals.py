@@ -72,7 +72,7 @@ def test_the_largest_numbers() -> None:
 def test_of_too_many_runs_the_lowest_are_forgotten(most: int) -> None:
     intervals = Intervals(most=most)
     for number in range(0, 10 * most, 2):
-        assert intervals.add(number, number) == 1
+        assert intervals.add(number) == 1
         assert len(intervals) <= most
     assert number in intervals
     assert intervals.floor > 0

@@ -395,8 +395,8 @@ class Fold:
         #: The one that was silent longest first.
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._client_runs = 0
-        #: Since the last window's end: anything, and what lags depend on.
-        self._changed = self._grew = False
+        #: Since the last window's end: anything, and what the rows of all clients show.
+        self._changed = self._shared_changed = False
         self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
             Init: self._init,
             Stored: self._store,
@@ -428,6 +428,7 @@ class Fold:
             return self._name_used(init)
         if self._name is None:
             self._name, self._partition = init.stream_name[:MOST_NAME], init.partition
+            self._shared_changed = True
             return _NOTHING
         name = (init.stream_name[:MOST_NAME], init.partition or 0)
         if name == (self._name, self._partition or 0) or name in self._sharing or len(self._sharing) == MOST_SHARING:
@@ -459,7 +460,7 @@ class Fold:
                 return _NOTHING
             return [Found(RULE["duplicate_index"], where, f"index {index} was confirmed before")]
         self._indexes += 1
-        self._grew = True
+        self._shared_changed = True
         if self._lowest is None or index < self._lowest:
             self._lowest = index
         if self._passed:
@@ -681,7 +682,7 @@ class Fold:
             self._lose(self._open.pop(next(iter(self._open))))
         self._keep_rises()
         told: list[Told] = [*self._never_confirmed(), *self._rows()]
-        self._changed = self._grew = False
+        self._changed = self._shared_changed = False
         for client in self._clients.values():
             client.changed = False
         return told
@@ -728,7 +729,7 @@ class Fold:
                 self._delivered,
                 self._last_at_ns,
             )
-        changed = [(name, client) for name, client in self._clients.items() if client.changed or self._grew]
+        changed = [(name, client) for name, client in self._clients.items() if client.changed or self._shared_changed]
         if not changed:
             return
         lags = self._confirmed.counts_from(client.position or 0 for _, client in changed)

@@ -186,6 +186,11 @@ def told_of(
     raise AssertionError
 
 
+def rules_of(told: Iterable[Told]) -> set[tuple[str, Where]]:
+    """The rules that the model knows too."""
+    return {(one.rule.name, one.where) for one in of(Found, told) if one.rule.name != "address_shared"}
+
+
 def newest(told: Iterable[Told]) -> dict[Any, Told]:
     rows: dict[Any, Told] = {}
     for row in of(StreamRow, told):
@@ -402,8 +407,7 @@ def spoken(words: list[tuple[int, tuple[Any, ...]]]) -> list[Step]:
 def test_the_fold_tells_what_the_model_tells(words: list[Any], convention: IndexConvention) -> None:
     steps = spoken(words)
     model, told = Model(steps, convention), told_of(steps, convention=convention)
-    found = {(one.rule.name, one.where) for one in of(Found, told) if one.rule.name != "address_shared"}
-    assert found == model.found
+    assert rules_of(told) == model.found
     assert {(hole.kind, hole.where, hole.messages) for hole in of(Hole, told)} == model.holes
     rows = newest(told)
     stream = rows.pop("stream", None)
@@ -453,14 +457,259 @@ def test_nor_does_it_where_room_is_short() -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_where_room_is_short_less_is_found_and_nothing_else() -> None:
-    judged = {"duplicate_index", "index_decreases", "index_never_confirmed", "pull_skips", "consumer_hole"}
+def test_where_room_for_indexes_is_short_less_is_found_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A client that was forgotten is another one.
+    monkeypatch.setattr(across, "MOST_CLIENTS", 2)
 
     @settings(max_examples=100, deadline=None)
     @given(TALKS)
     def compare(words: list[Any]) -> None:
         steps = spoken(words)
-        found = {(one.rule.name, one.where) for one in of(Found, told_of(steps)) if one.rule.name in judged}
-        assert found <= Model(steps, NEXT).found
+        assert rules_of(told_of(steps)) <= Model(steps, NEXT).found
 
     compare()
+
+
+# Rules
+
+
+def test_an_index_that_two_confirms_have() -> None:
+    talk = Talk().store(0, 1, 2).store(1, connection="q")
+    assert talk.found() == [("duplicate_index", talk.now_ns)]
+    # Nor does it count as lower than those before it.
+    assert of(StreamRow, talk.told())[0].confirmed == 4
+    assert of(StreamRow, talk.told())[0].indexes == 3
+
+
+def test_a_lower_index_than_one_that_was_confirmed_before_the_push() -> None:
+    talk = Talk()
+    early = talk.push("q")
+    talk.store(7)
+    late = talk.push("q")
+    # Sent before 7 was confirmed: which of both was saved first isn't known.
+    talk.confirm(early, 3)
+    assert talk.found() == []
+    talk.confirm(late, 5)
+    assert talk.found() == [("index_decreases", talk.now_ns)]
+
+
+def test_on_one_connection_the_session_tells_a_lower_index() -> None:
+    assert Talk().store(7, 5).found() == []
+
+
+def test_an_address_with_two_names() -> None:
+    talk = Talk().init("orders").init("orders", 0).init("orders", None)
+    assert talk.found() == []
+    talk.init("orders", 1).init("orders", 1).init("other")
+    assert talk.found() == [("address_shared", 4), ("address_shared", 6)]
+    assert (of(StreamRow, talk.told())[0].stream_name, of(StreamRow, talk.told())[0].partition) == ("orders", None)
+
+
+def test_a_stream_without_a_name_is_given_one_in_use() -> None:
+    key = name_key("orders", None)
+    assert key == name_key("orders", 0) != name_key("orders", 1)
+    named = Talk().init("orders").init("orders")
+    assert of(Found, named.told(key=key)) == []
+    assert of(Found, Talk().init("orders", anonymous=True).told(key=key)) == []
+    (found,) = of(Found, named.init("orders", anonymous=True).told(key=key))
+    assert (found.rule.name, found.where.arrived_at_ns) == ("create_other_name", 3)
+    # Under the address nothing is told of it: one place says it.
+    assert named.found() == []
+
+
+def test_an_index_without_a_confirm() -> None:
+    assert Talk().store(0).pull(0, 0, 1, 5, 6).found() == [("index_never_confirmed", 3)] * 2
+    # Once for each index.
+    assert Talk().pull(0, 5).pull(0, 5).found() == [("index_never_confirmed", 1)]
+    assert Talk().partial().pull(0, 5).found() == []
+
+
+def test_an_index_whose_confirm_is_still_to_come() -> None:
+    talk = Talk()
+    pushed = talk.push()
+    talk.pull(0, 5)
+    assert talk.found() == []
+    assert told_of(talk.steps, [2]) == told_of(talk.steps, [])
+    talk.confirm(pushed, 5)
+    assert talk.found() == []
+    # Delivered before it was sent.
+    assert Talk().pull(0, 5).store(5).found() == [("index_never_confirmed", 1)]
+
+
+def test_a_push_that_stays_open_may_be_any_later_index() -> None:
+    talk = Talk().pull(0, 3)
+    talk.push()
+    talk.pull(0, 5).close("p").pull(0, 6)
+    assert talk.found() == [("index_never_confirmed", 1)]
+
+
+def test_a_response_that_passes_over_what_a_later_one_returns() -> None:
+    talk = Talk().store(*range(5)).pull(0, 0, 3, client="you").pull(3, 3, 4, client="you")
+    assert talk.found() == []
+    assert talk.pull(0, 1, 2).pull(0, 1, 2).found() == [("pull_skips", 13)]
+
+
+def test_an_answer_above_all_that_was_saved() -> None:
+    talk = Talk().get(4).save(6).get(6).get(6)
+    assert talk.found() == []
+    assert talk.get(9).get(9).found() == [("index_never_saved", 5)]
+    # The first answer may tell of what was saved before the capture.
+    assert Talk().save(3).get(8).found() == []
+    assert Talk().get(4).partial().get(8).found() == []
+
+
+def test_a_client_saves_beyond_a_message_that_never_came() -> None:
+    talk = Talk().store(*range(45)).get(None).pull(0, *range(20)).save(20).pull(30, *range(30, 40)).save(40).save(40)
+    assert talk.found() == [("consumer_hole", 95)]
+    (hole,) = of(Hole, talk.told())
+    assert (hole.kind, hole.client_id, hole.saved, hole.where.arrived_at_ns) == ("consumer_hole", "me", 40, 95)
+    assert (hole.first_index, hole.last_index, hole.messages, hole.runs) == (20, 29, 10, ((20, 29),))
+    assert talk.row().lag == 5
+
+
+def test_what_a_response_passed_over_is_a_gap_of_the_server() -> None:
+    talk = Talk().store(*range(10)).get(0).pull(0, 4, 5, 8, 9).save(10)
+    assert talk.found() == []
+    (hole,) = of(Hole, talk.told())
+    assert (hole.kind, hole.messages, hole.runs) == ("server_gap", 6, ((0, 3), (6, 7)))
+
+
+def test_what_a_client_resumed_from_is_known_by_its_first_sign() -> None:
+    stored = list(range(50))
+    assert Talk().store(*stored).get(20).pull(20, *range(20, 30)).save(30).found() == []
+    assert Talk().store(*stored).pull(20, *range(20, 30)).save(30).found() == []
+    assert Talk().store(*stored).save(30).save(30).found() == []
+    assert Talk().store(*stored).get(None).pull(20, *range(20, 30)).save(30).found() == [("consumer_hole", 103)]
+    # It was told more than it was seen to save: a part of its life is missing.
+    assert Talk().store(*stored).save(3).get(20).pull(20, *range(20, 30)).save(30).found() == []
+
+
+def test_a_client_saves_ahead_of_what_came() -> None:
+    talk = Talk().store(*range(5)).pull(0, 0, 1, 2).save(3)
+    assert talk.found() == []
+    # The message that it can't have seen is a hole besides.
+    assert talk.save(4).found() == [("save_ahead", 15), ("consumer_hole", 15)]
+    assert Talk().get(0).save(100).found() == []
+
+
+def test_a_saved_index_is_the_next_one_or_the_last_one_processed() -> None:
+    talk = Talk().store(*range(5)).get(0).pull(0, 0, 1, 2).save(2)
+    assert (talk.row().position, talk.row().lag) == (2, 3)
+    row = talk.row(convention=PROCESSED)
+    assert (row.saved, row.position, row.lag) == (2, 3, 2)
+    talk.save(3)
+    assert talk.found() == []
+    assert [rule for rule, _ in talk.found(PROCESSED)] == ["save_ahead", "consumer_hole"]
+    # A first answer of 0 is a record that was made just now; later it is the message 0.
+    assert Talk().get(0).row(convention=PROCESSED).position == 0
+    assert Talk().save(0).get(0).row(convention=PROCESSED).position == 1
+
+
+def test_a_restarted_client() -> None:
+    talk = Talk().store(*range(9)).get(None).pull(0, 0, 1, 2).save(2).get(2, connection="d")
+    row = talk.pull(2, 2, 3, connection="d").pull(None, 3, connection="d").save(4, connection="d").row()
+    assert (row.delivered, row.delivered_messages, row.redelivered, row.connections) == (3, 4, 2, 2)
+    assert (row.saved, row.position, row.latest, row.lag) == (4, 4, 8, 5)
+    assert talk.found() == []
+
+
+def test_rows_come_only_of_what_changed() -> None:
+    fold = Fold(KEY)
+    for step in Talk().init("orders").get(0).get(0, "you").steps:
+        fold.take(step)  # type: ignore[arg-type]
+    assert [type(row) for row in fold.end_window()] == [StreamRow, ConsumerRow, ConsumerRow]
+    assert fold.end_window() == []
+    fold.take(Talk().save(1).steps[0])  # type: ignore[arg-type]
+    assert [getattr(row, "client_id", "") for row in fold.end_window()] == ["", "me"]
+    # How far behind a client is depends on what is stored.
+    fold.take(Stored(Talk().where("p"), 0, 0))
+    assert [getattr(row, "lag", "") for row in fold.end_window()] == ["", 1, 0]
+
+
+def test_where_the_address_is_not_known_there_is_no_lag() -> None:
+    (row,) = Talk().get(3).save(5).told(key=name_key("orders", None))
+    assert isinstance(row, ConsumerRow)
+    assert (row.stream_address, row.stream_name, row.saved, row.lag, row.latest) == (None, "orders", 5, None, None)
+
+
+# Bounds
+
+
+def test_the_largest_indexes() -> None:
+    talk = Talk().store(0, LARGEST - 1, LARGEST).get(0).pull(0, 0, LARGEST - 1, LARGEST).save(LARGEST)
+    for convention in (NEXT, PROCESSED):
+        assert talk.found(convention) == []
+    assert talk.row().lag == 1
+    assert (talk.row(convention=PROCESSED).position, talk.row(convention=PROCESSED).lag) == (LARGEST + 1, 0)
+    assert Talk().save(LARGEST).save(0).row().saved == LARGEST
+
+
+def sparse(count: int) -> Iterable[tuple[str, Event]]:
+    """`count` indexes far from each other, and as many clients of which each pulls and saves one."""
+    where = Talk().where("p")
+    for n in range(count):
+        yield KEY, Stored(where, 3 * n, 0)
+        yield KEY, Delivered(where, 3 * n, ((3 * n, 3 * n),), "busy")
+        yield KEY, Delivered(where, 3 * n, ((3 * n, 3 * n), (2, 2)), f"client {n}")
+        yield KEY, Saved(where, f"client {n}", "orders", None, 3 * n + 1)
+        yield KEY, OpenPushes(n.to_bytes(16), [(n, 1)])
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_RUNS", "MOST_CLIENT_RUNS", "MOST_CLIENTS", "MOST_RISES", "MOST_PENDING", "MOST_CONNECTIONS"):
+        monkeypatch.setattr(across, name, 50)
+    sizes = []
+    for count in (200, 2_000):
+        fold = Fold(KEY)
+        for _, event in sparse(count):
+            fold.take(event)
+        assert len(fold.end_window()) <= 52
+        sizes.append(len(fold.snapshot()))
+    assert sizes[1] < 1.2 * sizes[0]
+
+
+def test_a_name_that_is_too_long_is_not_followed() -> None:
+    long = "x" * (across.MOST_NAME + 1)
+    talk = Talk().save(3, long).get(3, long).pull(0, 3, client=long)
+    assert of(ConsumerRow, talk.told()) == []
+    assert len(json.dumps(Talk().init(long).told()[0].stream_name)) < len(long) + 2  # type: ignore[union-attr]
+
+
+def test_state_of_another_version_is_refused() -> None:
+    state = json.loads(Fold(KEY).snapshot()) | {"version": 0}
+    with pytest.raises(StateVersionError):
+        Fold(KEY, snapshot=json.dumps(state))
+
+
+def test_keys_are_judged_apart() -> None:
+    where = Talk().where("p")
+    told = judge([(address_key(name), Stored(where, 1, 0)) for name in ("a", "b", "a")])
+    assert [found.rule.name for found in of(Found, told)] == ["duplicate_index"]
+    assert [row.stream_address for row in of(StreamRow, told)] == ["a", "b"]
+
+
+# Data
+
+
+@pytest.mark.parametrize(
+    ("told", "places"),
+    [
+        # p: a pushed message was confirmed, g: a pull returned one.
+        ("pa ga ga", []),
+        ("pa gb ga", [1]),
+        ("ga ga gb ga", [2]),
+        ("ga pb ga gb", [1, 2]),
+        ("pa pb ga gb gc", [4]),
+        ("ga gb pb gb", [1, 2]),
+    ],
+)
+def test_the_data_at_an_index(told: str, places: list[int]) -> None:
+    observations = [
+        Observation(Where(b"", "server", at, at, b"", at, at), ADDRESS, 7, digest.encode(), how == "p")
+        for at, (how, digest) in enumerate(told.split())
+    ]
+    # Another index and another stream have nothing to do with it.
+    others = [Observation(Where(b"", "server", 99, 99, b"", 99, 99), name, 8, b"z", True) for name in (ADDRESS, "b")]
+    found = data_changed(observations[:1] + others + observations[1:])
+    assert [one.where.record_number for one in found] == places
+    assert {one.rule.name for one in found} <= {"data_changed"}
