@@ -23,7 +23,8 @@ def numbers(runs: object) -> set[int]:
 
 @given(STEPS, NUMBERS, NUMBERS)
 def test_the_same_as_a_set(steps: list[tuple[str, int, int]], first: int, last: int) -> None:
-    intervals, known, floor = Intervals(), set(), 0
+    intervals, floor = Intervals(), 0
+    known: set[int] = set()
     for step, begin, size in steps:
         given_range = set(range(begin, begin + size + 1))
         match step:

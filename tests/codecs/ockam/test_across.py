@@ -126,7 +126,8 @@ class Talk:
         return [(one.rule.name, one.where.arrived_at_ns) for one in of(Found, self.told(convention))]
 
     def row(self, client: str = "me", convention: IndexConvention = NEXT) -> ConsumerRow:
-        return next(row for row in of(ConsumerRow, self.told(convention)) if row.client_id == client)
+        rows: list[ConsumerRow] = of(ConsumerRow, self.told(convention))
+        return next(row for row in rows if row.client_id == client)
 
 
 def of(kind: type[Any], told: Iterable[Told]) -> list[Any]:
@@ -157,7 +158,8 @@ def told_of(
     """
     steps = list(steps)
     cuts = {at for at in cuts if at <= len(steps) and time_of(steps[:at][::-1], -1) < time_of(steps[at:], LARGEST)}
-    fold, told = Fold(key, convention), []
+    fold = Fold(key, convention)
+    told: list[Told] = []
     pushes: list[Pushed] = []
     known: dict[bytes, list[tuple[int, int]]] = {}
     for at in range(len(steps) + 1):
@@ -588,7 +590,7 @@ def test_a_client_saves_ahead_of_what_came() -> None:
     talk = Talk().store(*range(5)).pull(0, 0, 1, 2).save(3)
     assert talk.found() == []
     # The message that it can't have seen is a hole besides.
-    assert talk.save(4).found() == [("save_ahead", 15), ("consumer_hole", 15)]
+    assert talk.save(4).found() == [("save_ahead", 13), ("consumer_hole", 13)]
     assert Talk().get(0).save(100).found() == []
 
 
@@ -705,8 +707,8 @@ def test_keys_are_judged_apart() -> None:
 )
 def test_the_data_at_an_index(told: str, places: list[int]) -> None:
     observations = [
-        Observation(Where(b"", "server", at, at, b"", at, at), ADDRESS, 7, digest.encode(), how == "p")
-        for at, (how, digest) in enumerate(told.split())
+        Observation(Where(b"", "server", at, at, b"", at, at), ADDRESS, 7, said[1:].encode(), said[0] == "p")
+        for at, said in enumerate(told.split())
     ]
     # Another index and another stream have nothing to do with it.
     others = [Observation(Where(b"", "server", 99, 99, b"", 99, 99), name, 8, b"z", True) for name in (ADDRESS, "b")]

@@ -1,0 +1,135 @@
+"""What the rows of the log say to the folds of `across`, and what one capture tells by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Any
+
+from wirehouse_codecs.intervals import runs_of
+from wirehouse_codecs.ockam.across import (
+    Closed,
+    Delivered,
+    Event,
+    Got,
+    Init,
+    Observation,
+    OpenPushes,
+    Partial,
+    Saved,
+    Stored,
+    Told,
+    Where,
+    address_key,
+    data_changed,
+    judge,
+    name_key,
+)
+from wirehouse_codecs.ockam.log import SESSION
+from wirehouse_codecs.ockam.messages import Kind, Status
+from wirehouse_codecs.ockam.options import IndexConvention
+from wirehouse_codecs.stream_log import MESSAGE
+
+Row = dict[str, Any]
+
+_WHERE = itemgetter(*Where._fields)
+
+
+def events_of(row: Row) -> Iterator[tuple[str, Event]]:
+    """The events of a row of kind `message`, each with its key; none of one that its session ignores."""
+    message, address = row["message"], row["stream_address"]
+    if message["ignored"] is not None:
+        return
+    where, answers = Where(*_WHERE(row)), row["answers"] or {}
+    name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
+    match message["kind"]:
+        case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
+            init = Init(where, name, partition, answers.get("anonymous"))
+            yield address_key(address), init
+            yield name_key(name, partition), init
+        case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
+            yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
+        case Kind.PULL_RESPONSE if address is not None:
+            runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
+            yield address_key(address), Delivered(where, _integer(answers.get("index")), runs, row["consumer"])
+        case Kind.INDEX_SAVE:
+            yield _client_key(row), Saved(where, client_id, name, partition, int(message["index"]))
+        case Kind.INDEX_RESPONSE:
+            yield _client_key(row), Got(where, client_id, name, partition, _integer(message["index"]))
+
+
+def _client_key(row: Row) -> str:
+    address, message = row["stream_address"], row["message"]
+    return (
+        address_key(address)
+        if address is not None
+        else name_key(message["stream_name"], _integer(message["partition"]))
+    )
+
+
+def _integer(number: Decimal | None) -> int | None:
+    """Unsigned 64-bit numbers are decimals in the log."""
+    return None if number is None else int(number)
+
+
+def observations_of(row: Row) -> Iterator[Observation]:
+    """The data that a row of kind `message` tells, by digest."""
+    message, address = row["message"], row["stream_address"]
+    if message["ignored"] is not None or address is None:
+        return
+    where = Where(*_WHERE(row))
+    if message["kind"] == Kind.PULL_RESPONSE:
+        for pulled in message["messages"]:
+            yield Observation(where, address, int(pulled["index"]), _digest(pulled["data"]), False)
+    elif message["kind"] == Kind.PUSH_RESPONSE and message["status"] == Status.OK:
+        data = (row["answers"] or {}).get("data")
+        if data is not None:
+            yield Observation(where, address, int(message["index"]), _digest(data), True)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+class Heard:
+    """All that the rows of one capture say, in memory, whatever their order."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[int, int, str, Event]] = []
+        self._observations: list[Observation] = []
+        #: The keys under which a connection says something.
+        self._keys: dict[bytes, dict[str, None]] = {}
+        #: How each connection stands, as it was told last.
+        self._sessions: dict[bytes, Row] = {}
+
+    def take(self, row: Row) -> None:
+        """A row of the log."""
+        if row["row_kind"] == SESSION:
+            self._sessions[row["connection_id"]] = row["session"]
+        elif row["row_kind"] == MESSAGE:
+            for key, event in events_of(row):
+                self._events.append((row["arrived_at_ns"], row["record_number"], key, event))
+                self._keys.setdefault(row["connection_id"], {})[key] = None
+            self._observations += observations_of(row)
+
+    def told(self, convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
+        """What it all tells together: findings, holes, and how streams and their clients stand at the end."""
+        partial: list[tuple[int, int, str, Event]] = []
+        ended: list[tuple[str, Event]] = []
+        for connection_id, session in self._sessions.items():
+            opened: dict[str, list[tuple[int, int]]] = {}
+            for pushes in session["open_pushes"]:
+                at_ns, count = pushes["pushed_at_ns"], pushes["count"]
+                opened.setdefault(address_key(pushes["stream_address"]), []).append((at_ns, count))
+            for key in self._keys.get(connection_id, {}) | dict.fromkeys(opened):
+                if session["partial_at_ns"] is not None:
+                    partial.append((session["partial_at_ns"], -1, key, Partial(connection_id)))
+                ended.append((key, OpenPushes(connection_id, opened.get(key, []))))
+                if session["closed"]:
+                    ended.append((key, Closed(connection_id)))
+        in_order = sorted([*partial, *self._events], key=itemgetter(0, 1))
+        told = judge([(key, event) for _, _, key, event in in_order] + ended, convention)
+        observed = sorted(self._observations, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))
+        return [*told, *data_changed(observed)]
