@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import groupby, pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
@@ -80,48 +81,68 @@ def by_key(
     return work.settle(ordered.mapInArrow(fold, StructType([*placed, *from_arrow_schema(schema).fields])))
 
 
+class _Piece(NamedTuple):
+    """Rows of one key and window, and what stands in these columns."""
+
+    place: tuple[Any, ...]
+    rows: pa.RecordBatch
+
+
 def fold_batches(batches: Iterable[pa.RecordBatch], keys: Sequence[str], start: Start) -> Iterator[pa.RecordBatch]:
     """Rows that folds make of `batches`, which stand by key, and of each key by window, its state first."""
+    names = (*keys, "window_start")
+    places: list[tuple[Any, ...]] = []
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    for made in _folded(batches, (*keys, "window_start"), start):
+    for piece, made in _folded(batches, names, start):
+        if made is None or not made.num_rows:
+            continue
+        places.append(piece.place)
         waiting.append(made)
         rows += made.num_rows
         if rows >= BATCH_ROWS:
-            yield pa.concat_batches(waiting)
-            waiting, rows = [], 0
+            yield _placed(piece.rows.select(names).schema, places, waiting)
+            places, waiting, rows = [], [], 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _placed(piece.rows.select(names).schema, places, waiting)
 
 
-def _folded(batches: Iterable[pa.RecordBatch], place: Sequence[str], start: Start) -> Iterator[pa.RecordBatch]:
-    pieces = (piece for batch in batches for piece in _pieces(batch, place))
-    for key, of_key in groupby(pieces, lambda piece: piece[0][:-1]):
+def _folded(
+    batches: Iterable[pa.RecordBatch], names: Sequence[str], start: Start
+) -> Iterator[tuple[_Piece, pa.RecordBatch | None]]:
+    """What the folds make, each with the piece that it was made at."""
+    pieces = (piece for batch in batches for piece in _pieces(batch, names))
+    for key, of_key in groupby(pieces, lambda piece: piece.place[:-1]):
         fold: KeyFold | None = None
-        for (*_, window), of_window in groupby(of_key, lambda piece: piece[0]):
-            for _, rows in of_window:
+        for (*_, window), of_window in groupby(of_key, lambda piece: piece.place):
+            for piece in of_window:
                 if fold is None:
-                    fold = start(dict(zip(place, key, strict=False)), rows.column("state")[0].as_py())
+                    fold = start(dict(zip(names, key, strict=False)), piece.rows.column("state")[0].as_py())
                 if window is not None:
-                    yield from _placed(fold.take(rows), rows.select(place))
+                    yield piece, fold.take(piece.rows)
             if fold is not None and window is not None:
-                yield from _placed(fold.end_window(), rows.select(place))
+                yield piece, fold.end_window()
 
 
-def _pieces(batch: pa.RecordBatch, place: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """The rows of `batch`, cut where the columns `place` change, and their values there."""
+def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[_Piece]:
+    """The rows of `batch`, cut where the columns `names` change."""
     if not batch.num_rows:
         return
-    columns = [batch.column(name) for name in place]
+    columns = [batch.column(name) for name in names]
     # The window alone may be null, in a state: what comes after it has another place.
     changes = (pc.fill_null(pc.not_equal(column[1:], column[:-1]), True) for column in columns)
     begins = [0, *pc.add(pc.indices_nonzero(reduce(pc.or_, changes)), 1).to_pylist()]
-    for begin, end in pairwise((*begins, batch.num_rows)):
-        yield tuple(column[begin].as_py() for column in columns), batch.slice(begin, end - begin)
+    places = zip(*(column.take(pa.array(begins)).to_pylist() for column in columns), strict=True)
+    for place, (begin, end) in zip(places, pairwise((*begins, batch.num_rows)), strict=True):
+        yield _Piece(place, batch.slice(begin, end - begin))
 
 
-def _placed(made: pa.RecordBatch | None, place: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """`made`, if there are rows, behind what stands in the columns of `place`."""
-    if made is not None and made.num_rows:
-        columns = [pa.repeat(column[0], made.num_rows) for column in place.columns]
-        yield pa.RecordBatch.from_arrays([*columns, *made.columns], [*place.schema.names, *made.schema.names])
+def _placed(schema: pa.Schema, places: Sequence[tuple[Any, ...]], made: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows of `made` as one, behind the columns of `schema`, in which `places` has the values of each."""
+    rows = pa.concat_batches(made)
+    whose = pa.array(np.repeat(np.arange(len(made)), [batch.num_rows for batch in made]))
+    columns = [
+        pa.array(values, type_).take(whose)
+        for values, type_ in zip(zip(*places, strict=True), schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([*columns, *rows.columns], [*schema.names, *rows.schema.names])
