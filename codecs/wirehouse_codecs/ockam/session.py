@@ -10,6 +10,7 @@ takes the messages of one connection in arrival order, gives one `Outcome` for e
 - A stream is known by the Init that gave its address. A stream without partitions is partition 0 of its name.
 - An index response answers the oldest GetIndex of its requester that it can be about. Where its bytes have two
   readings, the one that fits that request is taken.
+- A push that is sent again once, directly after its confirm, may have crossed it: that is no reuse of its id.
 - After another address was given for a stream it is a new incarnation; that the old one answers again is the rule.
 - All that is held is bounded; texts longer than `MOST_CHARACTERS` are known by their hash.
 """
@@ -48,7 +49,16 @@ from wirehouse_codecs.ockam.messages import (
 )
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.reader import Received
-from wirehouse_codecs.ockam.requests import UNANSWERED, Input, Request, RequestKind, Requests, Where, digest
+from wirehouse_codecs.ockam.requests import (
+    UNANSWERED,
+    Input,
+    Request,
+    RequestKind,
+    Requests,
+    RequestState,
+    Where,
+    digest,
+)
 from wirehouse_codecs.ockam.routed import LOCAL, Address, Route, route_text
 from wirehouse_codecs.ockam.rules import RULE, RULES
 from wirehouse_codecs.rules import Place, Rule
@@ -155,6 +165,15 @@ class _Key:
     saved_at: Where | None = None
 
 
+@dataclass(slots=True)
+class _Saved:
+    """Pushes of a requester to a stream that were saved."""
+
+    ids: Intervals = field(default_factory=lambda: Intervals(most=MOST_RUNS))
+    #: Id and digest of the last one, which may be sent again until its confirm has come: until another push.
+    last: tuple[int, bytes] | None = None
+
+
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
@@ -175,6 +194,8 @@ class Session:
         #: Whose names were used for protocols that have two.
         self.names: set[Names] = set()
         self.requests = Requests()
+        #: The last packet that showed a hole. What it released of the other side may come before what it answers.
+        self._gap: Place | None = None
         self._now_ns = 0
         self._requesters: dict[str, None] = {}
         self._streams: dict[str, _Stream] = {}
@@ -182,7 +203,7 @@ class Session:
         #: By requester and name: how many partitions were asked for, and have all answered.
         self._whole: dict[tuple[str, str], int] = {}
         #: By requester and stream: ids that were saved, and the data's digest of those that were not.
-        self._saved: dict[tuple[str, str], Intervals] = {}
+        self._saved: dict[tuple[str, str], _Saved] = {}
         self._unsaved: dict[tuple[str, str, int], bytes] = {}
         self._keys: dict[tuple[str, str, str, int | None], _Key] = {}
         self._clients: dict[tuple[str, str, int], str] = {}
@@ -310,7 +331,9 @@ class Session:
         """Bytes that are no message with a way to go, or that the capture lacks. What is no request does nothing."""
         if received.skip is not None:
             return Outcome(received, None, received.skip, tuple(found))
-        if received.rule is not None:
+        if received.rule is None:
+            self._gap = received.place
+        else:
             where = Where(received.direction, received.place, received.byte_start, received.byte_end)
             found.append(Found(RULE[received.rule], where, received.reason))
         if received.direction is Direction.SERVER:
@@ -472,9 +495,12 @@ class Session:
     def _check_reuse(self, push: PushRequest) -> None:
         number, key = push.request_id, (RequestKind.PUSH, self._requester, self._at, push.request_id)
         saved = self._saved.get((self._requester, self._at))
-        if saved is not None and number in saved:
-            self._break("request_id_reused", f"{number} was saved before")
-            return
+        if saved is not None:
+            last, saved.last = saved.last, None
+            if number in saved.ids:
+                if last != (number, digest(push.data)):
+                    self._break("request_id_reused", f"{number} was saved before")
+                return
         earlier = self.requests.oldest(*key)
         told = self._unsaved.get((self._requester, self._at, number)) if earlier is None else earlier.digest
         if told is not None and told != digest(push.data):
@@ -503,9 +529,10 @@ class Session:
         self._unsaved.pop((*pusher, number), None)
         saved = self._saved.get(pusher)
         if saved is None:
-            saved = Intervals(most=MOST_RUNS)
+            saved = _Saved()
             _remember(self._saved, pusher, saved)
-        saved.add(number, number)
+        saved.last = None if number in saved.ids else (number, request.digest)
+        saved.ids.add(number, number)
 
     def _check_rising(self, stream: _Stream, index: int) -> None:
         """Confirmed indexes rise; one that was confirmed before is another rule, over all connections."""
@@ -697,8 +724,9 @@ class Session:
         """A request waits for its answer from here on, if there is a route for one; a wrong one for an error."""
         if not self._requester:
             return
+        state = RequestState.UNSURE if self._where.place == self._gap else RequestState.OPEN
         if is_right:
-            self.requests.add(Request(kind, self._where, self._requester, self._at, **asked))
+            self.requests.add(Request(kind, self._where, self._requester, self._at, state=state, **asked))
         else:
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
 
@@ -734,6 +762,7 @@ class Session:
         state = {
             "version": SNAPSHOT_VERSION,
             "partial_at_ns": self.partial_at_ns,
+            "gap": None if self._gap is None else self._gap.to_json(),
             "counts": self.counts,
             "names": sorted(self.names),
             "now_ns": self._now_ns,
@@ -747,7 +776,10 @@ class Session:
                 [*key, known.least, None if known.saved_at is None else known.saved_at.to_json()]
                 for key, known in self._keys.items()
             ],
-            "saved": [[*key, ids.to_json()] for key, ids in self._saved.items()],
+            "saved": [
+                [*key, saved.ids.to_json(), None if saved.last is None else [saved.last[0], saved.last[1].hex()]]
+                for key, saved in self._saved.items()
+            ],
             "unsaved": [[*key, told.hex()] for key, told in self._unsaved.items()],
             "pulled": [[name, partitions.to_json()] for name, partitions in self._pulled.items()],
             **{name: [[*key, value] for key, value in getattr(self, f"_{name}").items()] for name in _PLAIN},
@@ -758,6 +790,7 @@ class Session:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self.partial_at_ns, self._now_ns = state["partial_at_ns"], state["now_ns"]
+        self._gap = None if state["gap"] is None else Place.from_json(state["gap"])
         self.counts = Counter(state["counts"])
         self.names = {Names(name) for name in state["names"]}
         self.requests = Requests.from_json(state["requests"])
@@ -768,10 +801,11 @@ class Session:
         for target, client, name, partition, least, saved_at in state["keys"]:
             where = None if saved_at is None else Where.from_json(saved_at)
             self._keys[target, client, name, partition] = _Key(least, where)
-        for requester, target, ids in state["saved"]:
-            self._saved[requester, target] = Intervals.from_json(ids)
-        for requester, target, number, told in state["unsaved"]:
-            self._unsaved[requester, target, number] = bytes.fromhex(told)
+        for requester, target, ids, last in state["saved"]:
+            told = None if last is None else (last[0], bytes.fromhex(last[1]))
+            self._saved[requester, target] = _Saved(Intervals.from_json(ids), told)
+        for requester, target, number, pushed in state["unsaved"]:
+            self._unsaved[requester, target, number] = bytes.fromhex(pushed)
         for name, partitions in state["pulled"]:
             self._pulled[name] = Intervals.from_json(partitions)
         for table in _PLAIN:

@@ -321,6 +321,7 @@ KEPT: dict[str, Callable[[], Dialogue]] = {
         .s(PushResponse(1, Status.ERROR, 0))
         .s(PushResponse(1, Status.ERROR, 0))
         .push(1, 0, b"one")
+        .push(1, 1, b"one")
     ),
     "push_unanswered": lambda: opened().push(1, 0).end(),
     "pull_not_answered": lambda: opened().pull(1, 0, 1).pull(1, 0, 1).end(),
@@ -412,7 +413,8 @@ MORE: dict[str, tuple[str, Callable[[], Dialogue]]] = {
         lambda: opened().create("other", B).c(PushRequest(1, b"")).s(PushResponse(1, Status.OK, 0), B),
     ),
     "a pull answered twice": ("unknown_request_id", lambda: opened().pull(1, 0, 1).s(pulled(1))),
-    "saved, and pushed again": ("request_id_reused", lambda: opened().push(1, 0).push(1, 1)),
+    "saved, and pushed again later": ("request_id_reused", lambda: opened().push(1, 0).push(2, 1).push(1, 2)),
+    "saved, and pushed again twice": ("request_id_reused", lambda: opened().push(1, 0).push(1, 1).push(1, 2)),
     "other data while the first is open": (
         "request_id_reused",
         lambda: opened().c(PushRequest(1, b"one")).c(PushRequest(1, b"two")),
@@ -500,6 +502,12 @@ def test_a_hole_makes_the_connection_partial(direction: Direction) -> None:
     answers = dialogue.s(PushResponse(1, Status.OK, 3)).push(2, 1, to=B).s(IndexResponse(*KEY, 3), "stream_index")
     assert answers.s(CreateResponse("new"), "you", "new").found == []
     assert all(outcome.ignored is None for outcome in answers.outcomes)
+
+
+def test_a_request_that_a_hole_held_back_may_have_been_answered() -> None:
+    dialogue = opened().take(Direction.CLIENT, 0)
+    dialogue.now_ns -= 1
+    assert dialogue.c(PullRequest(1, 0, 1)).end().found == []
 
 
 def test_an_answer_that_may_be_lost_is_not_missing_but_later_ones_are() -> None:

@@ -1,0 +1,401 @@
+"""The log of Ockam connections: the rows of a dialogue, other traffic, and the same rows wherever windows are cut."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pytest
+
+from wirehouse_codecs import stream_log
+from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Event, Send, packets
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.ockam import log
+from wirehouse_codecs.ockam.messages import (
+    CreatePartitionedRequest,
+    CreatePartitionedResponse,
+    CreateRequest,
+    CreateResponse,
+    Error,
+    IndexGet,
+    IndexResponse,
+    IndexSave,
+    Message,
+    Names,
+    PullRequest,
+    PullResponse,
+    PushRequest,
+    PushResponse,
+    Status,
+    StreamMessage,
+    base_payload,
+    encode_payload,
+)
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.packets import parse
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
+from wirehouse_codecs.tcp import Connection, Direction, Endpoint, Side, TcpOptions
+
+VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "ockam" / "sessions").glob("*.pcap"))
+SECOND = 1_000_000_000
+LATE_NS = 2**62
+C, S = Direction.CLIENT, Direction.SERVER
+CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 4_000)
+MOST = 2**64 - 1
+#: Every kind of message, one answer that never comes, an error, and other traffic.
+SAID: list[tuple[Direction, Message | bytes, str, str]] = [
+    (C, CreateRequest("s"), "stream", "hop=>me"),
+    (S, CreateResponse("s", b"extra"), "hop=>me", "s_1"),
+    (C, CreatePartitionedRequest(None, MOST), "stream", "me"),
+    (S, CreatePartitionedResponse("generated", 3), "me", "p_3"),
+    (C, PushRequest(MOST, b"data"), "s_1", "me"),
+    (S, PushResponse(MOST, Status.OK, 7), "me", "s_1"),
+    (C, PullRequest(2, 7, 10), "s_1", "me"),
+    (C, IndexGet("c", "s"), "stream_index", "me"),
+    (S, IndexResponse("c", "s", 0), "me", "stream_index"),
+    (S, PullResponse(2, (StreamMessage(7, b"data"), StreamMessage(MOST, b""))), "me", "s_1"),
+    (C, IndexSave("c", "generated", MOST, 3), "stream_index", "me"),
+    (C, PushRequest(3, b"refused"), "s_1", "me"),
+    (S, Error("no"), "me", "s_1"),
+    (C, base_payload("ping", b""), "pong", "me"),
+    (C, base_payload("what", b""), "stream", "me"),
+    (C, PushRequest(4, b"lost"), "s_1", "me"),
+    (C, PushRequest(5, b"lost"), "s_1", "me"),
+]
+Row = dict[str, Any]
+
+
+def events(
+    said: Iterable[tuple[Direction, Message | bytes, str, str]],
+    envelope: Envelope = Envelope.BARE16,
+    gap_ns: int = SECOND,
+) -> list[Event]:
+    at_ns = 2 * SECOND
+    sent: list[Event] = []
+    if envelope is Envelope.CBOR32:
+        sent = [Send(at_ns, C, OPENING), Send(at_ns, S, OPENING)]
+    for direction, message, to, back in said:
+        at_ns += gap_ns
+        payload = message if isinstance(message, bytes) else encode_payload(message, Names.SPECIFICATION)
+        version = 1 if envelope is Envelope.BARE16 else None
+        routed = Routed(version, local(*to.split("=>")), local(*back.split("=>")), payload)
+        sent.append(Send(at_ns, direction, frame(encode(routed, envelope), envelope)))
+    return sent
+
+
+def captured(sent: list[Event], disturbances: Disturbances | None = None) -> list[CapturedPacket]:
+    return list(packets(Conversation(CLIENT, SERVER, SECOND, sent), disturbances))
+
+
+def segments(capture: BinaryIO, port: int | None = None) -> list[Row]:
+    """SEGMENT_COLUMNS of all TCP packets, sorted by port pair, in one window; the first is sent to the server."""
+    rows: list[Row] = []
+    arrived = 0
+    for batch in PacketCapture(capture).batches():
+        for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
+            arrived = max(arrived, landed["ts_ns"])
+            port = port or packet["destination_port"]
+            from_server = packet["source_port"] == port
+            sides = ("source", "destination")
+            ends = [packet[f"{side}_address"] + packet[f"{side}_port"].to_bytes(2, "big") for side in sides]
+            place = {"arrived_at_ns": arrived, "capture_arrived_at_ns": 1, "capture_id": b"capture"}
+            row = {"source": "test", "window_start": "0", "state": None, "record_number": len(rows)}
+            flow = {"flow": b"".join(ends if from_server else ends[::-1])}
+            rows.append(packet | place | row | flow | {"direction": "server" if from_server else "client"})
+    return sorted(rows, key=lambda row: (row["flow"], row["record_number"]))
+
+
+def of_packets(sent: Iterable[CapturedPacket]) -> list[Row]:
+    stream = io.BytesIO()
+    write_pcap(sent, stream, resolution="ns")
+    stream.seek(0)
+    return segments(stream, SERVER.port)
+
+
+def told(rows: Sequence[Row], windows: Sequence[str] = ("0",), ends: Sequence[int] = (LATE_NS,)) -> list[Row]:
+    """The rows of the log."""
+    source = SourceLog(
+        log.starter(OckamOptions()),
+        TcpOptions(),
+        tuple(Window(name, end) for name, end in zip(windows, ends, strict=True)),
+    )
+    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in SEGMENT_COLUMNS} for row in rows], schema=SCHEMA)
+    read = stream_log.read([batch], {"test": source}, log.SCHEMA)
+    return [row for out in read for row in out.to_pylist()]
+
+
+_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
+    ("source", "window_start", "state", "direction"), pa.string()
+)
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
+
+
+def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
+    return [row for row in rows if row["row_kind"] == kind]
+
+
+def said(rows: Iterable[Row]) -> list[str]:
+    """The rows of events, but for their window, in an order of their own."""
+    entities = ("state", "session", "skip", "connection")
+    return sorted(repr(row | {"window_start": None}) for row in rows if row["row_kind"] not in entities)
+
+
+def newest(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
+    """The newest row of each entity."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if row["row_kind"] in ("session", "skip", "connection"):
+            kept = row | {"window_start": None}
+            if row["row_kind"] == "connection":
+                kept["connection"] = row["connection"] | {"window_packets": None}
+            name = None if row["skip"] is None else row["skip"]["name"]
+            found[row["row_kind"], row["connection_id"], row["direction"], name] = kept
+    return found
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+def test_a_row_for_each_message_with_its_fields(envelope: Envelope) -> None:
+    rows = told(of_packets(captured(events(SAID, envelope))))
+    messages = of_kind(rows, "message")
+    shown = [
+        {name: value for name, value in row["message"].items() if value is not None and not name.endswith("route")}
+        for row in messages
+    ]
+    version = {"version": 1} if envelope is Envelope.BARE16 else {}
+    uint = Decimal
+    expected: list[Row] = [
+        {"kind": "create_request", "protocol_name": "stream_create", "stream_name": "s"},
+        {"kind": "create_response", "protocol_name": "stream_create", "stream_name": "s", "extra": b"extra"},
+        {"kind": "create_partitioned_request", "protocol_name": "stream_create_partitions", "partitions": uint(MOST)},
+        {
+            "kind": "create_partitioned_response",
+            "protocol_name": "stream_create_partitions",
+            "stream_name": "generated",
+            "partition": uint(3),
+        },
+        {"kind": "push_request", "protocol_name": "stream_push", "request_id": uint(MOST), "data": b"data"},
+        {
+            "kind": "push_response",
+            "protocol_name": "stream_push",
+            "request_id": uint(MOST),
+            "status": "ok",
+            "index": uint(7),
+        },
+        {
+            "kind": "pull_request",
+            "protocol_name": "stream_pull",
+            "request_id": uint(2),
+            "index": uint(7),
+            "limit": uint(10),
+        },
+        {"kind": "index_get", "protocol_name": "stream_index", "client_id": "c", "stream_name": "s"},
+        {
+            "kind": "index_response",
+            "protocol_name": "stream_index",
+            "client_id": "c",
+            "stream_name": "s",
+            "index": uint(0),
+        },
+        {
+            "kind": "pull_response",
+            "protocol_name": "stream_pull",
+            "request_id": uint(2),
+            "messages": [{"index": uint(7), "data": b"data"}, {"index": uint(MOST), "data": b""}],
+        },
+        {
+            "kind": "index_save",
+            "protocol_name": "stream_index",
+            "client_id": "c",
+            "stream_name": "generated",
+            "partition": uint(3),
+            "index": uint(MOST),
+        },
+        {"kind": "push_request", "protocol_name": "stream_push", "request_id": uint(3), "data": b"refused"},
+        {"kind": "error", "protocol_name": "error", "reason": "no"},
+        {"kind": "push_request", "protocol_name": "stream_push", "request_id": uint(4), "data": b"lost"},
+        {"kind": "push_request", "protocol_name": "stream_push", "request_id": uint(5), "data": b"lost"},
+    ]
+    assert shown == [row | version for row in expected]
+    assert messages[0]["message"]["return_route"] == ["0#hop", "0#me"]
+    assert [row["requester"] for row in messages[:3]] == ["0#hop=>0#me", "0#hop=>0#me", "0#me"]
+    assert [row["stream_address"] for row in messages] == [
+        *(None, "s_1", None, "p_3", "s_1", "s_1", "s_1", "s_1", "s_1", "s_1", "p_3", "s_1", None, "s_1", "s_1")
+    ]
+    assert [row["consumer"] for row in messages if row["consumer"]] == ["c"]
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+def test_the_other_rows(envelope: Envelope) -> None:
+    sent = events(SAID, envelope)
+    rows = told(of_packets(captured([*sent, Close(99 * SECOND, C)])))
+    assert Counter(row["finding"]["rule"] for row in of_kind(rows, "violation")) == {
+        "ockam.init_extra_bytes": 1,
+        "ockam.payload": 1,
+        "ockam.partition_not_answered": 1,
+        "ockam.push_unanswered": 2,
+    }
+    (quarantined,) = of_kind(rows, "quarantine")
+    raw = [event.data for event in sent if isinstance(event, Send)][-3]
+    assert (quarantined["finding"]["rule"], quarantined["raw"]) == ("ockam.payload", raw)
+    skips = {(row["direction"], row["skip"]["name"]): row["skip"] for row in of_kind(rows, "skip")}
+    ping = next(event.data for event in sent if isinstance(event, Send) and b"ping" in event.data)
+    assert skips[C, "ping"] == {"name": "ping", "frames": 1, "bytes": len(ping)}
+    assert set(skips) == {(C, "ping")} | (
+        {(C, "opening byte"), (S, "opening byte")} if envelope is Envelope.CBOR32 else set()
+    )
+    (session,) = of_kind(rows, "session")
+    pushed = [row["arrived_at_ns"] for row in of_kind(rows, "message")][-2:]
+    assert session["session"] == {
+        "envelope": envelope.value,
+        "names": "specification",
+        "partial": False,
+        "partial_at_ns": None,
+        "creates": 2,
+        "pushes": 4,
+        "confirmed": 1,
+        "pulls": 1,
+        "delivered": 2,
+        "open_requests": 3,
+        "open_pushes": [{"stream_address": "s_1", "pushed_at_ns": at_ns, "count": 1} for at_ns in pushed],
+        "closed": True,
+    }
+    (connection,) = of_kind(rows, "connection")
+    assert connection["connection"]["dialect"] == envelope.value
+
+
+def test_answers_point_at_their_requests() -> None:
+    rows = of_kind(told(of_packets(captured(events(SAID)))), "message")
+    requests = {row["byte_start"]: row for row in rows if row["direction"] == C}
+    answered = [row for row in rows if row["answers"] is not None]
+    assert [row["message"]["kind"] for row in answered] == [
+        *("create_response", "create_partitioned_response", "push_response", "index_response", "pull_response", "error")
+    ]
+    for row in answered:
+        request = requests[row["answers"]["request_byte_start"]]
+        assert request["arrived_at_ns"] == row["answers"]["requested_at_ns"]
+        assert (
+            row["message"]["kind"] == "error"
+            or request["message"]["kind"].split("_")[0] == (row["message"]["kind"].split("_")[0])
+        )
+    push, pull = answered[2]["answers"], answered[4]["answers"]
+    assert (push["data"], push["data_bytes"]) == (b"data", 4)
+    assert (pull["index"], pull["limit"]) == (7, 10)
+    assert [row["answers"]["anonymous"] for row in answered[:3]] == [False, True, None]
+
+
+def cut(rows: list[Row]) -> list[Row]:
+    """What is told if every packet is a window of its own, and state is carried by text."""
+    found: list[Row] = []
+    flows: dict[bytes, list[Row]] = {}
+    for row in rows:
+        flows.setdefault(row["flow"], []).append(row)
+    for flow in flows.values():
+        state: Row | None = None
+        for at, row in enumerate(flow):
+            later = flow[at + 1]["arrived_at_ns"] - 1 if at + 1 < len(flow) else LATE_NS
+            given = [row | {"window_start": str(at)}]
+            if state is not None:
+                empty = dict.fromkeys(SEGMENT_COLUMNS) | {"source": "test", "flow": row["flow"]}
+                given = [empty | {"window_start": str(at), "state": state["state"]}, *given]
+            out = told(given, [str(at)], [max(later, row["arrived_at_ns"])])
+            state = next((one for one in out if one["row_kind"] == "state" and one["state"]), None)
+            found += out
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in VECTORS if path.stem.startswith("bad")], ids=lambda path: path.stem)
+def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
+    with path.open("rb") as stream:
+        rows = segments(stream)
+    whole, pieces = told(rows), cut(rows)
+    assert said(pieces) == said(whole)
+    assert newest(pieces) == newest(whole)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_disturbed_dialogue_cut_at_every_packet_tells_the_same(seed: int) -> None:
+    disturbed = Disturbances(seed=seed, reordered=0.2, repeated=0.2, lost=0.1)
+    rows = of_packets(captured(events(SAID, gap_ns=SECOND // 100), disturbed))
+    whole, pieces = told(rows), cut(rows)
+    assert said(pieces) == said(whole)
+    assert newest(pieces) == newest(whole)
+
+
+def test_an_entity_is_told_when_it_changed() -> None:
+    rows = of_packets(captured(events(SAID)))
+    found = cut(rows)
+    for kind in ("session", "skip"):
+        changes = [row[kind] for row in of_kind(found, kind)]
+        assert len(changes) > (kind == "session")
+        assert all(one != following for one, following in pairwise(changes))
+
+
+@pytest.mark.parametrize("lost", range(3, 16))
+def test_a_lost_packet_breaks_no_rule_of_a_clean_dialogue(lost: int) -> None:
+    clean = [one for one in SAID if not isinstance(one[1], bytes)]
+    sent = captured([*events(clean), Close(99 * SECOND, C)])
+    del sent[lost]
+    rows = told(of_packets(sent))
+    found = {row["finding"]["rule"] for row in of_kind(rows, "violation")}
+    assert found <= {
+        *("ockam.init_extra_bytes", "ockam.push_unanswered", "ockam.partition_not_answered", "capture.hole"),
+    }
+    assert of_kind(rows, "session")[-1]["session"]["partial"] is ("capture.hole" in found)
+
+
+def test_a_capture_that_begins_in_the_middle_is_partial() -> None:
+    clean = [one for one in SAID if not isinstance(one[1], bytes)]
+    sent = captured(events(clean))
+    rows = told(of_packets(sent[6:]))
+    session = of_kind(rows, "session")[-1]["session"]
+    assert (session["partial"], session["partial_at_ns"]) == (True, sent[6].ts_ns)
+    assert {row["finding"]["rule"] for row in of_kind(rows, "violation")} <= {
+        *("ockam.push_unanswered", "ockam.partition_not_answered"),
+    }
+
+
+def test_traffic_of_many_names_is_counted_under_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MOST_SKIPS", 3)
+    traffic = [(C, base_payload(f"p{at}", b""), "pong", "me") for at in (0, 1, 2, 3, 4, 0)]
+    rows = told(of_packets(captured(events([SAID[0], SAID[1], *traffic]))))
+    frames = {row["skip"]["name"]: row["skip"]["frames"] for row in of_kind(rows, "skip")}
+    assert frames == {"p0": 2, "p1": 1, "p2": 1, log.OTHER: 2}
+
+
+def test_every_byte_is_told_of_once() -> None:
+    sent = captured([*events(SAID), Close(99 * SECOND, C)], Disturbances(seed=3, lost=0.15))
+    rows = told(of_packets(sent))
+    skipped = Counter[str]()
+    for row in newest(rows).values():
+        if row["row_kind"] == "skip":
+            skipped[row["direction"]] += row["skip"]["bytes"]
+    (connection,) = [row["connection"] for row in newest(rows).values() if row["row_kind"] == "connection"]
+    for direction in Direction:
+        spans = sorted(
+            (row["byte_start"], row["byte_end"])
+            for row in rows
+            if row["row_kind"] in ("message", "quarantine") and row["direction"] == direction
+        )
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        told_bytes = sum(end - start for start, end in spans) + skipped[direction]
+        assert told_bytes == connection[f"{direction}_delivered_bytes"]
+
+
+def test_refuses_the_state_of_another_version() -> None:
+    place = Place(1, 1, b"capture", 0)
+    connection = Connection(b"id", "syn", place, place, Side(C, TcpOptions()), Side(S, TcpOptions()))
+    start = log.starter(OckamOptions())
+    state = json.loads(start(Log(log.SCHEMA), connection, SERVER, None).snapshot())
+    with pytest.raises(StateVersionError):
+        start(Log(log.SCHEMA), connection, SERVER, json.dumps(state | {"version": 0}))
