@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.ockam.across import Found
+from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import PROTOCOL
@@ -22,16 +24,22 @@ _OWN = ("stream_address",)
 def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
-    The services are at `port`, else handshakes tell where. The envelope is told from the frames.
+    The services are at `port`, else handshakes tell where. The envelope is told from the frames. All connections are
+    taken for those of one service; what they break together comes last.
     """
-    start = starter(OckamOptions())
-    for row in stream_inspection.read(batches, start, SCHEMA, port):
+    options, heard = OckamOptions(), Heard()
+    for row in stream_inspection.read(batches, starter(options), SCHEMA, port):
+        heard.take(row)
         if row["row_kind"] == MESSAGE:
             yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
             yield inspecting.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
         elif row["row_kind"] != SESSION and (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:
             yield told
+    for found in heard.told(options.index_convention):
+        if isinstance(found, Found):
+            rule, place = found.rule, found.where._asdict()
+            yield stream_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
 
 
 def _message(row: Row) -> Inspected:

@@ -141,6 +141,12 @@ class Conversation:
         found = self._reader.detection
         return (None, None) if found is None else (found.name, found.reason)
 
+    @property
+    def partial_at_ns(self) -> int | None:
+        """From when on it is known that messages of the connection are missing; None = none are."""
+        at_ns = self._session.partial_at_ns
+        return None if at_ns is None else max(at_ns, self._connection.first.arrived_at_ns)
+
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         for piece in pieces:
@@ -239,9 +245,6 @@ class Conversation:
 
     def _session_row(self) -> dict[str, Any]:
         session, names = self._session, sorted(self._session.names)
-        partial_at_ns = session.partial_at_ns
-        if partial_at_ns is not None:
-            partial_at_ns = max(partial_at_ns, self._connection.first.arrived_at_ns)
         pushes = Counter(
             (request.target, request.where.place.arrived_at_ns)
             for request in session.requests
@@ -250,8 +253,8 @@ class Conversation:
         return {
             "envelope": self.dialect[0],
             "names": "both" if len(names) > 1 else next(iter(names), None),
-            "partial": partial_at_ns is not None,
-            "partial_at_ns": partial_at_ns,
+            "partial": session.partial,
+            "partial_at_ns": self.partial_at_ns,
             **{name: session.counts[name] for name in _COUNTS},
             "open_requests": sum(request.kind is not RequestKind.OTHER for request in session.requests),
             "open_pushes": [

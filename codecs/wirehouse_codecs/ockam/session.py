@@ -94,10 +94,12 @@ class Role(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Why a message is no account of what the service has: its request was answered before, or never sent; or it is an
-#: Init with a name that isn't the stream's.
+#: Why a message is no account of what the service has: its request was answered before, or never sent; it is an Init
+#: with another name, or an index for another key than was asked for; it is a request that its address can't take.
 ANSWERS_NOTHING: Final = "answers_nothing"
 OTHER_NAME: Final = "other_name"
+OTHER_KEY: Final = "other_key"
+WRONG_SERVICE: Final = "wrong_service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,6 +644,7 @@ class Session:
         self.requests.remove(request)
         self._answers = _answers(request)
         if request.key != key:
+            self._ignored = OTHER_KEY
             self._break("index_for_other_key", f"{_key_text(key)} answers {_key_text(request.key)}")
             return
         self._check_index(request, key, self._message.index)
@@ -734,6 +737,7 @@ class Session:
         """Whether a request may go where it goes; of an address that isn't known nothing is said."""
         if self._role in (role, Role.UNKNOWN):
             return True
+        self._ignored = WRONG_SERVICE
         self._break("wrong_service", f"{what} to the {self._role} {self._at}")
         return False
 
