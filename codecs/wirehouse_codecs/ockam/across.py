@@ -89,7 +89,7 @@ class Delivered:
     #: The requested index; None = the request wasn't seen.
     requested: int | None
     runs: Sequence[tuple[int, int]]
-    #: The client that pulled; None = not known.
+    #: The client that pulled; None = not known: then what it went through isn't judged when a client saves there.
     consumer: str | None
 
 
@@ -156,6 +156,8 @@ class Found:
     rule: Rule
     where: Where
     message: str
+    #: None = it is found under a name.
+    stream_address: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +232,15 @@ _NOTHING: Final[tuple[Told, ...]] = ()
 
 
 def address_key(stream_address: str) -> str:
-    """The key of what is said of a stream: all but what comes under `name_key`."""
+    """The key of a stream: of all that is said of it where its address is known."""
     return json.dumps(["address", stream_address])
 
 
 def name_key(stream_name: str, partition: int | None) -> str:
-    """The key of every Init of a name, besides that of its address, and of Saved and Got where no address is known.
+    """The key of a name: of every Init, Saved and Got with it, whatever the address, and besides the stream's key.
 
+    Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
+    here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
     A stream without partitions is partition 0 of its name.
     """
     return json.dumps(["name", stream_name, partition or 0])
@@ -392,6 +396,8 @@ class Fold:
         self._pending: list[_Pending] = []
         #: Ranges with confirmed indexes that a response passed over.
         self._passed = Intervals(most=MOST_RUNS)
+        #: By connection, the index after all that came to it for an unknown client: below, its clients aren't judged.
+        self._unnamed: OrderedDict[bytes, int] = OrderedDict()
         #: The one that was silent longest first.
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._client_runs = 0
@@ -420,6 +426,9 @@ class Fold:
         self._last_at_ns = where.arrived_at_ns
         self._changed = True
 
+    def _found(self, rule: str, where: Where, message: str) -> Found:
+        return Found(RULE[rule], where, message, self._address)
+
     # Streams
 
     def _init(self, init: Init) -> Sequence[Told]:
@@ -434,15 +443,16 @@ class Fold:
         if name == (self._name, self._partition or 0) or name in self._sharing or len(self._sharing) == MOST_SHARING:
             return _NOTHING
         self._sharing.append(name)
-        shown = f"{self._address!r} is the address of {_stream(*name)}, and of {_stream(self._name, self._partition)}"
-        return [Found(RULE["address_shared"], init.where, shown)]
+        first = _stream(self._name, self._partition)
+        shown = f"{_quoted(self._address)} is the address of {first}, and of {_stream(*name)}"
+        return [self._found("address_shared", init.where, shown)]
 
     def _name_used(self, init: Init) -> Sequence[Told]:
         used, self._name = self._name is not None, init.stream_name[:MOST_NAME]
         if not used or not init.anonymous:
             return _NOTHING
         shown = f"a stream without a name is given {_quoted(init.stream_name)}, which was in use"
-        return [Found(RULE["create_other_name"], init.where, shown)]
+        return [self._found("create_other_name", init.where, shown)]
 
     def _store(self, stored: Stored) -> Sequence[Told]:
         where, index = stored.where, stored.index
@@ -458,7 +468,7 @@ class Fold:
         if not self._confirmed.add(index, index):
             if index < self._confirmed.floor:
                 return _NOTHING
-            return [Found(RULE["duplicate_index"], where, f"index {index} was confirmed before")]
+            return [self._found("duplicate_index", where, f"index {index} was confirmed before")]
         self._indexes += 1
         self._shared_changed = True
         if self._lowest is None or index < self._lowest:
@@ -489,7 +499,7 @@ class Fold:
         if before <= stored.index:
             return _NOTHING
         shown = f"index {stored.index}, but {before} was confirmed before the message was pushed"
-        return [Found(RULE["index_decreases"], stored.where, shown)]
+        return [self._found("index_decreases", stored.where, shown)]
 
     def _excuse(self, stored: Stored) -> None:
         """It was delivered before its push was confirmed, but not before it was sent."""
@@ -519,11 +529,19 @@ class Fold:
         if self._passed:
             told += self._returned(ordered, where)
         self._pass_over(requested, ordered)
-        if consumer is not None and (client := self._client(consumer, where)) is not None:
+        if consumer is None:
+            self._note_unnamed(where.connection_id, ordered[-1][1] + 1)
+        elif (client := self._client(consumer, where)) is not None:
             held = client.runs
             client.deliver(requested, runs)
             self._bound_runs(client.runs - held)
         return told
+
+    def _note_unnamed(self, connection_id: bytes, end: int) -> None:
+        self._unnamed[connection_id] = max(end, self._unnamed.get(connection_id, 0))
+        self._unnamed.move_to_end(connection_id)
+        if len(self._unnamed) > MOST_CONNECTIONS:
+            self._unnamed.popitem(last=False)
 
     def _wait(self, first: int, last: int, where: Where) -> None:
         """Indexes that aren't confirmed, from their first delivery on."""
@@ -547,7 +565,7 @@ class Fold:
         if not back:
             return []
         shown = f"an earlier response passed over {_shown(back)}, confirmed before it and returned here"
-        return [Found(RULE["pull_skips"], where, shown)]
+        return [self._found("pull_skips", where, shown)]
 
     def _pass_over(self, requested: int | None, ordered: Sequence[tuple[int, int]]) -> None:
         expected = ordered[0][0] if requested is None else requested
@@ -557,6 +575,19 @@ class Fold:
             expected = max(expected, last + 1)
 
     # Clients
+
+    def _named(self, said: Saved | Got) -> _Client | None:
+        """The client that an index message names."""
+        client = self._client(said.client_id, said.where, said.stream_name, said.partition)
+        if client is not None and said.where.connection_id in self._unnamed:
+            self._forget(client, self._unnamed[said.where.connection_id])
+        return client
+
+    def _forget(self, client: _Client, below: int) -> None:
+        """What the client has below an index isn't judged any more."""
+        held = client.runs
+        client.covered.forget_below(below)
+        self._client_runs += client.runs - held
 
     def _client(
         self, client_id: str, where: Where, stream_name: str | None = None, partition: int | None = None
@@ -587,9 +618,9 @@ class Fold:
             self._client_runs -= held - largest.runs
 
     def _save(self, saved: Saved) -> Sequence[Told]:
-        where, client_id, index = saved.where, saved.client_id, saved.index
+        where, index = saved.where, saved.index
         self._see(where)
-        client = self._client(client_id, where, saved.stream_name, saved.partition)
+        client = self._named(saved)
         if client is None:
             return _NOTHING
         position = index if self._next else index + 1
@@ -597,15 +628,19 @@ class Fold:
         if not client.resumed:
             client.resume(position)
         elif position > client.covered.floor:
-            if client.last is not None and position > max(client.last + 1, client.covered.floor):
-                shown = f"client {_quoted(client_id)} saves {index}, delivered to it was only up to {client.last}"
-                told.append(Found(RULE["save_ahead"], where, shown))
-            told += self._holes(saved, client, position)
-            held = client.runs
-            client.covered.forget_below(position)
-            self._client_runs += client.runs - held
+            # Without a delivery that is known to be its own, what came to it can't be told.
+            if client.last is not None:
+                told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
+                told += self._holes(saved, client, position)
+            self._forget(client, position)
         client.move(index, position)
         return told
+
+    def _ahead(self, saved: Saved, position: int, expected: int) -> list[Told]:
+        if position <= expected:
+            return []
+        shown = f"client {_quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
+        return [self._found("save_ahead", saved.where, shown)]
 
     def _holes(self, saved: Saved, client: _Client, position: int) -> Iterator[Told]:
         undelivered = list(client.undelivered(self._confirmed, position))
@@ -615,7 +650,7 @@ class Fold:
         passed = [part for run in undelivered for part in client.covered.within(*run)]
         if never:
             shown = f"client {_quoted(saved.client_id)} saves {saved.index}, but {_shown(never)} never came to it"
-            yield Found(RULE["consumer_hole"], saved.where, shown)
+            yield self._found("consumer_hole", saved.where, shown)
         for kind, runs in (("consumer_hole", never), ("server_gap", passed)):
             if runs:
                 yield Hole(
@@ -635,22 +670,21 @@ class Fold:
     def _got(self, got: Got) -> Sequence[Told]:
         where, client_id, index = got.where, got.client_id, got.index
         self._see(where)
-        client = self._client(client_id, where, got.stream_name, got.partition)
+        client = self._named(got)
         if client is None:
             return _NOTHING
         told: list[Told] = []
         known = client.saved or 0
-        if index is not None and index > known and client.answered and not self._partial:
+        judged = self._address is None and client.answered and not self._partial
+        if index is not None and index > known and judged:
             shown = f"client {_quoted(client_id)} is told {index}, saved was only {known}"
-            told.append(Found(RULE["index_never_saved"], where, shown))
+            told.append(self._found("index_never_saved", where, shown))
         recorded = index is not None and (index > 0 or client.saved is not None)
         position = index + (not self._next) if index is not None and recorded else 0
         client.resume(position)
         if index is not None and index > known:
             # A part of its life wasn't captured.
-            held = client.runs
-            client.covered.forget_below(position)
-            self._client_runs += client.runs - held
+            self._forget(client, position)
         client.answered = True
         client.move(index, position)
         return told
@@ -666,6 +700,7 @@ class Fold:
 
     def _close(self, closed: Closed) -> Sequence[Told]:
         self._own.pop(closed.connection_id, None)
+        self._unnamed.pop(closed.connection_id, None)
         self._closed.add(closed.connection_id)
         return _NOTHING
 
@@ -709,7 +744,7 @@ class Fold:
             at_ns = pending.where.arrived_at_ns
             if first_ns is None or at_ns < first_ns:
                 shown = f"{_shown([Run(pending.first, pending.last)])} delivered, but no push was confirmed with it"
-                told.append(Found(RULE["index_never_confirmed"], pending.where, shown))
+                told.append(self._found("index_never_confirmed", pending.where, shown))
             elif self._lost_ns is None or at_ns < self._lost_ns:
                 waiting.append(pending)
         self._pending = waiting
@@ -767,6 +802,7 @@ class Fold:
             "first": None if self._first is None else _where_to_json(self._first),
             "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
+            "unnamed": [[connection_id.hex(), end] for connection_id, end in self._unnamed.items()],
             "pending": [[first, last, _where_to_json(where)] for first, last, where in self._pending],
             "rises": self._rises,
             "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
@@ -786,6 +822,7 @@ class Fold:
         self._sharing = [(name, partition) for name, partition in told["sharing"]]
         self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
+        self._unnamed = OrderedDict((bytes.fromhex(connection), end) for connection, end in told["unnamed"])
         self._pending = [_Pending(first, last, _where_from_json(where)) for first, last, where in told["pending"]]
         self._rises = [_Rise(*rise) for rise in told["rises"]]
         self._clients = OrderedDict((client_id, _Client.from_json(row)) for client_id, row in told["clients"])
@@ -873,7 +910,7 @@ def data_changed(observations: Iterable[Observation]) -> list[Found]:
         if digest not in digests and not (confirmed and pushed):
             other = "that of the confirmed push" if pushed or confirmed else "an earlier pull's"
             shown = f"the data at index {observation.index} of {_quoted(observation.stream_address)} is not {other}"
-            found.append(Found(RULE["data_changed"], observation.where, shown))
+            found.append(Found(RULE["data_changed"], observation.where, shown, observation.stream_address))
         if confirmed:
             known[key] = True, digests | {digest} if pushed else {digest}
         else:

@@ -44,29 +44,23 @@ def events_of(row: Row) -> Iterator[tuple[str, Event]]:
         return
     where, answers = Where(*_WHERE(row)), row["answers"] or {}
     name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
+    named: Event | None = None
     match message["kind"]:
         case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
-            init = Init(where, name, partition, answers.get("anonymous"))
-            yield address_key(address), init
-            yield name_key(name, partition), init
+            named = Init(where, name, partition, answers.get("anonymous"))
         case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
             yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
         case Kind.PULL_RESPONSE if address is not None:
             runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
             yield address_key(address), Delivered(where, _integer(answers.get("index")), runs, row["consumer"])
         case Kind.INDEX_SAVE:
-            yield _client_key(row), Saved(where, client_id, name, partition, int(message["index"]))
+            named = Saved(where, client_id, name, partition, int(message["index"]))
         case Kind.INDEX_RESPONSE:
-            yield _client_key(row), Got(where, client_id, name, partition, _integer(message["index"]))
-
-
-def _client_key(row: Row) -> str:
-    address, message = row["stream_address"], row["message"]
-    return (
-        address_key(address)
-        if address is not None
-        else name_key(message["stream_name"], _integer(message["partition"]))
-    )
+            named = Got(where, client_id, name, partition, _integer(message["index"]))
+    if named is not None:
+        yield name_key(name, partition), named
+        if address is not None:
+            yield address_key(address), named
 
 
 def _integer(number: Decimal | None) -> int | None:

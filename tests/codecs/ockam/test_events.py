@@ -70,7 +70,7 @@ def test_streams(name: str) -> None:
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_consumers(name: str) -> None:
-    rows = [row for row in told(name) if isinstance(row, ConsumerRow)]
+    rows = [row for row in told(name) if isinstance(row, ConsumerRow) and row.stream_address is not None]
     by_key = {
         f"{row.client_id}|{row.stream_name}|{'' if row.partition is None else row.partition}": row for row in rows
     }
