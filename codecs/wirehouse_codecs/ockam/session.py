@@ -537,9 +537,9 @@ class Session:
         saved.ids.add(number, number)
 
     def _check_rising(self, stream: _Stream, index: int) -> None:
-        """Confirmed indexes rise; one that was confirmed before is another rule, over all connections."""
+        """Confirmed indexes rise; one that is known to be confirmed before is another rule, over all connections."""
         highest, confirmed = stream.highest, stream.confirmed
-        if highest is not None and index < highest and index >= confirmed.floor and index not in confirmed:
+        if highest is not None and index < highest and index not in confirmed:
             self._break("index_decreases", f"{index} is confirmed after {highest}")
         stream.highest = index if highest is None else max(highest, index)
         confirmed.add(index, index)
@@ -664,7 +664,7 @@ class Session:
             if request is not None:
                 self._message = reading
                 return request
-        return None if self.partial else oldest
+        return oldest if self._is_complete() else None
 
     def _check_index(self, request: Request, key: tuple[str, str, int | None], index: int | None) -> None:
         if request.least is not None and (index or 0) < request.least:
