@@ -38,7 +38,7 @@ def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Itera
             yield told
     for found in heard.told(options.index_convention):
         if isinstance(found, Found):
-            rule, place = found.rule, found.where._asdict()
+            rule, place = found.rule, found.where._asdict() | {"stream_address": found.stream_address}
             yield stream_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
 
 

@@ -198,6 +198,7 @@ def test_what_connections_break_together_stands_at_the_message_that_completes_it
     places = [(row["connection_id"], row["byte_start"], row["record_number"]) for row in responses]
     told = [(row["connection_id"], row["byte_start"], row["record_number"]) for row in of_kind(rows, "violation")]
     assert told == places[1:]
+    assert {row["stream_address"] for row in of_kind(rows, "violation")} == {"s_1"}
 
 
 def test_other_traffic_is_counted_and_what_is_no_message_is_kept() -> None:
