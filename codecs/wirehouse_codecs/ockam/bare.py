@@ -64,6 +64,9 @@ class Cursor:
     def uint(self, name: str) -> int:
         """The next uint. Raises Malformed when it is cut or has more than 64 bits."""
         data, begin, end = self.data, self.at, self.end
+        if begin < end and data[begin] < 0x80:
+            self.at = begin + 1
+            return data[begin]
         value = shift = 0
         for at in range(begin, min(end, begin + MOST_UINT_BYTES)):
             octet = data[at]

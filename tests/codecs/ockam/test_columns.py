@@ -44,7 +44,7 @@ C, S = Direction
 BARE, CBOR = Envelope
 MOST = 2**64 - 1
 LIMIT = 1 << 24
-HOT = {PushRequest, PushResponse, PullRequest, PullResponse, IndexGet, IndexSave, IndexResponse}
+HOT: set[type[Message]] = {PushRequest, PushResponse, PullRequest, PullResponse, IndexGet, IndexSave, IndexResponse}
 uints = st.sampled_from([0, 1, 23, 24, 127, 128, 255, 256, 65536, 2**32, 2**63, MOST]) | st.integers(0, MOST)
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 data = st.binary(max_size=40)
@@ -146,22 +146,19 @@ def test_frames_read_alike(envelope: Envelope, direction: Direction, drawn: st.D
 
 
 def hot(envelope: Envelope, direction: Direction) -> bytes:
-    said: list[Message] = (
-        [PushRequest(1, b"x"), PullRequest(1, 300, 10), IndexGet("c", "s"), IndexSave("c", "поток", 9, 3)]
-        if direction is C
-        else [PushResponse(1, Status.ERROR, 2), PullResponse(1, (StreamMessage(1, b"one"), StreamMessage(2, b"")))]
-        + [IndexResponse("c", "s", None, 7), IndexResponse("c", "s", 8)]
-    )
+    said: dict[Direction, list[Message]] = {
+        C: [PushRequest(1, b"x"), PullRequest(1, 300, 10), IndexGet("c", "s"), IndexSave("c", "поток", 9, 3)],
+        S: [
+            PushResponse(1, Status.ERROR, 2),
+            PullResponse(1, (StreamMessage(1, b"one"), StreamMessage(2, b""))),
+            IndexResponse("c", "s", None, 7),
+            IndexResponse("c", "s", 8),
+        ],
+    }
     version = 2 if envelope is BARE else None
-    route = Routed(version, local("поток", "b"), local("me"), b"", "trace")
-    return b"".join(
-        frame(
-            encode(Routed(version, route.onward_route, route.return_route, encode_payload(one, names), "t"), envelope),
-            envelope,
-        )
-        for one in said
-        for names in Names
-    )
+    payloads = [encode_payload(message, names) for message in said[direction] for names in Names]
+    messages = [Routed(version, local("поток", "b"), local("me"), payload, "trace") for payload in payloads]
+    return b"".join(frame(encode(message, envelope), envelope) for message in messages)
 
 
 @pytest.mark.parametrize("envelope", Envelope)
@@ -188,6 +185,40 @@ def test_any_byte_may_be_any_other(envelope: Envelope, direction: Direction) -> 
         for octet in {0, 1, 2, 0x5C, 0x7F, 0x80, 0xC1, 0xFF, written[at] ^ 1, written[at] ^ 0x80}:
             changed.append(written[begin:at] + bytes([octet]) + written[at + 1 : end])
     assert_alike(b"".join(changed), envelope, direction)
+
+
+EDGES = ["", "00", "17", "18", "7f", "80", "8000", "8001", "ffff03", "ff8000", "80" * 9 + "01", "80" * 10 + "00"]
+EDGES += ["ff" * 9 + last for last in ("", "00", "01", "02", "7f", "81")]
+
+
+@pytest.mark.parametrize("written", EDGES)
+def test_uints_are_read_alike(written: str) -> None:
+    """As what is pushed, so that the length is one, and as the request's id."""
+    inner = bytes.fromhex(written)
+    for data in (inner + b"\x01x", b"\x01" + inner + b"x", b"\x01" + inner):
+        assert_alike(frame(encode(Routed(1, local("s"), (), base_payload("stream_push", data)), BARE), BARE), BARE, C)
+        assert_alike(frame(encode(Routed(1, local("s"), (), base_payload("stream_push", data)), BARE), BARE), BARE, S)
+
+
+HEADS = ["", "17", "1817", "1818", "18ff", "1900ff", "190100", "1a0000ffff", "1a00010000", "1b00000000ffffffff"]
+HEADS += ["1b0000000100000000", "1b" + "ff" * 8, "1bffff", "1c", "1f"]
+
+
+@pytest.mark.parametrize("major", [0, 2, 4])
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_of_cbor_are_read_alike(head: str, major: int) -> None:
+    """As the type of an address, the length of one, and the number of hops."""
+    octets = bytes.fromhex(head)
+    octets = bytes([octets[0] | major << 5]) + octets[1:] if octets else octets
+    payload = encode_payload(PushRequest(1, bytes(300)))
+    whole = encode(Routed(None, local("s"), (), payload), CBOR)
+    for body in (
+        b"\x83\x81\x82" + octets + b"\x41s\x80" + whole[7:-1],
+        b"\x83\x81\x82\0" + octets + bytes(300) + b"\x80" + whole[7:-1],
+        b"\x83" + octets + b"\x82\0\x41s" * 30 + b"\x80" + whole[7:-1],
+        b"\x83\x81\x82\0\x41s\x80" + octets + payload,
+    ):
+        assert_alike(frame(body, CBOR), CBOR, C)
 
 
 @pytest.mark.parametrize("envelope", Envelope)
@@ -238,7 +269,7 @@ def test_kinds_and_protocols_are_numbered_alike() -> None:
     kinds, protocols = list(Kind), list(PROTOCOLS)
     batch = pa.Table.from_batches([decode_columns(hot(BARE, side), BARE, side, LIMIT).batch for side in Direction])
     assert set(batch.column("kind").to_pylist()) <= set(map(str, kinds))
-    assert {str(kind.kind) for kind in HOT} == set(batch.column("kind").to_pylist())
+    assert {str(message.kind) for message in HOT} == set(batch.column("kind").to_pylist())
     assert set(batch.column("protocol_name").to_pylist()) == set(protocols[1:5])
 
 
