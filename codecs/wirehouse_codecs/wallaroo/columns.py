@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from wirehouse_codecs.column_parts import frozen, lists, names, offsets_of, parts, validity
 from wirehouse_codecs.wallaroo import loops
 from wirehouse_codecs.wallaroo.messages import KINDS, Dialect, Message
 
@@ -41,8 +42,6 @@ FRAME_FIELDS: Final = (
 SPAN_FIELDS: Final = (pa.field("byte_start", pa.int64()), pa.field("byte_end", pa.int64()))
 #: What `decode_columns` gives.
 FRAMES: pa.Schema = pa.schema([*SPAN_FIELDS, *FRAME_FIELDS])
-#: Arrow's offsets into bytes have 31 bits.
-MOST_BYTES: Final = (1 << 31) - 1
 
 
 class Frames(NamedTuple):
@@ -68,15 +67,6 @@ def decode_columns(data: Array | bytes, dialect: Dialect, limit: int) -> Frames:
     arrays.read(held, dialect)
     columns = [pa.array(bounds[:-1]), pa.array(bounds[1:]), *frame_columns(held, arrays, dialect)]
     return Frames(pa.RecordBatch.from_arrays(columns, schema=FRAMES), int(bounds[-1]), lost)
-
-
-def frozen(data: Array) -> Array:
-    """Read-only, as Arrow's buffers are: a compiled loop is made once for each kind of array. ValueError: too large."""
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{len(data)} bytes at once, at most {MOST_BYTES}")
-    view = data.view()
-    view.setflags(write=False)
-    return view
 
 
 def cut(data: Array, begin: int, end: int, dialect: Dialect, limit: int) -> tuple[Array, bool]:
@@ -143,25 +133,13 @@ def frame_columns(data: Array, arrays: Arrays, dialect: Dialect, kinds: Sequence
             pa.uint16(), len(has), [validity(has & loops.HAS_FLAGS), pa.py_buffer(smalls[loops.FLAGS])]
         ),
         _times(words[loops.EVENT_TIME], has & (1 << loops.EVENT_TIME), signed),
-        _parts(data, numbers, loops.KEY, has & loops.HAS_KEY),
-        _parts(data, numbers, loops.PAYLOAD, has & loops.HAS_PAYLOAD),
-        _parts(data, numbers, loops.NAME, regular & (kind == loops.NOTIFY)),
+        _part(data, numbers, loops.KEY, has & loops.HAS_KEY),
+        _part(data, numbers, loops.PAYLOAD, has & loops.HAS_PAYLOAD),
+        _part(data, numbers, loops.NAME, regular & (kind == loops.NOTIFY)),
         pa.Array.from_buffers(pa.uint32(), len(acks), [validity(acks), pa.py_buffer(numbers[loops.CREDITS])]),
         pa.array(smalls[loops.SUCCESS].astype(np.uint8), mask=~(regular & (kind == loops.NOTIFY_ACK))),
         _pairs(data, numbers, acks, not signed),
     ]
-
-
-def validity(has: Array) -> pa.Buffer:
-    """Arrow's bits for what isn't 0."""
-    return pa.py_buffer(np.packbits(has != 0, bitorder="little"))
-
-
-def names(codes: Array, shown: Sequence[str], has: Array) -> pa.Array:
-    """Names by their position in `shown`, null where `has` is false."""
-    return pa.DictionaryArray.from_arrays(
-        pa.array(codes.astype(np.int8), mask=~has), pa.array(map(str, shown), pa.string())
-    )
 
 
 def words_column(words: Array, has: Array) -> pa.Array:
@@ -178,25 +156,13 @@ def _times(words: Array, has: Array, signed: bool) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(20, 0), len(words), [validity(has), pa.py_buffer(both)])
 
 
-def _offsets(sizes: Array) -> Array:
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    loops.add_up(sizes, offsets)
-    return offsets
-
-
-def _parts(data: Array, numbers: Array, part: int, has: Array) -> pa.Array:
-    """A part of each frame that has it, copied."""
-    offsets = _offsets(numbers[part + 1])
-    out = np.empty(offsets[-1], np.uint8)
-    loops.gather(data, numbers[part], offsets, out)
-    return pa.Array.from_buffers(pa.binary(), len(has), [validity(has), pa.py_buffer(offsets), pa.py_buffer(out)])
+def _part(data: Array, numbers: Array, part: int, has: Array) -> pa.Array:
+    return parts(data, numbers[part], numbers[part + 1], pa.binary(), has)
 
 
 def _pairs(data: Array, numbers: Array, has: Array, little: bool) -> pa.Array:
-    offsets = _offsets(numbers[loops.PAIR_COUNT])
+    offsets = offsets_of(numbers[loops.PAIR_COUNT])
     streams, ids = np.empty(offsets[-1], np.uint64), np.empty(offsets[-1], np.uint64)
     loops.pair_words(data, numbers[loops.PAIRS], offsets, little, streams, ids)
     pairs = pa.StructArray.from_arrays([pa.array(streams), pa.array(ids)], fields=list(PAIR_TYPE))
-    return pa.Array.from_buffers(
-        pa.list_(PAIR_TYPE), len(has), [validity(has), pa.py_buffer(offsets)], children=[pairs]
-    )
+    return lists(offsets, pairs, has)

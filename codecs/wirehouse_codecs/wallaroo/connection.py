@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from wirehouse_codecs.column_parts import frozen, names, validity
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo import loops
@@ -23,9 +24,6 @@ from wirehouse_codecs.wallaroo.columns import (
     Arrays,
     cut,
     frame_columns,
-    frozen,
-    names,
-    validity,
     words_column,
 )
 from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, Dialect, Framed

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
+from wirehouse_codecs.compiled import compiled, inlined, wide
 
 Array = np.ndarray[Any, Any]
 _WORD: Any = np.uint64
@@ -283,20 +283,6 @@ def read_notify(
     put_part(numbers, NAME, row, at + 10, size)
     smalls[HAS, row] = _HAS_STREAM | _HAS_REFERENCE
     return True
-
-
-@compiled
-def add_up(sizes: Array, offsets: Array) -> None:
-    """`offsets`, which begins with 0, of byte strings of these sizes that stand one after the other."""
-    for i in range(len(sizes)):
-        offsets[i + 1] = offsets[i] + sizes[i]
-
-
-@compiled
-def gather(data: Array, starts: Array, offsets: Array, out: Array) -> None:
-    """The byte strings of `data` at `starts`, one after the other; `offsets` says where each belongs."""
-    for i in range(len(starts)):
-        copy_bytes(data, wide(starts[i]), wide(offsets[i + 1]) - wide(offsets[i]), out, wide(offsets[i]))
 
 
 @compiled

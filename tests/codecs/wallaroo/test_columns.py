@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wirehouse_codecs import column_parts
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo import columns, connection, plain, streams
+from wirehouse_codecs.wallaroo import connection, plain, streams
 from wirehouse_codecs.wallaroo import session as sessions
 from wirehouse_codecs.wallaroo.columns import FRAMES, decode_columns
 from wirehouse_codecs.wallaroo.connection import ROWS, Connection, Pieces, Read
@@ -151,7 +152,7 @@ def test_no_frame_at_all_gives_no_row(name: str) -> None:
 
 
 def test_what_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MOST_BYTES", 10)
+    monkeypatch.setattr(column_parts, "MOST_BYTES", 10)
     with pytest.raises(ValueError, match="11 bytes at once"):
         decode_columns(bytes(11), DIALECTS["v3"], 100)
 
