@@ -239,7 +239,8 @@ class Conversation:
         for direction in Direction:
             rest = self._twin.reader.rest(direction)
             if rest is not None:
-                self._quarantine(closed.place, Where(direction, *rest), None, "no frame can be told from here on", None)
+                where = Where(direction, rest.byte_start, rest.byte_end)
+                self._quarantine(closed.place, where, rest.rule, "no frame can be told from here on", None)
         session = self._twin.session
         if session is None:
             return

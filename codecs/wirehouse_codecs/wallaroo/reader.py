@@ -12,10 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.rules import Place
+from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.dialects import (
     READINGS,
@@ -61,6 +61,14 @@ class Received:
     undecoded: bytes = b""
 
 
+class Rest(NamedTuple):
+    """From where to where bytes stand that no frame is told from, for good, and the rule that says why."""
+
+    byte_start: int
+    byte_end: int
+    rule: Rule
+
+
 class Reader:
     """The frames of one connection. `receive` bytes in arrival order, `finish` when no more come.
 
@@ -103,16 +111,18 @@ class Reader:
         framer = None if self.dialect is None else self._framers.get(direction)
         return framer if framer is not None and framer.lost is None else None
 
-    def rest(self, direction: Direction) -> tuple[int, int] | None:
-        """From where to where bytes of `direction` stand that no frame is told from, for good; None = there are none.
+    def rest(self, direction: Direction) -> Rest | None:
+        """What no frame of `direction` is told from, for good; None = there is nothing.
 
-        They begin with the bytes of the row that says so, so the quarantine has one row for all.
+        It begins with the bytes of the row that says so, so the quarantine has one row for all.
         """
         if self._unsupported_told:
             start, end = self._rest[direction]
-            return (start, end) if end > start else None
+            return Rest(start, end, RULE["dialect_unsupported"]) if end > start else None
         framer = self._framers.get(direction)
-        return None if framer is None or framer.lost_at is None else (framer.lost_at, framer.byte_end)
+        if framer is None or framer.lost is None or framer.lost_at is None:
+            return None
+        return Rest(framer.lost_at, framer.byte_end, RULE[framer.lost])
 
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""

@@ -42,6 +42,7 @@ from wirehouse_codecs.wallaroo.messages import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import HELD_FRAMES, Reader, Received
+from wirehouse_codecs.wallaroo.rules import RULE
 
 C, S = Direction.CLIENT, Direction.SERVER
 AUTO = WallarooOptions()
@@ -264,10 +265,11 @@ def test_a_draft_is_one_row(greeting: Greeting) -> None:
     assert found[0].undecoded
     assert reader.finish(at(9)) == []
     size = found[0].byte_end
-    assert (reader.rest(C), reader.rest(S)) == ((0, size + 50), (0, 3))
+    rule = RULE["dialect_unsupported"]
+    assert (reader.rest(C), reader.rest(S)) == ((0, size + 50, rule), (0, 3, rule))
     assert reader.hole(S, 7, at(10)) == []
-    assert reader.rest(S) == (0, 10)
-    assert Reader(AUTO, snapshot=reader.snapshot()).rest(C) == (0, size + 50)
+    assert reader.rest(S) == (0, 10, rule)
+    assert Reader(AUTO, snapshot=reader.snapshot()).rest(C) == (0, size + 50, rule)
 
 
 def test_not_more_than_a_bound_is_held_back(greeting: Greeting) -> None:
@@ -335,7 +337,7 @@ def test_after_lost_framing_nothing_is_told(greeting: Greeting) -> None:
     assert reader.hole(C, 10, at(4)) == []
     start = found[0].byte_start
     assert found[0].undecoded == bytes(4)
-    assert reader.rest(C) == (start, start + 4 + 2 * 24 + 10)
+    assert reader.rest(C) == (start, start + 4 + 2 * 24 + 10, RULE["empty_frame"])
     assert reader.rest(S) is None
     assert Reader(AUTO, snapshot=reader.snapshot()).rest(C) == reader.rest(C)
     assert len(reader.receive(S, encode(Ack(1), dialect), at(5))) == 1

@@ -33,6 +33,7 @@ from wirehouse_codecs.wallaroo.dialects import DEV_VERSION
 from wirehouse_codecs.wallaroo.messages import DIALECTS, LENGTH_BYTES, V3, Error, Hello, Notify, Ok, encode
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Reader
+from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, simulate
 
 Row = dict[str, Any]
@@ -257,6 +258,8 @@ def test_all_bytes_of_a_draft_stand_in_one_row_a_direction(first: bytes) -> None
     assert_balances(rows)
     kept = [(row["direction"], row["byte_start"], row["byte_end"]) for row in rows if row["row_kind"] == "quarantine"]
     assert kept == [("client", 0, 3 * len(first)), ("server", 0, 3 * len(first))]
+    why = {row["finding"]["rule"] for row in rows if row["row_kind"] == "quarantine"}
+    assert why == {"wallaroo.dialect_unsupported"}
 
 
 def test_a_draft_that_is_told_by_the_end_has_each_byte_once() -> None:
@@ -279,4 +282,4 @@ def test_a_draft_behind_a_hole_has_each_byte_once() -> None:
     rows = [(one.byte_start, one.byte_end) for one in told if one.decoded.rule is None]
     assert rows == [(size, size + 2), (0, size)]
     assert [one.decoded.rule.name for one in told if one.decoded.rule is not None] == ["dialect_unsupported"]
-    assert reader.rest(Direction.CLIENT) == (size + 12, 9 * size + 12 + len(DEV))
+    assert reader.rest(Direction.CLIENT) == (size + 12, 9 * size + 12 + len(DEV), RULE["dialect_unsupported"])

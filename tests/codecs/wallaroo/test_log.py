@@ -200,6 +200,14 @@ def test_quarantined_bytes_that_hold_no_cookie_are_kept(fault: str) -> None:
     assert quarantined["raw"]
 
 
+@pytest.mark.parametrize("fault", ["empty_frame", "oversize_frame"])
+def test_the_rest_of_a_connection_has_the_rule_that_lost_its_frames(fault: str) -> None:
+    rows = told(simulated(SimulatorConfig(connectors=1, messages_per_connector=20, fault=fault)))
+    (quarantined,) = (row for row in rows if row["row_kind"] == "quarantine")
+    assert quarantined["finding"]["rule"] == f"wallaroo.{fault}"
+    assert quarantined["raw"] is None
+
+
 @pytest.mark.parametrize("frame", [Hello(b"0.0.1", b"other", b"p", b"i"), Error(b"other is no cookie")])
 def test_quarantined_bytes_of_hello_and_error_stay_in_bronze(frame: Hello | Error) -> None:
     whole = encode(frame, DIALECTS["v3"])
