@@ -46,8 +46,8 @@ def _command(protocol: str) -> click.Command:
             click.Option(
                 ["--out"],
                 required=True,
-                type=click.Path(dir_okay=False, path_type=Path),
-                help=f"File to write: {suffixes}, also with .gz.",
+                type=click.Path(path_type=Path),
+                help=f"What to write: {suffixes}.",
             ),
             click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after so many {records}."),
             *options,
@@ -76,11 +76,15 @@ def _callback(simulator: Any) -> Callable[..., None]:
         except OptionError as error:
             raise click.BadParameter(str(error.fields["reason"]), param_hint=_flag(error.fields["key"])) from None
         suffixes = simulator.WRITERS
-        writer = suffixes.get(Path(out.stem).suffix if out.suffix == ".gz" else out.suffix)
+        writer = next((write for suffix, write in suffixes.items() if out.name.endswith(suffix)), None)
         if writer is None:
-            raise click.BadParameter(f"must end in {' or '.join(suffixes)}, also with .gz", param_hint="--out")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        written = writer(islice(simulator.simulate(config), most), out)
-        click.echo(f"{written:,} {simulator.RECORDS}, {out.stat().st_size:,} bytes in {out}")
+            raise click.BadParameter(f"must end in {' or '.join(suffixes)}", param_hint="--out")
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            written = writer(islice(simulator.simulate(config), most), out)
+        except OSError as error:
+            raise click.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
+        size = sum(path.stat().st_size for path in (out.iterdir() if out.is_dir() else [out]))
+        click.echo(f"{written:,} {simulator.RECORDS}, {size:,} bytes in {out}")
 
     return write

@@ -112,7 +112,7 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["simulate", "cardinal", "--out", "x.csv"], "--out"),
         (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
         (["simulate", "morse", "--out", "x.jsonl"], "morse"),
-        (["simulate", "wallaroo", "--out", "x.jsonl"], "must end in .pcap, also with .gz"),
+        (["simulate", "wallaroo", "--out", "x.jsonl"], "must end in .pcap or .pcap.gz or .streams"),
         (["simulate", "wallaroo", "--out", "x.pcap", "--dialect", "v9"], "--dialect: must be one of"),
         (["simulate", "wallaroo", "--out", "x.pcap", "--messages", "5"], "--messages"),
         (["inspect", "wirehouse.toml", "--port", "0"], "--port"),
@@ -171,7 +171,18 @@ def test_simulate_writes_packets_as_they_are_asked_for(wirehouse: Wirehouse) -> 
     assert wirehouse("simulate", "wallaroo", "--out", "d.pcap", "--packets", "7", *options).out.startswith("7 packets")
     rows = [json.loads(line) for line in wirehouse("inspect", "--json", "c.pcap.gz").out.splitlines()]
     assert [row["rule"] for row in rows if row["type"] == "violation"] == ["wallaroo.duplicate_hello"]
+    answer = wirehouse("simulate", "wallaroo", "--out", "e.streams", *options)
+    assert answer.code == 0, answer.err
+    sizes = {path.name: path.stat().st_size for path in (wirehouse.folder / "e.streams").iterdir()}
+    assert sorted(sizes) == ["0001-client.bin", "0001-server.bin", "0002-client.bin", "0002-server.bin"]
+    assert answer.out.endswith(f"{sum(sizes.values()):,} bytes in e.streams\n")
+    delivered = [
+        row[f"{side}_delivered_bytes"] for row in rows if row["type"] == "connection" for side in ("client", "server")
+    ]
+    assert sorted(sizes.values()) == sorted(delivered)
     assert {row["dialect"] for row in rows if row["type"] == "connection"} == {"v2b"}
+    (wirehouse.folder / "f.pcap").mkdir()
+    assert "f.pcap: Is a directory" in wirehouse("simulate", "wallaroo", "--out", "f.pcap", *options).err
 
 
 def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

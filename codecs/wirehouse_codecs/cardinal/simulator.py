@@ -41,9 +41,9 @@ __all__ = [
     "write_jsonl",
 ]
 
-#: What `simulate` gives, and what writes it to a file by the end of its name; each of them also compresses.
+#: What `simulate` gives, and what writes it to a file by the end of its name.
 RECORDS: Final = "messages"
-WRITERS: Final = {".jsonl": write_jsonl, ".avro": write_avro}
+WRITERS: Final = {".jsonl": write_jsonl, ".jsonl.gz": write_jsonl, ".avro": write_avro, ".avro.gz": write_avro}
 PING_INTERVAL_MS = 30_000
 #: Go's binary form of a time has 15 bytes, the first is its version.
 PING_VALUE = bytes([1]) + bytes(14)
