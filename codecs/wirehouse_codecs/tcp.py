@@ -14,13 +14,16 @@ Where specifications leave a passive reader to guess:
 - A gap is a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the options
   allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted.
+  FIN that wasn't seen, so it isn't counted. Where such a hole is told earlier it is: one byte of a hole of its own for
+  every lost packet would be worse than a hole that is too long by a FIN.
+- An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
+  says as much or more, and for no more than the smaller: one that is garbled makes no hole of megabytes.
 - What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were
   not delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than
-  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if bytes before the
-  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled. Nobody waits for
-  one that isn't credible, or is of a side whose bytes aren't numbered. One byte after the last that was seen may be a
-  FIN.
+  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if the acknowledgment isn't
+  believed, and if bytes before the acknowledged one have come in meanwhile and none from behind it: such an
+  acknowledgment is garbled. Nobody waits for one that isn't credible, or is of a side whose bytes aren't numbered. One
+  byte after the last that was seen may be a FIN.
 - Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both
   sides wait for each other nevertheless, what arrived later goes first.
 - The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
@@ -53,9 +56,11 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 2
+FLOW_VERSION: Final = 3
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
+#: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
+ACKNOWLEDGED_BYTES: Final = 1 << 16
 
 _MASK: Final = 2**32 - 1
 _CONTROL: Final = SYN | FIN | RST | ACK
@@ -200,8 +205,10 @@ class Side:
     _initial: int = _UNKNOWN
     #: How far bytes are known to have been sent; below `_next` if no further.
     _reach: int = 0
-    #: How far they were acknowledged, if that is further than what was seen.
+    #: How far they were acknowledged, if that is further than what was seen; and the last acknowledgment that was too
+    #: far to be believed alone.
     _acknowledged: int = 0
+    _claimed: int = 0
     #: Where the FIN stands.
     _fin: int | None = None
     #: The sequence number after the last stray.
@@ -277,8 +284,13 @@ class Side:
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """The other side has everything before `acknowledgment`."""
         ahead = (acknowledgment - self._expected) & _MASK
-        if self._expected != _UNKNOWN and ahead < WINDOW_BYTES:
-            self._acknowledged = max(self._acknowledged, self._next + ahead)
+        if self._expected == _UNKNOWN or ahead >= WINDOW_BYTES:
+            return
+        end = self._next + ahead
+        believed = end
+        if end > max(self._reach, self._next, self._acknowledged) + ACKNOWLEDGED_BYTES:
+            believed, self._claimed = min(self._claimed, end), end
+        self._acknowledged = max(self._acknowledged, believed)
 
     def needed(self, acknowledgment: int) -> _Needs | None:
         """What data of the other side with this acknowledgment waits for; None if that can't be told."""
@@ -383,7 +395,7 @@ class Side:
         end, seen_bytes = self._waiting[0].needs
         seen = end <= theirs._reach
         events: list[Event] = []
-        if seen or theirs._seen_bytes == seen_bytes:
+        if seen or (end <= theirs._acknowledged and theirs._seen_bytes == seen_bytes):
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
             while theirs._next < end and not theirs.answers_wait:
@@ -590,6 +602,7 @@ _NUMBERS: Final = (
     "_initial",
     "_reach",
     "_acknowledged",
+    "_claimed",
     "_fin",
     "_stray",
     "_gap_since_ns",

@@ -21,6 +21,7 @@ from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN, parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import (
+    ACKNOWLEDGED_BYTES,
     WINDOW_BYTES,
     Closed,
     Connection,
@@ -506,6 +507,30 @@ def test_a_garbled_acknowledgment_makes_no_hole_in_a_stream_that_goes_on() -> No
     assert plain(talk.wait(9 * SECOND).send(C, 0, b"d")) == [("client", 0, b"d")]
     assert plain(talk.wait(SECOND).send(C, 1, b"e")) == [("client", 1, b"e"), ("server", 2, b"c")]
     assert talk.connection.client.missing_bytes == 0
+
+
+@pytest.mark.parametrize("payload", [b"", b"a"])
+def test_a_far_acknowledgment_is_believed_when_another_one_says_as_much(payload: bytes) -> None:
+    far = ACKNOWLEDGED_BYTES + 2
+    talk = Dialogue().open()
+    talk.send(C, 0, b"d")
+    talk.send(S, 0, payload, acknowledgment=far)
+    lone = new_flow(snapshot=talk.flow.snapshot())
+    silent = talk.sent[-1]._replace(place=moment(9, talk.ns + 20 * SECOND), direction=C, payload=b"", payload_bytes=0)
+    silent = silent._replace(sequence=(ISN[C] + 2) % 2**32, acknowledgment=ISN[S] + 1)
+    events = [*lone.receive(silent), *lone.expire(silent.place.arrived_at_ns + OPTIONS.idle_ns)]
+    assert plain(events) == [("server", 0, payload)] * len(payload) + ["closed idle"]
+    talk.send(S, len(payload), acknowledgment=far + 5)
+    events = [*talk.wait(20 * SECOND).send(C, 1), *talk.flow.expire(talk.ns + OPTIONS.idle_ns)]
+    hole = ("client", "hole", 1, far - (not payload))
+    assert plain(events) == [hole, *[("server", 0, payload)] * len(payload), "closed idle"]
+
+
+def test_acknowledgments_near_what_was_seen_are_believed_alone() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"d")
+    talk.send(S, 0, b"a", acknowledgment=ACKNOWLEDGED_BYTES + 1)
+    assert plain(talk.wait(20 * SECOND).send(C, 1))[0] == ("client", "hole", 1, ACKNOWLEDGED_BYTES + 1)
 
 
 def test_where_both_wait_for_each_other_the_later_goes_first() -> None:
