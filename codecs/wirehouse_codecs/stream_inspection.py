@@ -45,8 +45,9 @@ _SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "
 def read(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema, port: int | None = None) -> Iterator[Row]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), in order of arrival piece by piece.
 
-    `start` makes the dialogues of a log with `schema`. A connection's own row, and those of what belongs to it, come
-    when no more of it can come, at the latest at the end.
+    `start` makes the dialogues of a log with `schema`. Rows of what belongs to a connection come when it has ended, its
+    own when no more of it can come, all at the latest at the end. When a batch was read, what had ended
+    `TcpOptions.idle_ns` before its last packet is told.
     """
     connections = _Connections(Log(schema), start, port)
     for batch in batches:

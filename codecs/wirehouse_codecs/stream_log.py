@@ -203,7 +203,7 @@ class Dialogue(Protocol):
         """The connection has ended; nothing comes after it."""
 
     def conclude(self) -> None:
-        """A window ends: add a row of each entity that changed in it."""
+        """A window ends, or the connection has: add a row of each entity that changed."""
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -376,6 +376,8 @@ class FlowLog:
         self._touched = True
         if self._dialogue is not None:
             self._dialogue.close(event)
+            self._conclude_dialogue(self._dialogue)
+            self._dialogue = None
 
     def _conclude(self) -> None:
         """Tell where the connection stands."""
@@ -383,13 +385,14 @@ class FlowLog:
         assert connection is not None
         self._log.connection_id = connection.connection_id
         if self._dialogue is not None:
-            self._dialect = self._dialogue.dialect
-            self._dialogue.conclude()
+            self._conclude_dialogue(self._dialogue)
         told = _connection_row(*self._ends, connection, self._packets, self._dialect)
         self._log.add(CONNECTION, connection.first, connection=told)
-        if connection.closed is not None:
-            self._dialogue = None
         self._packets = 0
+
+    def _conclude_dialogue(self, dialogue: Dialogue) -> None:
+        self._dialect = dialogue.dialect
+        dialogue.conclude()
 
 
 def endpoints(flow: bytes) -> tuple[Endpoint, Endpoint]:

@@ -7,7 +7,7 @@ windows were cut. A fold keeps what it needs of the sessions before, for `HORIZO
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -201,31 +201,49 @@ class Fold:
     def __init__(self, key: str, state: str | None = None) -> None:
         self._kind = _FOLDS[json.loads(key)[0]]
         self._sessions = self._kind()
-        self._last_ns: int | None = None
+        #: When the last session ended.
+        self.last_ns: int | None = None
         if state is not None:
             told = json.loads(state)
             if told.get("version") != STATE_VERSION:
                 raise StateVersionError(what="wallaroo sessions", found=told.get("version"), expected=STATE_VERSION)
-            self._sessions, self._last_ns = self._kind.from_json(told["sessions"]), told["last_ns"]
+            self._sessions, self.last_ns = self._kind.from_json(told["sessions"]), told["last_ns"]
 
     def take(self, summary: SessionSummary) -> list[SetFound]:
         """The next session that ended."""
-        if self._last_ns is not None and summary.ended_ns - self._last_ns > HORIZON_NS:
+        if self.is_over(summary.ended_ns):
             self._sessions = self._kind()
-        self._last_ns = summary.ended_ns
+        self.last_ns = summary.ended_ns
         return self._sessions.take(summary)
+
+    def is_over(self, ended_ns: int) -> bool:
+        """A session that ended at `ended_ns` is taken as the first."""
+        return self.last_ns is not None and ended_ns - self.last_ns > HORIZON_NS
 
     def snapshot(self) -> str:
         """The state as JSON: a fold that is given it goes on as this one."""
-        told = {"version": STATE_VERSION, "last_ns": self._last_ns, "sessions": self._sessions.to_json()}
+        told = {"version": STATE_VERSION, "last_ns": self.last_ns, "sessions": self._sessions.to_json()}
         return json.dumps(told, separators=(",", ":"))
 
 
-def judge(summaries: Iterable[SessionSummary]) -> list[SetFound]:
-    """All that these sessions break together, in whichever order they are given."""
-    folds: dict[str, Fold] = {}
-    found = []
-    for summary in sorted(summaries, key=lambda summary: (summary.ended_ns, summary.connection_id)):
+class Folds:
+    """The sessions of all keys, in the order in which they ended. What is over is forgotten."""
+
+    def __init__(self) -> None:
+        #: By key, those whose last session ended first before the others.
+        self._folds: OrderedDict[str, Fold] = OrderedDict()
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended; what it breaks together with those before it."""
+        while self._folds and next(iter(self._folds.values())).is_over(summary.ended_ns):
+            self._folds.popitem(last=False)
+        found = []
         for key in keys(summary):
-            found += folds.setdefault(key, Fold(key)).take(summary)
-    return found
+            fold = self._folds.setdefault(key, Fold(key))
+            self._folds.move_to_end(key)
+            found += fold.take(summary)
+        return found
+
+    def __len__(self) -> int:
+        """Keys that are remembered."""
+        return len(self._folds)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final
 
 import pyarrow as pa
 
@@ -11,7 +13,8 @@ from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.inspecting import Inspected
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
-from wirehouse_codecs.wallaroo.across import SessionSummary, judge
+from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_codecs.wallaroo.across import Folds, SessionSummary
 from wirehouse_codecs.wallaroo.dialects import byte_order_of
 from wirehouse_codecs.wallaroo.log import SCHEMA, SESSION, starter, summary_of
 from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, SEED, V3, Hello, decode
@@ -22,6 +25,8 @@ _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", 
 _FIRST = ("connection_id", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_id",)
+#: Sessions that wait for others which may have ended before them; of more the first to end is judged without these.
+MOST_WAITING: Final = 65_536
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
@@ -38,23 +43,57 @@ def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Itera
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The servers are those at `port`, else handshakes tell. The dialect is told from the frames. What sessions break
-    together comes last. Cookies are compared by a hash that is never shown.
+    together comes when no other session can have ended before. Cookies are compared by a hash that is never shown.
     """
     start = starter(WallarooOptions(), secrets.token_bytes(32))
-    sessions: list[SessionSummary] = []
-    #: The first packet of each.
-    places: dict[bytes, Row] = {}
-    for row in stream_inspection.read(batches, start, SCHEMA, port):
+    sessions = _Sessions()
+    for row in stream_inspection.read(sessions.follow(batches), start, SCHEMA, port):
         if row["row_kind"] == MESSAGE:
             yield _message(row)
         elif row["row_kind"] == SESSION:
-            sessions.append(summary_of(row["connection_id"], row["session"]))
-            places[row["connection_id"]] = {name: row[name] for name in _FIRST}
+            sessions.add(summary_of(row["connection_id"], row["session"]), {name: row[name] for name in _FIRST})
+            yield from sessions.judge()
         elif (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:
             yield told
-    for found in judge(sessions):
-        rule, row = found.rule, places[found.connection_id]
-        yield stream_inspection.violation(rule.id, rule.severity.value, found.message, row, _OWN)
+    yield from sessions.finish()
+
+
+class _Sessions:
+    """Sessions that ended, judged in the order in which they did."""
+
+    def __init__(self) -> None:
+        self._folds = Folds()
+        #: A heap by when they ended; each with its first packet.
+        self._waiting: list[tuple[int, bytes, SessionSummary, Row]] = []
+        #: All that ended before this moment are known.
+        self._known_ns = 0
+
+    def follow(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, whose times are noted when the next one is asked for."""
+        for batch in batches:
+            yield batch
+            if batch.num_rows:
+                self._known_ns = batch.column("arrived_at_ns")[-1].as_py() - TcpOptions().idle_ns
+
+    def add(self, summary: SessionSummary, first: Row) -> None:
+        """The next session that is told."""
+        heappush(self._waiting, (summary.ended_ns, summary.connection_id, summary, first))
+
+    def judge(self) -> Iterator[Inspected]:
+        """Rules that were broken by sessions of which all that ended before are known."""
+        while self._waiting and (self._waiting[0][0] < self._known_ns or len(self._waiting) > MOST_WAITING):
+            yield from self._judge_first()
+
+    def finish(self) -> Iterator[Inspected]:
+        """Rules that were broken by the sessions that are left."""
+        while self._waiting:
+            yield from self._judge_first()
+
+    def _judge_first(self) -> Iterator[Inspected]:
+        _, _, summary, first = heappop(self._waiting)
+        for found in self._folds.take(summary):
+            rule = found.rule
+            yield stream_inspection.violation(rule.id, rule.severity.value, found.message, first, _OWN)
 
 
 def _message(row: Row) -> Inspected:

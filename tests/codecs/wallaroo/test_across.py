@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold, SessionSummary, SetFound, judge, keys, summarise
+from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold, Folds, SessionSummary, SetFound, keys, summarise
 from wirehouse_codecs.wallaroo.messages import Error, Ok
 from wirehouse_codecs.wallaroo.session import End
 
@@ -26,6 +26,13 @@ def sessions(*changes: dict[str, Any]) -> list[SessionSummary]:
         made.append(replace(PLAIN, connection_id=bytes([n]), started_ns=at, ended_ns=at + SECOND, **change))
     random.Random(len(made)).shuffle(made)
     return made
+
+
+def judge(summaries: list[SessionSummary]) -> list[SetFound]:
+    """All that these sessions break together."""
+    folds = Folds()
+    ordered = sorted(summaries, key=lambda summary: (summary.ended_ns, summary.connection_id))
+    return [found for summary in ordered for found in folds.take(summary)]
 
 
 def of_rule(name: str, summaries: list[SessionSummary]) -> list[SetFound]:
@@ -136,6 +143,14 @@ def test_sessions_longer_ago_than_the_horizon_are_forgotten() -> None:
     again = replace(PLAIN, connection_id=b"1", version="2", started_ns=late, ended_ns=late + SECOND)
     assert judge([PLAIN, again]) == []
     assert judge([PLAIN, replace(again, ended_ns=PLAIN.ended_ns + HORIZON_NS)]) != []
+
+
+def test_no_more_is_remembered_than_of_the_last_days() -> None:
+    folds = Folds()
+    for number in range(300):
+        ended = number * HORIZON_NS // 10
+        folds.take(replace(PLAIN, worker=f"worker {number}", instance_name=b"%d" % number, ended_ns=ended))
+    assert len(folds) == 2 * 11
 
 
 def test_sessions_at_one_time_are_no_reconnects() -> None:

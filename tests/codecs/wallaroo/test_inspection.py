@@ -26,9 +26,10 @@ from wirehouse_codecs.port_pairs import sides
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window, read
 from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_codecs.wallaroo.across import Folds
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.inspection import inspect
-from wirehouse_codecs.wallaroo.log import SCHEMA, starter
+from wirehouse_codecs.wallaroo.log import SCHEMA, starter, summary_of
 from wirehouse_codecs.wallaroo.messages import V3, Error, Hello, encode
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
@@ -287,6 +288,51 @@ def test_a_connection_that_is_silent_for_long_is_told_before_the_end() -> None:
     for kind, _ in inspect(landed(batches())):
         told.append(kind)
     assert told.index("connection") < len(told) - told[::-1].index("read") - 1
+
+
+def refused(number: int, at_ns: int, end: Ending | None, lasts_ns: int = SECOND) -> list[Packet]:
+    """A connection of one instance that fails, so that the next one is a reconnect."""
+    said = [Send(at_ns, Direction.CLIENT, HELLO), Send(at_ns + SECOND, Direction.SERVER, encode(Error(b"no"), V3))]
+    close = [] if end is None else [Close(at_ns + SECOND + lasts_ns, Direction.SERVER, end)]
+    told = Conversation(Endpoint("10.0.0.1", 10_000 + number), SERVER, at_ns - SECOND, [*said, *close])
+    return [Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data) for packet in packets(told)]
+
+
+def test_what_sessions_break_together_is_told_as_soon_as_no_other_can_have_ended_before() -> None:
+    idle = TcpOptions().idle_ns
+    # The first ends after the third, the second falls silent.
+    ends = [Ending.RESET, None, *[Ending.RESET] * 5, Ending.FIN]
+    starts = [(10 + 60 * number) * SECOND for number in range(len(ends))]
+    early = [refused(number, at, end) for number, (at, end) in enumerate(zip(starts, ends, strict=True))]
+    early[0] = refused(0, starts[0], Ending.RESET, 150 * SECOND)
+    late = [refused(90 + number, (number + 2) * 2 * idle, Ending.RESET) for number in range(3)]
+    pieces = [sorted((packet for said in early for packet in said), key=lambda packet: packet.ts_ns), *late]
+    told: list[str] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            told.append("read")
+            yield to_batch(piece)
+
+    rows: list[Inspected] = []
+    for kind, row in inspect(landed(batches())):
+        rows.append((kind, row))
+        told.append(row.get("rule") or kind)
+    rule = "wallaroo.reconnect_without_backoff"
+    assert told.index(rule) < len(told) - told[::-1].index("read") - 1
+    sessions = []
+    for row in stream_inspection.read(landed(map(to_batch, pieces)), starter(WallarooOptions(), b"key"), SCHEMA):
+        if row["row_kind"] == "session":
+            sessions.append(summary_of(row["connection_id"], row["session"]))
+    assert len(sessions) == len(early) + len(late)
+    folds = Folds()
+    ordered = sorted(sessions, key=lambda summary: (summary.ended_ns, summary.connection_id))
+    assert [each.connection_id for each in ordered] != [each.connection_id for each in sessions]
+    expected = [(found.rule.id, found.connection_id) for each in ordered for found in folds.take(each)]
+    set_rules = {rule for rule, _ in expected}
+    assert [
+        (row["rule"], row["connection_id"]) for row in of_kind(rows, "violation") if row["rule"] in set_rules
+    ] == expected
 
 
 def test_of_connections_that_ended_only_the_last_are_held(monkeypatch: pytest.MonkeyPatch) -> None:

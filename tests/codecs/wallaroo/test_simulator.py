@@ -18,7 +18,7 @@ from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packets import FIN, RST, parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction, Endpoint
-from wirehouse_codecs.wallaroo.across import SessionSummary, judge, summarise
+from wirehouse_codecs.wallaroo.across import Folds, SessionSummary, summarise
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
@@ -63,7 +63,9 @@ class Judged:
             summary = self._judge(conversation, number)
             if summary is not None:
                 summaries.append(summary)
-        self.found.update(each.rule.name for each in judge(summaries))
+        folds = Folds()
+        for summary in sorted(summaries, key=lambda summary: (summary.ended_ns, summary.connection_id)):
+            self.found.update(each.rule.name for each in folds.take(summary))
 
     def _judge(self, conversation: Conversation, number: int) -> SessionSummary | None:
         late = bool(conversation.captured_from_ns)
