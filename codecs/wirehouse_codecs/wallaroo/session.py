@@ -323,14 +323,16 @@ class Session:
         elif self.state in (State.ENDED, State.ERROR):
             self._ignored = AFTER_VIOLATION if self.state is State.ENDED else AFTER_ERROR
         elif rule is None:
-            self._miss()
+            self._miss(received.direction)
 
-    def _miss(self) -> None:
+    def _miss(self, direction: Direction) -> None:
         """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
         self.partial = True
         self.credits = self.dry = None
         for stream in self.streams.values():
             stream.assumed = True
+            if direction is Direction.CLIENT:
+                stream.forgive()
 
     def advance(self, now_ns: int, *, traffic: bool = False) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now. `traffic`: a frame arrives then."""

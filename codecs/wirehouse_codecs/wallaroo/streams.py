@@ -205,6 +205,12 @@ class Stream:
         self.state = step.state if owed else step.settled
         return step
 
+    def forgive(self) -> None:
+        """The NOTIFYs that are owed may have come where the capture has a hole."""
+        self.nacks = 0
+        if self.state is StreamState.RESET:
+            self.state = StreamState.OPEN
+
     def send(self, message_id: int, *, awaits_ack: bool, unstable: bool = False) -> None:
         """A message with this id was sent; `unstable`: it is no stable reference."""
         if self.first_id is None:

@@ -502,6 +502,20 @@ def test_nacks_are_stacked(name: str, dialogue: Opens, msg: Messages) -> None:
     assert dialogue(name).opened(1).w(Nack(1, 1, 0)).c(Error(b"no")).end().found == ["connector_error"]
 
 
+@pytest.mark.parametrize(("cut", "ignored", "found"), [(C, None, []), (S, "stream_reset", ["nack_not_answered"])])
+def test_a_hole_in_what_the_connector_sent_may_hold_the_notify_that_is_owed(
+    cut: Direction, ignored: str | None, found: list[str], dialogue: Opens, msg: Messages
+) -> None:
+    told = dialogue("seed_sid").opened(1).w(Nack(1, 1, 0))
+    told.take(cut, Decoded(reason="cut by a hole"))
+    told.c(msg("seed_sid", 1, 1))
+    assert told.ignored[-1] == ignored
+    assert [name for name in told.end().rules if name == "nack_not_answered"] == found
+    again = dialogue("seed_sid").opened(1).w(Nack(1, 1, 0))
+    again.take(cut, Decoded(reason="cut by a hole"))
+    assert again.c(Notify(1, b"s1"), msg("seed_sid", 1, 1)).found == []
+
+
 @breaks("boundary_with_payload")
 @pytest.mark.parametrize("name", SEEDS)
 def test_boundary_with_payload(name: str, dialogue: Opens, msg: Messages) -> None:
