@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +307,7 @@ def test_what_sessions_break_together_is_told_as_soon_as_no_other_can_have_ended
     early = [refused(number, at, end) for number, (at, end) in enumerate(zip(starts, ends, strict=True))]
     early[0] = refused(0, starts[0], Ending.RESET, 150 * SECOND)
     late = [refused(90 + number, (number + 2) * 2 * idle, Ending.RESET) for number in range(3)]
-    pieces = [sorted((packet for said in early for packet in said), key=lambda packet: packet.ts_ns), *late]
+    pieces = [sorted((packet for said in early for packet in said), key=attrgetter("ts_ns")), *late]
     told: list[str] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
