@@ -1,4 +1,4 @@
-"""Which dialect a connection speaks, told from its first frames, and where frames begin in the middle of one.
+"""Which dialect a connection speaks, told from its first frames.
 
 HELLO alone doesn't tell: the version string was never changed although the layout was, twice. So detection goes by the
 byte order of the first length, then the OK frame, then what only one dialect can have written; `Detector` takes frames
@@ -9,11 +9,9 @@ spoke, are recognised and not decoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.tcp import Direction
@@ -27,24 +25,18 @@ from wirehouse_codecs.wallaroo.messages import (
     V2A,
     V2B,
     V3,
-    Ack,
     ByteOrder,
     Dialect,
     EosMessage,
-    Error,
     Frame,
     Hello,
     Message,
-    Nack,
     Notify,
-    NotifyAck,
     Ok,
     Restart,
     WorkersLeft,
     decode,
 )
-
-Array = np.ndarray[Any, Any]
 
 DETECTOR_VERSION: Final = 1
 SOURCE_VERSION: Final = b"0.0.1"
@@ -58,23 +50,9 @@ SCORED_MESSAGES: Final = 16
 SCORED_STREAMS: Final = 256
 #: Ids above this are taken for bytes of something else where nothing better tells.
 PLAUSIBLE_ID: Final = 1 << 48
-#: So many frames in a row make a start in the middle of a connection credible.
-FRAMES_IN_A_ROW: Final = 8
-#: Lengths above this are no start in the middle of a connection.
-RESYNC_LIMIT: Final = 1 << 16
-#: Without a start in so many bytes the first of them is given up.
-RESYNC_BYTES: Final = 1 << 20
 
 _LETTERS: Final = frozenset(SEED.tags.values())
 _NUMBERS: Final = frozenset(V3.tags.values())
-
-
-#: What each side may send; ERROR and WORKERS_LEFT come from both. The connector is the client, but with a sink Wallaroo
-#: itself is.
-FRAMES_OF: Mapping[Direction, frozenset[type[Frame]]] = {
-    Direction.CLIENT: frozenset({Hello, Error, Notify, Message, EosMessage, WorkersLeft}),
-    Direction.SERVER: frozenset({Ok, Error, NotifyAck, Ack, Nack, Restart, WorkersLeft}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,131 +263,3 @@ def detect(frames: Iterable[tuple[Direction, bytes]], byte_order: ByteOrder, dia
     detector = Detector(byte_order, dialect)
     found = (detector.offer(direction, body) for direction, body in frames)
     return next((detection for detection in found if detection is not None), None) or detector.conclude()
-
-
-# In the middle of a connection
-
-
-class Start(NamedTuple):
-    """Where frames begin: `offset` bytes are passed over. Not `found`: they can be given up, more data is needed."""
-
-    offset: int
-    found: bool
-    byte_order: ByteOrder
-    #: Where it isn't found, how many bytes from `offset` on it takes to say more.
-    needed: int = 0
-
-
-#: The readings that are tried at each offset; v2a and v2b differ in frames that are rare.
-READINGS: Final = (V3, V2B, V2A, SEED_SID, SEED)
-#: An ACK up to its pairs, and with their count; a pair.
-_ACK_BYTES, _COUNTED_ACK_BYTES, _PAIR_BYTES = 5, 9, 16
-#: Of a MESSAGE without flags, where the length of its key stands: behind tag, stream id, message id and event time.
-_KEY_LENGTH_AT = 25
-_STREAM_ID_BYTES = 8
-#: Offsets at which lengths and tags are looked at together.
-_OFFSETS_AT_ONCE: Final = 1 << 16
-
-
-def resynchronise(
-    data: bytes, direction: Direction, dialects: tuple[Dialect, ...] = READINGS, *, final: bool = False
-) -> Start:
-    """The first offset from which a row of frames of one dialect fits exactly: known tag, sane length, no rule broken.
-
-    With `final` no more data comes, and a shorter row that reaches the end will do. Bytes up to an offset that isn't
-    found need not be offered again.
-    """
-    for offset in _beginnings(data, direction, dialects):
-        waits: ByteOrder | None = None
-        needed = offset + RESYNC_BYTES
-        for dialect in dialects:
-            frames, missing = _row(data, offset, direction, dialect)
-            if frames >= FRAMES_IN_A_ROW or (final and frames and missing is not None):
-                return Start(offset, True, dialect.byte_order)
-            if missing is not None and not final:
-                waits, needed = waits or dialect.byte_order, min(needed, missing)
-        if waits is not None and len(data) - offset < RESYNC_BYTES:
-            return Start(offset, False, waits, needed - offset)
-    return Start(len(data), False, dialects[0].byte_order)
-
-
-def _beginnings(data: bytes, direction: Direction, dialects: tuple[Dialect, ...]) -> Iterator[int]:
-    """Offsets at which a frame of one of the dialects may begin, by its length and tag if these are there."""
-    yield from range(min(1, len(data)))
-    whole = max(len(data) - LENGTH_BYTES, 1)
-    held = np.frombuffer(data, np.uint8)
-    for begin in range(1, whole, _OFFSETS_AT_ONCE):
-        end = min(begin + _OFFSETS_AT_ONCE, whole)
-        octets = [held[begin + place : end + place] for place in range(LENGTH_BYTES + 1)]
-        sane = np.zeros(end - begin, np.bool_)
-        for dialect in dialects:
-            sane |= _begins(octets, direction, dialect)
-        yield from (np.flatnonzero(sane) + begin).tolist()
-    yield from range(whole, len(data))
-
-
-def _begins(octets: list[Array], direction: Direction, dialect: Dialect) -> Array:
-    """Where length and tag are those of a frame that `direction` may send; `octets` are the bytes of these by place."""
-    ordered = octets[:LENGTH_BYTES] if dialect.byte_order == "big" else octets[LENGTH_BYTES - 1 :: -1]
-    lengths = np.zeros(len(octets[0]), np.uint32)
-    for octet in ordered:
-        lengths = lengths << np.uint32(8) | octet
-    tags = np.array([dialect.frame_of(tag) in FRAMES_OF[direction] for tag in range(256)])
-    sane: Array = (lengths > 0) & (lengths <= min(dialect.max_frame_bytes, RESYNC_LIMIT)) & tags[octets[LENGTH_BYTES]]
-    return sane
-
-
-def _row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[int, int | None]:
-    """How many frames fit from `at` on, and where the next one ends at the earliest; None = what follows is none."""
-    frames = 0
-    while frames < FRAMES_IN_A_ROW and len(data) - at > LENGTH_BYTES:
-        length = int.from_bytes(data[at : at + LENGTH_BYTES], dialect.byte_order)
-        if not 0 < length <= min(dialect.max_frame_bytes, RESYNC_LIMIT):
-            return frames, None
-        if dialect.frame_of(data[at + LENGTH_BYTES]) not in FRAMES_OF[direction]:
-            return frames, None
-        end = at + LENGTH_BYTES + length
-        if _contradicts(data, at + LENGTH_BYTES, length, dialect):
-            return frames, None
-        if end > len(data):
-            return frames, end
-        if not _fits(data[at + LENGTH_BYTES : end], dialect):
-            return frames, None
-        frames, at = frames + 1, end
-    return frames, at + LENGTH_BYTES + 1
-
-
-def _contradicts(data: bytes, at: int, length: int, dialect: Dialect) -> bool:
-    """By what is there of its fixed fields the body at `at` is no MESSAGE of that length: nobody waits for the rest."""
-    if dialect.frame_of(data[at]) is not Message:
-        return False
-    if dialect.flags is None:
-        key_at = at + _KEY_LENGTH_AT
-        if length < _KEY_LENGTH_AT + 2:
-            return True
-        key = int.from_bytes(data[key_at : key_at + 2], "big")
-        return key_at + 2 <= len(data) and _KEY_LENGTH_AT + 2 + key > length
-    names = [field.name for field in dialect.layouts[Message]]
-    flags_at = at + 1 + (_STREAM_ID_BYTES if names[0] == "stream_id" else 0)
-    size = 1 if dialect.byte_order == "big" else 2
-    flags = int.from_bytes(data[flags_at : flags_at + size], dialect.byte_order)
-    return flags_at + size <= len(data) and not _credible_flags(flags, dialect)
-
-
-def _fits(body: bytes, dialect: Dialect) -> bool:
-    """A frame fits exactly. Of an ACK that is told without reading its pairs, as one may begin within each of them."""
-    if dialect.frame_of(body[0]) is Ack:
-        counted = dialect.byte_order == "big"
-        pairs = len(body) - (_COUNTED_ACK_BYTES if counted else _ACK_BYTES)
-        count = int.from_bytes(body[_ACK_BYTES:_COUNTED_ACK_BYTES], "big") if counted else pairs // _PAIR_BYTES
-        return pairs == _PAIR_BYTES * count
-    decoded = decode(body, dialect)
-    return decoded.rule is None and _credible(decoded.frame, dialect)
-
-
-def _credible(frame: Frame | None, dialect: Dialect) -> bool:
-    return _credible_flags((frame.flags or 0) if isinstance(frame, Message) else 0, dialect)
-
-
-def _credible_flags(flags: int, dialect: Dialect) -> bool:
-    return not flags & ~(dialect.flags or 0) and not any(flags & pair == pair for pair in dialect.forbidden_flags)

@@ -2,28 +2,24 @@
 
 `Reader` puts framer, detection and decoder together. Until the dialect is known it holds the frames back, at most
 `HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
-connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over.
+connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over. What the
+other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from wirehouse_codecs.conversations import other
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo.dialects import (
-    READINGS,
-    Detection,
-    Detector,
-    byte_order_of,
-    resynchronise,
-)
+from wirehouse_codecs.wallaroo.dialects import Detection, Detector, byte_order_of
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     LENGTH_BYTES,
@@ -38,11 +34,14 @@ from wirehouse_codecs.wallaroo.messages import (
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
+from wirehouse_codecs.wallaroo.starts import READINGS, resynchronise
 
-READER_VERSION: Final = 2
+READER_VERSION: Final = 3
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
+#: Of bytes in which no frame begins each so many are a row, wherever pieces end.
+PASSED_BYTES: Final = 1 << 16
 _SIDES: Final = tuple(Direction)
 #: Why what stands before a hole is no frame.
 CUT: Final = "cut by a hole"
@@ -59,6 +58,18 @@ class Received:
     decoded: Decoded
     #: The bytes that couldn't be decoded, for quarantine; empty with a frame.
     undecoded: bytes = b""
+
+
+class _Waiting(NamedTuple):
+    """A piece, or a hole, of the side that waits while a start of the other one is looked for."""
+
+    #: How many bytes of the other side had come before.
+    after: int
+    place: Place
+    #: Of a hole the bytes before it that no frame was cut from any more.
+    data: bytes
+    #: Bytes of the hole.
+    missing: int = 0
 
 
 class Rest(NamedTuple):
@@ -87,8 +98,14 @@ class Reader:
         self._pieces: dict[Direction, list[tuple[int, Place]]] = {direction: [] for direction in _SIDES}
         self._at = dict.fromkeys(_SIDES, 0)
         self._searching = dict.fromkeys(_SIDES, started_late)
-        #: While a start is looked for: by which dialects it was, and how many bytes it takes to look again.
+        #: While a start is looked for: how many bytes of the head are none, by which dialects it was looked for, and up
+        #: to where in the head it takes bytes to look again.
+        self._passed = dict.fromkeys(_SIDES, 0)
         self._looked: dict[Direction, tuple[tuple[Dialect, ...], int]] = dict.fromkeys(_SIDES, ((), 0))
+        #: The side whose start the other one waits for, and what waits.
+        self._sought: Direction | None = None
+        self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
         self._held: list[tuple[Direction, Place, Framed]] = []
         self._held_bytes = 0
         self._unsupported_told = False
@@ -108,7 +125,7 @@ class Reader:
 
     def framer(self, direction: Direction) -> Framer | None:
         """What cuts the frames of `direction`, once the dialect is known; None = it doesn't yet, or no more."""
-        framer = None if self.dialect is None else self._framers.get(direction)
+        framer = None if self.dialect is None or self._sought is not None else self._framers.get(direction)
         return framer if framer is not None and framer.lost is None else None
 
     def rest(self, direction: Direction) -> Rest | None:
@@ -126,42 +143,24 @@ class Reader:
 
     def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
         """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
-        if self.detection is not None and self.detection.dialect is None:
-            self._rest[direction][1] += len(data)
-            return []
-        if direction not in self._framers:
-            self._heads[direction] += data
-            self._pieces[direction].append((self._at[direction] + len(self._heads[direction]), place))
-            return self._begin(direction, final=False)
-        return self._take(direction, [(place, framed) for framed in self._framers[direction].receive(data)])
+        if self._waits(direction):
+            return self._wait(_Waiting(self._end(other(direction)), place, data))
+        return self._receive(direction, data, place)
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
         """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for.
 
         Between two frames that is a row without bytes: whoever judges the frames has to know of the hole.
         """
-        if self._unsupported_told:
-            self._rest[direction][1] += missing
-            return []
-        framer = self._framers.pop(direction, None)
-        head = self._heads[direction]
-        if framer is not None and framer.lost is not None:
-            # The place is lost for good; the rest stays one row of quarantine.
-            framer.pass_over(missing)
-            self._framers[direction] = framer
-            return []
-        pending = bytes(head) if framer is None else framer.pending
-        end = (self._at[direction] + len(head)) if framer is None else framer.byte_end
-        head.clear()
-        self._pieces[direction].clear()
-        self._looked[direction] = (), 0
-        self._at[direction] = end + missing
-        self._searching[direction] = True
-        if self.detection is not None:
-            return [_undecodable(direction, place, end - len(pending), pending, CUT)]
-        if not self._held or self._held[-1][2].reason != CUT:
-            self._held.append((direction, place, Framed(end, end, b"", reason=CUT)))
-        return [_undecodable(direction, place, end - len(pending), pending, CUT)] if pending else []
+        found: list[Received] = []
+        cut = b""
+        if direction is self._sought:
+            # No frame of what was held comes any more: nobody waits for it.
+            waiting = self._found_start()
+            cut = bytes(self._heads[direction])
+            self._heads[direction].clear()
+            found += self._go_on(other(direction), waiting)
+        return found + self._come_to_hole(direction, missing, place, cut)
 
     def finish(self, place: Place, *, closed: bool = True) -> list[Received]:
         """No more bytes come: conclude on the dialect, and tell what is left unfinished.
@@ -169,6 +168,8 @@ class Reader:
         Not `closed`: the capture ends, which is no fault of an unfinished frame.
         """
         found: list[Received] = []
+        while self._sought is not None:
+            found += self._begin(self._sought, final=True)
         for direction in _SIDES:
             # Of a draft, which the other side may just have shown it to be, all is in one row.
             if direction not in self._framers and self._heads[direction] and not self._unsupported_told:
@@ -180,45 +181,186 @@ class Reader:
             found += self._unfinished(direction, place, closed)
         return found
 
+    def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
+        if self.detection is not None and self.detection.dialect is None:
+            self._rest[direction][1] += len(data)
+            return []
+        if direction not in self._framers:
+            self._heads[direction] += data
+            self._pieces[direction].append((self._end(direction), place))
+            return self._begin(direction, final=False)
+        return self._take(direction, place, self._framers[direction].receive(data))
+
+    def _come_to_hole(self, direction: Direction, missing: int, place: Place, cut: bytes) -> list[Received]:
+        """A hole, in its turn, behind the bytes `cut`."""
+        if self._waits(direction):
+            return self._wait(_Waiting(self._end(other(direction)), place, cut, missing))
+        if self._unsupported_told:
+            self._rest[direction][1] += len(cut)
+        else:
+            self._heads[direction] += cut
+        return self._hole(direction, missing, place)
+
+    def _hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
+        if self._unsupported_told:
+            self._rest[direction][1] += missing
+            return []
+        framer = self._framers.pop(direction, None)
+        head = self._heads[direction]
+        if framer is not None and framer.lost is not None:
+            # The place is lost for good; the rest stays one row of quarantine.
+            framer.pass_over(missing)
+            self._framers[direction] = framer
+            return []
+        pending = bytes(head) if framer is None else framer.pending
+        end = self._end(direction) if framer is None else framer.byte_end
+        self._clear_head(direction, end + missing)
+        self._searching[direction] = True
+        if self.detection is not None:
+            return [_undecodable(direction, place, end - len(pending), pending, CUT)]
+        if not self._held or self._held[-1][2].reason != CUT:
+            self._held.append((direction, place, Framed(end, end, b"", reason=CUT)))
+        return [_undecodable(direction, place, end - len(pending), pending, CUT)] if pending else []
+
+    # The start of a side
+
     def _begin(self, direction: Direction, *, final: bool) -> list[Received]:
         """Start cutting frames where a first one is credible. Each has the place of the piece that completed it."""
-        head, pieces = self._heads[direction], self._pieces[direction]
-        found: list[Received] = []
         if self._searching[direction]:
-            candidates = self._candidates()
-            before, needed = self._looked[direction]
-            if len(head) < needed and candidates == before and not final:
+            found = self._search(direction, final=final)
+            if self._searching[direction]:
                 return found
-            start = resynchronise(bytes(head), direction, candidates, final=final)
-            self._looked[direction] = candidates, start.needed
-            passed = bytes(head[: start.offset])
-            if passed:
-                until = self._at[direction] + len(passed)
-                place = _place_of(pieces, until)
-                found.append(_undecodable(direction, place, self._at[direction], passed, "no frame begins here"))
-                del pieces[: bisect_right(pieces, until, key=itemgetter(0))]
-            self._at[direction] += len(passed)
-            del head[: start.offset]
-            if not start.found:
-                return found
-            self._order = self._order or start.byte_order
-        elif self._order is None:
-            self._order = byte_order_of(bytes(head))
-            if self._order is None and len(head) <= LENGTH_BYTES and not final:
-                return found
-            # Neither byte order gives a length that a first frame has: judged as the dialect that was spoken last.
-            self._order = self._order or "big"
-        limit = self._limit()
-        framer = self._framers[direction] = Framer(self._order, limit, byte_start=self._at[direction])
-        self._searching[direction] = False
-        data = bytes(head)
-        head.clear()
-        self._pieces[direction] = []
+        else:
+            found = []
+            head = bytes(self._heads[direction])
+            if self._order is None:
+                self._order = byte_order_of(head)
+                if self._order is None and len(head) <= LENGTH_BYTES and not final:
+                    return found
+                # Neither byte order gives a length that a first frame has: judged as the dialect that was spoken last.
+                self._order = self._order or "big"
+        at, data, pieces = self._at[direction], bytes(self._heads[direction]), self._pieces[direction]
+        assert self._order is not None
+        self._framers[direction] = Framer(self._order, self._limit(), byte_start=at)
+        self._clear_head(direction, at)
         if self._detector is None and self.detection is None:
             self._detector = Detector(self._order)
-        return found + self._take(
-            direction, [(_place_of(pieces, framed.byte_end), framed) for framed in framer.receive(data)]
-        )
+        # Who was waited for may have to wait in turn; who wasn't goes on.
+        take, waiting = self._receive, list[_Waiting]()
+        if direction is self._sought:
+            take, waiting = self.receive, self._found_start()
+        taken, already = 0, at
+        for end, place in pieces:
+            before = bisect_left(waiting, end, taken, key=_after)
+            found += self._go_on(other(direction), waiting[taken:before])
+            found += take(direction, data[already - at : end - at], place)
+            taken, already = before, end
+        return found + self._go_on(other(direction), waiting[taken:])
+
+    def _search(self, direction: Direction, *, final: bool) -> list[Received]:
+        """Look for a start; it is found if no search is on any more. What was passed over, and waits no longer."""
+        head, candidates = self._heads[direction], self._candidates()
+        before, needed = self._looked[direction]
+        if len(head) < needed and candidates == before and not final:
+            return []
+        passed = self._passed[direction]
+        start = resynchronise(memoryview(head)[passed:], direction, candidates, final=final)
+        passed += start.offset
+        self._looked[direction] = candidates, passed + start.needed
+        found: list[Received] = []
+        while passed >= PASSED_BYTES:
+            found += self._pass_over(direction, PASSED_BYTES)
+            passed -= PASSED_BYTES
+        if passed and (start.found or final):
+            found += self._pass_over(direction, passed)
+            passed = 0
+        self._passed[direction] = passed
+        if start.found:
+            self._searching[direction] = False
+            self._order = self._order or start.byte_order
+        elif final and direction is self._sought:
+            found += self._go_on(other(direction), self._found_start())
+        elif head and self._sought is None:
+            self._sought = direction
+        elif direction is self._sought:
+            # Up to here there is no frame to wait for.
+            found += self._let_pass(self._at[direction] + passed + 1)
+        return found
+
+    def _pass_over(self, direction: Direction, size: int) -> list[Received]:
+        """Bytes at which no frame begins, after what came before the last of them."""
+        head, pieces = self._heads[direction], self._pieces[direction]
+        start, until = self._at[direction], self._at[direction] + size
+        found = self._let_pass(until) if direction is self._sought else []
+        place = _place_of(pieces, until)
+        found.append(_undecodable(direction, place, start, bytes(head[:size]), "no frame begins here"))
+        del pieces[: bisect_right(pieces, until, key=itemgetter(0))]
+        del head[:size]
+        self._at[direction] = until
+        candidates, needed = self._looked[direction]
+        self._looked[direction] = candidates, needed - size
+        return found
+
+    def _clear_head(self, direction: Direction, at: int) -> None:
+        """No bytes are held of `direction`, which goes on at `at`."""
+        self._heads[direction], self._pieces[direction] = bytearray(), []
+        self._at[direction], self._passed[direction], self._looked[direction] = at, 0, ((), 0)
+
+    # What waits for a start of the other side
+
+    def _end(self, direction: Direction) -> int:
+        """How much of a stream without a framer was received."""
+        return self._at[direction] + len(self._heads[direction])
+
+    def _waits(self, direction: Direction) -> bool:
+        return self._sought is not None and self._sought is not direction
+
+    def _wait(self, one: _Waiting) -> list[Received]:
+        """Let it wait; if that is too much, what waited longest goes on."""
+        self._waiting.append(one)
+        self._waiting_bytes += len(one.data)
+        found: list[Received] = []
+        while self._waiting_bytes > HELD_BYTES or len(self._waiting) > HELD_FRAMES:
+            found += self._let_first_pass()
+        return found
+
+    def _let_pass(self, end: int) -> list[Received]:
+        """What came before byte `end` of the start that is looked for, and need not wait."""
+        found: list[Received] = []
+        while self._waiting and self._waiting[0].after < end:
+            found += self._let_first_pass()
+        return found
+
+    def _let_first_pass(self) -> list[Received]:
+        assert self._sought is not None
+        direction, first = other(self._sought), self._waiting.pop(0)
+        self._waiting_bytes -= len(first.data)
+        if first.missing:
+            self._heads[direction] += first.data
+            return self._hole(direction, first.missing, first.place)
+        return self._receive(direction, first.data, first.place)
+
+    def _found_start(self) -> list[_Waiting]:
+        """Nobody waits for this start any more: what did. A start of the other side may be the next that is sought."""
+        assert self._sought is not None
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        side = other(self._sought)
+        self._sought = side if self._searching[side] and self._heads[side] else None
+        return waiting
+
+    def _go_on(self, direction: Direction, waiting: Iterable[_Waiting]) -> list[Received]:
+        """Take what has waited."""
+        found: list[Received] = []
+        for one in waiting:
+            if one.data and one.missing:
+                found += self._come_to_hole(direction, one.missing, one.place, one.data)
+            elif one.missing:
+                found += self.hole(direction, one.missing, one.place)
+            else:
+                found += self.receive(direction, one.data, one.place)
+        return found
+
+    # Frames
 
     def _candidates(self) -> tuple[Dialect, ...]:
         """The dialects that the connection may speak, as far as is known."""
@@ -230,10 +372,10 @@ class Reader:
         dialect = self.dialect or (SEED if self._order == "little" else V3)
         return self._options.limit(dialect)
 
-    def _take(self, direction: Direction, frames: list[tuple[Place, Framed]]) -> list[Received]:
+    def _take(self, direction: Direction, place: Place, frames: list[Framed]) -> list[Received]:
         if self.detection is not None:
-            return [self.decode(direction, place, framed) for place, framed in frames]
-        for place, framed in frames:
+            return [self.decode(direction, place, framed) for framed in frames]
+        for framed in frames:
             self._held.append((direction, place, framed))
             self._held_bytes += len(framed.body)
             # What breaks framing is a length, and no tag for the detector to read.
@@ -264,6 +406,9 @@ class Reader:
             begun = end - len(head) if framer is None else end - len(framer.pending)
             own = (framed.byte_start for direction, _, framed in frames if direction is side)
             self._rest[side] = [next((start for start in own if start >= self._at[side]), begun), end]
+        if self._sought is not None:
+            self._rest[other(self._sought)][1] += sum(len(one.data) + one.missing for one in self._waiting)
+            self._sought, self._waiting, self._waiting_bytes = None, [], 0
         direction, place, framed = frames[0]
         reason = f"dialect {self.detection.name}: {self.detection.reason}"
         decoded = Decoded(rule=RULE["dialect_unsupported"], reason=reason)
@@ -313,6 +458,9 @@ class Reader:
                 },
                 "at": self._at,
                 "searching": self._searching,
+                "passed": self._passed,
+                "sought": self._sought,
+                "waiting": [[one.after, one.place.to_json(), one.data.hex(), one.missing] for one in self._waiting],
                 "held": [
                     [direction, place.to_json(), framed.byte_start, framed.byte_end, framed.body.hex()]
                     + [framed.rule and framed.rule.name, framed.reason]
@@ -342,12 +490,21 @@ class Reader:
             self._pieces[direction] = [(end, Place.from_json(place)) for end, place in state["pieces"][direction]]
             self._at[direction] = state["at"][direction]
             self._searching[direction] = state["searching"][direction]
+            self._passed[direction] = state["passed"][direction]
+        self._sought = None if state["sought"] is None else Direction(state["sought"])
+        for after, place, data, missing in state["waiting"]:
+            self._waiting.append(_Waiting(after, Place.from_json(place), bytes.fromhex(data), missing))
+            self._waiting_bytes += len(self._waiting[-1].data)
         for direction, place, start, end, body, rule, reason in state["held"]:
             framed = Framed(start, end, bytes.fromhex(body), RULE[rule] if rule else None, reason)
             self._held.append((Direction(direction), Place.from_json(place), framed))
             self._held_bytes += len(framed.body)
         self._unsupported_told = state["unsupported_told"]
         self._rest = {direction: state["rest"][direction] for direction in _SIDES}
+
+
+def _after(one: _Waiting) -> int:
+    return one.after
 
 
 def _place_of(pieces: Sequence[tuple[int, Place]], end: int) -> Place:

@@ -7,26 +7,13 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo import dialects
-from wirehouse_codecs.wallaroo.dialects import (
-    FRAMES_IN_A_ROW,
-    READINGS,
-    RESYNC_BYTES,
-    Detection,
-    Detector,
-    byte_order_of,
-    detect,
-    resynchronise,
-)
+from wirehouse_codecs.wallaroo.dialects import Detection, Detector, byte_order_of, detect
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
-    V3,
     Ack,
     Dialect,
     EosMessage,
@@ -36,7 +23,6 @@ from wirehouse_codecs.wallaroo.messages import (
     Notify,
     Ok,
     Restart,
-    decode,
     encode,
     encode_body,
 )
@@ -184,37 +170,12 @@ def test_carried_state_of_another_version_is_refused() -> None:
         Detector("big", snapshot=json.dumps({"version": 99}))
 
 
-# In the middle
+# The reader
 
 
 def stream_of(name: str, count: int, msg: Message_) -> bytes:
     frames: list[Frame] = [Notify(1, b"one"), *(msg(name, 1, n + 1, payload=b"some payload") for n in range(count))]
     return b"".join(encode(frame, DIALECTS[name]) for frame in frames)
-
-
-@pytest.mark.parametrize("name", ["seed", "seed_sid", "v2a", "v2b", "v3"])
-def test_frames_are_found_behind_garbage(name: str, msg: Message_) -> None:
-    garbage = random.Random(1).randbytes(300)
-    data = garbage + stream_of(name, FRAMES_IN_A_ROW, msg)
-    start = resynchronise(data, C)
-    assert (start.found, start.offset, start.byte_order) == (True, 300, DIALECTS[name].byte_order)
-
-
-def test_a_short_row_waits_and_is_taken_at_the_end(msg: Message_) -> None:
-    data = b"\xff" * 7 + stream_of("v3", 2, msg)
-    assert resynchronise(data, C)[:2] == (7, False)
-    assert resynchronise(data, C, final=True)[:2] == (7, True)
-    assert resynchronise(b"\xff" * 100, C)[:2] == (100 - 4, False)
-
-
-def test_a_start_that_never_comes_is_given_up() -> None:
-    data = bytes([0, 0, 0x40, 0, 5]) + bytes(20)
-    assert resynchronise(data, C).offset == 0
-    assert resynchronise(b"\x00\x00\x80\x00\x08" + b"\xff" * 200, C).offset > 0
-    assert RESYNC_BYTES >= 1 << 17
-
-
-# The reader
 
 
 def connection(name: str, msg: Message_, greeting: Greeting) -> list[tuple[Direction, bytes]]:
@@ -341,40 +302,3 @@ def test_after_lost_framing_nothing_is_told(greeting: Greeting) -> None:
     assert reader.rest(S) is None
     assert Reader(AUTO, snapshot=reader.snapshot()).rest(C) == reader.rest(C)
     assert len(reader.receive(S, encode(Ack(1), dialect), at(5))) == 1
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(list(Direction)),
-    st.sampled_from([READINGS, *((reading,) for reading in READINGS)]),
-    st.lists(st.sampled_from([b"\0", b"\0\0", b"\1", b"\5", b"\x1b", b"M", b"A", b"\xff"]) | st.binary(max_size=9)),
-)
-def test_no_beginning_is_passed_over(direction: Direction, readings: tuple[Dialect, ...], parts: list[bytes]) -> None:
-    data = b"".join(parts)
-    looked_at = set(dialects._beginnings(data, direction, readings))
-    for offset in set(range(len(data))) - looked_at:
-        assert [dialects._row(data, offset, direction, reading) for reading in readings] == [(0, None)] * len(readings)
-
-
-def test_a_start_tells_how_many_bytes_it_takes_to_look_again() -> None:
-    data = encode(Notify(1, b"x" * 50), V3)
-    for size in range(1, len(data)):
-        start = resynchronise(data[:size], C, (V3,))
-        assert start == (0, False, "big", 5 if size < 5 else len(data))
-    assert resynchronise(data, C, (V3,)).needed == len(data) + 5
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-@settings(deadline=None, max_examples=50)
-@given(st.integers(0, 2**32 - 1), st.integers(0, 3), st.binary(max_size=70))
-def test_an_ack_fits_if_it_can_be_decoded(name: str, granted: int, count: int, rest: bytes) -> None:
-    dialect = DIALECTS[name]
-    counted = count.to_bytes(4, "big") if dialect.byte_order == "big" else b""
-    bodies = [
-        granted.to_bytes(4, "big") + counted + rest,
-        rest,
-        granted.to_bytes(4, "big") + counted + bytes(16 * count),
-    ]
-    for fields in bodies:
-        body = bytes([dialect.tags[Ack]]) + fields
-        assert dialects._fits(body, dialect) == (decode(body, dialect).rule is None)

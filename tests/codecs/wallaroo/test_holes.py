@@ -95,9 +95,6 @@ def test_a_length_that_no_frame_has_is_not_read_as_a_tag() -> None:
 # Packets that are missing in a capture
 
 FLOW = b"\x0a\0\0\1\x1b\x58\x0a\0\0\2\x9c\x40"
-#: Behind a hole the reader holds frames until it finds their row again, and those of the other side pass them: the NACK
-#: that ends a stream comes before the NOTIFY that opens it, and the next NOTIFY finds it open.
-LEFT = {"wallaroo.notify_open_stream", "wallaroo.nack_not_answered"}
 
 
 def simulated(config: SimulatorConfig) -> list[TcpSegment]:
@@ -148,4 +145,4 @@ def test_a_packet_that_is_missing_breaks_no_rule(dialect: str, lively: bool, see
         told = found(segments[:at] + segments[at + 1 :])
         assert "capture.hole" in {rule for rule, _ in told}
         severe = {rule for rule, severity in told if severity != Severity.NOTE and not rule.startswith("capture.")}
-        assert severe <= (LEFT if lively and dialect == "seed_sid" else set()), at
+        assert severe == set(), at
