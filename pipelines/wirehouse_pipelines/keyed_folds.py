@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
 #: By which rows come together, unless others are told.
@@ -52,6 +53,7 @@ def by_key(
     start: Start,
     schema: pa.Schema,
     *,
+    horizon_ns: Callable[[Source], int],
     keys: Sequence[str] = KEYS,
     mine: str = "true",
 ) -> DataFrame:
@@ -60,7 +62,8 @@ def by_key(
     They have `keys`, window_start and the columns of `schema`, which are those of the folds' rows. Rows of a key are
     taken by window and `order`, whose last columns decide between equals. The columns of `keys` are never null; source
     is one of them. State is the column `state` of the newest row of `keys` in `state_table` that is alive; `mine` is
-    the condition of this fold's rows there. Rows with `carried_from` are the table's own clock.
+    the condition of this fold's rows there. Rows with `carried_from` are the table's own clock, which is that of
+    `horizon_ns`: a key that was silent for longer begins anew.
     """
     newest = Window.partitionBy(*keys).orderBy(F.desc("window_start"))
     if work.before:
@@ -69,15 +72,15 @@ def by_key(
             .where(f"carried_from IS NULL AND ({mine})")
             .withColumn("rank", F.row_number().over(newest))
             .where("rank = 1 AND state IS NOT NULL")
-            .select(*keys, "state")
+            .select(*keys, "state", F.col("window_start").alias("told_in"))
         )
         told = told.unionByName(carried, allowMissingColumns=True)
     else:
-        told = told.withColumn("state", F.lit(None).cast("string"))
+        told = told.withColumns({name: F.lit(None).cast("string") for name in ("state", "told_in")})
     # The state comes first: it has no window.
     ordered = told.repartition(*keys).sortWithinPartitions(*keys, "window_start", *order)
     placed = [told.schema[name] for name in (*keys, "window_start")]
-    fold = partial(fold_batches, keys=tuple(keys), start=start)
+    fold = partial(fold_batches, keys=tuple(keys), start=start, alive=work.alive_before(horizon_ns))
     return work.settle(ordered.mapInArrow(fold, StructType([*placed, *from_arrow_schema(schema).fields])))
 
 
@@ -88,13 +91,18 @@ class _Piece(NamedTuple):
     rows: pa.RecordBatch
 
 
-def fold_batches(batches: Iterable[pa.RecordBatch], keys: Sequence[str], start: Start) -> Iterator[pa.RecordBatch]:
-    """Rows that folds make of `batches`, which stand by key, and of each key by window, its state first."""
+def fold_batches(
+    batches: Iterable[pa.RecordBatch], keys: Sequence[str], start: Start, alive: Mapping[tuple[str, str], str]
+) -> Iterator[pa.RecordBatch]:
+    """Rows that folds make of `batches`, which stand by key, and of each key by window, its state first.
+
+    `alive`: by source and window, the oldest window of which state reaches it.
+    """
     names = (*keys, "window_start")
     places: list[tuple[Any, ...]] = []
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    for piece, made in _folded(batches, names, start):
+    for piece, made in _folded(batches, names, start, alive):
         if made is None or not made.num_rows:
             continue
         places.append(piece.place)
@@ -108,18 +116,23 @@ def fold_batches(batches: Iterable[pa.RecordBatch], keys: Sequence[str], start: 
 
 
 def _folded(
-    batches: Iterable[pa.RecordBatch], names: Sequence[str], start: Start
+    batches: Iterable[pa.RecordBatch], names: Sequence[str], start: Start, alive: Mapping[tuple[str, str], str]
 ) -> Iterator[tuple[_Piece, pa.RecordBatch | None]]:
     """What the folds make, each with the piece that it was made at."""
     pieces = (piece for batch in batches for piece in _pieces(batch, names))
     for key, of_key in groupby(pieces, lambda piece: piece.place[:-1]):
+        named = dict(zip(names, key, strict=False))
         fold: KeyFold | None = None
+        told_in: str | None = None
         for (*_, window), of_window in groupby(of_key, lambda piece: piece.place):
+            if told_in is not None and told_in < alive.get((named["source"], window), ""):
+                fold = None
             for piece in of_window:
                 if fold is None:
-                    fold = start(dict(zip(names, key, strict=False)), piece.rows.column("state")[0].as_py())
+                    fold = start(named, piece.rows.column("state")[0].as_py())
                 if window is not None:
                     yield piece, fold.take(piece.rows)
+            told_in = piece.rows.column("told_in")[0].as_py() if window is None else window
             if fold is not None and window is not None:
                 yield piece, fold.end_window()
 

@@ -108,15 +108,29 @@ class Work:
 
         Columns source, window_start, carried_from; what was silent for `horizon_ns` of its sources is not alive.
         """
-        windows = self.lake.windows
-        begin_ns = windows.start_ns(windows.start)
         rows = [
-            (span.source, name, windows.of(max(begin_ns, windows.end_ns(name) - longest)))
+            (span.source, name, self._alive_after(span.source, name, horizon_ns))
             for span in self.spans
-            for longest in [max(map(horizon_ns, self.lake.sources_of(span.source)))]
             for name in span.windows
         ]
         return self.spark.createDataFrame(rows, "source STRING, window_start STRING, carried_from STRING")
+
+    def alive_before(self, horizon_ns: Callable[[Source], int]) -> dict[tuple[str, str], str]:
+        """By source and window of the spans: the oldest window of which state reaches it, by the clock above."""
+        found: dict[tuple[str, str], str] = {}
+        for span in self.spans:
+            known = self.before.get(span.source)
+            before = known.window_start if known else None
+            for name in span.windows:
+                if before is not None:
+                    found[span.source, name] = self._alive_after(span.source, before, horizon_ns)
+                before = name
+        return found
+
+    def _alive_after(self, source: str, window: str, horizon_ns: Callable[[Source], int]) -> str:
+        windows = self.lake.windows
+        longest = max(map(horizon_ns, self.lake.sources_of(source)))
+        return windows.of(max(windows.start_ns(windows.start), windows.end_ns(window) - longest))
 
     def window_of(self, ns: str) -> Column:
         """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ KEYS = ("source", "author", "log")
 TOLD = pa.schema(
     [
         *(("source", pa.string()), ("author", pa.binary()), ("log", pa.decimal128(20, 0))),
-        *(("window_start", pa.string()), ("state", pa.string()), ("number", pa.int64())),
+        *(("window_start", pa.string()), ("state", pa.string()), ("told_in", pa.string()), ("number", pa.int64())),
     ]
 )
 MADE = pa.schema([("total", pa.int64()), ("state", pa.string())])
@@ -54,7 +55,7 @@ def _rows(story: Story) -> Iterator[dict[str, Any]]:
     for key, (state, windows) in sorted(story.items()):
         whose = dict(zip(KEYS, key, strict=True))
         if state is not None:
-            yield whose | {"state": str(state)}
+            yield whose | {"state": str(state), "told_in": "w0"}
         for window, numbers in sorted(windows.items()):
             yield from (whose | {"window_start": window, "number": number} for number in numbers)
 
@@ -70,8 +71,10 @@ def _expected(story: Story) -> Iterator[tuple[Any, ...]]:
             yield *key, window, None, str(total)
 
 
-def _folded(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    made = list(fold_batches(batches, KEYS, Sums))
+def _folded(
+    batches: list[pa.RecordBatch], alive: Mapping[tuple[str, str], str] = MappingProxyType({})
+) -> list[tuple[Any, ...]]:
+    made = list(fold_batches(batches, KEYS, Sums, alive))
     assert all(batch.schema.names == [*KEYS, "window_start", *MADE.names] for batch in made)
     return [tuple(row.values()) for batch in made for row in batch.to_pylist()]
 
@@ -90,8 +93,21 @@ def test_one_key_is_never_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
     whose = {"source": "a", "author": b"x", "log": 0, "window_start": "w1", "number": 1}
     rows = pa.RecordBatch.from_pylist([whose] * 50, schema=TOLD)
     waiting = iter(range(1_000))
-    made = fold_batches((rows for _ in waiting), KEYS, Sums)
+    made = fold_batches((rows for _ in waiting), KEYS, Sums, {})
     for _ in range(10):
         assert next(made).num_rows == 100
     assert next(waiting) == 20
     assert sum(batch.num_rows for batch in made) == 50 * 999 + 1 - 10 * 100
+
+
+def test_a_key_that_was_silent_for_too_long_begins_anew() -> None:
+    key = ("a", b"x", 0)
+    story: Story = {key: (40, {"w1": [1], "w3": [3]})}
+    rows = pa.RecordBatch.from_pylist(list(_rows(story)), schema=TOLD)
+
+    def totals(alive: Mapping[tuple[str, str], str]) -> list[int]:
+        return [total for *_, total, state in _folded([rows], alive) if state is None]
+
+    assert totals({("a", "w1"): "w0", ("a", "w3"): "w1"}) == [41, 44]
+    assert totals({("a", "w1"): "w0", ("a", "w3"): "w2"}) == [41, 3]
+    assert totals({("a", "w1"): "w1", ("a", "w3"): "w1"}) == [1, 4]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from hashlib import blake2b
+from itertools import pairwise, starmap
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
 
 from wirehouse_codecs.intervals import runs_of
 from wirehouse_codecs.ockam.across import (
@@ -35,6 +39,13 @@ from wirehouse_codecs.stream_log import MESSAGE
 Row = dict[str, Any]
 
 _WHERE = itemgetter(*Where._fields)
+#: Events in columns: EVENT says which it is; then a place, and what the events have.
+EVENT: Final = "event"
+EVENT_COLUMNS: Final = (
+    *(EVENT, *Where._fields),
+    *("stream_name", "partition", "client_id", "index", "anonymous"),
+    *("requested_at_ns", "requested", "indexes", "open_pushes"),
+)
 
 
 def events_of(row: Row) -> Iterator[tuple[str, Event]]:
@@ -61,6 +72,69 @@ def events_of(row: Row) -> Iterator[tuple[str, Event]]:
         yield name_key(name, partition), named
         if address is not None:
             yield address_key(address), named
+
+
+def events_in(batch: pa.RecordBatch) -> Iterator[Event]:
+    """The events of rows with EVENT_COLUMNS: what `events_of` gives for messages, and where connections stand."""
+    columns = {name: batch.column(name) for name in EVENT_COLUMNS}
+    lists = {name: unsigned(columns[name]) for name in ("partition", "index", "requested")}
+    lists["runs"] = _runs(columns.pop("indexes"))
+    plain = (name for name in columns if name not in (*lists, *Where._fields))
+    lists |= {name: columns[name].to_pylist() for name in plain}
+    wheres = starmap(Where, zip(*(columns[name].to_pylist() for name in Where._fields), strict=True))
+    names = tuple(lists)
+    for where, *values in zip(wheres, *lists.values(), strict=True):
+        row = dict(zip(names, values, strict=True))
+        yield _MADE[row[EVENT]](where, row)
+
+
+def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
+    opened = ((pushes["pushed_at_ns"], pushes["count"]) for pushes in row["open_pushes"])
+    return OpenPushes(where.connection_id, list(opened))
+
+
+#: By the name of the event.
+_MADE: Final = {
+    "init": lambda where, row: Init(where, row["stream_name"], row["partition"], row["anonymous"]),
+    "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
+    "delivered": lambda where, row: Delivered(where, row["requested"], row["runs"], row["client_id"]),
+    "saved": lambda where, row: Saved(where, row["client_id"], row["stream_name"], row["partition"], row["index"]),
+    "got": lambda where, row: Got(where, row["client_id"], row["stream_name"], row["partition"], row["index"]),
+    "partial": lambda where, row: Partial(where.connection_id),
+    "open_pushes": _open_pushes,
+    "closed": lambda where, row: Closed(where.connection_id),
+}
+
+
+def unsigned(column: pa.Array) -> list[Any]:
+    """Whole numbers below 2^64 of a column of decimals; None of null. A decimal each would cost ten times as much."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    numbers: list[Any] = _low_words(column).tolist()
+    if column.null_count:
+        valid = column.is_valid().to_pylist()
+        return [number if there else None for number, there in zip(numbers, valid, strict=True)]
+    return numbers
+
+
+def _low_words(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Of each decimal the lower 64 bits, which are all of a number below 2^64."""
+    words = np.frombuffer(column.buffers()[1], "<u8").reshape(-1, 2)
+    return words[column.offset : column.offset + len(column), 0]
+
+
+def _runs(column: pa.ListArray) -> list[Any]:
+    """`intervals.runs_of` of each list."""
+    ends = np.concatenate([[0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))])
+    values = column.flatten()
+    if not len(values):
+        return [()] * len(column)
+    numbers = _low_words(values)
+    follows = (numbers[1:] - numbers[:-1] == 1) & (numbers[1:] > numbers[:-1])
+    begins = np.union1d(ends[:-1][ends[:-1] < ends[-1]], np.flatnonzero(~follows) + 1)
+    runs = list(zip(numbers[begins].tolist(), numbers[np.append(begins[1:], len(numbers)) - 1].tolist(), strict=True))
+    bounds = np.searchsorted(begins, ends).tolist()
+    return [tuple(runs[begin:end]) for begin, end in pairwise(bounds)]
 
 
 def _integer(number: Decimal | None) -> int | None:

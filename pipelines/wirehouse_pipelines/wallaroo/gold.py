@@ -15,6 +15,7 @@ from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold
 from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM, summary_of
 from wirehouse_codecs.wallaroo.progress import Followed, StreamSession, follow
 from wirehouse_pipelines.keyed_folds import KeyFold, by_key
+from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
 VERSION = "1"
@@ -61,6 +62,10 @@ _PROGRESS_STATE: Final = (
 )
 
 
+def _horizon(source: Source) -> int:
+    return HORIZON_NS
+
+
 class _Run:
     """What the tables of one run are made from."""
 
@@ -95,7 +100,7 @@ class _Run:
             F.explode(F.array_compact(F.array(worker, instance))).alias("key"),
         )
         order = ("ended_at_ns", "connection_id")
-        return by_key(self.work, STATE, told, order, _Judged, _JUDGED, mine=f"NOT {_IS_PROGRESS}")
+        return by_key(self.work, STATE, told, order, _Judged, _JUDGED, horizon_ns=_horizon, mine=f"NOT {_IS_PROGRESS}")
 
     @cached_property
     def progress(self) -> DataFrame:
@@ -108,7 +113,10 @@ class _Run:
         told = named.join(F.broadcast(told_ns), "window_start")
         columns = ("source", "window_start", "connection_id", "arrived_at_ns", "last_sent", "told_ns", "key")
         order = ("arrived_at_ns", "connection_id")
-        followed = by_key(self.work, STATE, told.select(*columns), order, _Followed, _FOLLOWED, mine=_IS_PROGRESS)
+        streams = told.select(*columns)
+        followed = by_key(
+            self.work, STATE, streams, order, _Followed, _FOLLOWED, horizon_ns=_horizon, mine=_IS_PROGRESS
+        )
         entity = ["source", "window_start", "connection_id", "key"]
         rows = told.join(followed, entity).join(self._replayed(told, followed), entity, "left")
         so_far = Window.partitionBy("source", "key").orderBy("window_start", "arrived_at_ns", "connection_id")
@@ -225,7 +233,7 @@ def _state(run: _Run) -> DataFrame:
     judged = run.judged.where("state IS NOT NULL")
     columns = ("source", "window_start", "key", "state")
     states = judged.select(*columns).unionByName(progress.select(*columns))
-    return states.unionByName(run.work.clock(lambda _: HORIZON_NS), allowMissingColumns=True)
+    return states.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
 
 
 _TABLES: Final = dict(zip(OUTPUTS, (_sessions, _streams, _credits, _progress, _found, _state), strict=True))

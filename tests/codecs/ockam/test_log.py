@@ -46,7 +46,8 @@ from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
-from wirehouse_codecs.tcp import Connection, Direction, Endpoint, Side, TcpOptions
+from wirehouse_codecs.tcp import Connection, Direction, Endpoint, Side
+from wirehouse_codecs.tcp_options import TcpOptions
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "ockam" / "sessions").glob("*.pcap"))
 SECOND = 1_000_000_000
