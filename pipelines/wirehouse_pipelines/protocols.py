@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.rules import RULES as OCKAM_RULES
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULES as WALLAROO_RULES
@@ -49,6 +51,7 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         Protocol("cardinal", "Cardinal Streams", ("messages",), CARDINAL_RULES, CardinalOptions.from_mapping),
+        Protocol("ockam", "Ockam stream service", ("pcap",), OCKAM_RULES, OckamOptions.from_mapping),
         Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
     )
 }

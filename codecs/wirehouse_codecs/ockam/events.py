@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from hashlib import blake2b
 from itertools import pairwise, starmap
@@ -94,7 +94,7 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
 
 
 #: By the name of the event.
-_MADE: Final = {
+_MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "init": lambda where, row: Init(where, row["stream_name"], row["partition"], row["anonymous"]),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
     "delivered": lambda where, row: Delivered(where, row["requested"], row["runs"], row["client_id"]),

@@ -45,4 +45,5 @@ def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Itera
 def _message(row: Row) -> Inspected:
     content = dict(row["message"])
     about = {"kind": content.pop("kind")} | {name: row[name] for name in ("stream_address", "requester", "consumer")}
+    about["requested_at_ns"] = (row["answers"] or {}).get("requested_at_ns")
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content

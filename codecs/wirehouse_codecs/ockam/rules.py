@@ -2,7 +2,7 @@
 
 A message breaks at most one rule of its own, the first in this order. `WAIT_RULES` are about what never came, and are
 found when the connection closes or the wait is over; `SET_RULES` compare connections. Both are found besides;
-`index_decreases` and `create_other_name` are also rules of a message. Judging goes on after each of them; after
+`ALSO_OF_A_MESSAGE` are those of them that a message breaks too. Judging goes on after each of them; after
 `frame` nothing more of its direction can be told.
 """
 
@@ -229,6 +229,8 @@ SET_RULES: Final = frozenset(
         "create_other_name",
     }
 )
+#: Those that a connection breaks by itself too.
+ALSO_OF_A_MESSAGE: Final = frozenset({"index_decreases", "create_other_name"})
 #: About what never came; the finding stands at what should have brought it.
 WAIT_RULES: Final = frozenset(
     {

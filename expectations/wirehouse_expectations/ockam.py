@@ -1,0 +1,67 @@
+"""The Ockam stream service: where its rules are found, and how its tables refer to one another."""
+
+from __future__ import annotations
+
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.ockam.log import SESSION, SKIP
+from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULES, SET_RULES
+from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_expectations.tcp import packets_balance, row_has_its_content
+
+LAG_WITHIN_STREAM = Invariant(
+    name="lag_within_stream",
+    table="gold.ockam_stream_indexes_history",
+    sentence="No client lags by more messages than its stream has, or stands below what it saved.",
+    broken="""
+        SELECT clients.source AS source, clients.window_start AS window_start, clients.client_id AS client_id,
+          clients.stream_address AS stream_address, clients.lag AS lag, streams.indexes AS indexes
+        FROM (SELECT * FROM gold.ockam_stream_indexes_history WHERE {windows}) AS clients
+        LEFT JOIN (
+          SELECT source, window_start, stream_address, indexes FROM gold.ockam_streams_history WHERE {windows}
+        ) AS streams
+        ON clients.source = streams.source AND clients.window_start = streams.window_start
+          AND clients.stream_address = streams.stream_address
+        WHERE clients.lag > streams.indexes OR clients.position < clients.saved
+    """,
+)
+
+MESSAGE_OF_A_STREAM = Invariant(
+    name="message_of_a_stream",
+    table="gold.ockam_stream_messages_history",
+    sentence="Each message that was confirmed or delivered is one of a stream that changed in that window.",
+    broken="""
+        SELECT messages.source AS source, messages.window_start AS window_start,
+          messages.stream_address AS stream_address
+        FROM (
+          SELECT DISTINCT source, window_start, stream_address FROM gold.ockam_stream_messages_history WHERE {windows}
+        ) AS messages
+        LEFT JOIN (
+          SELECT source, window_start, stream_address FROM gold.ockam_streams_history WHERE {windows}
+        ) AS streams
+        ON messages.source = streams.source AND messages.window_start = streams.window_start
+          AND messages.stream_address = streams.stream_address
+        WHERE streams.stream_address IS NULL
+    """,
+)
+
+STATEMENTS = Statements(
+    findings=(
+        Findings(
+            "silver.ockam",
+            (
+                *(rule for rule in RULES if rule.name not in SET_RULES or rule.name in ALSO_OF_A_MESSAGE),
+                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+            ),
+            condition="row_kind = 'violation'",
+            rule="finding.rule",
+            message="finding.message",
+        ),
+        Findings("gold.ockam_found", tuple(rule for rule in RULES if rule.name in SET_RULES)),
+    ),
+    invariants=(
+        packets_balance("silver.ockam"),
+        row_has_its_content("silver.ockam", SESSION, SKIP),
+        MESSAGE_OF_A_STREAM,
+        LAG_WITHIN_STREAM,
+    ),
+)

@@ -1,0 +1,380 @@
+"""Gold of the Ockam stream service: streams, stored messages, how far clients are, holes, and what these break."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from wirehouse_codecs.ockam.across import ConsumerRow, Fold, Found, Hole, Observation, StreamRow, Told, Where
+from wirehouse_codecs.ockam.across import data_changed as changed_in
+from wirehouse_codecs.ockam.events import EVENT, events_in
+from wirehouse_codecs.ockam.log import SESSION, UINT
+from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
+from wirehouse_pipelines.keyed_folds import KeyFold, by_key
+from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.work import Work
+
+VERSION = "1"
+STATE: Final = "gold.ockam_state"
+OUTPUTS: Final = (
+    "gold.ockam_streams_history",
+    "gold.ockam_stream_messages_history",
+    "gold.ockam_stream_indexes_history",
+    "gold.ockam_delivery_holes",
+    "gold.ockam_found",
+    STATE,
+)
+#: A stream, a client or a message that was not heard of for so long begins anew.
+HORIZON_NS: Final = 7 * 86_400 * 10**9
+
+_WINDOW: Final = ("source", "window_start")
+_WHERE: Final = Where._fields
+#: Arrival, and then the place in the packet.
+_ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start", EVENT)
+_MESSAGE: Final = (*_WINDOW, "stream_address", "index")
+#: After all that a window has.
+_AT_ITS_END: Final = 2**63 - 1
+_HEARD: Final = "row_kind = 'message' AND message.ignored IS NULL"
+
+#: What the folds tell, a row each; `told` is what it is.
+_FOUND, _STREAM, _CONSUMER, _HOLE = "found", "stream", "consumer", "hole"
+_TOLD: Final = pa.schema(
+    [
+        ("told", pa.string()),
+        ("state", pa.string()),
+        *(("connection_id", pa.binary()), ("direction", pa.string())),
+        *((name, pa.int64()) for name in ("byte_start", "byte_end", "record_number", "arrived_at_ns")),
+        ("capture_id", pa.binary()),
+        *((name, pa.string()) for name in ("rule", "severity", "message")),
+        *((name, pa.string()) for name in ("stream_address", "stream_name", "client_id", "kind")),
+        *((name, UINT) for name in ("partition", "first_index", "last_index", "saved", "position", "latest")),
+        ("delivered_up_to", UINT),
+        *((name, pa.int64()) for name in ("confirmed", "indexes", "delivered", "last_at_ns")),
+        *((name, pa.int64()) for name in ("lag", "delivered_messages", "redelivered", "connections", "messages")),
+    ]
+)
+
+
+def _horizon(source: Source) -> int:
+    return HORIZON_NS
+
+
+class _Run:
+    """What the tables of one run are made from."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.log = work.read_members("silver.ockam")
+
+    def heard(self, condition: str) -> DataFrame:
+        """Rows of messages that took part in what was said."""
+        return self.log.where(f"{_HEARD} AND ({condition})")
+
+    @cached_property
+    def told(self) -> DataFrame:
+        """What the folds of streams and names tell of each window."""
+        convention = {
+            span.source: OckamOptions.from_mapping(self.work.lake.sources_of(span.source)[0].options).index_convention
+            for span in self.work.spans
+        }
+        events = self._said.unionByName(self._stood, allowMissingColumns=True)
+        start = partial(_Stream, convention)
+        return by_key(self.work, STATE, events, _ORDER, start, _TOLD, horizon_ns=_horizon, mine="`index` IS NULL")
+
+    @cached_property
+    def _said(self) -> DataFrame:
+        """Events of messages, each under the keys of its stream and of its name."""
+        kind = F.col("message.kind")
+        address = F.to_json(F.array(F.lit("address"), "stream_address"))
+        name = F.to_json(
+            F.array(F.lit("name"), "message.stream_name", F.coalesce("message.partition", F.lit(0)).cast("string"))
+        )
+        named = kind.isin("create_response", "create_partitioned_response", "index_save", "index_response")
+        keys = F.array_compact(
+            F.array(
+                F.when(F.col("stream_address").isNotNull(), address),
+                F.when(named & (F.col("stream_address").isNotNull() | kind.startswith("index")), name),
+            )
+        )
+        event = (
+            F.when(kind.isin("create_response", "create_partitioned_response"), "init")
+            .when((kind == "push_response") & (F.col("message.status") == "ok"), "stored")
+            .when(kind == "pull_response", "delivered")
+            .when(kind == "index_save", "saved")
+            .when(kind == "index_response", "got")
+        )
+        return (
+            self.heard("true")
+            .select(
+                *_WINDOW,
+                *_WHERE,
+                "capture_arrived_at_ns",
+                event.alias(EVENT),
+                F.explode(keys).alias("key"),
+                "message.stream_name",
+                "message.partition",
+                F.coalesce("consumer", "message.client_id").alias("client_id"),
+                "message.index",
+                "answers.anonymous",
+                "answers.requested_at_ns",
+                F.col("answers.index").alias("requested"),
+                F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
+            )
+            .where(F.col(EVENT).isNotNull())
+        )
+
+    @cached_property
+    def _stood(self) -> DataFrame:
+        """Events of how connections stand at the end of a window, under each key they spoke of in it."""
+        connection = (*_WINDOW, "connection_id")
+        sessions = self.log.where(F.col("row_kind") == SESSION).select(*connection, "session.*")
+        opened = sessions.select(*connection, F.explode("open_pushes").alias("opened")).select(
+            *connection, F.to_json(F.array(F.lit("address"), "opened.stream_address")).alias("key"), "opened"
+        )
+        by_stream = opened.groupBy(*connection, "key").agg(F.collect_list("opened").alias("open_pushes"))
+        spoken = self._said.select(*connection, "key").distinct()
+        spoken = spoken.join(by_stream, [*connection, "key"], "full").join(
+            sessions.drop("open_pushes"), list(connection)
+        )
+        at_its_end = F.lit(_AT_ITS_END).alias("arrived_at_ns")
+        partial_now = F.struct(F.lit("partial").alias(EVENT), F.col("partial_at_ns").alias("arrived_at_ns"))
+        left_open = F.struct(F.lit("open_pushes").alias(EVENT), at_its_end)
+        ended = F.struct(F.lit("closed").alias(EVENT), at_its_end)
+        events = F.array_compact(
+            F.array(F.when(F.col("partial_at_ns").isNotNull(), partial_now), left_open, F.when(F.col("closed"), ended))
+        )
+        return spoken.select(
+            *connection,
+            "key",
+            F.coalesce("open_pushes", F.array()).alias("open_pushes"),
+            F.inline(events),
+        ).withColumn("record_number", F.lit(-1).cast("bigint"))
+
+    @cached_property
+    def _observed(self) -> DataFrame:
+        """Data at indexes: of pushes that were confirmed (`pushed`), and of responses to pulls."""
+        place = (*_WINDOW, *_WHERE, "capture_arrived_at_ns", "stream_address")
+        saved = self.heard("message.kind = 'push_response' AND message.status = 'ok' AND stream_address IS NOT NULL")
+        pulled = self.heard("message.kind = 'pull_response' AND stream_address IS NOT NULL")
+        pushes = saved.select(
+            *place,
+            "message.index",
+            F.lit(True).alias("pushed"),
+            "answers.data",
+            "answers.data_bytes",
+            F.col("requester").alias("publisher"),
+            F.col("answers.requested_at_ns").alias("pushed_at_ns"),
+        )
+        pulls = pulled.select(
+            *place, F.coalesce("consumer", "requester").alias("consumer"), F.inline("message.messages")
+        ).withColumns({"pushed": F.lit(False), "data_bytes": F.octet_length("data").cast("bigint")})
+        both = pushes.unionByName(pulls, allowMissingColumns=True)
+        return both.withColumn("digest", F.when(F.col("data").isNotNull(), F.xxhash64("data")))
+
+    @cached_property
+    def messages(self) -> DataFrame:
+        """What each window told of each stored message; `saved` and `pulled` are digests of its data."""
+        pushed = F.col("pushed")
+        # Of several the first, in the order of arrival: structs compare by their fields.
+        arrived = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start")
+        seen = (*arrived, *(name for name in _WHERE if name not in arrived), "data", "data_bytes", "digest")
+        push, pull = F.struct(*seen, "publisher", "pushed_at_ns"), F.struct(*seen)
+        grouped = self._observed.groupBy(*_MESSAGE).agg(
+            F.min(F.when(pushed, push)).alias("push"),
+            F.min(F.when(~pushed, pull)).alias("pull"),
+            F.count_if(~pushed).alias("deliveries"),
+            F.collect_set("consumer").alias("delivered_to"),
+            F.collect_set(F.when(pushed, F.col("digest"))).alias("saved"),
+            F.min("digest").alias("least_digest"),
+            F.max("digest").alias("greatest_digest"),
+        )
+        return self.work.settle(
+            grouped.select(
+                *_MESSAGE,
+                *(F.coalesce(f"push.{name}", f"pull.{name}").alias(name) for name in (*_WHERE, "data", "data_bytes")),
+                "push.publisher",
+                "push.pushed_at_ns",
+                F.col("push.arrived_at_ns").alias("confirmed_at_ns"),
+                "deliveries",
+                F.array_sort("delivered_to").alias("delivered_to"),
+                F.col("pull.arrived_at_ns").alias("first_delivered_at_ns"),
+                F.array_sort("saved").alias("saved"),
+                F.col("pull.digest").alias("pulled"),
+                "least_digest",
+                "greatest_digest",
+            )
+        )
+
+    @cached_property
+    def changed(self) -> DataFrame:
+        """Findings of `data_changed`: messages whose data differ are judged one observation after another."""
+        message = ["source", "stream_address", "index"]
+        before = self.work.read_state(STATE).where("`index` IS NOT NULL").withColumnRenamed("key", "stream_address")
+        digests = F.concat("saved", F.array("pulled"))
+        digests_before = before.select(
+            *message, F.array_min(digests).alias("least_digest"), F.array_max(digests).alias("greatest_digest")
+        )
+        seen = self.messages.select(*message, "least_digest", "greatest_digest")
+        differ = (
+            (seen.unionByName(digests_before) if self.work.before else seen)
+            .groupBy(*message)
+            .agg(F.min("least_digest").alias("least"), F.max("greatest_digest").alias("greatest"))
+            .where("least <> greatest")
+            .select(*message)
+        )
+        judged = self._observed.where("digest IS NOT NULL").join(F.broadcast(differ), message)
+        saved = before.select(*message, "window_start", F.explode("saved").alias("digest"), F.lit(True).alias("pushed"))
+        pulled = before.where("pulled IS NOT NULL").select(
+            *message, "window_start", F.col("pulled").alias("digest"), F.lit(False).alias("pushed")
+        )
+        for known in (saved, pulled) if self.work.before else ():
+            judged = judged.unionByName(known.join(F.broadcast(differ), message), allowMissingColumns=True)
+        order = ("window_start", "arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start")
+        ordered = (
+            judged.select(*message, "window_start", "pushed", "digest", *_WHERE, "capture_arrived_at_ns")
+            .repartition(*message)
+            .sortWithinPartitions(*message, *order, F.desc("pushed"))
+        )
+        return ordered.mapInArrow(
+            partial(_changed, alive=self.work.alive_before(_horizon)), from_arrow_schema(_CHANGED)
+        )
+
+
+class _Stream(KeyFold):
+    """A stream, or a name, as across.Fold keeps it."""
+
+    def __init__(self, conventions: Mapping[str, IndexConvention], key: Mapping[str, Any], state: str | None) -> None:
+        self._fold = Fold(key["key"], conventions[key["source"]], state)
+
+    def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        told = [row for event in events_in(rows) for row in map(_row, self._fold.take(event))]
+        return pa.RecordBatch.from_pylist(told, schema=_TOLD) if told else None
+
+    def end_window(self) -> pa.RecordBatch:
+        rows = [_row(told) for told in self._fold.end_window()]
+        return pa.RecordBatch.from_pylist([*rows, {"state": self._fold.snapshot()}], schema=_TOLD)
+
+
+#: By what is told: its name, and the fields that are columns of the same name.
+_FIELDS: Final[Mapping[type[Any], tuple[str, tuple[str, ...]]]] = {
+    Found: (_FOUND, ("message",)),
+    StreamRow: (
+        _STREAM,
+        ("stream_name", "partition", "first_index", "last_index", "confirmed", "indexes", "delivered", "last_at_ns"),
+    ),
+    ConsumerRow: (
+        _CONSUMER,
+        ("stream_name", "partition", "client_id", "saved", "position", "latest", "lag")
+        + ("delivered_messages", "redelivered", "connections"),
+    ),
+    Hole: (
+        _HOLE,
+        ("kind", "stream_name", "partition", "client_id", "saved", "first_index", "last_index", "messages"),
+    ),
+}
+
+
+def _row(told: Told) -> dict[str, Any]:
+    """A row of _TOLD."""
+    name, fields = _FIELDS[type(told)]
+    row: dict[str, Any] = told.where._asdict() | {"told": name, "stream_address": told.stream_address}
+    row |= {field: getattr(told, field) for field in fields}
+    if isinstance(told, Found):
+        row |= {"rule": told.rule.id, "severity": told.rule.severity.value}
+    elif isinstance(told, ConsumerRow):
+        row["delivered_up_to"] = told.delivered
+    return row
+
+
+#: Findings of data that changed.
+_CHANGED: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("window_start", pa.string()),
+        *((name, _TOLD.field(name).type) for name in (*_WHERE, "rule", "severity", "message", "stream_address")),
+    ]
+)
+
+
+def _changed(batches: Iterable[pa.RecordBatch], alive: Mapping[tuple[str, str], str]) -> Iterator[pa.RecordBatch]:
+    """Rows of _CHANGED of observations that stand by message, and of each in the order of arrival.
+
+    What windows before told of a message comes first, without a place.
+    """
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for (source, _, _), of_message in groupby(rows, itemgetter("source", "stream_address", "index")):
+        known: list[Observation] = []
+        told_in = ""
+        told: list[dict[str, Any]] = []
+        for window, of_window in groupby(of_message, itemgetter("window_start")):
+            if told_in < alive.get((source, window), ""):
+                known = []
+            told_in, before = window, len(changed_in(known))
+            known += map(_observation, of_window)
+            whose = {"source": source, "window_start": window}
+            told += [_row(found) | whose for found in changed_in(known)[before:] if found.where.capture_id is not None]
+        if told:
+            yield pa.RecordBatch.from_pylist(told, schema=_CHANGED)
+
+
+def _observation(row: Mapping[str, Any]) -> Observation:
+    where, digest = Where(*(row[name] for name in _WHERE)), row["digest"].to_bytes(8, "big", signed=True)
+    return Observation(where, row["stream_address"], int(row["index"]), digest, row["pushed"])
+
+
+def _streams(run: _Run) -> DataFrame:
+    rows = run.told.where(F.col("told") == _STREAM)
+    return rows.withColumn("first_at_ns", F.col("arrived_at_ns"))
+
+
+def _messages(run: _Run) -> DataFrame:
+    return run.messages
+
+
+def _indexes(run: _Run) -> DataFrame:
+    """Clients under the address of their stream; under its name those whose stream's address isn't known."""
+    rows = run.told.where(F.col("told") == _CONSUMER).withColumns(
+        {"delivered": (F.col("delivered_up_to") + 1).cast("decimal(20,0)"), "last_at_ns": F.col("arrived_at_ns")}
+    )
+    key = [*_WINDOW, "client_id", "stream_name", "number"]
+    without = run.heard("message.kind IN ('index_save', 'index_response') AND stream_address IS NULL").select(
+        *_WINDOW, "message.client_id", "message.stream_name", F.coalesce("message.partition", F.lit(0)).alias("number")
+    )
+    named = rows.where("stream_address IS NULL").withColumn("number", F.coalesce("partition", F.lit(0)))
+    kept = named.join(F.broadcast(without.distinct()), key, "left_semi").drop("number")
+    return rows.where("stream_address IS NOT NULL").unionByName(kept)
+
+
+def _holes(run: _Run) -> DataFrame:
+    return run.told.where(F.col("told") == _HOLE)
+
+
+def _found(run: _Run) -> DataFrame:
+    found = run.told.where(F.col("told") == _FOUND)
+    return found.unionByName(run.changed, allowMissingColumns=True).withColumn("protocol", F.lit("ockam"))
+
+
+def _state(run: _Run) -> DataFrame:
+    """States of the folds, digests of messages, and of each window since when states still count."""
+    folds = run.told.where("state IS NOT NULL").select(*_WINDOW, "key", "state")
+    messages = run.messages.select(*_WINDOW, F.col("stream_address").alias("key"), "index", "saved", "pulled")
+    both = folds.unionByName(messages, allowMissingColumns=True)
+    return both.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
+
+
+_TABLES: Final = dict(zip(OUTPUTS, (_streams, _messages, _indexes, _holes, _found, _state), strict=True))
+
+
+def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """The job of gold.ockam: its tables, each as it is written."""
+    run = _Run(work)
+    for name, rows in _TABLES.items():
+        yield name, rows(run).withColumn("decoder_version", F.lit(VERSION))
