@@ -12,13 +12,28 @@ from wirehouse_codecs.ockam.across import Found
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.reader import HEARTBEAT, Reader
 from wirehouse_codecs.ockam.rules import PROTOCOL
+from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
+from wirehouse_codecs.tcp import Direction
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("stream_address",)
+
+
+def recognises(client: bytes, server: bytes) -> str | None:
+    """Why a connection whose sides begin so is taken for one of Ockam; None = it isn't."""
+    reader = Reader(OckamOptions())
+    for received in reader.receive(Direction.CLIENT, client, Place(0, 0, b"", 0)):
+        if received.routed is None and received.skip is None:
+            return None
+        if received.routed is not None and received.skip != HEARTBEAT:
+            assert reader.detection is not None
+            return f"the client begins with a routed message: {reader.detection.reason}"
+    return None
 
 
 def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:

@@ -29,6 +29,7 @@ from typing import Any, Final, TypeVar
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.intervals import Intervals
+from wirehouse_codecs.machines import Machine
 from wirehouse_codecs.ockam.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -50,6 +51,7 @@ from wirehouse_codecs.ockam.messages import (
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.reader import Received
 from wirehouse_codecs.ockam.requests import (
+    TRANSITIONS,
     UNANSWERED,
     Input,
     Request,
@@ -884,3 +886,6 @@ def _key_text(key: tuple[str, str, int | None] | None) -> str:
     assert key is not None
     client, name, partition = key
     return f"{client!r} on {name!r}" + ("" if partition is None else f", partition {partition}")
+
+
+MACHINES: Final = (Machine("request", RequestState.OPEN, TRANSITIONS),)
