@@ -37,6 +37,13 @@ PROMISED = {
     "gold.cardinal_chain_updates": "source, sequence",
     "gold.cardinal_chain": "source, block_hash, valid_from_ns",
     "gold.cardinal_reorgs": "source, capture_id, record_number",
+    "silver.ockam_messages": "source, connection_id, direction, byte_start",
+    "silver.ockam_quarantine": "source, connection_id, direction, byte_start, byte_end, reason",
+    "silver.ockam_connections": "source, connection_id",
+    "gold.ockam_streams": "source, stream_address",
+    "gold.ockam_stream_messages": "source, stream_address, `index`",
+    "gold.ockam_stream_indexes": "source, client_id, stream_name, partition, stream_address",
+    "gold.ockam_delivery_holes": "source, stream_address, client_id, kind, first_index, arrived_at_ns",
     "silver.wallaroo_messages": "source, connection_id, direction, byte_start",
     "silver.wallaroo_quarantine": "source, connection_id, direction, byte_start, byte_end, reason",
     "silver.wallaroo_connections": "source, connection_id",
@@ -44,7 +51,7 @@ PROMISED = {
     "gold.wallaroo_streams": "source, connection_id, stream_id",
     "gold.wallaroo_credits": "source, connection_id, arrived_at_ns, record_number, granted, balance",
     "gold.wallaroo_stream_progress": "source, program_name, instance_name, stream_id",
-    "gold.violations": "source, rule, capture_id, record_number, arrived_at_ns, message",
+    "gold.violations": "source, rule, capture_id, record_number, arrived_at_ns, message, direction, byte_start",
 }
 
 
