@@ -1,0 +1,681 @@
+"""Block items: a set cut into items by kind, and the few that say what block it is.
+
+A set (BlockItemSet) and a block file (Block) are the same run of items. Counting needs only the first tag of each item,
+so bodies stay as their bytes; header, footer, proof and round header are decoded. Their layouts changed without a
+version of their own: which one is written is told from the bytes, never from the schema that happens to read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from wirehouse_codecs.hiero import loops, protobuf
+from wirehouse_codecs.hiero.protobuf import Field, Form, Layout, Malformed, WireType
+
+Array = np.ndarray[Any, Any]
+
+HASH_BYTES: Final = 48
+#: At most so many items are cut at once: a hostile set has one in two bytes.
+CHUNK_ITEMS: Final = 1 << 16
+#: Bytes that an item is guessed to have, for the room of a small set.
+_GUESSED_BYTES: Final = 32
+
+
+class ItemNumber(IntEnum):
+    """Fields of BlockItem that something is done with."""
+
+    UNSET = 0
+    BLOCK_HEADER = 1
+    EVENT_HEADER = 2
+    ROUND_HEADER = 3
+    #: event_transaction, and from HAPI 0.69 on signed_transaction.
+    TRANSACTION = 4
+    TRANSACTION_RESULT = 5
+    TRANSACTION_OUTPUT = 6
+    STATE_CHANGES = 7
+    FILTERED_ITEM = 8
+    BLOCK_PROOF = 9
+    RECORD_FILE = 10
+    TRACE_DATA = 11
+    BLOCK_FOOTER = 12
+    REDACTED_ITEM = 19
+
+
+_NAMES: Mapping[int, str] = MappingProxyType(
+    {
+        ItemNumber.UNSET: "unset",
+        ItemNumber.BLOCK_HEADER: "block_header",
+        ItemNumber.EVENT_HEADER: "event_header",
+        ItemNumber.ROUND_HEADER: "round_header",
+        ItemNumber.TRANSACTION: "signed_transaction",
+        ItemNumber.TRANSACTION_RESULT: "transaction_result",
+        ItemNumber.TRANSACTION_OUTPUT: "transaction_output",
+        ItemNumber.STATE_CHANGES: "state_changes",
+        ItemNumber.FILTERED_ITEM: "filtered_single_item",
+        ItemNumber.BLOCK_PROOF: "block_proof",
+        ItemNumber.RECORD_FILE: "record_file",
+        ItemNumber.TRACE_DATA: "trace_data",
+        ItemNumber.BLOCK_FOOTER: "block_footer",
+        ItemNumber.REDACTED_ITEM: "redacted_item",
+    }
+)
+_OLD_NAMES: Mapping[int, str] = MappingProxyType(
+    {ItemNumber.TRANSACTION: "event_transaction", ItemNumber.FILTERED_ITEM: "filtered_item_hash"}
+)
+#: Transactions of the newer form since this HAPI version.
+SIGNED_TRANSACTIONS_SINCE: Final = (0, 69, 0)
+
+
+def item_name(number: int, *, old: bool = False) -> str:
+    """What the items of a number are called; `old`: before HAPI 0.69. Numbers without a name are `item_N`."""
+    return (old and _OLD_NAMES.get(number)) or _NAMES.get(number) or f"item_{number}"
+
+
+class ItemClass(StrEnum):
+    """What an item is to a block's hash: the leaf it falls under."""
+
+    HEADER = "header"
+    CONSENSUS = "consensus"
+    INPUT = "input"
+    OUTPUT = "output"
+    STATE = "state"
+    TRACE = "trace"
+    #: Trees of leaves 8 to 15, for what later versions add.
+    EXTENSION = "extension"
+    #: Footer, proof, redacted items, and classes 0 and 19.
+    NOT_HASHED = "not hashed"
+    #: Stands for items that were left out.
+    FILTERED = "filtered"
+    #: Reserved numbers and classes 1, 2, 16 to 18.
+    REFUSED = "refused"
+
+
+_CLASS_OF_NUMBER: Mapping[int, ItemClass] = MappingProxyType(
+    {
+        ItemNumber.BLOCK_HEADER: ItemClass.OUTPUT,
+        ItemNumber.EVENT_HEADER: ItemClass.CONSENSUS,
+        ItemNumber.ROUND_HEADER: ItemClass.CONSENSUS,
+        ItemNumber.TRANSACTION: ItemClass.INPUT,
+        ItemNumber.TRANSACTION_RESULT: ItemClass.OUTPUT,
+        ItemNumber.TRANSACTION_OUTPUT: ItemClass.OUTPUT,
+        ItemNumber.STATE_CHANGES: ItemClass.STATE,
+        ItemNumber.FILTERED_ITEM: ItemClass.FILTERED,
+        ItemNumber.BLOCK_PROOF: ItemClass.NOT_HASHED,
+        ItemNumber.RECORD_FILE: ItemClass.OUTPUT,
+        ItemNumber.TRACE_DATA: ItemClass.TRACE,
+        ItemNumber.BLOCK_FOOTER: ItemClass.NOT_HASHED,
+        ItemNumber.REDACTED_ITEM: ItemClass.NOT_HASHED,
+    }
+)
+#: Numbers above the listed ones are classed by their remainder; the lowest of them is reserved.
+CLASSES: Final = 20
+_CLASS_OF_REMAINDER: Mapping[int, ItemClass] = MappingProxyType(
+    {
+        0: ItemClass.NOT_HASHED,
+        3: ItemClass.CONSENSUS,
+        4: ItemClass.INPUT,
+        5: ItemClass.OUTPUT,
+        6: ItemClass.STATE,
+        7: ItemClass.TRACE,
+        **{extension: ItemClass.EXTENSION for extension in range(8, 16)},
+        19: ItemClass.NOT_HASHED,
+    }
+)
+
+
+def item_class(number: int) -> ItemClass:
+    """The class of the items of a number."""
+    if number <= CLASSES:
+        return _CLASS_OF_NUMBER.get(number, ItemClass.REFUSED)
+    return _CLASS_OF_REMAINDER.get(number % CLASSES, ItemClass.REFUSED)
+
+
+# Cutting
+
+
+class Fault(NamedTuple):
+    """Why a run of items can't be read from `at` on."""
+
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Items of a run, at most CHUNK_ITEMS. Offsets count in `data`."""
+
+    data: bytes
+    #: Where each item's tag begins, its body begins and it ends, int32.
+    starts: Array
+    bodies: Array
+    ends: Array
+    #: The field of BlockItem that is set, int32; 0 = none.
+    numbers: Array
+    #: Fields of the run that are no items.
+    unknown_fields: int = 0
+    #: What follows these items can't be read.
+    fault: Fault | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def counts(self) -> dict[int, int]:
+        """How many items there are of each number."""
+        numbers, counts = np.unique(self.numbers, return_counts=True)
+        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+    def where(self, *numbers: int) -> list[int]:
+        """Positions of the items of these numbers, in order."""
+        found: list[int] = np.flatnonzero(np.isin(self.numbers, numbers)).tolist()
+        return found
+
+    def body(self, position: int) -> bytes:
+        """The BlockItem at `position`: its field with tag and length, without the run's."""
+        return self.data[self.bodies[position] : self.ends[position]]
+
+
+def cut(data: bytes, begin: int = 0) -> Iterator[Items]:
+    """The items of a whole run (BlockItemSet or Block), in chunks; the last says if what follows can't be read.
+
+    ValueError: `data` has 2 GiB or more.
+    """
+    if len(data) >= 1 << 31:
+        raise ValueError(f"{len(data)} bytes at once, at most {(1 << 31) - 1}")
+    at = begin
+    while True:
+        found, at, stopped = _walk(data, at)
+        if stopped in (loops.MORE, loops.BAD):
+            yield replace(found, fault=Fault(at, _reason(data, at)))
+            return
+        yield found
+        if stopped == loops.DONE:
+            return
+
+
+def _walk(data: bytes, at: int) -> tuple[Items, int, int]:
+    room = min(CHUNK_ITEMS, (len(data) - at) // _GUESSED_BYTES + 16)
+    out = np.empty((loops.ROWS, room), np.int32)
+    count, at, stopped, unknown = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
+    return Items(data, *out[:, :count], unknown_fields=unknown), at, stopped
+
+
+def _reason(data: bytes, at: int) -> str:
+    """The readable walk's word on what stands at `at`."""
+    try:
+        read_item(data, at, len(data))
+    except Malformed as malformed:
+        return malformed.reason
+    raise AssertionError(f"the walk stopped at byte {at} for no reason")
+
+
+class Item(NamedTuple):
+    """A field of a run."""
+
+    start: int
+    body: int
+    end: int
+    #: None: the field is no item.
+    number: int | None
+
+
+def read_item(data: bytes, at: int, end: int) -> Item:
+    """The field of a run at `at`. Raises Malformed."""
+    field = protobuf.read_field(data, at, end)
+    if field.number != 1 or field.wire_type != WireType.LEN:
+        return Item(at, field.value_start, field.end, None)
+    if field.value_start == field.end:
+        return Item(at, field.value_start, field.end, ItemNumber.UNSET)
+    try:
+        first = protobuf.read_field(data, field.value_start, field.end)
+    except Malformed as malformed:
+        raise Malformed(at, f"an item of {field.end - field.value_start} bytes: {malformed.reason}") from None
+    number = first.number if first.wire_type == WireType.LEN else ItemNumber.UNSET
+    return Item(at, field.value_start, field.end, number)
+
+
+class ItemReader:
+    """Items of a run whose bytes come in pieces. Sans-IO; it holds at most one unfinished item.
+
+    A run can't be told after a fault: what follows is only counted.
+    """
+
+    __slots__ = ("_at", "_buffer", "fault", "limit")
+
+    def __init__(self, limit: int) -> None:
+        #: The largest item, in bytes.
+        self.limit = limit
+        self._buffer = b""
+        #: Where the buffer begins in the run.
+        self._at = 0
+        #: Where in the run it can't be read any more, and why.
+        self.fault: Fault | None = None
+
+    @property
+    def received(self) -> int:
+        """How many bytes have come."""
+        return self._at + len(self._buffer)
+
+    def receive(self, data: bytes) -> list[Items]:
+        """The items that `data` completes, in chunks; their offsets count in their own `data`."""
+        if self.fault is not None:
+            self._at += len(data)
+            return []
+        data = self._buffer + data if self._buffer else data
+        chunks, at, stopped = [], 0, loops.FULL
+        while stopped == loops.FULL:
+            found, at, stopped = _walk(data, at)
+            if len(found) or found.unknown_fields:
+                chunks.append(found)
+        if stopped == loops.BAD:
+            self._lose(data, at, _reason(data, at))
+        elif len(data) - at > self.limit:
+            self._lose(data, at, f"an item has more than {self.limit} bytes")
+        else:
+            self._at += at
+            self._buffer = data[at:]
+        return chunks
+
+    def _lose(self, data: bytes, at: int, reason: str) -> None:
+        self.fault = Fault(self._at + at, reason)
+        self._at += len(data)
+        self._buffer = b""
+
+    def finish(self) -> Fault | None:
+        """The run ends here: an unfinished item is a fault."""
+        if self.fault is None and self._buffer:
+            self._lose(self._buffer, 0, _reason(self._buffer, 0))
+        return self.fault
+
+
+# The items that are decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """SemanticVersion."""
+
+    major: int = 0
+    minor: int = 0
+    patch: int = 0
+    pre: str = ""
+    build: str = ""
+
+    def __str__(self) -> str:
+        pre, build = self.pre and f"-{self.pre}", self.build and f"+{self.build}"
+        return f"{self.major}.{self.minor}.{self.patch}{pre}{build}"
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """For comparing."""
+        return self.major, self.minor, self.patch
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """Seconds since 1970 and nanoseconds, both as written: a hostile one is out of any range."""
+
+    seconds: int = 0
+    nanos: int = 0
+
+    @property
+    def ns(self) -> int:
+        """Nanoseconds since 1970."""
+        return self.seconds * 1_000_000_000 + self.nanos
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHeader:
+    """The first item of a block. None: absent, or its layout has no such field."""
+
+    number: int = 0
+    hapi_proto_version: Version | None = None
+    software_version: Version | None = None
+    #: When the block began; in the old layout the first transaction's consensus time.
+    timestamp: Timestamp | None = None
+    #: The timestamp as its bytes: a leaf of the newer block roots.
+    raw_timestamp: bytes = b""
+    hash_algorithm: int = 0
+    #: Old layout.
+    previous_block_hash: bytes | None = None
+    address_book_version: Version | None = None
+    #: The layout up to HAPI 0.59.
+    old: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFooter:
+    """Roots that a block builds on (since about HAPI 0.68)."""
+
+    previous_block_root_hash: bytes = b""
+    root_hash_of_all_block_hashes_tree: bytes = b""
+    start_of_block_state_root_hash: bytes = b""
+
+
+class ProofKind(StrEnum):
+    """How a block is proved."""
+
+    #: The layout up to HAPI 0.62: a signature and hashes beside it.
+    SIGNATURE = "block_signature"
+    SIGNED = "signed_block_proof"
+    STATE = "block_state_proof"
+    RECORD_FILE = "signed_record_file_proof"
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingHash:
+    """A hash beside the path to a root."""
+
+    is_left: bool = False
+    hash: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofPath:
+    """A path of a state proof; what stands at its lower end is one of four or none."""
+
+    siblings: tuple[SiblingHash, ...] = ()
+    next_path_index: int = 0
+    hash: bytes | None = None
+    state_item_leaf: bytes | None = None
+    block_item_leaf: bytes | None = None
+    timestamp_leaf: bytes | None = None
+
+    @property
+    def leaf_kind(self) -> str | None:
+        """Which of the four it is."""
+        leaves = ("hash", "state_item_leaf", "block_item_leaf", "timestamp_leaf")
+        return next((name for name in leaves if getattr(self, name) is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSignature:
+    """A node's signature of a record file."""
+
+    signatures_bytes: bytes = b""
+    node_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProof:
+    """The proof of a block. Fields that its kind doesn't have are at their default."""
+
+    block: int = 0
+    #: None: none of the known kinds.
+    kind: ProofKind | None = None
+    #: Of a signature, a signed block proof, or the signed proof within a state proof.
+    block_signature: bytes = b""
+    previous_block_root_hash: bytes | None = None
+    start_of_block_state_root_hash: bytes | None = None
+    sibling_hashes: tuple[SiblingHash, ...] = ()
+    scheme_id: int | None = None
+    verification_key: bytes | None = None
+    paths: tuple[ProofPath, ...] = ()
+    record_version: int | None = None
+    record_signatures: tuple[RecordSignature, ...] = ()
+
+
+_VERSION: Final = Layout(
+    Version,
+    (
+        Field(1, "major", Form.I32),
+        Field(2, "minor", Form.I32),
+        Field(3, "patch", Form.I32),
+        Field(4, "pre", Form.TEXT),
+        Field(5, "build", Form.TEXT),
+    ),
+)
+_TIMESTAMP: Final = Layout(Timestamp, (Field(1, "seconds", Form.I64), Field(2, "nanos", Form.I32)))
+_HEADER_START: Final = (
+    Field(1, "hapi_proto_version", Form.MESSAGE, _VERSION),
+    Field(2, "software_version", Form.MESSAGE, _VERSION),
+    Field(3, "number", Form.U64),
+)
+_OLD_HEADER: Final = Layout(
+    partial(BlockHeader, old=True),
+    (
+        *_HEADER_START,
+        Field(4, "previous_block_hash", Form.BYTES),
+        Field(5, "timestamp", Form.MESSAGE, _TIMESTAMP),
+        Field(6, "hash_algorithm", Form.I32),
+        Field(7, "address_book_version", Form.MESSAGE, _VERSION),
+    ),
+)
+#: The timestamp is read from its bytes afterwards.
+_NEW_HEADER: Final = Layout(
+    BlockHeader,
+    (*_HEADER_START, Field(4, "raw_timestamp", Form.MESSAGE), Field(5, "hash_algorithm", Form.I32)),
+)
+_FOOTER: Final = Layout(
+    BlockFooter,
+    (
+        Field(1, "previous_block_root_hash", Form.BYTES),
+        Field(2, "root_hash_of_all_block_hashes_tree", Form.BYTES),
+        Field(3, "start_of_block_state_root_hash", Form.BYTES),
+    ),
+)
+_SIBLING: Final = Layout(SiblingHash, (Field(1, "is_left", Form.BOOL), Field(2, "hash", Form.BYTES)))
+_OLD_PROOF: Final = Layout(
+    partial(BlockProof, kind=ProofKind.SIGNATURE),
+    (
+        Field(1, "block", Form.U64),
+        Field(2, "previous_block_root_hash", Form.BYTES),
+        Field(3, "start_of_block_state_root_hash", Form.BYTES),
+        Field(4, "block_signature", Form.BYTES),
+        Field(5, "sibling_hashes", Form.MESSAGE, _SIBLING, repeated=True),
+        Field(6, "scheme_id", Form.U64),
+        Field(7, "verification_key", Form.BYTES),
+    ),
+)
+
+
+class _Signed(NamedTuple):
+    block_signature: bytes = b""
+
+
+class _State(NamedTuple):
+    paths: tuple[ProofPath, ...] = ()
+    signed_block_proof: _Signed = _Signed()
+
+
+class _RecordFile(NamedTuple):
+    record_version: int = 0
+    record_signatures: tuple[RecordSignature, ...] = ()
+
+
+_SIGNED: Final = Layout(_Signed, (Field(1, "block_signature", Form.BYTES),))
+_LEAVES: Final = ("hash", "state_item_leaf", "block_item_leaf", "timestamp_leaf")
+_PATH: Final = Layout(
+    ProofPath,
+    (
+        Field(1, "siblings", Form.MESSAGE, _SIBLING, repeated=True),
+        Field(2, "next_path_index", Form.U32),
+        *(Field(number, name, Form.BYTES, present=True) for number, name in enumerate(_LEAVES, 3)),
+    ),
+    frozenset(_LEAVES),
+)
+_STATE: Final = Layout(
+    _State,
+    (
+        Field(1, "paths", Form.MESSAGE, _PATH, repeated=True),
+        Field(2, "signed_block_proof", Form.MESSAGE, _SIGNED),
+    ),
+)
+_RECORD_SIGNATURE: Final = Layout(
+    RecordSignature, (Field(1, "signatures_bytes", Form.BYTES), Field(2, "node_id", Form.I64))
+)
+_RECORD_FILE: Final = Layout(
+    _RecordFile,
+    (
+        Field(1, "record_version", Form.U32),
+        Field(2, "record_signatures", Form.MESSAGE, _RECORD_SIGNATURE, repeated=True),
+    ),
+)
+_PROOFS: Mapping[ProofKind, Layout] = MappingProxyType(
+    {ProofKind.SIGNED: _SIGNED, ProofKind.STATE: _STATE, ProofKind.RECORD_FILE: _RECORD_FILE}
+)
+
+
+class _NewProof(NamedTuple):
+    """A proof of the newer layout: its kind is the member that is set."""
+
+    block: int = 0
+    signed_block_proof: _Signed | None = None
+    block_state_proof: _State | None = None
+    signed_record_file_proof: _RecordFile | None = None
+
+
+_NEW_PROOF: Final = Layout(
+    _NewProof,
+    (
+        Field(1, "block", Form.U64),
+        *(
+            Field(number, kind.value, Form.MESSAGE, layout)
+            for number, (kind, layout) in enumerate(_PROOFS.items(), start=2)
+        ),
+    ),
+    frozenset(kind.value for kind in _PROOFS),
+)
+
+
+class DecodedItem(NamedTuple):
+    """An item that was decoded, or why it can't be."""
+
+    value: Any = None
+    unknown_fields: int = 0
+    reason: str = ""
+
+
+def _decoded(body: bytes, number: int, read: Callable[[bytes], protobuf.Read]) -> DecodedItem:
+    try:
+        field = protobuf.read_field(body, 0, len(body))
+        if field.number != number or field.wire_type != WireType.LEN:
+            return DecodedItem(reason=f"the item is of number {field.number}, not {number}")
+        return DecodedItem(*read(body[field.value_start : field.end]))
+    except Malformed as malformed:
+        return DecodedItem(reason=f"{item_name(number)}: {malformed.reason}")
+
+
+def decode_header(body: bytes) -> DecodedItem:
+    """The BlockHeader in a BlockItem."""
+    return _decoded(body, ItemNumber.BLOCK_HEADER, _read_header)
+
+
+def _read_header(data: bytes) -> protobuf.Read:
+    if _is_old_header(data):
+        return protobuf.read(data, _OLD_HEADER)
+    header, unknown = protobuf.read(data, _NEW_HEADER)
+    if not header.raw_timestamp:
+        return protobuf.Read(header, unknown)
+    timestamp, more = protobuf.read(header.raw_timestamp, _TIMESTAMP)
+    return protobuf.Read(replace(header, timestamp=timestamp), unknown + more)
+
+
+def _is_old_header(data: bytes) -> bool:
+    """Field 4 is a hash in the old layout and a Timestamp in the new one, which the old schema would read as a hash.
+
+    Without it field 5 tells: a Timestamp in the old, a number in the new; and 6 and 7 are old.
+    """
+    fields = {field.number: field for field in protobuf.walk(data, 0, len(data))}
+    if (fourth := fields.get(4)) is not None:
+        return fourth.end - fourth.value_start == HASH_BYTES
+    if (fifth := fields.get(5)) is not None:
+        return fifth.wire_type == WireType.LEN
+    return 6 in fields or 7 in fields
+
+
+def decode_footer(body: bytes) -> DecodedItem:
+    """The BlockFooter in a BlockItem."""
+    return _decoded(body, ItemNumber.BLOCK_FOOTER, lambda data: protobuf.read(data, _FOOTER))
+
+
+def decode_proof(body: bytes) -> DecodedItem:
+    """The BlockProof in a BlockItem."""
+    return _decoded(body, ItemNumber.BLOCK_PROOF, _read_proof)
+
+
+def _read_proof(data: bytes) -> protobuf.Read:
+    if _is_old_proof(data):
+        return protobuf.read(data, _OLD_PROOF)
+    proof, unknown = protobuf.read(data, _NEW_PROOF)
+    if proof.signed_block_proof is not None:
+        value = BlockProof(proof.block, ProofKind.SIGNED, proof.signed_block_proof.block_signature)
+    elif (state := proof.block_state_proof) is not None:
+        signature = state.signed_block_proof.block_signature
+        value = BlockProof(proof.block, ProofKind.STATE, signature, paths=state.paths)
+    elif (record := proof.signed_record_file_proof) is not None:
+        value = BlockProof(proof.block, ProofKind.RECORD_FILE, **record._asdict())
+    else:
+        value = BlockProof(proof.block)
+    return protobuf.Read(value, unknown)
+
+
+def _is_old_proof(data: bytes) -> bool:
+    """Of fields 2, 3 and 4 the old layout has hashes and a signature side by side, the new one a single message."""
+    fields = [field for field in protobuf.walk(data, 0, len(data)) if field.wire_type == WireType.LEN]
+    members = {field.number for field in fields} & {2, 3, 4}
+    return len(members) > 1 or any(
+        field.number in (2, 3) and field.end - field.value_start == HASH_BYTES for field in fields
+    )
+
+
+def decode_round_number(body: bytes) -> DecodedItem:
+    """The round number in a BlockItem that holds a RoundHeader."""
+    layout = Layout(lambda round_number=0: round_number, (Field(1, "round_number", Form.U64),))
+    return _decoded(body, ItemNumber.ROUND_HEADER, lambda data: protobuf.read(data, layout))
+
+
+# Encode
+
+
+def encode_item(number: int, value: bytes) -> bytes:
+    """A BlockItem of one field, as an entry of a run."""
+    return protobuf.delimited(1, protobuf.delimited(number, value))
+
+
+def encode_header(header: BlockHeader) -> bytes:
+    """A header as an entry of a run."""
+    if header.old:
+        return encode_item(ItemNumber.BLOCK_HEADER, protobuf.write(header, _OLD_HEADER))
+    if header.timestamp is not None and not header.raw_timestamp:
+        header = replace(header, raw_timestamp=protobuf.write(header.timestamp, _TIMESTAMP))
+    return encode_item(ItemNumber.BLOCK_HEADER, protobuf.write(header, _NEW_HEADER))
+
+
+def encode_footer(footer: BlockFooter) -> bytes:
+    """A footer as an entry of a run."""
+    return encode_item(ItemNumber.BLOCK_FOOTER, protobuf.write(footer, _FOOTER))
+
+
+def encode_proof(proof: BlockProof) -> bytes:
+    """A proof as an entry of a run."""
+    return encode_item(ItemNumber.BLOCK_PROOF, _written_proof(proof))
+
+
+def _written_proof(proof: BlockProof) -> bytes:
+    signed = _Signed(proof.block_signature)
+    match proof.kind:
+        case ProofKind.SIGNATURE:
+            return protobuf.write(proof, _OLD_PROOF)
+        case ProofKind.SIGNED:
+            written = _NewProof(proof.block, signed_block_proof=signed)
+        case ProofKind.STATE:
+            written = _NewProof(proof.block, block_state_proof=_State(proof.paths, signed))
+        case ProofKind.RECORD_FILE:
+            record = _RecordFile(proof.record_version or 0, proof.record_signatures)
+            written = _NewProof(proof.block, signed_record_file_proof=record)
+        case None:
+            written = _NewProof(proof.block)
+    return protobuf.write(written, _NEW_PROOF)
+
+
+def encode_round_header(round_number: int) -> bytes:
+    """A round header as an entry of a run."""
+    written = protobuf.varint(1 << 3) + protobuf.varint(round_number) if round_number else b""
+    return encode_item(ItemNumber.ROUND_HEADER, written)

@@ -1,0 +1,184 @@
+"""The versions of the block node API, as data: packages, methods, and the numbers that moved between them.
+
+The specification was written for the API of 2024-10 (A). That API came back in another package (B), where the numbers of
+the node's codes were changed twice under the same path. So the package in `:path` tells A from B, and a setting the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+AUTO: Final = "auto"
+OLD_PACKAGE: Final = "com.hedera.hapi.block"
+NEW_PACKAGE: Final = "org.hiero.block.api"
+#: A node without any block reports this as its last one: the next is 0.
+NO_BLOCK: Final = (1 << 64) - 1
+#: In a subscription of B: no end, or a start at the first available block.
+OPEN: Final = (1 << 64) - 1
+#: The port of all services, and those of charts that part them.
+DEFAULT_PORT: Final = 40840
+PUBLISH_PORT: Final = 40984
+SUBSCRIBE_PORT: Final = 40980
+
+
+class Service(StrEnum):
+    """What a call does; the method's name in `:path`."""
+
+    PUBLISH = "publishBlockStream"
+    SUBSCRIBE = "subscribeBlockStream"
+    STATUS = "serverStatus"
+    #: Known by name; their messages are kept as they are.
+    STATUS_DETAIL = "serverStatusDetail"
+    SINGLE_BLOCK = "singleBlock"
+    GET_BLOCK = "getBlock"
+
+
+class Method(NamedTuple):
+    """A method of one package."""
+
+    package: str
+    service: Service
+
+
+def method_of(path: str) -> Method | None:
+    """The method that `:path` names, `/PACKAGE.SERVICE/METHOD`; None = it is none of the block node's."""
+    qualified, _, name = path.removeprefix("/").partition("/")
+    package = qualified.rpartition(".")[0]
+    if package not in (OLD_PACKAGE, NEW_PACKAGE) or name not in set(Service):
+        return None
+    return Method(package, Service(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One version of the API: how its messages differ, and what its codes are called."""
+
+    name: str
+    package: str
+    #: Where and when it was spoken.
+    spoken: str
+    #: Codes of the node's EndOfStream.
+    end_codes: Mapping[int, str] = field(hash=False)
+    #: Codes that end a subscription.
+    subscribe_codes: Mapping[int, str] = field(hash=False)
+    #: The block's acknowledgement is a message within Acknowledgement.
+    nested_acknowledgement: bool
+    #: Fields of the acknowledgement of a block: its number, then its root hash, then whether it existed.
+    acknowledgement_fields: int
+    #: A message carries one item, not a set.
+    one_item: bool = False
+    #: The field of the number in SkipBlock and ResendBlock.
+    skip_field: int = 1
+
+    @property
+    def new(self) -> bool:
+        """It is of the newer package."""
+        return self.package == NEW_PACKAGE
+
+
+def _codes(*names: str) -> Mapping[int, str]:
+    return MappingProxyType(dict(enumerate(names)))
+
+
+#: Codes of the publisher's EndStream, the same in all profiles.
+PUBLISHER_CODES: Final = _codes("UNKNOWN", "RESET", "TIMEOUT", "ERROR", "TOO_FAR_BEHIND")
+_OLD_END: Final = ("UNKNOWN", "SUCCESS", "TIMEOUT", "OUT_OF_ORDER", "BAD_STATE_PROOF", "BEHIND", "INTERNAL_ERROR")
+_OLD_SUBSCRIBE: Final = _codes(
+    "UNKNOWN",
+    "INSUFFICIENT_BALANCE",
+    "SUCCESS",
+    "INVALID_START_BLOCK_NUMBER",
+    "INVALID_END_BLOCK_NUMBER",
+    "NOT_AVAILABLE",
+)
+_NEW_SUBSCRIBE: Final = _codes(
+    "UNKNOWN",
+    "SUCCESS",
+    "INVALID_REQUEST",
+    "ERROR",
+    "INVALID_START_BLOCK_NUMBER",
+    "INVALID_END_BLOCK_NUMBER",
+    "NOT_AVAILABLE",
+)
+_NEW_END: Final = (
+    "UNKNOWN",
+    "SUCCESS",
+    "INVALID_REQUEST",
+    "ERROR",
+    "TIMEOUT",
+    "DUPLICATE_BLOCK",
+    "BAD_BLOCK_PROOF",
+)
+
+A0: Final = Profile(
+    "A0", OLD_PACKAGE, "HAPI 0.54 to 0.55", _codes(*_OLD_END[:6]), _OLD_SUBSCRIBE, True, 3, one_item=True, skip_field=2
+)
+A: Final = Profile(
+    "A",
+    OLD_PACKAGE,
+    "HAPI 0.56 to 0.60, the specification's own",
+    _codes(*_OLD_END, "NOT_AVAILABLE"),
+    _OLD_SUBSCRIBE,
+    True,
+    3,
+    skip_field=2,
+)
+A_PRIME: Final = Profile(
+    "A'",
+    OLD_PACKAGE,
+    "HAPI 0.61 to 0.62",
+    _codes(*_OLD_END, "PERSISTENCE_FAILED"),
+    _OLD_SUBSCRIBE,
+    True,
+    3,
+    skip_field=2,
+)
+B0: Final = Profile(
+    "B0", NEW_PACKAGE, "block node 0.10", _codes(*_OLD_END, "PERSISTENCE_FAILED"), _OLD_SUBSCRIBE, True, 3
+)
+#: Codes 3 and 4 have these names since 0.12; 0.11 still had the older ones.
+B1: Final = Profile(
+    "B1",
+    NEW_PACKAGE,
+    "block node 0.11 to 0.14",
+    _codes(*_OLD_END[:3], "DUPLICATE_BLOCK", "BAD_BLOCK_PROOF", "BEHIND", "INTERNAL_ERROR", "PERSISTENCE_FAILED"),
+    _OLD_SUBSCRIBE,
+    False,
+    3,
+)
+B2: Final = Profile(
+    "B2",
+    NEW_PACKAGE,
+    "block node 0.15 to 0.24",
+    _codes(*_NEW_END, "BEHIND", "PERSISTENCE_FAILED"),
+    _NEW_SUBSCRIBE,
+    False,
+    2,
+)
+B: Final = Profile(
+    "B", NEW_PACKAGE, "block node 0.25 and later", _codes(*_NEW_END, "PERSISTENCE_FAILED"), _NEW_SUBSCRIBE, False, 1
+)
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {profile.name: profile for profile in (A0, A, A_PRIME, B0, B1, B2, B)}
+)
+
+
+def profile_of(package: str | None, forced: str | None = None) -> Profile:
+    """The profile of a call: `forced` if it is of the call's package, else the package's own.
+
+    A call whose package can't be read takes `forced`, else the newest.
+    """
+    if forced is not None and (package is None or PROFILES[forced].package == package):
+        return PROFILES[forced]
+    return A if package == OLD_PACKAGE else B
+
+
+#: The node's codes that say that the node itself failed, and all calls are to be told.
+NODE_ERRORS: Final = frozenset({"ERROR", "INTERNAL_ERROR", "PERSISTENCE_FAILED"})
+#: Answers to a header.
+DUPLICATE_CODE: Final = "DUPLICATE_BLOCK"
+BEHIND_CODE: Final = "BEHIND"
