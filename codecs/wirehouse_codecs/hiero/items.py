@@ -124,7 +124,7 @@ _CLASS_OF_REMAINDER: Mapping[int, ItemClass] = MappingProxyType(
         5: ItemClass.OUTPUT,
         6: ItemClass.STATE,
         7: ItemClass.TRACE,
-        **{extension: ItemClass.EXTENSION for extension in range(8, 16)},
+        **dict.fromkeys(range(8, 16), ItemClass.EXTENSION),
         19: ItemClass.NOT_HASHED,
     }
 )
@@ -203,7 +203,8 @@ def _walk(data: bytes, at: int) -> tuple[Items, int, int]:
     room = min(CHUNK_ITEMS, (len(data) - at) // _GUESSED_BYTES + 16)
     out = np.empty((loops.ROWS, room), np.int32)
     count, at, stopped, unknown = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
-    return Items(data, *out[:, :count], unknown_fields=unknown), at, stopped
+    starts, bodies, ends, numbers = out[:, :count]
+    return Items(data, starts, bodies, ends, numbers, unknown), at, stopped
 
 
 def _reason(data: bytes, at: int) -> str:
@@ -246,13 +247,16 @@ class ItemReader:
     A run can't be told after a fault: what follows is only counted.
     """
 
-    __slots__ = ("_at", "_buffer", "fault", "limit")
+    __slots__ = ("_at", "_held", "_needed", "_pieces", "fault", "limit")
 
     def __init__(self, limit: int) -> None:
-        #: The largest item, in bytes.
+        #: The largest item, in bytes with its tag and length.
         self.limit = limit
-        self._buffer = b""
-        #: Where the buffer begins in the run.
+        self._pieces: list[bytes] = []
+        self._held = 0
+        #: So many bytes must be held before there is anything to read.
+        self._needed = 1
+        #: Where the pieces begin in the run.
         self._at = 0
         #: Where in the run it can't be read any more, and why.
         self.fault: Fault | None = None
@@ -260,38 +264,55 @@ class ItemReader:
     @property
     def received(self) -> int:
         """How many bytes have come."""
-        return self._at + len(self._buffer)
+        return self._at + self._held
 
     def receive(self, data: bytes) -> list[Items]:
         """The items that `data` completes, in chunks; their offsets count in their own `data`."""
+        self._held += len(data)
         if self.fault is not None:
-            self._at += len(data)
             return []
-        data = self._buffer + data if self._buffer else data
+        self._pieces.append(data)
+        if self._held < self._needed:
+            return []
+        run = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         chunks, at, stopped = [], 0, loops.FULL
         while stopped == loops.FULL:
-            found, at, stopped = _walk(data, at)
+            found, at, stopped = _walk(run, at)
             if len(found) or found.unknown_fields:
                 chunks.append(found)
+        self._at += at
+        self._held -= at
+        self._pieces = [run[at:]]
         if stopped == loops.BAD:
-            self._lose(data, at, _reason(data, at))
-        elif len(data) - at > self.limit:
-            self._lose(data, at, f"an item has more than {self.limit} bytes")
+            self._lose(_reason(run, at))
         else:
-            self._at += at
-            self._buffer = data[at:]
+            self._needed = _needed(run, at)
+            if self._needed > self.limit:
+                self._lose(f"an item of {self._needed} bytes, the limit is {self.limit}")
         return chunks
 
-    def _lose(self, data: bytes, at: int, reason: str) -> None:
-        self.fault = Fault(self._at + at, reason)
-        self._at += len(data)
-        self._buffer = b""
+    def _lose(self, reason: str) -> None:
+        self.fault = Fault(self._at, reason)
+        self._pieces = []
 
     def finish(self) -> Fault | None:
         """The run ends here: an unfinished item is a fault."""
-        if self.fault is None and self._buffer:
-            self._lose(self._buffer, 0, _reason(self._buffer, 0))
+        if self.fault is None and self._held:
+            self._lose(_reason(b"".join(self._pieces), 0))
         return self.fault
+
+
+def _needed(data: bytes, at: int) -> int:
+    """The size of the unfinished field at `at`, as far as it is told."""
+    held = len(data) - at
+    try:
+        tag, body = protobuf.read_varint(data, at, len(data))
+        if tag & 7 == WireType.LEN:
+            length, body = protobuf.read_varint(data, body, len(data))
+            return body - at + length
+    except Malformed:
+        pass
+    return held + 1
 
 
 # The items that are decoded

@@ -37,10 +37,9 @@ def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
         here += 1
         if shift < 56:
             number |= (byte & 0x7F) << shift
-        elif byte & 0x7F:
-            # Bits that are above any length; those above the 64th are lost.
-            if shift == 56 or byte & 1:
-                number |= wide(1) << 62
+        elif (shift == 56 and byte & 0x7F) or byte & 1:
+            # Bits above the 64th are lost.
+            number |= wide(1) << 62
         if byte < 0x80:
             return number, here
         shift += 7
@@ -50,23 +49,29 @@ def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
 
 
 @compiled
-def _first_number(data: Any, at: int, end: int) -> int:
-    """The number of the first field of an item: 0 for none that is a oneof's member, -1 for a broken one."""
-    if at == end:
-        return 0
-    tag, at = _varint(data, at, end)
+def _field(data: Any, at: int, end: int) -> tuple[int, int, int, int]:
+    """Number and wire type of the field at `at`, where its value begins and where it ends, or -MORE or -BAD."""
+    tag, body = _varint(data, at, end)
     number = tag >> 3
-    if at < 0 or number == 0 or number > _MOST_NUMBER:
-        return -1
     form = tag & 7
-    if form == _LEN:
-        length, at = _varint(data, at, end)
-        return number if at >= 0 and length <= end - at else -1
-    if form == _VARINT:
-        _, at = _varint(data, at, end)
-        return 0 if at >= 0 else -1
-    size = 8 if form == _I64 else 4
-    return 0 if (form == _I64 or form == _I32) and size <= end - at else -1
+    if body < 0:
+        return 0, 0, 0, body
+    if number == 0 or number > _MOST_NUMBER:
+        return 0, 0, 0, -BAD
+    length = wide(0)
+    if form <= _LEN and form != _I64:
+        length, body = _varint(data, body, end)
+        if body < 0:
+            return 0, 0, 0, body
+        if form == _VARINT:
+            length = wide(0)
+    elif form == _I64:
+        length = wide(8)
+    elif form == _I32:
+        length = wide(4)
+    else:
+        return 0, 0, 0, -BAD
+    return number, form, body, body + length if length <= end - body else -MORE
 
 
 @compiled
@@ -79,45 +84,27 @@ def walk(data: Any, begin: int, end: int, out: Any) -> tuple[int, int, int, int]
     stop = wide(end)
     count = wide(0)
     unknown = wide(0)
-    most = out.shape[1]
     while at < stop:
-        if count == most:
+        if count == out.shape[1]:
             return count, at, FULL, unknown
-        start = at
-        if data[at] == 0x0A:
-            number, form, at = wide(1), wide(_LEN), at + 1
-        else:
-            tag, at = _varint(data, at, stop)
-            if at < 0:
-                return count, start, -at, unknown
-            number, form = tag >> 3, tag & 7
-            if number == 0 or number > _MOST_NUMBER:
-                return count, start, BAD, unknown
-        if form == _LEN:
-            length, at = _varint(data, at, stop)
-        elif form == _VARINT:
-            length, at = _varint(data, at, stop)
-            length = wide(0)
-        elif form == _I64:
-            length = wide(8)
-        elif form == _I32:
-            length = wide(4)
-        else:
-            return count, start, BAD, unknown
-        if at < 0:
-            return count, start, -at, unknown
-        if length > stop - at:
-            return count, start, MORE, unknown
+        number, form, body, over = _field(data, at, stop)
+        if over < 0:
+            return count, at, -over, unknown
         if number != 1 or form != _LEN:
             unknown += 1
-        else:
-            kind = _first_number(data, at, at + length)
-            if kind < 0:
-                return count, start, BAD, unknown
-            out[START, count] = start
-            out[BODY, count] = at
-            out[END, count] = at + length
-            out[NUMBER, count] = kind
-            count += 1
-        at += length
+            at = over
+            continue
+        kind = wide(0)
+        if body < over:
+            first, kind_form, _, first_over = _field(data, body, over)
+            if first_over < 0:
+                return count, at, BAD, unknown
+            if kind_form == _LEN:
+                kind = first
+        out[START, count] = at
+        out[BODY, count] = body
+        out[END, count] = over
+        out[NUMBER, count] = kind
+        count += 1
+        at = over
     return count, at, DONE, unknown

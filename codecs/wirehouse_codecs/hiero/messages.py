@@ -393,7 +393,7 @@ class EncodeError(WirehouseError):
 
 
 def encode(message: Message, service: Service, direction: Direction, profile: Profile) -> bytes:
-    """The bytes of `message`. Raises EncodeError for one that the call, side or profile lacks, or a value out of range."""
+    """The bytes of `message`. Raises EncodeError for one that the call or profile lacks, or a value out of range."""
     try:
         return _encoded(message, service, direction, profile)
     except (ValueError, TypeError, Malformed) as error:

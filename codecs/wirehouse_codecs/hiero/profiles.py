@@ -1,7 +1,8 @@
 """The versions of the block node API, as data: packages, methods, and the numbers that moved between them.
 
-The specification was written for the API of 2024-10 (A). That API came back in another package (B), where the numbers of
-the node's codes were changed twice under the same path. So the package in `:path` tells A from B, and a setting the rest.
+The specification was written for the API of 2024-10 (A). That API came back in another package (B), where the numbers
+of the node's codes were changed twice under the same path. So the package in `:path` tells A from B, and a setting the
+rest.
 """
 
 from __future__ import annotations

@@ -1,0 +1,421 @@
+"""Block roots recomputed from the items, without the ledger's keys.
+
+All hashes are SHA-384. A block's items fall into subtrees by kind, and a top tree joins these with roots that the block
+builds on. The layout changed several times without a version of its own, so what fits the bytes is computed, and the
+layout is told by what the root must equal: the previous hash of the next block, or the mock signature of old networks.
+Items stream in; a subtree is its peaks, so memory grows with the logarithm of the number of items. What can't be told is
+said, with its reason; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha384
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.items import (
+    CLASSES,
+    HASH_BYTES,
+    BlockFooter,
+    BlockHeader,
+    BlockProof,
+    ItemClass,
+    ItemNumber,
+    Items,
+    ProofKind,
+    item_class,
+)
+
+STATE_VERSION: Final = 1
+_LEAF: Final = b"\0"
+_ONE_CHILD: Final = b"\1"
+_TWO_CHILDREN: Final = b"\2"
+#: The root of a tree without leaves (newer layouts). A block 0 has it in all fields of its footer.
+EMPTY_TREE: Final = sha384(_LEAF).digest()
+#: What pads a tree of the older layout.
+_PADDING: Final = sha384(b"").digest()
+
+
+class RootLayout(StrEnum):
+    """How a block's root is made of its items."""
+
+    #: Newest: sixteen leaves, the last eight for extensions.
+    SIXTEEN_LEAVES = "sixteen_leaves"
+    #: From HAPI 0.72: the same over eight leaves, as the single child of the top.
+    EIGHT_LEAVES = "eight_leaves_single_child"
+    #: Up to about HAPI 0.62: an input and an output tree.
+    TWO_SUBTREES = "two_subtrees"
+
+
+class Family(StrEnum):
+    """How leaves are hashed; layouts of one family share all subtrees."""
+
+    PREFIXED = "prefixed"
+    PLAIN = "plain"
+
+
+#: Of the versions between, roots were never reproduced.
+_PREFIXED_SINCE: Final = (0, 72, 0)
+_UNKNOWN_SINCE: Final = (0, 68, 0)
+#: Seen up to here; the newest layout was seen from 0.78 on, and between them nothing.
+_EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
+
+
+class Tree:
+    """A binary tree over leaves that stream in, as the roots of its complete subtrees, one a level at most."""
+
+    __slots__ = ("_peaks", "_prefix")
+
+    def __init__(self, prefix: bytes, peaks: Sequence[str | None] = ()) -> None:
+        self._prefix = prefix
+        self._peaks = [None if peak is None else bytes.fromhex(peak) for peak in peaks]
+
+    def add(self, leaves: list[bytes]) -> None:
+        """Append leaves, each a hash."""
+        prefix, nodes = self._prefix, leaves
+        level = 0
+        while nodes:
+            if level == len(self._peaks):
+                self._peaks.append(None)
+            peak = self._peaks[level]
+            nodes = nodes if peak is None else [peak, *nodes]
+            self._peaks[level] = nodes[-1] if len(nodes) & 1 else None
+            pairs = iter(nodes)
+            nodes = [sha384(prefix + left + right).digest() for left, right in zip(pairs, pairs, strict=False)]
+            level += 1
+
+    def folded(self) -> bytes:
+        """The root where nothing is padded: the last peak is joined to the one before it, and so on."""
+        root: bytes | None = None
+        for peak in self._peaks:
+            if peak is not None:
+                root = peak if root is None else sha384(self._prefix + peak + root).digest()
+        return EMPTY_TREE if root is None else root
+
+    def padded(self) -> bytes:
+        """The root where leaves are padded to a power of two."""
+        root, padding = None, _PADDING
+        top = max((level for level, peak in enumerate(self._peaks) if peak is not None), default=None)
+        for level in range(0 if top is None else top + 1):
+            peak = self._peaks[level]
+            if peak is not None and level == top and root is None:
+                return peak
+            if peak is not None or root is not None:
+                left, right = (root, padding) if peak is None else (peak, padding if root is None else root)
+                root = sha384(self._prefix + (left or b"") + right).digest()
+            padding = sha384(self._prefix + padding + padding).digest()
+        return _PADDING if root is None else root
+
+    def to_json(self) -> list[str | None]:
+        """The peaks, for `Tree(prefix, peaks)`."""
+        return [None if peak is None else peak.hex() for peak in self._peaks]
+
+
+# Subtrees
+
+_FIRST_SUBTREE: Final = 3
+_LEAVES: Final = 16
+_NO_LEAF: Final = -1
+_FILTERED: Final = -2
+_REFUSED: Final = -3
+_LEAF_OF_CLASS: Mapping[ItemClass, int] = MappingProxyType(
+    {
+        ItemClass.CONSENSUS: 3,
+        ItemClass.INPUT: 4,
+        ItemClass.OUTPUT: 5,
+        ItemClass.STATE: 6,
+        ItemClass.TRACE: 7,
+        ItemClass.NOT_HASHED: _NO_LEAF,
+        ItemClass.FILTERED: _FILTERED,
+        ItemClass.REFUSED: _REFUSED,
+    }
+)
+
+
+def _leaf(number: int) -> int:
+    known = item_class(number)
+    return number % CLASSES if known is ItemClass.EXTENSION else _LEAF_OF_CLASS[known]
+
+
+#: The leaf of the top tree by number, and above those by the remainder.
+_LEAF_OF_NUMBER: Final = np.array([_leaf(number) for number in range(CLASSES + 1)], np.int8)
+_LEAF_OF_REMAINDER: Final = np.array([_leaf(2 * CLASSES + remainder) for remainder in range(CLASSES)], np.int8)
+_INPUT: Final = 0
+_OUTPUT: Final = 1
+#: The tree of the older layout by number.
+_TREE_OF_NUMBER: Final = np.full(CLASSES + 1, _REFUSED, np.int8)
+_TREE_OF_NUMBER[[ItemNumber.EVENT_HEADER, ItemNumber.ROUND_HEADER, ItemNumber.TRANSACTION]] = _INPUT
+_TREE_OF_NUMBER[[ItemNumber.BLOCK_HEADER, 5, 6, 7]] = _OUTPUT
+_TREE_OF_NUMBER[ItemNumber.BLOCK_PROOF] = _NO_LEAF
+_TREE_OF_NUMBER[ItemNumber.FILTERED_ITEM] = _FILTERED
+_PREFIX: Mapping[Family, bytes] = MappingProxyType({Family.PREFIXED: _TWO_CHILDREN, Family.PLAIN: b""})
+_WHY: Mapping[int, str] = MappingProxyType(
+    {_FILTERED: "items were filtered out", _REFUSED: "an item is of a kind that its layout has no place for"}
+)
+
+
+class BlockHasher:
+    """The subtrees of a block whose items stream in. Made for its header; `add` takes all items, the header's too."""
+
+    __slots__ = ("_families", "_why")
+
+    def __init__(self, header: BlockHeader | None, *, snapshot: str | None = None) -> None:
+        self._families: dict[Family, dict[int, Tree]] = {family: {} for family in _families(header)}
+        #: Why there is no root.
+        self._why: str | None = None if self._families else _no_family(header)
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def add(self, items: Items) -> None:
+        """Hash items, in the block's order."""
+        if self._why is not None:
+            return
+        if len(self._families) > 1:
+            self._decide(items)
+        for family, trees in self._families.items():
+            where = _leaves(items, family)
+            least = int(where.min(initial=_NO_LEAF))
+            if least < _NO_LEAF:
+                self._why = _WHY[least]
+                self._families = {}
+                return
+            _add(items, where, family, trees)
+
+    def _decide(self, items: Items) -> None:
+        """Blocks with a record file wrap history: the items' version is old and the block's layout new."""
+        others = items.numbers[items.numbers != ItemNumber.BLOCK_HEADER]
+        if len(others):
+            wrapped = bool((others == ItemNumber.RECORD_FILE).any())
+            del self._families[Family.PLAIN if wrapped else Family.PREFIXED]
+
+    def roots(self, header: BlockHeader, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
+        """The roots of the block in the layouts that it can have."""
+        if self._why is not None:
+            return Roots(reason=self._why)
+        if Family.PLAIN in self._families:
+            return self._plain(proof)
+        return self._prefixed(header, footer)
+
+    def _plain(self, proof: BlockProof | None) -> Roots:
+        if proof is None:
+            return Roots(reason="the block has no proof, which holds its previous hash")
+        trees = self._families[Family.PLAIN]
+        inputs, outputs = (trees.get(tree, Tree(b"")).padded() for tree in (_INPUT, _OUTPUT))
+        left = sha384((proof.previous_block_root_hash or b"") + inputs).digest()
+        right = sha384(outputs + (proof.start_of_block_state_root_hash or b"")).digest()
+        root = sha384(left + right).digest()
+        signed = signature_check(proof, root).verified
+        return Roots(
+            {RootLayout.TWO_SUBTREES: root},
+            RootLayout.TWO_SUBTREES if signed else None,
+            "" if signed else "nothing in the block tells that its root is of this layout",
+        )
+
+    def _prefixed(self, header: BlockHeader, footer: BlockFooter | None) -> Roots:
+        if footer is None:
+            return Roots(reason="the block has no footer, which holds the roots it builds on")
+        if not header.raw_timestamp:
+            return Roots(reason="the block's header has no timestamp")
+        trees = self._families[Family.PREFIXED]
+        subtrees = [trees[leaf].folded() if leaf in trees else EMPTY_TREE for leaf in range(_FIRST_SUBTREE, _LEAVES)]
+        leaves = [
+            footer.previous_block_root_hash,
+            footer.root_hash_of_all_block_hashes_tree,
+            footer.start_of_block_state_root_hash or EMPTY_TREE,
+            *subtrees,
+        ]
+        time = sha384(_LEAF + header.raw_timestamp).digest()
+        tops = {RootLayout.SIXTEEN_LEAVES: _top(leaves)}
+        if max(trees, default=0) < _LEAVES // 2:
+            tops[RootLayout.EIGHT_LEAVES] = sha384(_ONE_CHILD + _top(leaves[: _LEAVES // 2])).digest()
+        roots = {layout: sha384(_TWO_CHILDREN + time + top).digest() for layout, top in tops.items()}
+        return Roots(roots, _usual(header) if _usual(header) in roots else RootLayout.SIXTEEN_LEAVES)
+
+    def snapshot(self) -> str:
+        """The state as JSON; the header is handed over again."""
+        families = {
+            family: {str(leaf): tree.to_json() for leaf, tree in trees.items()}
+            for family, trees in self._families.items()
+        }
+        state = {"version": STATE_VERSION, "families": families, "why": self._why}
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != STATE_VERSION:
+            raise StateVersionError(what="hiero block hasher", found=state.get("version"), expected=STATE_VERSION)
+        self._why = state["why"]
+        self._families = {
+            Family(family): {int(leaf): Tree(_PREFIX[Family(family)], peaks) for leaf, peaks in trees.items()}
+            for family, trees in state["families"].items()
+        }
+
+
+def _families(header: BlockHeader | None) -> tuple[Family, ...]:
+    """The families that a block with this header can be of."""
+    if header is None:
+        return ()
+    version = (0, 0, 0) if header.hapi_proto_version is None else header.hapi_proto_version.numbers
+    if header.old:
+        return (Family.PLAIN,)
+    if version >= _PREFIXED_SINCE:
+        return (Family.PREFIXED,)
+    return () if version >= _UNKNOWN_SINCE else (Family.PLAIN, Family.PREFIXED)
+
+
+def _no_family(header: BlockHeader | None) -> str:
+    if header is None:
+        return "the block's header isn't known"
+    return f"the layout of roots of HAPI {header.hapi_proto_version} isn't known"
+
+
+def _usual(header: BlockHeader) -> RootLayout:
+    """The layout that blocks of this version were seen to have."""
+    version = (0, 0, 0) if header.hapi_proto_version is None else header.hapi_proto_version.numbers
+    eight = _PREFIXED_SINCE <= version < _EIGHT_LEAVES_BEFORE
+    return RootLayout.EIGHT_LEAVES if eight else RootLayout.SIXTEEN_LEAVES
+
+
+def _leaves(items: Items, family: Family) -> Any:
+    """The tree of each item, or why it has none."""
+    numbers = items.numbers
+    if family is Family.PLAIN:
+        return np.where(numbers <= CLASSES, _TREE_OF_NUMBER[np.minimum(numbers, CLASSES)], _REFUSED)
+    above = _LEAF_OF_REMAINDER[numbers % CLASSES]
+    return np.where(numbers <= CLASSES, _LEAF_OF_NUMBER[np.minimum(numbers, CLASSES)], above)
+
+
+def _add(items: Items, where: Any, family: Family, trees: dict[int, Tree]) -> None:
+    data, begins = items.data, items.bodies
+    if family is Family.PREFIXED:
+        # The prefix stands in the place of the byte before the item, the last of its length.
+        held = np.frombuffer(items.data, np.uint8).copy()
+        begins = begins - 1
+        held[begins] = _LEAF[0]
+        data = held.tobytes()
+    for tree in np.unique(where[where > _NO_LEAF]).tolist():
+        chosen = where == tree
+        spans = zip(begins[chosen].tolist(), items.ends[chosen].tolist(), strict=True)
+        leaves = [sha384(data[begin:end]).digest() for begin, end in spans]
+        trees.setdefault(tree, Tree(_PREFIX[family])).add(leaves)
+
+
+def _top(leaves: list[bytes]) -> bytes:
+    tree = Tree(_TWO_CHILDREN)
+    tree.add(leaves)
+    return tree.folded()
+
+
+# What is told of a root
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The roots that a block may have, by layout."""
+
+    by_layout: Mapping[RootLayout, bytes] = field(default_factory=dict)
+    #: The layout that the block's version or its mock signature tells; None = nothing in the block tells it.
+    told: RootLayout | None = None
+    #: Why nothing is told.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRoot:
+    """A block's root, as far as it is told."""
+
+    layout: RootLayout | None = None
+    root: bytes | None = None
+    #: It equals the previous hash of the next block; None = there is none, or the layout isn't told.
+    chains: bool | None = None
+    #: Why it isn't verified; empty = it chains.
+    unverified: str = ""
+
+
+def settle(roots: Roots, claimed: bytes | None) -> BlockRoot:
+    """The root of a block whose successor claims `claimed` as its previous hash; None = no successor is known."""
+    for layout, root in roots.by_layout.items():
+        if root == claimed:
+            return BlockRoot(layout, root, chains=True)
+    if roots.told is None:
+        return BlockRoot(unverified=roots.reason)
+    root = roots.by_layout[roots.told]
+    if claimed is None:
+        return BlockRoot(roots.told, root, unverified="no next block is known, which would hold this root")
+    return BlockRoot(
+        roots.told, root, chains=False, unverified=f"the next block holds {claimed.hex()} as its previous hash"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureCheck:
+    """Whether a proof's signature holds; None = it can't be checked here, and why."""
+
+    verified: bool | None
+    reason: str
+
+
+def signature_check(proof: BlockProof | None, root: bytes | None) -> SignatureCheck:
+    """The proof's signature against the block's root: only the mock signature of test networks can be checked."""
+    if proof is None or proof.kind is None:
+        return SignatureCheck(None, "the block has no proof" if proof is None else "the proof is of no known kind")
+    if proof.kind is ProofKind.RECORD_FILE:
+        return SignatureCheck(None, "signatures of a record file need the network's address book")
+    if proof.kind is ProofKind.STATE:
+        return SignatureCheck(None, "a state proof's signature needs the ledger's keys")
+    if len(proof.block_signature) != HASH_BYTES:
+        return SignatureCheck(None, "a threshold signature needs the ledger's keys")
+    if root is None:
+        return SignatureCheck(None, "the block's root isn't known")
+    if proof.block_signature == sha384(root).digest():
+        return SignatureCheck(True, "the mock signature is the hash of the root")
+    return SignatureCheck(False, "a signature of 48 bytes isn't the hash of the root")
+
+
+def previous_hash(header: BlockHeader | None, footer: BlockFooter | None, proof: BlockProof | None) -> bytes | None:
+    """The root of the block before, as this one says it: its footer, or in older layouts its proof or header."""
+    if footer is not None:
+        return footer.previous_block_root_hash or None
+    if proof is not None and proof.previous_block_root_hash:
+        return proof.previous_block_root_hash
+    return None if header is None else header.previous_block_hash
+
+
+class AllBlocks:
+    """The tree over the roots of all blocks from 0 on."""
+
+    __slots__ = ("_tree", "next_block")
+
+    def __init__(self, *, snapshot: str | None = None) -> None:
+        self._tree = Tree(_TWO_CHILDREN)
+        #: The block whose root comes next.
+        self.next_block = 0
+        if snapshot is not None:
+            state = json.loads(snapshot)
+            if state.get("version") != STATE_VERSION:
+                raise StateVersionError(
+                    what="hiero all-blocks tree", found=state.get("version"), expected=STATE_VERSION
+                )
+            self.next_block = state["next_block"]
+            self._tree = Tree(_TWO_CHILDREN, state["peaks"])
+
+    def add(self, root: bytes) -> None:
+        """The root of `next_block`."""
+        self._tree.add([root])
+        self.next_block += 1
+
+    def root(self) -> bytes:
+        """The tree's root: what the footer of `next_block` holds."""
+        return self._tree.folded()
+
+    def snapshot(self) -> str:
+        """The state as JSON."""
+        state = {"version": STATE_VERSION, "next_block": self.next_block, "peaks": self._tree.to_json()}
+        return json.dumps(state, separators=(",", ":"))
