@@ -1,0 +1,433 @@
+"""Blocks put together from their items, and block files.
+
+A block comes in sets of a call or as a file; both are runs of items, and `BlockBuilder` takes either as they come.
+Block files are plain, gzip or zstd, one by one or in a tar archive; where a file is cut off or damaged, the items
+before that place count, and place and reason are told.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.hashes import BlockHasher, Roots, previous_hash
+from wirehouse_codecs.hiero.items import (
+    SIGNED_TRANSACTIONS_SINCE,
+    BlockFooter,
+    BlockHeader,
+    BlockProof,
+    DecodedItem,
+    Fault,
+    ItemClass,
+    ItemNumber,
+    ItemReader,
+    Items,
+    ProofKind,
+    decode_footer,
+    decode_header,
+    decode_proof,
+    item_class,
+    item_name,
+)
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.inflate import ByteSource, open_inflated
+from wirehouse_codecs.rules import Rule
+
+#: A block file is read in pieces of this size.
+PIECE_BYTES: Final = 1 << 20
+#: So many proofs of a block are decoded; real ones have one.
+MOST_PROOFS: Final = 16
+BUILDER_VERSION: Final = 1
+
+
+_DECODERS: Mapping[int, Callable[[bytes], DecodedItem]] = MappingProxyType(
+    {
+        ItemNumber.BLOCK_HEADER: decode_header,
+        ItemNumber.BLOCK_FOOTER: decode_footer,
+        ItemNumber.BLOCK_PROOF: decode_proof,
+    }
+)
+
+
+class Broken(NamedTuple):
+    """A rule that a block breaks by itself."""
+
+    rule: Rule
+    reason: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """What came of a block."""
+
+    header: BlockHeader | None = None
+    footer: BlockFooter | None = None
+    proofs: tuple[BlockProof, ...] = ()
+    #: How many items there are of each number.
+    counts: dict[int, int] = field(default_factory=dict)
+    #: Bytes of the items with their tags and lengths.
+    item_bytes: int = 0
+    #: Fields that are no items, and those that header, footer and proofs don't know.
+    unknown_fields: int = 0
+    roots: Roots = field(default_factory=Roots)
+    broken: tuple[Broken, ...] = ()
+
+    @property
+    def number(self) -> int | None:
+        """The header's number."""
+        return None if self.header is None else self.header.number
+
+    @property
+    def items_total(self) -> int:
+        """How many items there are."""
+        return sum(self.counts.values())
+
+    @cached_property
+    def item_counts(self) -> dict[str, int]:
+        """How many items there are of each kind, by the kind's name, in the order of names."""
+        old = is_old(self.header)
+        return dict(sorted((item_name(number, old=old), count) for number, count in self.counts.items()))
+
+    @property
+    def proof(self) -> BlockProof | None:
+        """The first proof."""
+        return self.proofs[0] if self.proofs else None
+
+    @property
+    def previous_hash(self) -> bytes | None:
+        """The root of the block before, as this one says it."""
+        return previous_hash(self.header, self.footer, self.proof)
+
+
+def is_old(header: BlockHeader | None) -> bool:
+    """The block's transactions are of the form before HAPI 0.69."""
+    if header is None or header.hapi_proto_version is None:
+        return header is not None and header.old
+    return header.hapi_proto_version.numbers < SIGNED_TRANSACTIONS_SINCE
+
+
+def split(items: Items) -> list[Items]:
+    """`items` parted before each header: a header begins another block."""
+    cuts = [0, *(position for position in items.where(ItemNumber.BLOCK_HEADER) if position), len(items)]
+    if len(cuts) == 2:
+        return [items]
+    parts = [
+        replace(
+            items,
+            starts=items.starts[begin:end],
+            bodies=items.bodies[begin:end],
+            ends=items.ends[begin:end],
+            numbers=items.numbers[begin:end],
+            unknown_fields=0 if begin else items.unknown_fields,
+            fault=None,
+        )
+        for begin, end in pairwise(cuts)
+    ]
+    return [*parts[:-1], replace(parts[-1], fault=items.fault)]
+
+
+class BlockBuilder:
+    """One block as its items come: counts, the items that say what block it is, and the subtrees of its root.
+
+    `add` takes all items up to the next header; of a second header it says so and goes on. Memory doesn't grow with
+    the block.
+    """
+
+    __slots__ = ("_bodies", "_broken", "_hasher", "_values", "counts", "item_bytes", "unknown_fields")
+
+    def __init__(self, *, hashed: bool = True, snapshot: str | None = None) -> None:
+        self.counts: dict[int, int] = {}
+        self.item_bytes = 0
+        self.unknown_fields = 0
+        #: Header, footer and proofs as they came, and decoded.
+        self._bodies: list[tuple[int, bytes]] = []
+        self._values: dict[int, list[Any]] = {}
+        self._broken: list[Broken] = []
+        self._hasher: BlockHasher | None = BlockHasher(None) if hashed else None
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    @property
+    def header(self) -> BlockHeader | None:
+        """The header, once it came."""
+        return next(iter(self._values.get(ItemNumber.BLOCK_HEADER, ())), None)
+
+    @property
+    def footer(self) -> BlockFooter | None:
+        """The footer, once it came."""
+        return next(iter(self._values.get(ItemNumber.BLOCK_FOOTER, ())), None)
+
+    @property
+    def proved(self) -> bool:
+        """A proof came."""
+        return ItemNumber.BLOCK_PROOF in self.counts
+
+    def add(self, items: Items) -> None:
+        """The next items of the block."""
+        self._place(items)
+        for position in items.where(*_DECODERS):
+            self._decode(int(items.numbers[position]), items, position)
+        for number, count in items.counts().items():
+            if number not in self.counts and item_class(number) is ItemClass.REFUSED:
+                self._break("item_refused", f"an item of number {number}")
+            self.counts[number] = self.counts.get(number, 0) + count
+        self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
+        self.unknown_fields += items.unknown_fields
+        if self._hasher is not None:
+            self._hasher.add(items)
+        if items.fault is not None:
+            self._break("malformed_message", f"items from byte {items.fault.at}: {items.fault.reason}")
+
+    def _place(self, items: Items) -> None:
+        """Whether the items stand where the block's structure has them."""
+        if not len(items):
+            return
+        first = int(items.numbers[0])
+        headers = len(items.where(ItemNumber.BLOCK_HEADER))
+        if not self.counts and first != ItemNumber.BLOCK_HEADER:
+            self._break("structure", f"the block begins with {item_name(first)}, not with its header")
+        if headers > (first == ItemNumber.BLOCK_HEADER and not self.counts):
+            self._break("structure", "a header stands within the block")
+        proofs = items.where(ItemNumber.BLOCK_PROOF)
+        after = 0 if self.proved else proofs[0] if proofs else len(items)
+        late = items.numbers[after:][items.numbers[after:] != ItemNumber.BLOCK_PROOF]
+        if len(late):
+            self._break("structure", f"{item_name(int(late[0]))} after the proof")
+        footers = items.where(ItemNumber.BLOCK_FOOTER)
+        if len(footers) + self.counts.get(ItemNumber.BLOCK_FOOTER, 0) > 1:
+            self._break("structure", "the block has two footers")
+        begin = 0 if ItemNumber.BLOCK_FOOTER in self.counts else footers[0] + 1 if footers else len(items)
+        between = items.numbers[begin:after]
+        if len(between):
+            self._break("structure", f"{item_name(int(between[0]))} after the footer")
+
+    def _break(self, rule: str, reason: str) -> None:
+        broken = Broken(RULE[rule], reason)
+        if broken not in self._broken:
+            self._broken.append(broken)
+
+    def _decode(self, number: int, items: Items, position: int) -> None:
+        values = self._values.setdefault(number, [])
+        if len(values) == (MOST_PROOFS if number == ItemNumber.BLOCK_PROOF else 1):
+            return
+        body = items.body(position)
+        decoded = _DECODERS[number](body)
+        if decoded.reason:
+            self._break("malformed_message", decoded.reason)
+            return
+        values.append(decoded.value)
+        self._bodies.append((number, body))
+        self.unknown_fields += decoded.unknown_fields
+        if number == ItemNumber.BLOCK_HEADER and self._hasher is not None and not self.counts and not position:
+            self._hasher = BlockHasher(decoded.value)
+
+    def finish(self) -> Block:
+        """The block as it stands; also of an unfinished one."""
+        header, footer = self.header, self.footer
+        proofs = tuple(self._values.get(ItemNumber.BLOCK_PROOF, ()))
+        broken = [*self._broken, *self._missing(header, footer, proofs)]
+        roots = Roots(reason="roots weren't asked for")
+        if self._hasher is not None and header is not None:
+            roots = self._hasher.roots(header, footer, proofs[0] if proofs else None)
+        elif self._hasher is not None:
+            roots = Roots(reason="the block has no header")
+        return Block(
+            header, footer, proofs, dict(self.counts), self.item_bytes, self.unknown_fields, roots, tuple(broken)
+        )
+
+    def _missing(
+        self, header: BlockHeader | None, footer: BlockFooter | None, proofs: tuple[BlockProof, ...]
+    ) -> Iterator[Broken]:
+        for proof in proofs:
+            if header is not None and proof.block != header.number:
+                yield Broken(RULE["structure"], f"the proof of block {header.number} names block {proof.block}")
+        new = any(proof.kind not in (None, ProofKind.SIGNATURE) for proof in proofs)
+        if new and footer is None and ItemNumber.BLOCK_FOOTER not in self.counts:
+            yield Broken(RULE["structure"], "a proof of the newer layout without a footer before it")
+
+    def snapshot(self) -> str:
+        """The state as JSON."""
+        state = {
+            "version": BUILDER_VERSION,
+            "counts": {str(number): count for number, count in self.counts.items()},
+            "item_bytes": self.item_bytes,
+            "unknown_fields": self.unknown_fields,
+            "bodies": [[number, body.hex()] for number, body in self._bodies],
+            "broken": [[broken.rule.name, broken.reason] for broken in self._broken],
+            "hasher": None if self._hasher is None else self._hasher.snapshot(),
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != BUILDER_VERSION:
+            raise StateVersionError(what="hiero block", found=state.get("version"), expected=BUILDER_VERSION)
+        self.counts = {int(number): count for number, count in state["counts"].items()}
+        self.item_bytes, self.unknown_fields = state["item_bytes"], state["unknown_fields"]
+        for number, body in state["bodies"]:
+            self._bodies.append((number, bytes.fromhex(body)))
+            decoded = _DECODERS[number](self._bodies[-1][1])
+            self._values.setdefault(number, []).append(decoded.value)
+        self._broken = [Broken(RULE[name], reason) for name, reason in state["broken"]]
+        hasher = state["hasher"]
+        self._hasher = None if hasher is None else BlockHasher(self.header, snapshot=hasher)
+
+
+# Files
+
+_FILE_NAME: Final = re.compile(r"(\d{1,36})\.blk(\.gz|\.zstd)?")
+_GROUP: Final = re.compile(r"\d{4}")
+_GROUPS: Final = 4
+_NAME_DIGITS: Final = 19
+
+
+def is_block_file(path: str) -> bool:
+    """The name is that of a block file."""
+    return path.endswith((".blk", ".blk.gz", ".blk.zstd"))
+
+
+def number_of(path: str) -> int | None:
+    """The block's number by the name of its file; None = the name says none.
+
+    Names have 19 digits (before: 36), all others that are only digits count too; in a bucket the first 16 of the 19 are
+    four folders, as `PREFIX/0000/0000/0010/8273/182.blk.zstd`.
+    """
+    *folders, name = PurePosixPath(path).parts or ("",)
+    matched = _FILE_NAME.fullmatch(name)
+    if matched is None:
+        return None
+    digits, groups = matched[1], folders[-_GROUPS:]
+    if len(digits) == _NAME_DIGITS - 4 * _GROUPS and len(groups) == _GROUPS and all(map(_GROUP.fullmatch, groups)):
+        digits = "".join(groups) + digits
+    number = int(digits)
+    return number if number < 1 << 64 else None
+
+
+def file_name(number: int) -> str:
+    """The name of a block's file, without the suffix of its compression."""
+    return f"{number:0{_NAME_DIGITS}}.blk"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFile:
+    """A block file, as far as it can be read."""
+
+    name: str
+    block: Block
+    #: How many bytes it inflates to, up to the damage.
+    block_bytes: int = 0
+    #: Where and why it ends early; None = it is whole.
+    damage: str | None = None
+
+    @property
+    def named_number(self) -> int | None:
+        """The number that the file's name says."""
+        return number_of(self.name)
+
+
+def read_file(stream: BinaryIO, name: str, limit: int, *, hashed: bool = True) -> BlockFile:
+    """The block in `stream`, which stands at its start; `limit` is the largest item, in bytes."""
+    return _read(open_inflated(stream), name, limit, hashed)
+
+
+def _read(source: ByteSource, name: str, limit: int, hashed: bool) -> BlockFile:
+    reader, builder = ItemReader(limit), BlockBuilder(hashed=hashed)
+    while reader.fault is None and (piece := source.read(PIECE_BYTES)):
+        for items in reader.receive(piece):
+            builder.add(items)
+    fault = reader.finish()
+    return BlockFile(name, builder.finish(), reader.received, _damage(source, fault))
+
+
+def _damage(source: ByteSource, fault: Fault | None) -> str | None:
+    where = None if fault is None else f"byte {fault.at} of the block: {fault.reason}"
+    return "; ".join(filter(None, (source.damage, where))) or None
+
+
+#: All that stands between two members of an archive; names are the longest of it.
+_MOST_HEADER_BYTES: Final = 1 << 20
+
+
+class _Feed(io.RawIOBase):
+    """An archive's bytes for `tarfile`, which would hold an announced header of any size."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self.given = 0
+        self.most: int | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self.most is not None and self.given > self.most:
+            raise tarfile.ReadError(f"a header of more than {_MOST_HEADER_BYTES} bytes")
+        piece = self._source.read(max(size, 1))
+        self.given += len(piece)
+        return piece
+
+
+class _Member(io.RawIOBase):
+    """A file within an archive; what `tarfile` says of its damage is kept."""
+
+    def __init__(self, member: Any) -> None:
+        self._member = member
+        self.damage: str | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self.damage is not None:
+            return b""
+        try:
+            data: bytes = self._member.read(size)
+        except (tarfile.TarError, OSError, ValueError) as error:
+            self.damage = f"the archive ends early: {error}"
+            return b""
+        return data
+
+
+def read_archive(stream: BinaryIO, name: str, limit: int, *, hashed: bool = True) -> Iterator[BlockFile]:
+    """The blocks of a tar archive, in its order; other files are passed over. Names are `ARCHIVE/MEMBER`.
+
+    An archive that can't be read any more ends with a file of its own name, without a block, that says why.
+    """
+    source = open_inflated(stream)
+    feed = _Feed(source)
+    try:
+        with tarfile.open(fileobj=feed, mode="r|", errorlevel=1) as archive:
+            while (member := _next(archive, feed)) is not None:
+                body = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+                if body is None:
+                    continue
+                opened = _Member(body)
+                if is_block_file(member.name):
+                    found = _read(open_inflated(cast(BinaryIO, opened)), f"{name}/{member.name}", limit, hashed)
+                    yield replace(found, damage="; ".join(filter(None, (found.damage, opened.damage))) or None)
+                while opened.read(PIECE_BYTES):
+                    pass
+    except (tarfile.TarError, OSError, ValueError) as error:
+        yield BlockFile(name, Block(), feed.given, source.damage or f"byte {feed.given} of the archive: {error}")
+        return
+    if source.damage is not None:
+        yield BlockFile(name, Block(), feed.given, source.damage)
+
+
+def _next(archive: tarfile.TarFile, feed: _Feed) -> tarfile.TarInfo | None:
+    feed.most = feed.given + _MOST_HEADER_BYTES
+    member = archive.next()
+    feed.most = None
+    # It keeps all of them.
+    archive.members = []  # type: ignore[attr-defined]
+    return member
