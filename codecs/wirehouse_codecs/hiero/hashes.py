@@ -68,6 +68,17 @@ _UNKNOWN_SINCE: Final = (0, 68, 0)
 _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 
 
+def _hashes(prefix: bytes, parts: Sequence[bytes | memoryview]) -> list[bytes]:
+    """The hash of each part behind `prefix`. A copied state takes less than to make a new one or to join the two."""
+    fresh = sha384(prefix).copy
+    hashes = []
+    for part in parts:
+        state = fresh()
+        state.update(part)
+        hashes.append(state.digest())
+    return hashes
+
+
 class Tree:
     """A binary tree over leaves that stream in, as the roots of its complete subtrees, one a level at most."""
 
@@ -88,7 +99,7 @@ class Tree:
             nodes = nodes if peak is None else [peak, *nodes]
             self._peaks[level] = nodes[-1] if len(nodes) & 1 else None
             pairs = iter(nodes)
-            nodes = [sha384(prefix + left + right).digest() for left, right in zip(pairs, pairs, strict=False)]
+            nodes = _hashes(prefix, [left + right for left, right in zip(pairs, pairs, strict=False)])
             level += 1
 
     def folded(self) -> bytes:
@@ -293,28 +304,12 @@ def _leaves(items: Items, family: Family) -> Any:
 
 
 def _add(items: Items, where: Any, family: Family, trees: dict[int, Tree]) -> None:
+    view = memoryview(items.data)
     for tree in np.unique(where[where > _NO_LEAF]).tolist():
         chosen = where == tree
-        begins, ends = items.bodies[chosen].tolist(), items.ends[chosen].tolist()
-        leaves = _hashed(b"" if family is Family.PLAIN else _LEAF, items.data, begins, ends)
+        spans = zip(items.bodies[chosen].tolist(), items.ends[chosen].tolist(), strict=True)
+        leaves = _hashes(b"" if family is Family.PLAIN else _LEAF, [view[begin:end] for begin, end in spans])
         trees.setdefault(tree, Tree(_PREFIX[family])).add(leaves)
-
-
-#: A copy with the prefix before it costs less than two steps of hashing, up to this size.
-_COPIED_BYTES: Final = 512
-
-
-def _hashed(prefix: bytes, data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
-    """The hash of each part of `data` behind `prefix`."""
-    if sum(ends) - sum(begins) <= _COPIED_BYTES * len(begins):
-        return [sha384(prefix + data[begin:end]).digest() for begin, end in zip(begins, ends, strict=True)]
-    hashes = []
-    view = memoryview(data)
-    for begin, end in zip(begins, ends, strict=True):
-        leaf = sha384(prefix)
-        leaf.update(view[begin:end])
-        hashes.append(leaf.digest())
-    return hashes
 
 
 def _top(leaves: list[bytes]) -> bytes:
