@@ -11,16 +11,16 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero.hashes import BlockHasher, Roots, previous_hash
+from wirehouse_codecs.hiero.hashes import BlockHasher, BlockRoot, Roots, previous_hash, settle
 from wirehouse_codecs.hiero.items import (
     SIGNED_TRANSACTIONS_SINCE,
     BlockFooter,
@@ -114,6 +114,15 @@ def is_old(header: BlockHeader | None) -> bool:
     if header is None or header.hapi_proto_version is None:
         return header is not None and header.old
     return header.hapi_proto_version.numbers < SIGNED_TRANSACTIONS_SINCE
+
+
+def chained(blocks: Sequence[Block]) -> list[BlockRoot]:
+    """The root of each of `blocks`, which are in order: what the next one says counts if its number is the next."""
+    roots = []
+    for block, after in zip_longest(blocks, blocks[1:]):
+        follows = after is not None and None not in (block.number, after.number) and after.number == block.number + 1
+        roots.append(settle(block.roots, after.previous_hash if follows else None))
+    return roots
 
 
 def split(items: Items) -> list[Items]:

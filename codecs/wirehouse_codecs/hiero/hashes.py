@@ -64,8 +64,9 @@ class Family(StrEnum):
 #: Of the versions between, roots were never reproduced.
 _PREFIXED_SINCE: Final = (0, 72, 0)
 _UNKNOWN_SINCE: Final = (0, 68, 0)
-#: Seen up to here; the newest layout was seen from 0.78 on, and between them nothing.
+#: Eight leaves were seen up to here, sixteen from there on; between them the next block tells.
 _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
+_SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
 
 def _hashes(prefix: bytes, parts: Sequence[bytes | memoryview]) -> list[bytes]:
@@ -112,17 +113,20 @@ class Tree:
 
     def padded(self) -> bytes:
         """The root where leaves are padded to a power of two."""
-        root, padding = None, _PADDING
         top = max((level for level, peak in enumerate(self._peaks) if peak is not None), default=None)
-        for level in range(0 if top is None else top + 1):
-            peak = self._peaks[level]
-            if peak is not None and level == top and root is None:
-                return peak
-            if peak is not None or root is not None:
-                left, right = (root, padding) if peak is None else (peak, padding if root is None else root)
-                root = sha384(self._prefix + (left or b"") + right).digest()
+        if top is None:
+            return _PADDING
+        # What is right of the peaks seen so far and complete at their level; empty = nothing yet.
+        rest, padding = b"", _PADDING
+        for level, peak in enumerate(self._peaks[: top + 1]):
+            if peak is not None:
+                if level == top and not rest:
+                    return peak
+                rest = sha384(self._prefix + peak + (rest or padding)).digest()
+            elif rest:
+                rest = sha384(self._prefix + rest + padding).digest()
             padding = sha384(self._prefix + padding + padding).digest()
-        return _PADDING if root is None else root
+        return rest
 
     def to_json(self) -> list[str | None]:
         """The peaks, for `Tree(prefix, peaks)`."""
@@ -212,7 +216,7 @@ class BlockHasher:
             return Roots(reason=self._why)
         if Family.PLAIN in self._families:
             return self._plain(proof)
-        return self._prefixed(header, footer)
+        return self._prefixed(header, footer, proof)
 
     def _plain(self, proof: BlockProof | None) -> Roots:
         if proof is None:
@@ -222,14 +226,11 @@ class BlockHasher:
         left = sha384((proof.previous_block_root_hash or b"") + inputs).digest()
         right = sha384(outputs + (proof.start_of_block_state_root_hash or b"")).digest()
         root = sha384(left + right).digest()
-        signed = signature_check(proof, root).verified
-        return Roots(
-            {RootLayout.TWO_SUBTREES: root},
-            RootLayout.TWO_SUBTREES if signed else None,
-            "" if signed else "nothing in the block tells that its root is of this layout",
-        )
+        told = _signed(proof, {RootLayout.TWO_SUBTREES: root})
+        # Older blocks of other layouts were seen, which nothing sets apart.
+        return Roots({RootLayout.TWO_SUBTREES: root}, told, complete=told is not None, reason=_UNTOLD)
 
-    def _prefixed(self, header: BlockHeader, footer: BlockFooter | None) -> Roots:
+    def _prefixed(self, header: BlockHeader, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
         if footer is None:
             return Roots(reason="the block has no footer, which holds the roots it builds on")
         if not header.raw_timestamp:
@@ -247,7 +248,9 @@ class BlockHasher:
         if max(trees, default=0) < _LEAVES // 2:
             tops[RootLayout.EIGHT_LEAVES] = sha384(_ONE_CHILD + _top(leaves[: _LEAVES // 2])).digest()
         roots = {layout: sha384(_TWO_CHILDREN + time + top).digest() for layout, top in tops.items()}
-        return Roots(roots, _usual(header) if _usual(header) in roots else RootLayout.SIXTEEN_LEAVES)
+        usual = _usual(header)
+        told = _signed(proof, roots) or (usual if usual in roots else None)
+        return Roots(roots, told, complete=True, reason=_UNTOLD)
 
     def snapshot(self) -> str:
         """The state as JSON; the header is handed over again."""
@@ -287,11 +290,21 @@ def _no_family(header: BlockHeader | None) -> str:
     return f"the layout of roots of HAPI {header.hapi_proto_version} isn't known"
 
 
-def _usual(header: BlockHeader) -> RootLayout:
-    """The layout that blocks of this version were seen to have."""
+_UNTOLD: Final = "nothing in the block tells which layout its root has"
+
+
+def _usual(header: BlockHeader) -> RootLayout | None:
+    """The layout that blocks of this version were seen to have; wrapped ones are of any old version."""
     version = (0, 0, 0) if header.hapi_proto_version is None else header.hapi_proto_version.numbers
-    eight = _PREFIXED_SINCE <= version < _EIGHT_LEAVES_BEFORE
-    return RootLayout.EIGHT_LEAVES if eight else RootLayout.SIXTEEN_LEAVES
+    if _PREFIXED_SINCE <= version < _EIGHT_LEAVES_BEFORE:
+        return RootLayout.EIGHT_LEAVES
+    between = _EIGHT_LEAVES_BEFORE <= version < _SIXTEEN_LEAVES_SINCE
+    return None if between else RootLayout.SIXTEEN_LEAVES
+
+
+def _signed(proof: BlockProof | None, roots: Mapping[RootLayout, bytes]) -> RootLayout | None:
+    """The layout whose root a mock signature signs."""
+    return next((layout for layout, root in roots.items() if signature_check(proof, root).verified), None)
 
 
 def _leaves(items: Items, family: Family) -> Any:
@@ -328,7 +341,9 @@ class Roots:
     by_layout: Mapping[RootLayout, bytes] = field(default_factory=dict)
     #: The layout that the block's version or its mock signature tells; None = nothing in the block tells it.
     told: RootLayout | None = None
-    #: Why nothing is told.
+    #: One of them is the block's root.
+    complete: bool = False
+    #: Why there is none, or none is told.
     reason: str = ""
 
 
@@ -349,14 +364,13 @@ def settle(roots: Roots, claimed: bytes | None) -> BlockRoot:
     for layout, root in roots.by_layout.items():
         if root == claimed:
             return BlockRoot(layout, root, chains=True)
-    if roots.told is None:
+    told = None if roots.told is None else roots.by_layout[roots.told]
+    if claimed is not None and roots.complete:
+        reason = f"the next block holds {claimed.hex()} as its previous hash"
+        return BlockRoot(roots.told, told, chains=False, unverified=reason)
+    if told is None:
         return BlockRoot(unverified=roots.reason)
-    root = roots.by_layout[roots.told]
-    if claimed is None:
-        return BlockRoot(roots.told, root, unverified="no next block is known, which would hold this root")
-    return BlockRoot(
-        roots.told, root, chains=False, unverified=f"the next block holds {claimed.hex()} as its previous hash"
-    )
+    return BlockRoot(roots.told, told, unverified="no next block is known, which would hold this root")
 
 
 @dataclass(frozen=True, slots=True)
