@@ -120,7 +120,7 @@ def chained(blocks: Sequence[Block]) -> list[BlockRoot]:
     """The root of each of `blocks`, which are in order: what the next one says counts if its number is the next."""
     roots = []
     for block, after in zip_longest(blocks, blocks[1:]):
-        follows = after is not None and None not in (block.number, after.number) and after.number == block.number + 1
+        follows = block.number is not None and after is not None and after.number == block.number + 1
         roots.append(settle(block.roots, after.previous_hash if follows else None))
     return roots
 
@@ -294,8 +294,8 @@ class BlockBuilder:
 
 # Files
 
-_FILE_NAME: Final = re.compile(r"(\d{1,36})\.blk(\.gz|\.zstd)?")
-_GROUP: Final = re.compile(r"\d{4}")
+_FILE_NAME: Final = re.compile(r"([0-9]{1,36})\.blk(\.gz|\.zstd)?")
+_GROUP: Final = re.compile(r"[0-9]{4}")
 _GROUPS: Final = 4
 _NAME_DIGITS: Final = 19
 
@@ -373,7 +373,8 @@ class _Feed(io.RawIOBase):
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self.given = 0
-        self.most: int | None = None
+        # Opening an archive reads its first header.
+        self.most: int | None = _MOST_HEADER_BYTES
 
     def readable(self) -> bool:
         return True
