@@ -45,8 +45,14 @@ from wirehouse_codecs.rules import Rule
 
 #: A block file is read in pieces of this size.
 PIECE_BYTES: Final = 1 << 20
-#: So many proofs of a block are decoded; real ones have one.
+#: So many proofs of a block are decoded; real ones have one. A header, footer or proof is at most so large.
 MOST_PROOFS: Final = 16
+MOST_BODY_BYTES: Final = 1 << 18
+#: So many numbers of items are counted apart; the rest is one.
+MOST_NUMBERS: Final = 64
+OTHER_NUMBERS: Final = -1
+#: So many findings are kept of a block.
+MOST_BROKEN: Final = 32
 BUILDER_VERSION: Final = 1
 
 
@@ -73,7 +79,7 @@ class Block:
     header: BlockHeader | None = None
     footer: BlockFooter | None = None
     proofs: tuple[BlockProof, ...] = ()
-    #: How many items there are of each number.
+    #: How many items there are of each number; beyond MOST_NUMBERS they are OTHER_NUMBERS.
     counts: dict[int, int] = field(default_factory=dict)
     #: Bytes of the items with their tags and lengths.
     item_bytes: int = 0
@@ -189,7 +195,8 @@ class BlockBuilder:
         for number, count in items.counts().items():
             if number not in self.counts and item_class(number) is ItemClass.REFUSED:
                 self._break("item_refused", f"an item of number {number}")
-            self.counts[number] = self.counts.get(number, 0) + count
+            key = number if number in self.counts or len(self.counts) < MOST_NUMBERS else OTHER_NUMBERS
+            self.counts[key] = self.counts.get(key, 0) + count
         self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
         self.unknown_fields += items.unknown_fields
         if self._hasher is not None:
@@ -222,12 +229,16 @@ class BlockBuilder:
 
     def _break(self, rule: str, reason: str) -> None:
         broken = Broken(RULE[rule], reason)
-        if broken not in self._broken:
+        if broken not in self._broken and len(self._broken) < MOST_BROKEN:
             self._broken.append(broken)
 
     def _decode(self, number: int, items: Items, position: int) -> None:
         values = self._values.setdefault(number, [])
         if len(values) == (MOST_PROOFS if number == ItemNumber.BLOCK_PROOF else 1):
+            return
+        size = int(items.ends[position] - items.bodies[position])
+        if size > MOST_BODY_BYTES:
+            self._break("malformed_message", f"{item_name(number)} of {size} bytes, at most {MOST_BODY_BYTES}")
             return
         body = items.body(position)
         decoded = _DECODERS[number](body)

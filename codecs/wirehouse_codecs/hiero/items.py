@@ -24,8 +24,8 @@ Array = np.ndarray[Any, Any]
 HASH_BYTES: Final = 48
 #: At most so many items are cut at once: a hostile set has one in two bytes.
 CHUNK_ITEMS: Final = 1 << 16
-#: Bytes that an item is guessed to have, for the room of a small set.
-_GUESSED_BYTES: Final = 32
+#: An item has at least a tag and a length.
+_LEAST_BYTES: Final = 2
 
 
 class ItemNumber(IntEnum):
@@ -75,6 +75,8 @@ SIGNED_TRANSACTIONS_SINCE: Final = (0, 69, 0)
 
 def item_name(number: int, *, old: bool = False) -> str:
     """What the items of a number are called; `old`: before HAPI 0.69. Numbers without a name are `item_N`."""
+    if number < 0:
+        return "other"
     return (old and _OLD_NAMES.get(number)) or _NAMES.get(number) or f"item_{number}"
 
 
@@ -200,7 +202,7 @@ def cut(data: bytes, begin: int = 0) -> Iterator[Items]:
 
 
 def _walk(data: bytes, at: int) -> tuple[Items, int, int]:
-    room = min(CHUNK_ITEMS, (len(data) - at) // _GUESSED_BYTES + 16)
+    room = min(CHUNK_ITEMS, (len(data) - at) // _LEAST_BYTES + 1)
     out = np.empty((loops.ROWS, room), np.int32)
     count, at, stopped, unknown = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
     starts, bodies, ends, numbers = out[:, :count]
@@ -288,7 +290,7 @@ class ItemReader:
         else:
             self._needed = _needed(run, at)
             if self._needed > self.limit:
-                self._lose(f"an item of {self._needed} bytes, the limit is {self.limit}")
+                self._lose(f"an entry of {self._needed} bytes, the limit is {self.limit}")
         return chunks
 
     def _lose(self, reason: str) -> None:

@@ -293,7 +293,7 @@ def _publish_responses(profile: Profile) -> tuple[_Member, ...]:
     members = (
         _Member(1, Acknowledgement, _acknowledgement(profile)),
         _Member(2, EndOfStream, Layout(EndOfStream, _END_FIELDS[: 3 if newest else 2])),
-        # Nothing else ever had these numbers, so they are read in all versions.
+        # Some versions lack them, but nothing else ever had these numbers.
         _Member(3, SkipBlock, _numbers(SkipBlock, "block_number", first=profile.skip_field)),
         _Member(4, ResendBlock, _numbers(ResendBlock, "block_number", first=profile.skip_field)),
     )
@@ -462,7 +462,8 @@ class Shape(NamedTuple):
 def shape_of(data: bytes, direction: Direction) -> Shape:
     """Which call could carry `data`: for calls whose `:path` was sent before the capture began.
 
-    It says only what no other call's message looks like; the empty message and broken ones say nothing.
+    It says only what no other call's message looks like; the empty message and broken ones say nothing. (B0, the first
+    release of the newer package, acknowledges as the older one, and is taken for it.)
     """
     try:
         first = protobuf.read_field(data, 0, len(data))

@@ -254,4 +254,4 @@ JUDGED_AT_END: Final = frozenset(
     }
 )
 #: All that block files can break: they have no calls.
-OF_BLOCKS: Final = frozenset({"structure", "chain", "item_refused"})
+OF_BLOCKS: Final = frozenset({"malformed_message", "item_refused", "structure", "chain"})

@@ -19,7 +19,11 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero.blocks import (
+    MOST_BODY_BYTES,
+    MOST_BROKEN,
+    MOST_NUMBERS,
     MOST_PROOFS,
+    OTHER_NUMBERS,
     Block,
     BlockBuilder,
     BlockFile,
@@ -427,6 +431,20 @@ def test_only_the_first_proofs_are_decoded() -> None:
     assert len(block.proofs) == MOST_PROOFS
     assert block.counts[9] == 100
     assert builder.proved
+
+
+def test_what_is_kept_of_a_hostile_block_is_bounded() -> None:
+    builder = BlockBuilder()
+    many = b"".join(encode_item(number, b"") for number in range(100, 2100))
+    for items in cut(HEADER + many + encode_item(9, bytes(MOST_BODY_BYTES + 1))):
+        builder.add(items)
+    block = builder.finish()
+    assert len(block.counts) == MOST_NUMBERS + 1
+    assert block.items_total == 2002
+    assert block.item_counts["other"] == block.counts[OTHER_NUMBERS] > 1900
+    assert len(block.broken) == MOST_BROKEN
+    assert len(builder.snapshot()) < 10_000
+    assert "block_proof of" in broken(HEADER + encode_item(9, bytes(MOST_BODY_BYTES + 1)))[0][1]
 
 
 def test_items_are_parted_before_each_header() -> None:
