@@ -190,9 +190,10 @@ class BlockBuilder:
     def add(self, items: Items) -> None:
         """The next items of the block."""
         self._place(items)
-        for position in items.where(*_DECODERS):
-            self._decode(int(items.numbers[position]), items, position)
-        for number, count in items.counts().items():
+        for number in _DECODERS:
+            for position in items.where(number):
+                self._decode(number, items, position)
+        for number, count in items.counts.items():
             if number not in self.counts and item_class(number) is ItemClass.REFUSED:
                 self._break("item_refused", f"an item of number {number}")
             key = number if number in self.counts or len(self.counts) < MOST_NUMBERS else OTHER_NUMBERS
@@ -208,24 +209,29 @@ class BlockBuilder:
         """Whether the items stand where the block's structure has them."""
         if not len(items):
             return
-        first = int(items.numbers[0])
-        headers = len(items.where(ItemNumber.BLOCK_HEADER))
-        if not self.counts and first != ItemNumber.BLOCK_HEADER:
+        first, begins = int(items.numbers[0]), not self.counts
+        if begins and first != ItemNumber.BLOCK_HEADER:
             self._break("structure", f"the block begins with {item_name(first)}, not with its header")
-        if headers > (first == ItemNumber.BLOCK_HEADER and not self.counts):
+        if items.counts.get(ItemNumber.BLOCK_HEADER, 0) > (begins and first == ItemNumber.BLOCK_HEADER):
             self._break("structure", "a header stands within the block")
-        proofs = items.where(ItemNumber.BLOCK_PROOF)
-        after = 0 if self.proved else proofs[0] if proofs else len(items)
-        late = items.numbers[after:][items.numbers[after:] != ItemNumber.BLOCK_PROOF]
+        if items.counts.get(ItemNumber.BLOCK_FOOTER, 0) + self.counts.get(ItemNumber.BLOCK_FOOTER, 0) > 1:
+            self._break("structure", "the block has two footers")
+        proved = self._end(items, ItemNumber.BLOCK_PROOF, len(items))
+        after = items.numbers[proved:]
+        late = after[after != ItemNumber.BLOCK_PROOF]
         if len(late):
             self._break("structure", f"{item_name(int(late[0]))} after the proof")
-        footers = items.where(ItemNumber.BLOCK_FOOTER)
-        if len(footers) + self.counts.get(ItemNumber.BLOCK_FOOTER, 0) > 1:
-            self._break("structure", "the block has two footers")
-        begin = 0 if ItemNumber.BLOCK_FOOTER in self.counts else footers[0] + 1 if footers else len(items)
-        between = items.numbers[begin:after]
+        footed = self._end(items, ItemNumber.BLOCK_FOOTER, proved)
+        between = items.numbers[footed:proved]
+        between = between[between != ItemNumber.BLOCK_FOOTER]
         if len(between):
             self._break("structure", f"{item_name(int(between[0]))} after the footer")
+
+    def _end(self, items: Items, number: int, end: int) -> int:
+        """From where on an item of `number` stands before what follows; `end` = there is none."""
+        if number in self.counts:
+            return 0
+        return items.where(number)[0] if number in items.counts else end
 
     def _break(self, rule: str, reason: str) -> None:
         broken = Broken(RULE[rule], reason)

@@ -154,22 +154,32 @@ _LEAF_OF_CLASS: Mapping[ItemClass, int] = MappingProxyType(
 )
 
 
-def _leaf(number: int) -> int:
+_INPUT: Final = 0
+_OUTPUT: Final = 1
+#: The tree of the older layout by number; others have no place in it.
+_TREE_OF_NUMBER: Mapping[int, int] = MappingProxyType(
+    {
+        ItemNumber.BLOCK_HEADER: _OUTPUT,
+        ItemNumber.EVENT_HEADER: _INPUT,
+        ItemNumber.ROUND_HEADER: _INPUT,
+        ItemNumber.TRANSACTION: _INPUT,
+        ItemNumber.TRANSACTION_RESULT: _OUTPUT,
+        ItemNumber.TRANSACTION_OUTPUT: _OUTPUT,
+        ItemNumber.STATE_CHANGES: _OUTPUT,
+        ItemNumber.FILTERED_ITEM: _FILTERED,
+        ItemNumber.BLOCK_PROOF: _NO_LEAF,
+    }
+)
+
+
+def _leaf(number: int, family: Family) -> int:
+    """The tree that items of a number are leaves of, or why they are in none."""
+    if family is Family.PLAIN:
+        return _TREE_OF_NUMBER.get(number, _REFUSED)
     known = item_class(number)
     return number % CLASSES if known is ItemClass.EXTENSION else _LEAF_OF_CLASS[known]
 
 
-#: The leaf of the top tree by number, and above those by the remainder.
-_LEAF_OF_NUMBER: Final = np.array([_leaf(number) for number in range(CLASSES + 1)], np.int8)
-_LEAF_OF_REMAINDER: Final = np.array([_leaf(2 * CLASSES + remainder) for remainder in range(CLASSES)], np.int8)
-_INPUT: Final = 0
-_OUTPUT: Final = 1
-#: The tree of the older layout by number.
-_TREE_OF_NUMBER: Final = np.full(CLASSES + 1, _REFUSED, np.int8)
-_TREE_OF_NUMBER[[ItemNumber.EVENT_HEADER, ItemNumber.ROUND_HEADER, ItemNumber.TRANSACTION]] = _INPUT
-_TREE_OF_NUMBER[[ItemNumber.BLOCK_HEADER, 5, 6, 7]] = _OUTPUT
-_TREE_OF_NUMBER[ItemNumber.BLOCK_PROOF] = _NO_LEAF
-_TREE_OF_NUMBER[ItemNumber.FILTERED_ITEM] = _FILTERED
 _PREFIX: Mapping[Family, bytes] = MappingProxyType({Family.PREFIXED: _TWO_CHILDREN, Family.PLAIN: b""})
 _WHY: Mapping[int, str] = MappingProxyType(
     {_FILTERED: "items were filtered out", _REFUSED: "an item is of a kind that its layout has no place for"}
@@ -195,19 +205,18 @@ class BlockHasher:
         if len(self._families) > 1:
             self._decide(items)
         for family, trees in self._families.items():
-            where = _leaves(items, family)
-            least = int(where.min(initial=_NO_LEAF))
+            leaves = {_leaf(number, family) for number in items.counts}
+            least = min(leaves, default=_NO_LEAF)
             if least < _NO_LEAF:
                 self._why = _WHY[least]
                 self._families = {}
                 return
-            _add(items, where, family, trees)
+            _add(items, leaves - {_NO_LEAF}, family, trees)
 
     def _decide(self, items: Items) -> None:
         """Blocks with a record file wrap history: the items' version is old and the block's layout new."""
-        others = items.numbers[items.numbers != ItemNumber.BLOCK_HEADER]
-        if len(others):
-            wrapped = bool((others == ItemNumber.RECORD_FILE).any())
+        if set(items.counts) - {ItemNumber.BLOCK_HEADER}:
+            wrapped = ItemNumber.RECORD_FILE in items.counts
             del self._families[Family.PLAIN if wrapped else Family.PREFIXED]
 
     def roots(self, header: BlockHeader, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
@@ -307,22 +316,24 @@ def _signed(proof: BlockProof | None, roots: Mapping[RootLayout, bytes]) -> Root
     return next((layout for layout, root in roots.items() if signature_check(proof, root).verified), None)
 
 
-def _leaves(items: Items, family: Family) -> Any:
-    """The tree of each item, or why it has none."""
-    numbers = items.numbers
-    if family is Family.PLAIN:
-        return np.where(numbers <= CLASSES, _TREE_OF_NUMBER[np.minimum(numbers, CLASSES)], _REFUSED)
-    above = _LEAF_OF_REMAINDER[numbers % CLASSES]
-    return np.where(numbers <= CLASSES, _LEAF_OF_NUMBER[np.minimum(numbers, CLASSES)], above)
+#: The tree of every number that isn't classed by its remainder, and then of the remainders.
+_LEAF_TABLE: Mapping[Family, Any] = MappingProxyType(
+    {
+        family: np.array([_leaf(number, family) for number in [*range(CLASSES + 1), *range(41, 41 + CLASSES)]], np.int8)
+        for family in Family
+    }
+)
 
 
-def _add(items: Items, where: Any, family: Family, trees: dict[int, Tree]) -> None:
-    view = memoryview(items.data)
-    for tree in np.unique(where[where > _NO_LEAF]).tolist():
-        chosen = where == tree
+def _add(items: Items, leaves: set[int], family: Family, trees: dict[int, Tree]) -> None:
+    numbers, view = items.numbers, memoryview(items.data)
+    places = np.where(numbers <= CLASSES, numbers, CLASSES + 1 + (numbers - 1) % CLASSES)
+    where = _LEAF_TABLE[family][places]
+    for leaf in sorted(leaves):
+        chosen = where == leaf
         spans = zip(items.bodies[chosen].tolist(), items.ends[chosen].tolist(), strict=True)
-        leaves = _hashes(b"" if family is Family.PLAIN else _LEAF, [view[begin:end] for begin, end in spans])
-        trees.setdefault(tree, Tree(_PREFIX[family])).add(leaves)
+        hashes = _hashes(b"" if family is Family.PLAIN else _LEAF, [view[begin:end] for begin, end in spans])
+        trees.setdefault(leaf, Tree(_PREFIX[family])).add(hashes)
 
 
 def _top(leaves: list[bytes]) -> bytes:

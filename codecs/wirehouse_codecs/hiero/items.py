@@ -7,10 +7,11 @@ version of their own: which one is written is told from the bytes, never from th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,8 @@ Array = np.ndarray[Any, Any]
 HASH_BYTES: Final = 48
 #: At most so many items are cut at once: a hostile set has one in two bytes.
 CHUNK_ITEMS: Final = 1 << 16
+#: Fewer are sooner counted one by one.
+_FEW_ITEMS: Final = 100
 #: An item has at least a tag and a length.
 _LEAST_BYTES: Final = 2
 
@@ -149,7 +152,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Items:
     """Items of a run, at most CHUNK_ITEMS. Offsets count in `data`."""
 
@@ -168,14 +171,19 @@ class Items:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    @cached_property
     def counts(self) -> dict[int, int]:
         """How many items there are of each number."""
+        if len(self) < _FEW_ITEMS:
+            return Counter(self.numbers.tolist())
         numbers, counts = np.unique(self.numbers, return_counts=True)
         return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
-    def where(self, *numbers: int) -> list[int]:
-        """Positions of the items of these numbers, in order."""
-        found: list[int] = np.flatnonzero(np.isin(self.numbers, numbers)).tolist()
+    def where(self, number: int) -> list[int]:
+        """Positions of the items of a number, in order."""
+        if number not in self.counts:
+            return []
+        found: list[int] = np.flatnonzero(self.numbers == number).tolist()
         return found
 
     def body(self, position: int) -> bytes:

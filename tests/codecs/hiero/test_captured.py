@@ -146,7 +146,7 @@ def as_said(decoded: Decoded, profile: Profile) -> dict[str, Any]:
 def _set_as_said(raw: bytes, profile: Profile) -> dict[str, Any]:
     items = next(cut(raw))
     assert items.fault is None
-    kinds = {item_name(number, old=not profile.new): count for number, count in items.counts().items()}
+    kinds = {item_name(number, old=not profile.new): count for number, count in items.counts.items()}
     found: dict[str, Any] = {"n": len(items), "kinds": kinds}
     if headers := items.where(ItemNumber.BLOCK_HEADER):
         found["header"] = decode_header(items.body(headers[0])).value.number

@@ -124,8 +124,8 @@ def test_items_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counts_and_bodies() -> None:
     data = encode_round_header(5) + encode_item(4, b"abc") + encode_round_header(6) + delimited(1, b"")
     chunk = next(cut(data))
-    assert chunk.counts() == Counter(chunk.numbers.tolist()) == {0: 1, 3: 2, 4: 1}
-    assert chunk.where(3, 4) == [0, 1, 2]
+    assert chunk.counts == Counter(chunk.numbers.tolist()) == {0: 1, 3: 2, 4: 1}
+    assert (chunk.where(3), chunk.where(4), chunk.where(9)) == ([0, 2], [1], [])
     assert chunk.body(1) == delimited(4, b"abc")
     assert [decode_round_number(chunk.body(position)).value for position in chunk.where(3)] == [5, 6]
 
