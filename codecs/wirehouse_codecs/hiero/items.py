@@ -491,6 +491,7 @@ _FOOTER: Final = Layout(
         Field(3, "start_of_block_state_root_hash", Form.BYTES),
     ),
 )
+_ROUND_HEADER: Final = Layout(lambda round_number=0: round_number, (Field(1, "round_number", Form.U64),))
 _SIBLING: Final = Layout(SiblingHash, (Field(1, "is_left", Form.BOOL), Field(2, "hash", Form.BYTES)))
 _OLD_PROOF: Final = Layout(
     partial(BlockProof, kind=ProofKind.SIGNATURE),
@@ -658,8 +659,7 @@ def _is_old_proof(data: bytes) -> bool:
 
 def decode_round_number(body: bytes) -> DecodedItem:
     """The round number in a BlockItem that holds a RoundHeader."""
-    layout = Layout(lambda round_number=0: round_number, (Field(1, "round_number", Form.U64),))
-    return _decoded(body, ItemNumber.ROUND_HEADER, lambda data: protobuf.read(data, layout))
+    return _decoded(body, ItemNumber.ROUND_HEADER, lambda data: protobuf.read(data, _ROUND_HEADER))
 
 
 # Encode

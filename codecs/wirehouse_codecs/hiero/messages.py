@@ -90,7 +90,10 @@ class ResendBlock:
 
 @dataclass(frozen=True, slots=True)
 class NodeBehind:
-    """The offered header is above the next block; the number is the last verified one (B)."""
+    """The offered header is above the next block; the number is the last verified one.
+
+    Only nodes of the newest version send it, so under another profile it tells that the setting is wrong.
+    """
 
     block_number: int = 0
 
@@ -289,15 +292,14 @@ def _publish_requests(profile: Profile) -> tuple[_Member, ...]:
 
 
 def _publish_responses(profile: Profile) -> tuple[_Member, ...]:
-    newest = profile is B
+    # Some versions lack a member, but nothing else of their package ever had its number: so all are read.
     members = (
         _Member(1, Acknowledgement, _acknowledgement(profile)),
-        _Member(2, EndOfStream, Layout(EndOfStream, _END_FIELDS[: 3 if newest else 2])),
-        # Some versions lack them, but nothing else ever had these numbers.
+        _Member(2, EndOfStream, Layout(EndOfStream, _END_FIELDS[: 3 if profile is B else 2])),
         _Member(3, SkipBlock, _numbers(SkipBlock, "block_number", first=profile.skip_field)),
         _Member(4, ResendBlock, _numbers(ResendBlock, "block_number", first=profile.skip_field)),
     )
-    return (*members, _Member(5, NodeBehind, _numbers(NodeBehind, "block_number"))) if newest else members
+    return (*members, _Member(5, NodeBehind, _numbers(NodeBehind, "block_number"))) if profile.new else members
 
 
 @cache

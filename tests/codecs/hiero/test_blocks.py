@@ -291,6 +291,24 @@ def test_any_bytes_are_a_block_file_with_or_without_damage(data: bytes) -> None:
     assert file.block.item_bytes <= len(data)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(
+        ["sim062_1.blk", "sim069_1.blk", "sim054_1.blk", "cn073_tss_1.blk.gz", "cn078_tss_schnorr_4.blk.gz"]
+    ),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=6)), min_size=1, max_size=4),
+)
+def test_a_garbled_block_is_read_as_far_as_it_goes(name: str, changes: list[tuple[float, bytes]]) -> None:
+    data = raw(name)
+    for share, other in changes:
+        at = int(share * len(data))
+        data = data[:at] + other + data[at + len(other) :]
+    file = read_file(io.BytesIO(data), "x.blk", LIMIT)
+    assert file.block_bytes == len(data) or file.damage
+    told = chained([file.block])[0]
+    assert (told.root is None) <= (told.unverified != "")
+
+
 # Archives
 
 

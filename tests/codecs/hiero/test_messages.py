@@ -99,7 +99,7 @@ def responses(profile: Profile) -> list[st.SearchStrategy[Message]]:
     ]
     if profile.nested_acknowledgement:
         found.append(st.builds(ItemAcknowledgement, st.binary(max_size=48)))
-    return [*found, st.builds(NodeBehind, u64)] if newest else found
+    return [*found, st.builds(NodeBehind, u64)] if profile.new else found
 
 
 # As the published schemas have them
@@ -326,11 +326,15 @@ def test_nothing_known_is_unset_and_unread_methods_are_kept() -> None:
         assert encode(Unread(b"\xff"), service, SERVER, B) == b"\xff"
 
 
-def test_behind_has_a_field_of_its_own_only_in_the_newest() -> None:
+def test_members_that_a_version_lacks_are_read_within_their_package() -> None:
     data = encode(NodeBehind(6), PUBLISH, SERVER, B)
-    for profile in (A, B0, B1, B2):
-        decoded = decode(data, PUBLISH, SERVER, profile)
-        assert (decoded.message, decoded.unknown_fields) == (Unset(), 1)
+    for profile in (B0, B1, B2):
+        assert decode(data, PUBLISH, SERVER, profile).message == NodeBehind(6)
+    decoded = decode(data, PUBLISH, SERVER, A)
+    assert (decoded.message, decoded.unknown_fields) == (Unset(), 1)
+    skip = encode(SkipBlock(6), PUBLISH, SERVER, A_PRIME)
+    assert decode(skip, PUBLISH, SERVER, A).message == SkipBlock(6)
+    assert decode(skip, PUBLISH, SERVER, B).message == SkipBlock(0)
 
 
 def test_acknowledgements_of_both_generations_are_not_compatible() -> None:
