@@ -263,10 +263,8 @@ class BlockBuilder:
         proofs = tuple(self._values.get(ItemNumber.BLOCK_PROOF, ()))
         broken = [*self._broken, *self._missing(header, footer, proofs)]
         roots = Roots(reason="roots weren't asked for")
-        if self._hasher is not None and header is not None:
-            roots = self._hasher.roots(header, footer, proofs[0] if proofs else None)
-        elif self._hasher is not None:
-            roots = Roots(reason="the block has no header")
+        if self._hasher is not None:
+            roots = self._hasher.roots(footer, proofs[0] if proofs else None)
         return Block(
             header, footer, proofs, dict(self.counts), self.item_bytes, self.unknown_fields, roots, tuple(broken)
         )

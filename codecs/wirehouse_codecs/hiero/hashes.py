@@ -189,43 +189,51 @@ _WHY: Mapping[int, str] = MappingProxyType(
 class BlockHasher:
     """The subtrees of a block whose items stream in. Made for its header; `add` takes all items, the header's too."""
 
-    __slots__ = ("_families", "_why")
+    __slots__ = ("_families", "_header", "_why", "_wrapped")
 
     def __init__(self, header: BlockHeader | None, *, snapshot: str | None = None) -> None:
+        self._header = header
+        #: Until the second item came, a block can be of both.
         self._families: dict[Family, dict[int, Tree]] = {family: {} for family in _families(header)}
+        #: The block wraps a record file: the version is that of the file, and the layout the newest.
+        self._wrapped = False
         #: Why there is no root.
-        self._why: str | None = None if self._families else _no_family(header)
+        self._why: str | None = "the block has no header" if header is None else None
         if snapshot is not None:
             self._restore(snapshot)
 
     def add(self, items: Items) -> None:
         """Hash items, in the block's order."""
-        if self._why is not None:
-            return
-        if len(self._families) > 1:
-            self._decide(items)
+        if ItemNumber.RECORD_FILE in items.counts:
+            self._wrapped = True
+        if len(self._families) > 1 and set(items.counts) - {ItemNumber.BLOCK_HEADER}:
+            self._decide()
         for family, trees in self._families.items():
             leaves = {_leaf(number, family) for number in items.counts}
             least = min(leaves, default=_NO_LEAF)
             if least < _NO_LEAF:
-                self._why = _WHY[least]
-                self._families = {}
+                self._give_up(_WHY[least])
                 return
             _add(items, leaves - {_NO_LEAF}, family, trees)
 
-    def _decide(self, items: Items) -> None:
-        """Blocks with a record file wrap history: the items' version is old and the block's layout new."""
-        if set(items.counts) - {ItemNumber.BLOCK_HEADER}:
-            wrapped = ItemNumber.RECORD_FILE in items.counts
-            del self._families[Family.PLAIN if wrapped else Family.PREFIXED]
+    def _decide(self) -> None:
+        if self._wrapped:
+            del self._families[Family.PLAIN]
+        elif _version(self._header) < _UNKNOWN_SINCE:
+            del self._families[Family.PREFIXED]
+        else:
+            self._give_up("the layout of its version isn't known")
 
-    def roots(self, header: BlockHeader, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
+    def _give_up(self, why: str) -> None:
+        self._why, self._families = why, {}
+
+    def roots(self, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
         """The roots of the block in the layouts that it can have."""
         if self._why is not None:
             return Roots(reason=self._why)
         if Family.PLAIN in self._families:
             return self._plain(proof)
-        return self._prefixed(header, footer, proof)
+        return self._prefixed(footer, proof)
 
     def _plain(self, proof: BlockProof | None) -> Roots:
         if proof is None:
@@ -239,10 +247,10 @@ class BlockHasher:
         # Older blocks of other layouts were seen, which nothing sets apart.
         return Roots({RootLayout.TWO_SUBTREES: root}, told, complete=told is not None, reason=_UNTOLD)
 
-    def _prefixed(self, header: BlockHeader, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
+    def _prefixed(self, footer: BlockFooter | None, proof: BlockProof | None) -> Roots:
         if footer is None:
             return Roots(reason="the block has no footer, which holds the roots it builds on")
-        if not header.raw_timestamp:
+        if self._header is None or not self._header.raw_timestamp:
             return Roots(reason="the block's header has no timestamp")
         trees = self._families[Family.PREFIXED]
         subtrees = [trees[leaf].folded() if leaf in trees else EMPTY_TREE for leaf in range(_FIRST_SUBTREE, _LEAVES)]
@@ -252,12 +260,12 @@ class BlockHasher:
             footer.start_of_block_state_root_hash or EMPTY_TREE,
             *subtrees,
         ]
-        time = sha384(_LEAF + header.raw_timestamp).digest()
+        time = sha384(_LEAF + self._header.raw_timestamp).digest()
         tops = {RootLayout.SIXTEEN_LEAVES: _top(leaves)}
         if max(trees, default=0) < _LEAVES // 2:
             tops[RootLayout.EIGHT_LEAVES] = sha384(_ONE_CHILD + _top(leaves[: _LEAVES // 2])).digest()
         roots = {layout: sha384(_TWO_CHILDREN + time + top).digest() for layout, top in tops.items()}
-        usual = _usual(header)
+        usual = RootLayout.SIXTEEN_LEAVES if self._wrapped else _usual(_version(self._header))
         told = _signed(proof, roots) or (usual if usual in roots else None)
         return Roots(roots, told, complete=True, reason=_UNTOLD)
 
@@ -267,48 +275,43 @@ class BlockHasher:
             family: {str(leaf): tree.to_json() for leaf, tree in trees.items()}
             for family, trees in self._families.items()
         }
-        state = {"version": STATE_VERSION, "families": families, "why": self._why}
+        state = {"version": STATE_VERSION, "families": families, "wrapped": self._wrapped, "why": self._why}
         return json.dumps(state, separators=(",", ":"))
 
     def _restore(self, snapshot: str) -> None:
         state = json.loads(snapshot)
         if state.get("version") != STATE_VERSION:
             raise StateVersionError(what="hiero block hasher", found=state.get("version"), expected=STATE_VERSION)
-        self._why = state["why"]
+        self._why, self._wrapped = state["why"], state["wrapped"]
         self._families = {
             Family(family): {int(leaf): Tree(_PREFIX[Family(family)], peaks) for leaf, peaks in trees.items()}
             for family, trees in state["families"].items()
         }
 
 
+def _version(header: BlockHeader | None) -> tuple[int, int, int]:
+    if header is None or header.hapi_proto_version is None:
+        return (0, 0, 0)
+    return header.hapi_proto_version.numbers
+
+
 def _families(header: BlockHeader | None) -> tuple[Family, ...]:
     """The families that a block with this header can be of."""
     if header is None:
         return ()
-    version = (0, 0, 0) if header.hapi_proto_version is None else header.hapi_proto_version.numbers
     if header.old:
         return (Family.PLAIN,)
-    if version >= _PREFIXED_SINCE:
-        return (Family.PREFIXED,)
-    return () if version >= _UNKNOWN_SINCE else (Family.PLAIN, Family.PREFIXED)
-
-
-def _no_family(header: BlockHeader | None) -> str:
-    if header is None:
-        return "the block's header isn't known"
-    return f"the layout of roots of HAPI {header.hapi_proto_version} isn't known"
+    return (Family.PREFIXED,) if _version(header) >= _PREFIXED_SINCE else (Family.PLAIN, Family.PREFIXED)
 
 
 _UNTOLD: Final = "nothing in the block tells which layout its root has"
 
 
-def _usual(header: BlockHeader) -> RootLayout | None:
-    """The layout that blocks of this version were seen to have; wrapped ones are of any old version."""
-    version = (0, 0, 0) if header.hapi_proto_version is None else header.hapi_proto_version.numbers
-    if _PREFIXED_SINCE <= version < _EIGHT_LEAVES_BEFORE:
+def _usual(version: tuple[int, int, int]) -> RootLayout | None:
+    """The layout that blocks of this version were seen to have."""
+    if version < _EIGHT_LEAVES_BEFORE:
         return RootLayout.EIGHT_LEAVES
-    between = _EIGHT_LEAVES_BEFORE <= version < _SIXTEEN_LEAVES_SINCE
-    return None if between else RootLayout.SIXTEEN_LEAVES
+    return RootLayout.SIXTEEN_LEAVES if version >= _SIXTEEN_LEAVES_SINCE else None
 
 
 def _signed(proof: BlockProof | None, roots: Mapping[RootLayout, bytes]) -> RootLayout | None:

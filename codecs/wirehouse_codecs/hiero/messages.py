@@ -356,12 +356,9 @@ class Decoded:
     at: int | None = None
 
 
-_READ: Final = frozenset({Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS})
-
-
 def decode(data: bytes, service: Service, direction: Direction, profile: Profile) -> Decoded:
     """The message `data` (uncompressed, without gRPC's prefix) that `direction` sends in a call of `service`."""
-    if service not in _READ:
+    if service is Service.OTHER:
         return Decoded(Unread(data))
     try:
         message, unknown = protobuf.read(data, _layout(service, direction, profile))
@@ -407,8 +404,8 @@ def _encoded(message: Message, service: Service, direction: Direction, profile: 
         return message.raw
     if isinstance(message, Unset):
         return b""
-    if service not in _READ:
-        raise ValueError(f"the messages of {service} aren't written")
+    if service is Service.OTHER:
+        raise ValueError("the call's messages aren't known")
     root = _root(service, direction, profile)
     member = next((member for member in root.members if _carries(member, message)), None)
     if member is None:

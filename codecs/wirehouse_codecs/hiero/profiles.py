@@ -32,10 +32,8 @@ class Service(StrEnum):
     PUBLISH = "publishBlockStream"
     SUBSCRIBE = "subscribeBlockStream"
     STATUS = "serverStatus"
-    #: Known by name; their messages are kept as they are.
-    STATUS_DETAIL = "serverStatusDetail"
-    SINGLE_BLOCK = "singleBlock"
-    GET_BLOCK = "getBlock"
+    #: All others: their messages are kept as they are.
+    OTHER = "other"
 
 
 class Method(NamedTuple):
@@ -49,9 +47,9 @@ def method_of(path: str) -> Method | None:
     """The method that `:path` names, `/PACKAGE.SERVICE/METHOD`; None = it is none of the block node's."""
     qualified, _, name = path.removeprefix("/").partition("/")
     package = qualified.rpartition(".")[0]
-    if package not in (OLD_PACKAGE, NEW_PACKAGE) or name not in set(Service):
+    if package not in (OLD_PACKAGE, NEW_PACKAGE):
         return None
-    return Method(package, Service(name))
+    return Method(package, Service(name) if name in set(Service) else Service.OTHER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -480,7 +480,7 @@ def test_a_root_needs_header_and_footer() -> None:
     for data, why in (
         (ROUND, "the block has no header"),
         (HEADER, "the block has no footer"),
-        (encode_header(BlockHeader(7, Version(0, 70), timestamp=Timestamp(1))), "HAPI 0.70.0 isn't known"),
+        (encode_header(BlockHeader(7, Version(0, 70), timestamp=Timestamp(1))) + ROUND, "of its version isn't known"),
         (HEADER + FOOTER + encode_item(8, b"x"), "items were filtered out"),
         (HEADER + FOOTER + encode_item(13, b"x"), "of a kind that its layout has no place for"),
     ):

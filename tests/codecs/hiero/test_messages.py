@@ -321,9 +321,8 @@ def test_nothing_known_is_unset_and_unread_methods_are_kept() -> None:
     assert decode(b"", PUBLISH, SERVER, B).message == Unset()
     assert encode(Unset(), PUBLISH, SERVER, B) == b""
     assert decode(b"", STATUS, CLIENT, B).message == ServerStatusRequest()
-    for service in (Service.STATUS_DETAIL, Service.SINGLE_BLOCK, Service.GET_BLOCK):
-        assert decode(b"\xff", service, SERVER, B).message == Unread(b"\xff")
-        assert encode(Unread(b"\xff"), service, SERVER, B) == b"\xff"
+    assert decode(b"\xff", Service.OTHER, SERVER, B).message == Unread(b"\xff")
+    assert encode(Unread(b"\xff"), Service.OTHER, SERVER, B) == b"\xff"
 
 
 def test_members_that_a_version_lacks_are_read_within_their_package() -> None:
@@ -400,11 +399,12 @@ def test_the_meaning_of_other_codes() -> None:
         (f"/{OLD_PACKAGE}.BlockStreamService/subscribeBlockStream", Method(OLD_PACKAGE, SUBSCRIBE)),
         (f"/{NEW_PACKAGE}.BlockStreamSubscribeService/subscribeBlockStream", Method(NEW_PACKAGE, SUBSCRIBE)),
         (f"/{OLD_PACKAGE}.BlockNodeService/serverStatus", Method(OLD_PACKAGE, STATUS)),
-        (f"/{NEW_PACKAGE}.BlockNodeService/serverStatusDetail", Method(NEW_PACKAGE, Service.STATUS_DETAIL)),
-        (f"/{OLD_PACKAGE}.BlockAccessService/singleBlock", Method(OLD_PACKAGE, Service.SINGLE_BLOCK)),
-        (f"/{NEW_PACKAGE}.BlockAccessService/getBlock", Method(NEW_PACKAGE, Service.GET_BLOCK)),
+        (f"/{NEW_PACKAGE}.BlockNodeService/serverStatusDetail", Method(NEW_PACKAGE, Service.OTHER)),
+        (f"/{OLD_PACKAGE}.BlockAccessService/singleBlock", Method(OLD_PACKAGE, Service.OTHER)),
+        (f"/{NEW_PACKAGE}.BlockAccessService/getBlock", Method(NEW_PACKAGE, Service.OTHER)),
         ("/grpc.health.v1.Health/Check", None),
-        (f"/{NEW_PACKAGE}.BlockNodeService/other", None),
+        (f"/{OLD_PACKAGE}.BlockStreamService/serverStatus", Method(OLD_PACKAGE, STATUS)),
+        ("/org.hiero.block.api.v2.BlockNodeService/serverStatus", None),
         ("?", None),
         ("", None),
     ],
@@ -460,7 +460,7 @@ def test_shapes_that_tell() -> None:
         (SubscribeRequest(1, 2, True), SUBSCRIBE, CLIENT, B, "allow_unverified would be lost"),
         (Acknowledgement(-1), PUBLISH, SERVER, B, "not from 0"),
         (EndOfStream(2**31), PUBLISH, SERVER, B, "not from"),
-        (BlockEnd(1), Service.GET_BLOCK, CLIENT, B, "aren't written"),
+        (BlockEnd(1), Service.OTHER, CLIENT, B, "aren't known"),
     ],
 )
 def test_refuses_to_write_what_a_version_lacks(
