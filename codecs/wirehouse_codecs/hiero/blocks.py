@@ -7,10 +7,8 @@ before that place count, and place and reason are told.
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -40,7 +38,7 @@ from wirehouse_codecs.hiero.items import (
     item_name,
 )
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.inflate import ByteSource, open_inflated
+from wirehouse_codecs.inflate import ByteSource, fill, open_inflated
 from wirehouse_codecs.rules import Rule
 
 #: A block file is read in pieces of this size.
@@ -378,49 +376,115 @@ def _damage(source: ByteSource, fault: Fault | None) -> str | None:
     return "; ".join(filter(None, (source.damage, where))) or None
 
 
-#: All that stands between two members of an archive; names are the longest of it.
-_MOST_HEADER_BYTES: Final = 1 << 20
+# Archives. The standard library's reader follows chained headers and announced sizes without end.
+
+_BLOCK_BYTES: Final = 512
+#: A name that stands in a block of its own, or in a header of extensions, is at most so long.
+_MOST_NAME_BYTES: Final = 1 << 16
+_REGULAR: Final = (b"0", b"\0", b"7")
+_GNU_NAME: Final = b"L"
+_EXTENSIONS: Final = b"x"
+_EXTENSION: Final = re.compile(rb"[0-9]+ (path|size)=([^\n]*)\n")
 
 
-class _Feed(io.RawIOBase):
-    """An archive's bytes for `tarfile`, which would hold an announced header of any size."""
+class _Archive:
+    """The members of a tar archive (POSIX.1-1988 and pax, GNU's long names), one after the other.
+
+    `read` gives the bytes of the member that `next` named. Nothing is held but a name.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
-        self.given = 0
-        # Opening an archive reads its first header.
-        self.most: int | None = _MOST_HEADER_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        if self.most is not None and self.given > self.most:
-            raise tarfile.ReadError(f"a header of more than {_MOST_HEADER_BYTES} bytes")
-        piece = self._source.read(max(size, 1))
-        self.given += len(piece)
-        return piece
-
-
-class _Member(io.RawIOBase):
-    """A file within an archive; what `tarfile` says of its damage is kept."""
-
-    def __init__(self, member: Any) -> None:
-        self._member = member
+        #: Bytes of the archive that were read, and of the open member that weren't, with and without its padding.
+        self.at = 0
+        self._left = self._padded = 0
+        #: Why the archive ends early.
         self.damage: str | None = None
 
-    def readable(self) -> bool:
-        return True
+    def next(self) -> str | None:
+        """The name of the next file; None at the end of the archive or at its damage."""
+        extended: dict[bytes, bytes] = {}
+        while self._pass_over():
+            header = self._take(_BLOCK_BYTES)
+            if len(header) == _BLOCK_BYTES and not any(header):
+                return None
+            if len(header) < _BLOCK_BYTES:
+                self._lose("it is cut off")
+                return None
+            kind, size = header[156:157], _size(header, extended)
+            if size is None:
+                self._lose("no header of a file")
+                return None
+            self._left, self._padded = size, size + -size % _BLOCK_BYTES
+            if kind in (_GNU_NAME, _EXTENSIONS):
+                if size > _MOST_NAME_BYTES:
+                    self._lose(f"a header of {size} bytes, at most {_MOST_NAME_BYTES}")
+                    return None
+                body = self.read(size)
+                extended |= {b"path": body.rstrip(b"\0")} if kind == _GNU_NAME else dict(_EXTENSION.findall(body))
+            elif kind in _REGULAR:
+                return (extended.get(b"path") or _name(header)).decode("utf-8", "replace")
+            else:
+                extended = {}
+        return None
 
     def read(self, size: int = -1) -> bytes:
-        if self.damage is not None:
-            return b""
-        try:
-            data: bytes = self._member.read(size)
-        except (tarfile.TarError, OSError, ValueError) as error:
-            self.damage = f"the archive ends early: {error}"
-            return b""
+        """The next bytes of the open file, empty at its end."""
+        piece = self._take(min(size, self._left) if size >= 0 else self._left)
+        self._left -= len(piece)
+        self._padded -= len(piece)
+        return piece
+
+    def seekable(self) -> bool:
+        """Damaged bytes can't be read again."""
+        return False
+
+    def _take(self, size: int) -> bytes:
+        data = fill(self._source, size)
+        self.at += len(data)
         return data
+
+    def _pass_over(self) -> bool:
+        """Leave the open file behind; False where the archive ends in it."""
+        while self._padded:
+            piece = self._take(min(self._padded, PIECE_BYTES))
+            self._padded -= len(piece)
+            if not piece:
+                self._lose("it is cut off")
+                return False
+        return True
+
+    def _lose(self, reason: str) -> None:
+        self.damage = self._source.damage or f"byte {self.at} of the archive: {reason}"
+
+    @property
+    def cut_off(self) -> bool:
+        """The open file was read to its end, and that isn't where it should be."""
+        return self._left > 0
+
+
+def _text(padded: bytes) -> bytes:
+    return padded.partition(b"\0")[0]
+
+
+def _name(header: bytes) -> bytes:
+    folder = _text(header[345:500]) if header[257:263] == b"ustar\0" else b""
+    return b"/".join(filter(None, (folder, _text(header[:100]))))
+
+
+def _size(header: bytes, extended: Mapping[bytes, bytes]) -> int | None:
+    """The size that a header announces; None = it isn't one: its sum is wrong, or no number."""
+    try:
+        told = int(_text(header[148:156]), 8)
+        if told != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
+            return None
+        if size := extended.get(b"size"):
+            return max(int(size[:20]), 0)
+        field = header[124:136]
+        # GNU's form for what eleven octal digits don't hold.
+        return int.from_bytes(field[1:], "big") if field[0] == 0x80 else max(int(_text(field).strip() or b"0", 8), 0)
+    except ValueError:
+        return None
 
 
 def read_archive(stream: BinaryIO, name: str, limit: int, *, hashed: bool = True) -> Iterator[BlockFile]:
@@ -428,31 +492,11 @@ def read_archive(stream: BinaryIO, name: str, limit: int, *, hashed: bool = True
 
     An archive that can't be read any more ends with a file of its own name, without a block, that says why.
     """
-    source = open_inflated(stream)
-    feed = _Feed(source)
-    try:
-        with tarfile.open(fileobj=feed, mode="r|", errorlevel=1) as archive:
-            while (member := _next(archive, feed)) is not None:
-                body = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-                if body is None:
-                    continue
-                opened = _Member(body)
-                if is_block_file(member.name):
-                    found = _read(open_inflated(cast(BinaryIO, opened)), f"{name}/{member.name}", limit, hashed)
-                    yield replace(found, damage="; ".join(filter(None, (found.damage, opened.damage))) or None)
-                while opened.read(PIECE_BYTES):
-                    pass
-    except (tarfile.TarError, OSError, ValueError) as error:
-        yield BlockFile(name, Block(), feed.given, source.damage or f"byte {feed.given} of the archive: {error}")
-        return
-    if source.damage is not None:
-        yield BlockFile(name, Block(), feed.given, source.damage)
-
-
-def _next(archive: tarfile.TarFile, feed: _Feed) -> tarfile.TarInfo | None:
-    feed.most = feed.given + _MOST_HEADER_BYTES
-    member = archive.next()
-    feed.most = None
-    # It keeps all of them.
-    archive.members = []  # type: ignore[attr-defined]
-    return member
+    archive = _Archive(open_inflated(stream))
+    while (member := archive.next()) is not None:
+        if is_block_file(member):
+            found = _read(open_inflated(cast(BinaryIO, archive)), f"{name}/{member}", limit, hashed)
+            ended = found.damage is None and archive.cut_off
+            yield replace(found, damage="the archive is cut off") if ended else found
+    if archive.damage is not None:
+        yield BlockFile(name, Block(), archive.at, archive.damage)

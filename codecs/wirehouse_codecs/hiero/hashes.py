@@ -198,7 +198,7 @@ class BlockHasher:
         #: The block wraps a record file: the version is that of the file, and the layout the newest.
         self._wrapped = False
         #: Why there is no root.
-        self._why: str | None = "the block has no header" if header is None else None
+        self._why: str | None = "the block doesn't begin with a header" if header is None else None
         if snapshot is not None:
             self._restore(snapshot)
 
