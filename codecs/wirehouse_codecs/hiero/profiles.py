@@ -139,7 +139,8 @@ A_PRIME: Final = Profile(
 B0: Final = Profile(
     "B0", NEW_PACKAGE, "block node 0.10", _codes(*_OLD_END, "PERSISTENCE_FAILED"), _OLD_SUBSCRIBE, True, 3
 )
-#: Codes 3 and 4 have these names since 0.12; 0.11 still had the older ones.
+#: Codes 3 and 4 have these names since 0.12; 0.11 still had the older ones. Subscriptions of 0.13 and 0.14 end by codes
+#: of their own (SUCCESS 1, INVALID_START_BLOCK_NUMBER 2, INVALID_END_BLOCK_NUMBER 3, NOT_AVAILABLE 4), not told here.
 B1: Final = Profile(
     "B1",
     NEW_PACKAGE,
