@@ -288,9 +288,9 @@ class Reader:
         call = self._calls.get(number)
         if call is None:
             call = self._calls[number] = {}
-            at = event.run.start + event.start if isinstance(event, http2.Body) else event.byte_start
+            at, place = _first_byte(event)
             path = self._likely_path()
-            events.append(Opened(direction, _place_of(event), at, at, number, path, path is not None, ()))
+            events.append(Opened(direction, place, at, at, number, path, path is not None, ()))
         inbound = call.get(direction)
         if inbound is None:
             inbound = call[direction] = _Inbound(Passed(direction, number), UNKNOWN_ENCODING, searching=True)
@@ -437,6 +437,8 @@ class Reader:
 
     def _take_content(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
         taken = min(inbound.left, end - at)
+        if inbound.held is not None:
+            taken = min(taken, HELD_BYTES - self._held_bytes)
         data = run.data[at : at + taken]
         inbound.left -= taken
         at += taken
@@ -449,7 +451,7 @@ class Reader:
         self._held_bytes += taken
         if not inbound.left:
             self._inflate(number, inbound, run.place_of(byte_end), events)
-        elif self._held_bytes > HELD_BYTES:
+        elif self._held_bytes == HELD_BYTES:
             reason = f"more than {HELD_BYTES} compressed bytes of unfinished messages"
             self._fail(number, inbound, run.place_of(byte_end), reason, events)
         return at
@@ -571,6 +573,14 @@ class Reader:
 
 def _place_of(event: http2.Body | http2.Headers | http2.Missing) -> Place:
     return event.run.place_of(event.run.start + event.end) if isinstance(event, http2.Body) else event.place
+
+
+def _first_byte(event: http2.Body | http2.Headers | http2.Missing) -> tuple[int, Place]:
+    """Where what a side sends begins; the place may not depend on how much of it came at once."""
+    if not isinstance(event, http2.Body):
+        return event.byte_start, event.place
+    start = event.run.start + event.start
+    return start, event.run.place_of(start + (event.end > event.start))
 
 
 def _status_of(metadata: Metadata) -> tuple[int | None, str]:

@@ -788,6 +788,7 @@ class Reader:
             side.reason = reason
         while side.pending:
             self._let_go(side, min(len(side.pending), UNDECODABLE_BYTES), place, events)
+        events += side.passed.flush(place)
 
     # Carried state
 

@@ -28,15 +28,13 @@ def place(number: int) -> Place:
 LAST = place(1 << 40)
 
 
-def segments(path: Path, port: int = PORT) -> dict[int, list[TcpSegment]]:
-    """The segments of a capture by the client's port."""
+def segments(path: Path, *ports: int) -> dict[int, list[TcpSegment]]:
+    """The segments of a capture to and from the servers' `ports`, by the client's port."""
     found: dict[int, list[TcpSegment]] = {}
     with path.open("rb") as stream:
         for batch in PacketCapture(stream).batches():
             for at_ns, packet in zip(batch.column("ts_ns").to_pylist(), parse(batch).to_pylist(), strict=True):
-                if port not in (packet["source_port"], packet["destination_port"]):
-                    continue
-                from_server = packet["source_port"] == port
+                from_server = packet["source_port"] in ports
                 client = packet["destination_port" if from_server else "source_port"]
                 fields = {name: packet[name] for name in TcpSegment._fields if name in packet}
                 own = found.setdefault(client, [])
@@ -52,17 +50,27 @@ def delivered(own: Iterable[TcpSegment]) -> Said:
     return [event for event in events if isinstance(event, Data | Hole)]
 
 
-def cut(said: Iterable[Data | Hole], size: int) -> Said:
-    """The same in pieces of at most `size` bytes, each at the place of the whole."""
+def cut(said: Iterable[Data | Hole], size: int, *, apart: bool = False) -> Said:
+    """The same in pieces of at most `size` bytes: at the place of the whole, or all at other places."""
     pieces: Said = []
     for event in said:
         if isinstance(event, Hole):
-            pieces.append(event)
+            pieces.append(event._replace(place=place(len(pieces))) if apart else event)
             continue
         for at in range(0, len(event.data), size):
-            part = event.data[at : at + size]
-            pieces.append(Data(event.direction, event.byte_start + at, part, event.place))
+            where = place(len(pieces)) if apart else event.place
+            pieces.append(Data(event.direction, event.byte_start + at, event.data[at : at + size], where))
     return pieces
+
+
+def read_however_cut(said: Said, sizes: Sequence[int] = (1, 7), **options: Any) -> list[grpc.Event]:
+    """What a reader tells at once; it is the same by pieces, and so is the place of everything."""
+    told = whole(read(said, **options))
+    for size in sizes:
+        assert whole(read(cut(said, size), each=True, **options)) == told
+    pieces = cut(said, 5, apart=True)
+    assert whole(read(pieces, each=True, **options)) == whole(read(pieces, **options))
+    return told
 
 
 @dataclass
@@ -90,23 +98,38 @@ def script() -> Script:
     return Script([], {C: 0, S: 0})
 
 
-def feed(reader: grpc.Reader, said: Sequence[Data | Hole]) -> list[grpc.Event]:
-    """What a reader tells; what is delivered between holes is given at once."""
+def stitched(said: Sequence[Data | Hole], **options: Any) -> list[grpc.Event]:
+    """What readers tell that go on from each other's snapshots, each for one piece."""
+    snapshot = grpc.Reader(**options).snapshot()
+    events: list[grpc.Event] = []
+    options.pop("started_late", None)
+    for one in said:
+        reader = grpc.Reader(snapshot=snapshot, **options)
+        events += feed(reader, [one])
+        snapshot = reader.snapshot()
+    return events + grpc.Reader(snapshot=snapshot, **options).finish(LAST)
+
+
+def feed(reader: grpc.Reader, said: Sequence[Data | Hole], *, each: bool = False) -> list[grpc.Event]:
+    """What a reader tells: of `each` piece, or of all between holes at once."""
     events: list[grpc.Event] = []
     pieces: list[Data] = []
     for event in said:
         if isinstance(event, Data):
             pieces.append(event)
-            continue
-        events += reader.receive(pieces)
-        pieces = []
-        events += reader.hole(event)
+        if each or isinstance(event, Hole):
+            events += reader.receive(pieces)
+            pieces = []
+        if isinstance(event, Hole):
+            events += reader.hole(event)
     return events + reader.receive(pieces)
 
 
-def read(said: Sequence[Data | Hole], *, late: bool = False, closed: bool = True, **options: Any) -> list[grpc.Event]:
+def read(
+    said: Sequence[Data | Hole], *, late: bool = False, closed: bool = True, each: bool = False, **options: Any
+) -> list[grpc.Event]:
     reader = grpc.Reader(started_late=late, **options)
-    return feed(reader, said) + reader.finish(LAST, closed=closed)
+    return feed(reader, said, each=each) + reader.finish(LAST, closed=closed)
 
 
 def whole(events: Iterable[grpc.Event]) -> list[grpc.Event]:

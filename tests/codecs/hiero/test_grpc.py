@@ -1,0 +1,340 @@
+"""Calls and messages from the bytes of a connection: the vectors, compression, and what is not as it should be."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero import compression, grpc
+from wirehouse_codecs.hiero.peer import Peer
+from wirehouse_codecs.tcp import Data, Direction
+
+C, S = Direction.CLIENT, Direction.SERVER
+VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
+CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))
+PATH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+#: Messages as the block stream has them: one field that fills them.
+ONE, TWO, THREE = (b"\x0a" + bytes([size]) + bytes(range(1, size + 1)) for size in (20, 40, 60))
+
+
+def capture(name: str, wire: Any) -> tuple[dict[str, Any], dict[int, Any]]:
+    expected = json.loads((VECTORS / name).with_suffix(".expected.json").read_text())
+    ports = {call["server_port"] for call in expected["rpcs"]}
+    return expected, {port: wire.delivered(own) for port, own in wire.segments(VECTORS / name, *ports).items()}
+
+
+def opening(wire: Any, **options: Any) -> tuple[Peer, Peer, Any]:
+    """A connection with a call that was opened and answered."""
+    client, server = Peer(C, **options), Peer(S, **options)
+    said = wire.script().say(C, client.start()).say(S, server.start())
+    said.say(C, client.acknowledge_settings(), client.request(PATH, [("hiero-correlation-id", "A-1")])[1])
+    return client, server, said.say(S, server.acknowledge_settings(), server.response(1))
+
+
+# Vectors
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_calls_of_a_capture(name: str, wire: Any) -> None:
+    expected, connections = capture(name, wire)
+    told = {port: wire.read(said) for port, said in connections.items()}
+    for call in expected["rpcs"]:
+        events, number = told[call["client_port"]], call["h2_stream"]
+        opened = [one for one in events if isinstance(one, grpc.Opened) and one.call == number]
+        assert [(one.path, one.path_inferred) for one in opened] == [(call["path"], False)]
+        if call["role"] == "publisher":
+            assert dict(opened[0].metadata)["hiero-correlation-id"] == call["id"]
+            requests = wire.messages(events, number, C)
+            assert len(requests) == len(call["requests"])
+            sizes = [one["bytes"] if "bytes" in one else len(data) for one, data in zip(call["requests"], requests)]
+            assert sizes == [len(data) for data in requests]
+        assert len(wire.messages(events, number, S)) == len(call["responses"])
+        statuses = [one.status for one in events if isinstance(one, grpc.Trailers) and one.call == number]
+        assert statuses == [call["grpc_status"]]
+    assert not any(wire.undecodable(events) for events in told.values())
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_byte_is_told_and_cuts_change_nothing(name: str, wire: Any) -> None:
+    for said in capture(name, wire)[1].values():
+        wire.read_however_cut(said)
+        wire.balance(said)
+
+
+def test_reading_goes_on_from_a_snapshot_at_every_byte(wire: Any) -> None:
+    for name in ("new/duplicate_block.pcap", "old/behind_endstream_backoff.pcap"):
+        said = next(iter(capture(name, wire)[1].values()))
+        assert wire.whole(wire.stitched(wire.cut(said, 3))) == wire.whole(wire.read(said))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_capture_that_begins_later_tells_what_is_left(name: str, wire: Any) -> None:
+    """In these captures every segment begins with a frame, and every message with one."""
+    for said in capture(name, wire)[1].values():
+        full = wire.whole(wire.read(said))
+        for first in range(0, len(said), max(1, len(said) // 10)):
+            rest = said[first:]
+            events = wire.read_however_cut(rest, (3,), late=True)
+            wire.balance(rest, late=True)
+            for side, number in itertools.product(Direction, (1, 3)):
+                begins = next((one.byte_start for one in rest if one.direction is side), 1 << 40)
+                left = [one for one in full if isinstance(one, grpc.MessagePart) and one.byte_start >= begins]
+                own = [one.data for one in left if (one.direction, one.call) == (side, number)]
+                assert wire.messages(events, number, side) == own, (first, side)
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_segment_that_is_missing_costs_its_own_messages(name: str, wire: Any) -> None:
+    def placed(events: Any) -> list[Any]:
+        ours = (one for one in wire.whole(events) if isinstance(one, grpc.MessagePart) and not one.fault)
+        return [(one.call, one.direction, one.byte_start, one.byte_end, one.data) for one in ours]
+
+    for said in capture(name, wire)[1].values():
+        full = placed(wire.read(said))
+        for lost in range(0, len(said), max(1, len(said) // 10)):
+            direction, start, data, place = said[lost]
+            holed = [*said[:lost], wire.Hole(direction, start, start + len(data), place), *said[lost + 1 :]]
+            events = wire.read_however_cut(holed, (6,))
+            wire.balance(holed)
+            spared = [one for one in full if one[1] is not direction or one[3] <= start or one[2] >= start + len(data)]
+            # Where frames are looked for, those of the other side may pass them.
+            assert sorted(placed(events)) == sorted(spared)
+
+
+# Messages
+
+
+@pytest.mark.parametrize("encoding", [None, *compression.ENCODINGS])
+@pytest.mark.parametrize("data_bytes", [1, 7, 16384])
+def test_messages_in_frames_of_any_size(encoding: str | None, data_bytes: int, wire: Any) -> None:
+    client, _, said = opening(wire, encoding=encoding, data_bytes=data_bytes, padding=3 if data_bytes == 7 else None)
+    contents = [b"", ONE, b"\x0a\x80\x08" + bytes(1024), TWO * 3, b"x"]
+    said.say(C, client.messages(1, *contents, end=True))
+    events = wire.read_however_cut(said.said)
+    assert wire.messages(events, 1, C) == contents
+    assert {one.encoding for one in events if isinstance(one, grpc.MessagePart)} == {None, encoding}
+    assert sum(isinstance(one, grpc.HalfClosed) for one in events) == 1
+    wire.balance(said.said)
+
+
+def test_where_a_message_stands(wire: Any) -> None:
+    client, _, said = opening(wire, data_bytes=10)
+    start = said.at[C]
+    said.say(C, client.messages(1, b"abcdefg", b"hij"))
+    # 12 and 8 bytes in frames of 10: 9 bytes of header, 10, 9, 10.
+    parts = [one for one in wire.read(said.said) if isinstance(one, grpc.MessagePart)]
+    assert [(one.byte_start - start, one.byte_end - start, one.last) for one in parts] == [
+        (9, 19, False),
+        (9, 30, True),
+        (30, 38, True),
+    ]
+
+
+def test_a_large_message_passes_through(wire: Any) -> None:
+    client, _, said = opening(wire)
+    reader = grpc.Reader()
+    events = wire.feed(reader, said.said)
+    piece, size = bytes(1 << 20), 40 << 20
+    frames = client.data(1, b"\x00" + size.to_bytes(4, "big"))
+    sent, given = len(frames), 0
+    reader.receive([Data(C, said.at[C], frames, wire.place(50))])
+    for number in range(size // len(piece)):
+        frames = client.data(1, piece)
+        events = reader.receive([Data(C, said.at[C] + sent, frames, wire.place(51 + number))])
+        assert sum(len(one.data) for one in events) == len(piece)
+        assert len(reader.snapshot()) < 4096
+        sent, given = sent + len(frames), given + len(piece)
+    assert events[-1].last
+    assert given == size
+
+
+@pytest.mark.parametrize("encoding", compression.ENCODINGS)
+def test_what_can_not_be_inflated(encoding: str, wire: Any) -> None:
+    client, _, said = opening(wire, encoding=encoding)
+    damaged = bytearray(compression.compress(TWO * 50, encoding))
+    damaged[0] ^= 0xFF
+    cut_off = compression.compress(TWO * 50, encoding)[:-5]
+    for data in (bytes(damaged), cut_off, b"garbage"):
+        said.say(C, client.data(1, b"\x01" + len(data).to_bytes(4, "big") + data))
+    said.say(C, client.messages(1, ONE))
+    events = wire.whole(wire.read(said.said))
+    parts = [one for one in events if isinstance(one, grpc.MessagePart)]
+    assert [bool(one.fault) for one in parts] == [True, True, True, False]
+    assert [one.data for one in parts] == [bytes(damaged), cut_off, b"garbage", ONE]
+    wire.balance(said.said)
+
+
+BOMBS = {
+    "gzip": zlib.compress(bytes(1 << 24), 9, 31),
+    "deflate": zlib.compress(bytes(1 << 24), 9),
+    "zstd": bytes(cramjam.zstd.compress(bytes(1 << 24), 19)),
+    "snappy": bytes(cramjam.snappy.compress(bytes(1 << 24))),
+}
+
+
+@pytest.mark.parametrize("encoding", compression.ENCODINGS)
+def test_bombs_are_not_inflated(encoding: str) -> None:
+    told = compression.inflate(BOMBS[encoding], encoding, 1 << 22)
+    assert told.pieces == ()
+    assert "inflates to more than" in str(told.fault)
+
+
+def test_raw_snappy_is_believed_within_limits() -> None:
+    assert compression.inflate(bytes(cramjam.snappy.compress_raw(ONE)), "snappy", 100) == ((ONE,), None)
+    assert compression.inflate(b"\xff\xff\xff\xff\x0f", "snappy", 1 << 40).fault
+    assert compression.inflate(b"", "br", 100).fault == "compressed by 'br', which is not known"
+
+
+def test_a_compressed_flag_without_encoding(wire: Any) -> None:
+    client, _, said = opening(wire)
+    data = compression.compress(TWO, "gzip")
+    said.say(C, client.data(1, b"\x01" + len(data).to_bytes(4, "big") + data), client.messages(1, ONE))
+    parts = [one for one in wire.read(said.said) if isinstance(one, grpc.MessagePart)]
+    assert [(one.data, one.fault) for one in parts] == [(data, "compressed, and no header says how"), (ONE, None)]
+
+
+def test_compressed_bytes_that_are_held_are_bounded(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc, "HELD_BYTES", 1000)
+    client, _, said = opening(wire, encoding="gzip", data_bytes=100)
+    said.say(C, client.data(1, b"\x01" + (5000).to_bytes(4, "big") + bytes(5000)), client.messages(1, ONE))
+    events = wire.read_however_cut(said.said, (33,))
+    told = [one for one in events if isinstance(one, grpc.MessagePart)]
+    assert [(len(one.data), bool(one.fault)) for one in told] == [(1000, True), (len(ONE), False)]
+    wire.balance(said.said)
+
+
+def test_a_prefix_that_is_none_costs_its_frame(wire: Any) -> None:
+    client, _, said = opening(wire)
+    said.say(C, client.messages(1, ONE), client.data(1, b"\x07\0\0\0\1ab"), client.messages(1, TWO))
+    said.say(C, client.data(1, b"\0\xff\xff\xff\xffab"), client.messages(1, THREE))
+    events = wire.read(said.said)
+    assert wire.messages(events, 1, C) == [ONE, TWO, THREE]
+    reasons = [one.reason for one in wire.undecodable(events)]
+    assert reasons[0] == "no message has the flag 7"
+    assert reasons[2] == "a message of 4294967295 bytes is too long"
+    wire.balance(said.said)
+
+
+def test_a_call_that_ends_within_a_message(wire: Any) -> None:
+    client, server, said = opening(wire)
+    said.say(C, client.data(1, grpc.message(THREE)[:30], end=True))
+    said.say(S, server.data(1, grpc.message(ONE) + b"\0\0"), server.trailers(1, 3, "not%20so"))
+    events = wire.read(said.said)
+    faults = [one.fault for one in events if isinstance(one, grpc.MessagePart) and one.fault]
+    assert faults == ["the call ends within it"]
+    assert [one.data for one in wire.undecodable(events)] == [b"\0\0"]
+    trailers = [one for one in events if isinstance(one, grpc.Trailers)]
+    assert [(one.status, one.message) for one in trailers] == [(3, "not so")]
+    assert [one.how for one in events if isinstance(one, grpc.Closed)] == [grpc.How.ENDED]
+    wire.balance(said.said)
+
+
+def test_what_is_on_its_way_after_a_reset_is_read(wire: Any) -> None:
+    client, server, said = opening(wire)
+    said.say(C, client.messages(1, ONE), client.reset(1)).say(S, server.messages(1, TWO), server.trailers(1))
+    events = wire.read(said.said)
+    assert [type(one).__name__ for one in events[2:]] == ["MessagePart", "Reset", "MessagePart", "Trailers", "Closed"]
+    assert wire.messages(events, 1, S) == [TWO]
+
+
+def test_an_unfinished_call_ends_with_connection_or_capture(wire: Any) -> None:
+    client, _, said = opening(wire)
+    said.say(C, client.data(1, grpc.message(THREE)[:30]))
+    for closed, how in ((True, grpc.How.CLOSED), (False, grpc.How.CAPTURE_END)):
+        part, end = wire.read(said.said, closed=closed)[-2:]
+        assert "ends within it" in part.fault
+        assert end == grpc.Closed(wire.LAST, 1, how)
+
+
+def test_secrets_do_not_leave(wire: Any) -> None:
+    client = Peer(C)
+    said = wire.script().say(C, client.start(), client.request(PATH, [("authorization", "Bearer hidden")])[1])
+    (opened,) = (one for one in wire.read(said.said) if isinstance(one, grpc.Opened))
+    assert dict(opened.metadata)["authorization"] == grpc.WITHHELD
+
+
+def test_a_snapshot_of_another_version_is_refused() -> None:
+    state = json.loads(grpc.Reader().snapshot())
+    for version, changed in (({"version": 0}, {}), ({}, {"version": 0})):
+        told = json.dumps({**state, **version, "http2": {**state["http2"], **changed}})
+        with pytest.raises(StateVersionError):
+            grpc.Reader(snapshot=told)
+
+
+# Holes
+
+
+def test_a_hole_within_a_message_costs_that_one_alone(wire: Any) -> None:
+    client, _, said = opening(wire)
+    frame = client.messages(1, ONE, THREE, TWO)
+    at = 9 + 5 + len(ONE) + 5 + 10
+    said.say(C, frame[:at]).miss(C, 20).say(C, frame[at + 20 :])
+    events = wire.read(said.said)
+    assert wire.messages(events, 1, C) == [ONE, TWO]
+    assert [one.fault for one in events if isinstance(one, grpc.MessagePart)] == [
+        None,
+        None,
+        "20 bytes are missing",
+        None,
+    ]
+    assert [one.data for one in wire.undecodable(events)] == [THREE[30:]]
+    wire.balance(said.said)
+
+
+def test_a_hole_over_a_prefix_is_found_again_in_the_frame(wire: Any) -> None:
+    client, _, said = opening(wire)
+    frame = client.messages(1, ONE, THREE, TWO)
+    at = 9 + 5 + 10
+    said.say(C, frame[:at]).miss(C, 30).say(C, frame[at + 30 :])
+    assert wire.messages(wire.read(said.said), 1, C) == [TWO]
+    wire.balance(said.said)
+
+
+# Anything
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_damaged_connections(data: st.DataObject, wire: Any) -> None:
+    """No crash, no byte is lost, and neither cuts nor snapshots change what is told."""
+    encoding = data.draw(st.sampled_from([None, *compression.ENCODINGS]))
+    late = data.draw(st.booleans())
+    client, server, said = opening(wire, encoding=encoding, data_bytes=data.draw(st.sampled_from([5, 30, 16384])))
+    said.say(C, client.messages(1, ONE, TWO * 4)).say(S, server.messages(1, TWO), server.trailers(1))
+    said.say(C, client.request(PATH)[1], client.messages(3, THREE, ONE, end=True))
+    pieces = []
+    for one in said.said:
+        changed = bytearray(one.data)
+        for at in data.draw(st.lists(st.integers(0, len(changed) - 1), max_size=2)):
+            changed[at] = data.draw(st.integers(0, 255))
+        what = data.draw(st.sampled_from("kkkkkh"))
+        if what == "h":
+            pieces.append(wire.Hole(one.direction, one.byte_start, one.byte_start + len(changed), one.place))
+        else:
+            pieces.append(one._replace(data=bytes(changed)))
+    junk = data.draw(st.binary(max_size=60))
+    if junk:
+        pieces.append(Data(C, said.at[C], junk, wire.place(90)))
+    if late:
+        pieces = [one for one in pieces if one.direction is S] + [one for one in pieces if one.direction is C][1:]
+    events = wire.read_however_cut(pieces, (data.draw(st.integers(1, 20)),), late=late)
+    wire.balance(pieces, late=late)
+    if data.draw(st.booleans()):
+        assert wire.whole(wire.stitched(wire.cut(pieces, 40), started_late=late)) == events
+
+
+@settings(deadline=None, max_examples=60)
+@given(client=st.binary(max_size=300), server=st.binary(max_size=300), late=st.booleans())
+def test_bytes_of_anything(client: bytes, server: bytes, late: bool, wire: Any) -> None:
+    said = wire.script().say(C, client or b"x").say(S, server or b"x").said
+    wire.balance(said, late=late)
+    wire.read_however_cut(said, late=late)
