@@ -100,7 +100,8 @@ _CREDIBLE: Final = re.compile(
     b"(?="
     + b"|".join(
         (
-            rb"[\x00-\x0f]..\x00[\x00\x01\x08\x09]" + _STREAM,
+            # Zeros would be empty DATA; without END_STREAM nobody sends it.
+            rb"(?!\x00{4}[\x00\x08])[\x00-\x0f]..\x00[\x00\x01\x08\x09]" + _STREAM,
             rb"\x00..\x01[\x00\x01\x04\x05\x08\x09\x0c\x0d\x20\x21\x24\x25\x28\x29\x2c\x2d]" + _STREAM,
             rb"\x00\x00\x05\x02\x00" + _STREAM,
             rb"\x00\x00\x04\x03\x00" + _STREAM,
@@ -475,7 +476,7 @@ class Reader:
         """A frame header was read; whether the frame is held until it is whole."""
         high, low, kind, flags, stream_id = _HEADER.unpack(side.pending)
         length, stream_id = high << 8 | low, stream_id & _STREAM_MASK
-        if length > side.frame_limit or (side.partial and not _CREDIBLE.match(side.pending)):
+        if length > side.frame_limit or (side.partial and length and not _CREDIBLE.match(side.pending)):
             reason = f"no frame of type {kind} with {length} bytes is credible here"
             self._lose(side, run.place_of(run.start + at), run.start + at, reason, events, keep=True)
             return False

@@ -21,6 +21,7 @@ from wirehouse_codecs.tcp import Data, Direction
 C, S = Direction.CLIENT, Direction.SERVER
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
 CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))
+SMALL = [name for name in CAPTURES if "happy" not in name]
 PATH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 #: Messages as the block stream has them: one field that fills them.
 ONE, TWO, THREE = (b"\x0a" + bytes([size]) + bytes(range(1, size + 1)) for size in (20, 40, 60))
@@ -55,7 +56,10 @@ def test_the_calls_of_a_capture(name: str, wire: Any) -> None:
             assert dict(opened[0].metadata)["hiero-correlation-id"] == call["id"]
             requests = wire.messages(events, number, C)
             assert len(requests) == len(call["requests"])
-            sizes = [one["bytes"] if "bytes" in one else len(data) for one, data in zip(call["requests"], requests)]
+            sizes = [
+                one["bytes"] if "bytes" in one else len(data)
+                for one, data in zip(call["requests"], requests, strict=True)
+            ]
             assert sizes == [len(data) for data in requests]
         assert len(wire.messages(events, number, S)) == len(call["responses"])
         statuses = [one.status for one in events if isinstance(one, grpc.Trailers) and one.call == number]
@@ -76,7 +80,7 @@ def test_reading_goes_on_from_a_snapshot_at_every_byte(wire: Any) -> None:
         assert wire.whole(wire.stitched(wire.cut(said, 3))) == wire.whole(wire.read(said))
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", SMALL)
 def test_a_capture_that_begins_later_tells_what_is_left(name: str, wire: Any) -> None:
     """In these captures every segment begins with a frame, and every message with one."""
     for said in capture(name, wire)[1].values():
@@ -92,7 +96,7 @@ def test_a_capture_that_begins_later_tells_what_is_left(name: str, wire: Any) ->
                 assert wire.messages(events, number, side) == own, (first, side)
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", SMALL)
 def test_a_segment_that_is_missing_costs_its_own_messages(name: str, wire: Any) -> None:
     def placed(events: Any) -> list[Any]:
         ours = (one for one in wire.whole(events) if isinstance(one, grpc.MessagePart) and not one.fault)
@@ -150,10 +154,10 @@ def test_a_large_message_passes_through(wire: Any) -> None:
     for number in range(size // len(piece)):
         frames = client.data(1, piece)
         events = reader.receive([Data(C, said.at[C] + sent, frames, wire.place(51 + number))])
-        assert sum(len(one.data) for one in events) == len(piece)
+        assert sum(len(one.data) for one in events if isinstance(one, grpc.MessagePart)) == len(piece)
         assert len(reader.snapshot()) < 4096
         sent, given = sent + len(frames), given + len(piece)
-    assert events[-1].last
+    assert events[-1].last  # type: ignore[union-attr]
     assert given == size
 
 
@@ -302,7 +306,7 @@ def test_a_hole_over_a_prefix_is_found_again_in_the_frame(wire: Any) -> None:
 # Anything
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_damaged_connections(data: st.DataObject, wire: Any) -> None:
     """No crash, no byte is lost, and neither cuts nor snapshots change what is told."""
