@@ -26,6 +26,7 @@ from urllib.parse import unquote
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, http2
+from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Passed, Run, Undecodable, from_text, to_text
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Hole
@@ -34,8 +35,6 @@ READER_VERSION: Final = 1
 PREFIX_BYTES: Final = 5
 #: Compressed bytes of unfinished messages of a connection.
 HELD_BYTES: Final = 12 << 20
-#: What a real server takes.
-MAX_MESSAGE_BYTES: Final = 131_072_000
 #: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
 MOST_PATHS: Final = 2
 #: Values of these don't leave here.
@@ -216,7 +215,7 @@ class Reader:
         self,
         *,
         started_late: bool = False,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_message_bytes: int = MOST_MESSAGE_BYTES,
         snapshot: str | None = None,
     ) -> None:
         self._limit = max_message_bytes

@@ -157,7 +157,7 @@ def test_a_large_message_passes_through(wire: Any) -> None:
         assert sum(len(one.data) for one in events if isinstance(one, grpc.MessagePart)) == len(piece)
         assert len(reader.snapshot()) < 4096
         sent, given = sent + len(frames), given + len(piece)
-    assert events[-1].last  # type: ignore[union-attr]
+    assert events[-1].last
     assert given == size
 
 

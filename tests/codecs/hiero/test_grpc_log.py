@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,16 +13,24 @@ from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import grpc
 from wirehouse_codecs.hiero.grpc_log import (
     MAX_CALLS,
+    Address,
     Calls,
+    ClientHeader,
     Entry,
     EntryType,
     Framed,
     Framer,
     Lengths,
+    Message,
+    Metadata,
+    MetadataEntry,
+    ServerHeader,
+    Trailer,
     decode,
     encode,
     frame,
 )
+from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
@@ -30,22 +39,25 @@ C, S = Direction.CLIENT, Direction.SERVER
 PATH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 PLACE = Place(1, 0, b"log", 0)
 U64 = st.integers(0, 2**64 - 1)
-TEXT = st.text(max_size=5)
 
 
-def header(**fields: object) -> Entry:
-    metadata = ((b"hiero-correlation-id", b"A-1"), (b"authorization", b"hidden"))
-    known = {"type": EntryType.CLIENT_HEADER, "method": PATH, "authority": "node:40840", "metadata": metadata}
-    return Entry(**{"call_id": 1, "timestamp_ns": 1_700_000_000_000_000_001, "logger": 1} | known | fields)  # type: ignore[arg-type]
+def header(**fields: Any) -> Entry:
+    metadata = Metadata((MetadataEntry("hiero-correlation-id", b"A-1"), MetadataEntry("authorization", b"hidden")))
+    client_header = ClientHeader(metadata, PATH, "node:40840")
+    return Entry(Timestamp(1_700_000_000, 1), 1, 1, EntryType.CLIENT_HEADER, 1, client_header, **fields)
+
+
+def entry(kind: EntryType, sequence: int = 0, **fields: Any) -> Entry:
+    return Entry(call_id=1, sequence_id_within_call=sequence, type=kind, **fields)
 
 
 CALL = [
-    header(sequence=1, peer_address="10.0.0.1", peer_port=40840),
-    Entry(1, EntryType.SERVER_HEADER, 2, metadata=((b"a", b"\xff"),)),
-    Entry(1, EntryType.CLIENT_MESSAGE, 3, length=3, data=b"abc"),
-    Entry(1, EntryType.SERVER_MESSAGE, 4, length=2_000_000, data=b"ab", truncated=True),
-    Entry(1, EntryType.CLIENT_HALF_CLOSE, 5),
-    Entry(1, EntryType.SERVER_TRAILER, 6, status=14, status_message="gone"),
+    header(peer=Address(1, "10.0.0.1", 40840)),
+    entry(EntryType.SERVER_HEADER, 2, server_header=ServerHeader(Metadata((MetadataEntry("a", b"\xff"),)))),
+    entry(EntryType.CLIENT_MESSAGE, 3, message=Message(3, b"abc")),
+    entry(EntryType.SERVER_MESSAGE, 4, message=Message(2_000_000, b"ab"), payload_truncated=True),
+    entry(EntryType.CLIENT_HALF_CLOSE, 5),
+    entry(EntryType.SERVER_TRAILER, 6, trailer=Trailer(status_code=14, status_message="gone", status_details=b"x")),
 ]
 
 
@@ -54,7 +66,7 @@ def told(calls: Calls, *entries: Entry) -> list[grpc.Event]:
 
 
 def file_of(lengths: Lengths, entries: list[Entry]) -> bytes:
-    return b"".join(frame(encode(entry), lengths) for entry in entries)
+    return b"".join(frame(encode(one), lengths) for one in entries)
 
 
 def cut(data: bytes, size: int, lengths: Lengths | None = None, limit: int = 1000) -> list[Framed]:
@@ -63,28 +75,25 @@ def cut(data: bytes, size: int, lengths: Lengths | None = None, limit: int = 100
     return found + framer.finish()
 
 
+@pytest.mark.parametrize("one", CALL)
+def test_entries_round_trip(one: Entry) -> None:
+    assert decode(encode(one)) == one
+
+
 @settings(max_examples=40)
 @given(
-    entry=st.builds(
+    one=st.builds(
         Entry,
+        timestamp=st.builds(Timestamp, st.integers(-(2**63), 2**63 - 1), st.integers(0, 999_999_999)),
         call_id=U64,
-        type=st.just(EntryType.CLIENT_HEADER),
-        sequence=U64,
-        timestamp_ns=st.integers(-(2**62), 2**62),
-        logger=st.integers(0, 2),
-        metadata=st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple),
-        method=TEXT,
-        authority=TEXT,
-        truncated=st.booleans(),
+        sequence_id_within_call=U64,
+        type=st.integers(-(2**31), 2**31 - 1),
+        message=st.none() | st.builds(Message, st.integers(0, 2**32 - 1), st.binary(max_size=9)),
+        payload_truncated=st.booleans(),
     )
 )
-def test_headers_round_trip(entry: Entry) -> None:
-    assert decode(encode(entry)) == entry
-
-
-@pytest.mark.parametrize("entry", CALL)
-def test_entries_round_trip(entry: Entry) -> None:
-    assert decode(encode(entry)) == entry
+def test_any_entry_round_trips(one: Entry) -> None:
+    assert decode(encode(one)) == one
 
 
 @pytest.mark.parametrize("lengths", Lengths)
@@ -113,19 +122,9 @@ def test_a_file_that_is_cut_off_or_damaged_keeps_every_byte(lengths: Lengths) ->
     assert not any("cut off" in one.reason for one in lost)
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"\x0a\x05a", "a field of 5 bytes reaches beyond the end at byte 2"),
-        (b"\x0b", "a field of wire type 3 at byte 1"),
-        (b"\x10", "no varint ends after byte 1"),
-        (b"\x12\x01a", "bytes in place of a number"),
-        (b"\x08\x01", "a number in place of bytes"),
-        (b"\x32\x03\x0a\x01\x0a", "no varint ends after byte 1"),
-    ],
-)
-def test_what_is_no_entry(data: bytes, reason: str) -> None:
-    assert decode(data) == reason
+@pytest.mark.parametrize("data", [b"\x0a\x05a", b"\x0b", b"\x10", b"\x32\x03\x0a\x01\x0a"])
+def test_what_is_no_entry(data: bytes) -> None:
+    assert "at byte" in str(decode(data))
 
 
 @settings(max_examples=200)
@@ -152,7 +151,7 @@ def test_a_call() -> None:
 
 def test_a_cancelled_call_ends_once() -> None:
     calls = Calls()
-    events = told(calls, header(), Entry(1, EntryType.CANCEL), Entry(1, EntryType.SERVER_TRAILER))
+    events = told(calls, header(), entry(EntryType.CANCEL), entry(EntryType.SERVER_TRAILER))
     assert [type(one).__name__ for one in events] == ["Opened", "Reset", "Closed", "Trailers"]
     assert calls.finish(PLACE) == []
 
@@ -166,7 +165,7 @@ def test_a_log_that_begins_within_a_call() -> None:
 
 
 def test_entries_of_no_known_type_are_told() -> None:
-    (event,) = told(Calls(), Entry(1, 99))
+    (event,) = told(Calls(), Entry(call_id=1, type=99))
     assert event.reason == "an entry of type 99"  # type: ignore[union-attr]
 
 
