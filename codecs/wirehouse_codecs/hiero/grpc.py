@@ -65,7 +65,7 @@ class How(StrEnum):
 
 
 class Opened(NamedTuple):
-    """A call begins, or the capture of it."""
+    """A call begins, or the capture of it: then it is told again should its headers come after what the server says."""
 
     direction: Direction
     place: Place
@@ -201,8 +201,9 @@ class _Inbound:
         self.prefix, self.left, self.begun, self.fault, self.held = b"", 0, False, "", None
 
 
-#: A call by what its sides send.
+#: A call by what its sides send, and what they say in it.
 _Call = dict[Direction, _Inbound]
+_Saying = http2.Body | http2.Headers | http2.Missing | http2.Reset
 
 
 class Reader:
@@ -260,7 +261,7 @@ class Reader:
                 case http2.Body():
                     inbound = self._inbound(event.stream_id, event.run.direction, event, events)
                     self._read(event.stream_id, inbound, event.run, event.start, event.end, events)
-                    if event.frame_ends:
+                    if event.frame_ends and (inbound.searching or inbound.passed.data):
                         self._end_frame(event.stream_id, inbound, _place_of(event), events)
                     if event.end_stream:
                         self._half_close(event.stream_id, inbound, _place_of(event), events)
@@ -280,9 +281,7 @@ class Reader:
 
     # Calls
 
-    def _inbound(
-        self, number: int, direction: Direction, event: http2.Body | http2.Headers | http2.Missing, events: list[Event]
-    ) -> _Inbound:
+    def _inbound(self, number: int, direction: Direction, event: _Saying, events: list[Event]) -> _Inbound:
         """What a side sends in a call. Of one whose headers weren't seen nothing is known."""
         call = self._calls.get(number)
         if call is None:
@@ -338,14 +337,16 @@ class Reader:
         events.append(HalfClosed(inbound.passed.direction, place, inbound.end, number))
 
     def _reset(self, event: http2.Reset, events: list[Event]) -> None:
-        call = self._calls.get(event.stream_id, {})
-        if event.direction in call:
-            self._stop(event.stream_id, call[event.direction], event.place, "the call is reset within it", events)
+        inbound = self._inbound(event.stream_id, event.direction, event, events)
+        self._stop(event.stream_id, inbound, event.place, "the call is reset within it", events)
         where = (event.direction, event.place, event.byte_start, event.byte_end)
         events.append(Reset(*where, event.stream_id, event.code))
 
     def _close(self, event: http2.Gone, events: list[Event]) -> None:
-        for inbound in self._calls.pop(event.stream_id, {}).values():
+        if event.stream_id not in self._calls:
+            # None of its frames said anything.
+            return
+        for inbound in self._calls.pop(event.stream_id).values():
             self._stop(event.stream_id, inbound, event.place, "the call is forgotten within it", events)
         events.append(Closed(event.place, event.stream_id, How.ENDED if event.ended else How.FORGOTTEN))
 
@@ -430,8 +431,8 @@ class Reader:
         inbound.length = inbound.left = length
         if flag and length:
             inbound.held = bytearray()
-        if not length:
-            self._give(number, inbound, run.place_of(run.start + at), run.start + at, b"", events)
+        elif length <= end - at:
+            return self._take_content(number, inbound, run, at, end, events)
         return at
 
     def _take_content(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
@@ -570,11 +571,11 @@ class Reader:
         self._held_bytes = sum(len(inbound.held or b"") for inbound in inbounds)
 
 
-def _place_of(event: http2.Body | http2.Headers | http2.Missing) -> Place:
-    return event.run.place_of(event.run.start + event.end) if isinstance(event, http2.Body) else event.place
+def _place_of(event: http2.Body) -> Place:
+    return event.run.place_of(event.run.start + event.end)
 
 
-def _first_byte(event: http2.Body | http2.Headers | http2.Missing) -> tuple[int, Place]:
+def _first_byte(event: _Saying) -> tuple[int, Place]:
     """Where what a side sends begins; the place may not depend on how much of it came at once."""
     if not isinstance(event, http2.Body):
         return event.byte_start, event.place

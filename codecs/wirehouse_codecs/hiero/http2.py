@@ -423,33 +423,36 @@ class Reader:
     # Frames
 
     def _frames(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
-        """Take the next part of a frame; the position after it."""
+        """Take frames, and parts of frames, as long as their places are known; the position after them."""
         end = len(run.data)
-        if side.padded:
-            side.padded, side.padding = False, run.data[at]
-            side.framing_bytes += 1
-            return self._begin_padded(side, run, at + 1, events)
-        if side.content:
-            taken = min(side.content, end - at)
-            side.content -= taken
-            ends = not side.content
-            events.append(Body(run, at, at + taken, side.stream_id, ends, ends and side.end_stream))
-            if ends and side.end_stream:
-                self._end(side.stream_id, side.direction, run.place_of(run.start + at + taken), events)
-            return at + taken
-        if side.refused:
-            taken = min(side.refused, end - at)
-            side.refused -= taken
-            events += side.passed.add(run, at, at + taken, side.reason)
-            if not side.refused:
-                events += side.passed.flush(run.place_of(run.start + at + taken))
-            return at + taken
-        if side.padding:
-            taken = min(side.padding, end - at)
-            side.padding -= taken
-            side.framing_bytes += taken
-            return at + taken
-        return self._hold(side, run, at, events)
+        while at < end and side.mode is _Mode.FRAMES:
+            if side.padded:
+                side.padded, side.padding = False, run.data[at]
+                side.framing_bytes += 1
+                at = self._begin_padded(side, run, at + 1, events)
+            elif side.content:
+                taken = min(side.content, end - at)
+                side.content -= taken
+                ends = not side.content
+                events.append(Body(run, at, at + taken, side.stream_id, ends, ends and side.end_stream))
+                at += taken
+                if ends and side.end_stream:
+                    self._end(side.stream_id, side.direction, run.place_of(run.start + at), events)
+            elif side.refused:
+                taken = min(side.refused, end - at)
+                side.refused -= taken
+                events += side.passed.add(run, at, at + taken, side.reason)
+                at += taken
+                if not side.refused:
+                    events += side.passed.flush(run.place_of(run.start + at))
+            elif side.padding:
+                taken = min(side.padding, end - at)
+                side.padding -= taken
+                side.framing_bytes += taken
+                at += taken
+            else:
+                at = self._hold(side, run, at, events)
+        return at
 
     def _hold(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
         """Take of a frame what there is of its header, and of its payload if that is read as a whole."""
@@ -500,7 +503,12 @@ class Reader:
 
     def _begin_data(self, side: _Side, run: Run, at: int, frame: tuple[int, int, int], events: list[Event]) -> None:
         length, flags, stream_id = frame
-        refusal = self._refusal(side, stream_id, run.place_of(run.start + at), events)
+        refusal = None
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.ended:
+            refusal = self._refusal(side, stream_id, run.place_of(run.start + at), events)
+        else:
+            self._streams.move_to_end(stream_id)
         if refusal is None and flags & _PADDED and not length:
             refusal = "a padded frame without padding"
         if refusal is not None:

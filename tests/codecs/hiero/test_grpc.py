@@ -6,6 +6,7 @@ import itertools
 import json
 import zlib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import cramjam
@@ -13,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wirehouse_codecs.conversations import Conversation, Disturbances, Send, disturb, segments
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero import compression, grpc
+from wirehouse_codecs.hiero import compression, grpc, http2
 from wirehouse_codecs.hiero.peer import Peer
-from wirehouse_codecs.tcp import Data, Direction
+from wirehouse_codecs.tcp import Data, Direction, Endpoint, TcpSegment
 
 C, S = Direction.CLIENT, Direction.SERVER
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
@@ -272,6 +274,67 @@ def test_a_snapshot_of_another_version_is_refused() -> None:
         told = json.dumps({**state, **version, "http2": {**state["http2"], **changed}})
         with pytest.raises(StateVersionError):
             grpc.Reader(snapshot=told)
+
+
+def test_the_path_of_a_call_that_began_earlier(wire: Any) -> None:
+    """It is that of the other calls, as long as they have the same."""
+    client = Peer(C)
+    missed = client.start() + client.request(PATH)[1]
+    script = wire.script()
+    script.at[C] = len(missed)
+    # The table of the second call is unknown; the third writes its path anew.
+    script.say(C, client.ping(), client.request(PATH)[1], client.acknowledge_settings(0), client.request(PATH)[1])
+    script.say(C, client.messages(1, ONE), client.request("/x/serverStatus")[1], client.messages(5, TWO))
+    script.at[S] = 1000
+    server = Peer(S)
+    script.say(S, server.messages(9, ONE), server.ping(), server.ping())
+    events = wire.read_however_cut(script.said, late=True)
+    opened = [(one.call, one.path, one.path_inferred) for one in events if isinstance(one, grpc.Opened)]
+    assert opened == [
+        (3, None, False),
+        (5, PATH, False),
+        (1, PATH, True),
+        (7, "/x/serverStatus", False),
+        (9, None, False),
+    ]
+
+
+def test_calls_are_bounded(wire: Any) -> None:
+    client, _, said = opening(wire)
+    said.say(C, client.data(1, grpc.message(ONE)[:9]))
+    for _ in range(http2.MAX_STREAMS):
+        said.say(C, client.request(PATH)[1])
+    events = wire.read(said.said)
+    ends = [(one.call, one.how) for one in events if isinstance(one, grpc.Closed)]
+    assert ends[0] == (1, grpc.How.FORGOTTEN)
+    faults = [one.fault for one in events if isinstance(one, grpc.MessagePart)]
+    assert faults == [None, "the call is forgotten within it"]
+    assert len(ends) == 1 + http2.MAX_STREAMS
+
+
+def test_what_networks_and_captures_do_to_a_connection(wire: Any) -> None:
+    """Segments that come late, twice or not at all, through reassembly."""
+    client, server, said = opening(wire, data_bytes=900)
+    contents = [b"\x0a\xc8\x01" + bytes([number]) * 200 for number in range(100)]
+    for number, one in enumerate(contents):
+        said.say(C, client.messages(1, one))
+        if number % 10 == 9:
+            said.say(S, server.messages(1, ONE), server.ping())
+    sends = [Send(one.place.record_number * 1_000_000, one.direction, one.data) for one in said.said]
+    ends = (Endpoint("10.0.0.1", 5000), Endpoint("10.0.0.2", wire.PORT))
+    conversation = Conversation(*ends, 0, sends, segment_bytes=150)
+    for seed, lost in itertools.product(range(2), (0.0, 0.02)):
+        disturbances = Disturbances(seed=seed, reordered=0.1, repeated=0.1, lost=lost)
+        sent = disturb(segments(conversation), disturbances, Random(seed))
+        captured = [
+            TcpSegment(wire.place(at), *one[1:5], 500, one.payload, len(one.payload)) for at, one in enumerate(sent)
+        ]
+        delivered = wire.delivered(captured)
+        assert any(isinstance(one, wire.Hole) for one in delivered) == bool(lost)
+        wire.balance(delivered)
+        kept = wire.messages(wire.read_however_cut(delivered, (7,)), 1, C)
+        assert kept == contents if not lost else set(kept) < set(contents)
+        assert len(kept) > 70
 
 
 # Holes

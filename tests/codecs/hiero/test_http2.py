@@ -251,7 +251,7 @@ def test_the_next_frames_are_found_behind_garbage(wire: Any) -> None:
 def test_looking_for_frames_costs_little_for_every_byte(wire: Any) -> None:
     """Garbage is told in rows of one size, and what looks like frames doesn't make it slower."""
     near = b"\x00\x3f\xff\x00\x00\x00\x00\x00\x01"
-    for garbage in (bytes(1 << 20), near * (1 << 17), b"PRI * HTT" * (1 << 17), b"\0\0\0\4\1\0\0\0\0\xff" * (1 << 17)):
+    for garbage in (bytes(1 << 19), near * (1 << 16), b"PRI * HTT" * (1 << 16), b"\0\0\0\4\1\0\0\0\0\xff" * (1 << 16)):
         script = wire.script().say(C, *(garbage[at : at + 5000] for at in range(0, len(garbage), 5000)))
         begun = time.process_time()
         reader = Reader(started_late=True)
