@@ -8,8 +8,8 @@ were cut, are its content; first and last are marked.
   would be beyond isn't inflated.
 - A message that lacks bytes, or can't be inflated, ends by a part with a `fault`. What follows of it is told as bytes.
 - Where it isn't known what a call's next byte is (the capture began within it, bytes are missing, a prefix is none),
-  a message is looked for in the content of each DATA frame, once all of it came: one whose content is Protocol Buffers
-  to its last byte as far as it is there, or has the magic of a coding. Empty messages aren't found.
+  a message is looked for in the content of each DATA frame, once all of it came: one with the magic of a coding, or
+  with a field that fills it, or with a few that do and are all there; at its end ends the frame, or another one begins.
 - A call whose request headers weren't read has the path that all others of its connection have, if there is one.
 - What one side sends after the other has reset the call was on its way, and is read.
 """
@@ -28,6 +28,7 @@ from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, http2
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Passed, Run, Undecodable, from_text, to_text
+from wirehouse_codecs.hiero.protobuf import Malformed, WireType, read_varint
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Hole
 
@@ -594,53 +595,54 @@ def _status_of(metadata: Metadata) -> tuple[int | None, str]:
 
 
 def _first_message(data: bytes, limit: int) -> int | None:
-    """Where the first credible message begins."""
-    for found in _CANDIDATE.finditer(data):
-        at = found.start()
-        length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
-        if length <= limit and (data[at] or _is_protobuf(data, at + PREFIX_BYTES, length)):
-            return at
-    return None
+    """Where the first credible message begins in the content of a frame."""
+    starts = (found.start() for found in _CANDIDATE.finditer(data))
+    return next((at for at in starts if _is_message(data, at, limit)), None)
 
 
-def _is_protobuf(data: bytes, at: int, length: int) -> bool:
-    """Whether `length` bytes may be a message of Protocol Buffers; not all of them need be there."""
-    end = at + length
-    for _ in range(_JUDGED_FIELDS):
-        key, at = _varint(data, at)
-        if key >> 3 == 0:
+def _is_message(data: bytes, at: int, limit: int) -> bool:
+    """Whether a message begins at `at`: one with a single field, as most of these have, or a few; then another one."""
+    begin = at + PREFIX_BYTES
+    end = begin + int.from_bytes(data[at + 1 : begin], "big")
+    if end - begin > limit:
+        return False
+    if not data[at]:
+        number, reached = _walk(data, begin, end)
+        if reached != end or (number > 1 and end > len(data)):
             return False
+    following = data[end : end + PREFIX_BYTES]
+    return not following or (following[0] <= 1 and int.from_bytes(following[1:], "big") <= limit)
+
+
+def _walk(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """How many fields of Protocol Buffers stand before `end`, and where the last one ends: there, if they are that."""
+    for number in range(1, _JUDGED_FIELDS + 1):
+        key, at = _varint(data, at)
         wire_type = key & 7
-        if wire_type == _LENGTH_DELIMITED:
+        if wire_type == WireType.LEN:
             size, at = _varint(data, at)
             at += size
-        elif wire_type == _VARINT:
+        elif wire_type == WireType.VARINT:
             _, at = _varint(data, at)
-        elif wire_type in _FIXED:
-            at += _FIXED[wire_type]
         else:
-            return False
-        if at >= end:
-            return at == end
-        if at > len(data):
-            return False
-    return True
+            at = at + _FIXED[wire_type] if wire_type in _FIXED else _BEYOND
+        if at >= end or at > len(data) or not key >> 3:
+            return number, at if key >> 3 else _BEYOND
+    return _JUDGED_FIELDS, at
 
 
-_JUDGED_FIELDS: Final = 8
-_VARINT, _LENGTH_DELIMITED = 0, 2
-_FIXED: Final = {1: 8, 5: 4}
-_VARINT_BYTES: Final = 10
+_JUDGED_FIELDS: Final = 16
+_FIXED: Final[Mapping[int, int]] = {WireType.I64: 8, WireType.I32: 4}
+#: Behind any end.
+_BEYOND: Final = 1 << 64
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A varint and the position after it; 0 and one far beyond the end where there is none."""
-    value = 0
-    for number, byte in enumerate(data[at : at + _VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * number
-        if byte < 0x80:
-            return value, at + number + 1
-    return 0, 1 << 64
+    """A number and the position after it, which is beyond any end where there is none."""
+    try:
+        return read_varint(data, at, len(data))
+    except Malformed:
+        return 0, _BEYOND
 
 
 #: What of a side carried state holds as it is.

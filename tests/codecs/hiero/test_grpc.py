@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import zlib
@@ -18,6 +19,7 @@ from wirehouse_codecs.conversations import Conversation, Disturbances, Send, dis
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, grpc, http2
 from wirehouse_codecs.hiero.peer import Peer
+from wirehouse_codecs.hiero.pieces import Undecodable
 from wirehouse_codecs.tcp import Data, Direction, Endpoint, TcpSegment
 
 C, S = Direction.CLIENT, Direction.SERVER
@@ -364,6 +366,21 @@ def test_a_hole_over_a_prefix_is_found_again_in_the_frame(wire: Any) -> None:
     said.say(C, frame[:at]).miss(C, 30).say(C, frame[at + 30 :])
     assert wire.messages(wire.read(said.said), 1, C) == [TWO]
     wire.balance(said.said)
+
+
+def test_nothing_in_real_blocks_looks_like_frames_or_messages(wire: Any) -> None:
+    for path in sorted((VECTORS / "blocks").glob("*.blk.gz")):
+        content = gzip.decompress(path.read_bytes())
+        client = Peer(C)
+        garbage = wire.script().say(C, content[:200_000])
+        assert {type(one) for one in wire.read(garbage.said, late=True)} == {Undecodable}
+        script = wire.script()
+        script.at[C] = 1000
+        # The middle of a message in frames, after which another one is found.
+        script.say(C, client.ping(), client.data(1, content[:200_000] + grpc.message(ONE) + grpc.message(TWO)))
+        events = wire.read(script.said, late=True)
+        assert wire.messages(events, 1, C) == [ONE, TWO]
+        assert b"".join(one.data for one in wire.undecodable(events)) == content[:200_000]
 
 
 # Anything
