@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.conversations import Conversation, Disturbances, Send, disturb, segments
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero import compression, grpc, http2
+from wirehouse_codecs.hiero import compression, grpc, http2, pieces
 from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.pieces import Undecodable
 from wirehouse_codecs.tcp import Data, Direction, Endpoint, TcpSegment
@@ -386,6 +387,20 @@ def test_nothing_in_real_blocks_looks_like_frames_or_messages(wire: Any) -> None
 # Anything
 
 
+@pytest.fixture(scope="module", params=["limits", "small_limits"])
+def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Those that are reached by little connections, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "small_limits":
+            for module in (pieces, http2, grpc):
+                patch.setattr(module, "UNDECODABLE_BYTES", 40)
+            patch.setattr(grpc, "HELD_BYTES", 60)
+            for name, value in (("MAX_STREAMS", 1), ("MAX_RESET", 0), ("MAX_BLOCK_BYTES", 100)):
+                patch.setattr(http2, name, value)
+        yield
+
+
+@pytest.mark.usefixtures("limits")
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_damaged_connections(data: st.DataObject, wire: Any) -> None:
@@ -395,25 +410,25 @@ def test_damaged_connections(data: st.DataObject, wire: Any) -> None:
     client, server, said = opening(wire, encoding=encoding, data_bytes=data.draw(st.sampled_from([5, 30, 16384])))
     said.say(C, client.messages(1, ONE, TWO * 4)).say(S, server.messages(1, TWO), server.trailers(1))
     said.say(C, client.request(PATH)[1], client.messages(3, THREE, ONE, end=True))
-    pieces = []
+    sent = []
     for one in said.said:
         changed = bytearray(one.data)
         for at in data.draw(st.lists(st.integers(0, len(changed) - 1), max_size=2)):
             changed[at] = data.draw(st.integers(0, 255))
         what = data.draw(st.sampled_from("kkkkkh"))
         if what == "h":
-            pieces.append(wire.Hole(one.direction, one.byte_start, one.byte_start + len(changed), one.place))
+            sent.append(wire.Hole(one.direction, one.byte_start, one.byte_start + len(changed), one.place))
         else:
-            pieces.append(one._replace(data=bytes(changed)))
+            sent.append(one._replace(data=bytes(changed)))
     junk = data.draw(st.binary(max_size=60))
     if junk:
-        pieces.append(Data(C, said.at[C], junk, wire.place(90)))
+        sent.append(Data(C, said.at[C], junk, wire.place(90)))
     if late:
-        pieces = [one for one in pieces if one.direction is S] + [one for one in pieces if one.direction is C][1:]
-    events = wire.read_however_cut(pieces, (data.draw(st.integers(1, 20)),), late=late)
-    wire.balance(pieces, late=late)
+        sent = [one for one in sent if one.direction is S] + [one for one in sent if one.direction is C][1:]
+    events = wire.read_however_cut(sent, (data.draw(st.integers(1, 20)),), late=late)
+    wire.balance(sent, late=late)
     if data.draw(st.booleans()):
-        assert wire.whole(wire.stitched(wire.cut(pieces, 40), started_late=late)) == events
+        assert wire.whole(wire.stitched(wire.cut(sent, 40), started_late=late)) == events
 
 
 @settings(deadline=None, max_examples=60)
