@@ -222,6 +222,8 @@ class Reader:
     ) -> None:
         self._limit = max_message_bytes
         self._calls: dict[int, _Call] = {}
+        #: Calls in which a side said something since it lost its place; there may be many others.
+        self._placed: dict[Direction, set[int]] = {direction: set() for direction in Direction}
         self._paths: list[str] = []
         self._held_bytes = 0
         state = None if snapshot is None else json.loads(snapshot)
@@ -246,11 +248,10 @@ class Reader:
     def finish(self, place: Place, *, closed: bool = True) -> list[Event]:
         """No more bytes come: tell what is left unfinished. Not `closed`: the capture ends, not the connection."""
         events = self._take(self._http2.finish(place))
+        reason = f"the {'connection' if closed else 'capture'} ends within it"
         for number, call in self._calls.items():
             for inbound in call.values():
-                self._stop(
-                    number, inbound, place, f"the {'connection' if closed else 'capture'} ends within it", events
-                )
+                self._stop(number, inbound, place, reason, events)
             events.append(Closed(place, number, How.CLOSED if closed else How.CAPTURE_END))
         self._calls.clear()
         return events
@@ -293,6 +294,7 @@ class Reader:
         inbound = call.get(direction)
         if inbound is None:
             inbound = call[direction] = _Inbound(Passed(direction, number), UNKNOWN_ENCODING, searching=True)
+        self._placed[direction].add(number)
         return inbound
 
     def _take_headers(self, event: http2.Headers, events: list[Event]) -> None:
@@ -347,6 +349,8 @@ class Reader:
         if event.stream_id not in self._calls:
             # None of its frames said anything.
             return
+        for placed in self._placed.values():
+            placed.discard(event.stream_id)
         for inbound in self._calls.pop(event.stream_id).values():
             self._stop(event.stream_id, inbound, event.place, "the call is forgotten within it", events)
         events.append(Closed(event.place, event.stream_id, How.ENDED if event.ended else How.FORGOTTEN))
@@ -374,11 +378,12 @@ class Reader:
             self._half_close(number, inbound, place, events)
 
     def _lose(self, event: http2.Lost, events: list[Event]) -> None:
-        for number, call in self._calls.items():
-            inbound = call.get(event.direction)
-            if inbound is not None:
-                self._stop(number, inbound, event.place, "bytes are missing", events)
-                inbound.searching = True
+        placed = self._placed[event.direction]
+        for number in sorted(placed):
+            inbound = self._calls[number][event.direction]
+            self._stop(number, inbound, event.place, "bytes are missing", events)
+            inbound.searching = True
+        placed.clear()
 
     def _stop(self, number: int, inbound: _Inbound, place: Place, reason: str, events: list[Event]) -> None:
         """Nothing follows on what was taken: a message that was begun isn't whole."""
@@ -568,6 +573,8 @@ class Reader:
                 Direction(direction): _inbound_from_json(inbound, number, Direction(direction))
                 for direction, inbound in call.items()
             }
+        for direction, placed in self._placed.items():
+            placed.update(number for number, call in self._calls.items() if direction in call)
         inbounds = (inbound for call in self._calls.values() for inbound in call.values())
         self._held_bytes = sum(len(inbound.held or b"") for inbound in inbounds)
 

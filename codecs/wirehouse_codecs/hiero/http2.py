@@ -730,13 +730,14 @@ class Reader:
         events.append(Lost(side.direction, place, byte_end))
 
     def _search(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
-        """Look for a credible frame in what is held and the rest of the run."""
+        """Look for a credible frame in what is held and the next bytes of the run: few, for it may be lost again."""
         if not side.pending:
             side.start = run.start + at
-        side.pending += run.data[at:]
+        end = min(at + FRAME_BYTES, len(run.data))
+        side.pending += run.data[at:end]
         offset, decided = self._scan(side, run, events)
         if offset is None:
-            return len(run.data)
+            return end
         place = run.place_of(decided)
         data = bytes(side.pending[offset : decided - side.start])
         self._found(side, offset, data, place, events)
