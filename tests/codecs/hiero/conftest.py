@@ -14,7 +14,8 @@ from wirehouse_codecs.hiero.pieces import Undecodable
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, Hole, TcpOptions, TcpSegment
+from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, Hole, TcpSegment
+from wirehouse_codecs.tcp_options import TcpOptions
 
 C, S = Direction.CLIENT, Direction.SERVER
 PORT = 40840
