@@ -1,12 +1,12 @@
-"""Verification of entries apart from the order in which they came (bamboo specification, "Links and Entry Verification").
+"""Verification of entries whatever the order they came in (bamboo specification, "Links and Entry Verification").
 
-`verify` takes entries of any logs and says of each whether it is valid, which rule it breaks, or that it can't be known:
-valid are entries whose signature is right and from which a path of valid entries leads to entry 1. The verdict does not
-depend on the order of entries but in one thing: of two branches of a fork the first one seen stays valid.
+`verify` takes entries of any logs and says of each whether it is valid, which rule it breaks, or that it can't be
+known: valid are entries whose signature is right and from which a path of valid entries leads to entry 1. The verdict
+does not depend on the order of entries but in one thing: of two branches of a fork the first one seen stays valid.
 
 - Only entries with a right signature are known: others can neither refute a link nor end a log.
 - A link whose target isn't known refutes nothing. If no link leads to a valid entry, the entry is `unknown`.
-- A payload with another hash is bad alone. One with the right hash and another size makes its log invalid from there on.
+- A payload with another hash is bad alone. One of another size makes its log invalid from there on.
 - Each distinct entry is checked once: `checked` remembers by hash which rule its signature breaks, if any.
 
 A log in which nothing is odd is judged by a compiled loop; `_judge` is the readable one, for all others.
@@ -201,7 +201,7 @@ class _Batch:
             log = _Log([self._known(i) for i in order[bounds[group] : bounds[group + 1]].tolist()])
             log.invalid_from = self._invalid_from.get(group)
             _judge(log, self)
-            forks += [Fork(*self._keys[group], position, *proof) for position, proof in log.forks.items()]
+            forks += [Fork(*self._keys[group], at, *log.forks[at]) for at in log.forks]
             for one in log.entries:
                 self._verdicts[one.index] = one.verdict
                 if one.rule is not None:
@@ -253,7 +253,8 @@ class _Batch:
         authors: list[bytes | None] = [entry[1 : 1 + AUTHOR_BYTES] for entry in self.entries]
         for i in np.flatnonzero(~right).tolist():
             decoded = decode(self.entries[i])
-            verdicts[i], rules[i], reasons[i] = _INVALID, decoded.rule and decoded.rule.name, decoded.reason
+            verdicts[i], reasons[i] = _INVALID, decoded.reason
+            rules[i] = None if decoded.rule is None else decoded.rule.name
             authors[i] = decoded.author
             if decoded.log_id is not None and decoded.seq is not None:
                 known[i], log_ids[i], seqs[i] = True, decoded.log_id, decoded.seq
