@@ -1,7 +1,7 @@
 """Entries of bamboo logs: fields, encoding and signing, and the strict decoder (bamboo specification, "Encoding").
 
-`decode` is the readable decoder of one entry; `scan` reads many, and leaves to it all that is odd. Both are strict: what
-another implementation would repair before it checks the signature has another hash, so it is another entry.
+`decode` is the readable decoder of one entry; `scan` reads many, and leaves to it all that is odd. Both are strict:
+what another implementation would repair before it checks the signature has another hash, so it is another entry.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def publish(
 ) -> Entry:
     """A new entry for `payload`, signed.
 
-    `lipmaalink` and `backlink` are the hashes of the entries linked to. ValueError: the sequence number asks for others.
+    `lipmaalink` and `backlink` are the hashes of the entries linked to. ValueError: `seq` asks for others.
     """
     targets = link_targets(seq)
     if (backlink is not None) != bool(targets) or (lipmaalink is not None) != (len(targets) == 2):
@@ -182,6 +182,42 @@ def end_of(data: bytes | bytearray, at: int = 0) -> int | None:
         return None
     fields = _fields(data, log_id, seq, len(link_targets(seq.value)) if seq.value else 0)
     return None if fields is None else fields.end
+
+
+def begins_right(data: bytes | bytearray, at: int, *, whole: bool = True) -> tuple[bool, int | None]:
+    """Whether the bytes from `at` on are the begin of an entry, as far as they go; and where it ends, None = it is cut.
+
+    Without `whole`, author and log id are left out.
+    """
+    if at < len(data) and data[at] not in (REGULAR, END_OF_LOG):
+        return False, None
+    at += 1
+    numbers = []
+    for name in ("log_id", "seq") if whole else ("seq",):
+        at += AUTHOR_BYTES if name == "log_id" else 0
+        number = varu64.decode(data, at)
+        if number is None:
+            return True, None
+        if not number.canonical:
+            return False, None
+        numbers.append(number.value)
+        at = number.end
+    if numbers[-1] == 0:
+        return False, None
+    for _ in link_targets(numbers[-1]):
+        if not _may_be_hash(data, at):
+            return False, None
+        at += yamf.HASH_BYTES
+    size = varu64.decode(data, at)
+    if size is None:
+        return True, None
+    end = size.end + yamf.HASH_BYTES + SIGNATURE_BYTES
+    right = size.canonical and _may_be_hash(data, size.end)
+    return right, end if right and end <= len(data) else None
+
+
+def _may_be_hash(data: bytes | bytearray, at: int) -> bool:
+    return yamf.PREFIX.startswith(data[at : at + len(yamf.PREFIX)])
 
 
 def _refuse(

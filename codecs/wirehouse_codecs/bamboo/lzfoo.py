@@ -68,6 +68,7 @@ def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"")
             if at > len(data):
                 return Inflated(None, TRUNCATED)
             length = int.from_bytes(data[begin:at], "big")
+        offset = None
         if first & _COPY:
             offset = varu64.decode(data, at)
             if offset is None:
@@ -80,7 +81,7 @@ def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"")
             return Inflated(None, TRUNCATED)
         if len(out) + length > end:
             return Inflated(None, LENGTH_MISMATCH)
-        if first & _COPY:
+        if offset is not None:
             for _ in range(length):
                 out.append(out[-offset.value])
         else:
@@ -379,7 +380,7 @@ def _put_literal(data: Array, begin: int, end: int, out: Array, to: int) -> int:
 
 @compiled
 def _deflate(data: Array, at: int, end: int, base: int, window: int, heads: Array, chains: Array, out: Array) -> int:
-    """Compress `data[at:end]`, which stands `base` bytes after the begin of all, into `out`; how many bytes it takes."""
+    """Compress `data[at:end]` into `out`; how many bytes it takes. `data` begins `base` bytes after the first of all."""
     ring = len(chains) - 1
     to, literal = 0, at
     saved, length, offset = 0, 0, 0

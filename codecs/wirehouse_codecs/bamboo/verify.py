@@ -201,7 +201,8 @@ class _Batch:
             log = _Log([self._known(i) for i in order[bounds[group] : bounds[group + 1]].tolist()])
             log.invalid_from = self._invalid_from.get(group)
             _judge(log, self)
-            forks += [Fork(*self._keys[group], at, *log.forks[at]) for at in log.forks]
+            author, log_id = self._keys[group]
+            forks += [Fork(author, log_id, position, *proof) for position, proof in log.forks.items()]
             for one in log.entries:
                 self._verdicts[one.index] = one.verdict
                 if one.rule is not None:
