@@ -368,9 +368,8 @@ class Bymux:
     def receive(self, role: Role, data: bytes) -> list[Received | Delivered]:
         """What `role` sends: packets, each before its content. Nothing after a violation."""
         taken: list[Received | Delivered] = []
-        if self.ended_by is not None:
-            return taken
-        for item in self._readers[role].receive(data):
+        items = self._readers[role].receive(data) if self.ended_by is None else []
+        for item in items:
             if isinstance(item, Content):
                 channel = self.channels.get(item.stream_id)
                 taken.append(Delivered(role, item.stream_id, channel, item.byte_start, item.data))

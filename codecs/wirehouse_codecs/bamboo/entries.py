@@ -344,30 +344,44 @@ def _canonical(data: Array, at: int, end: int) -> tuple[Any, int]:
 def _scan(data: Array, ends: Array, numbers: Array, marks: Array, right: Array) -> None:
     begin = 0
     for row in range(len(ends)):
-        end = ends[row]
-        right[row] = _scan_one(data, begin, end, row, numbers, marks)
-        begin = end
+        right[row] = begin < ends[row] and _walk(data, begin, ends[row], row, numbers, marks) == ends[row]
+        begin = ends[row]
 
 
 @compiled
-def _scan_one(data: Array, begin: int, end: int, row: int, numbers: Array, marks: Array) -> bool:
+def _walk(data: Array, begin: int, end: int, row: int, numbers: Array, marks: Array) -> int:
+    """Where the entry at `begin` ends; -1 = it is none, or cut by `end`. Its fields go to row `row`."""
     if end - begin < 33 or data[begin] > 1:
-        return False
+        return -1
     log_id, at = _canonical(data, begin + 33, end)
     if at < 0:
-        return False
+        return -1
     seq, at = _canonical(data, at, end)
     if at < 0 or seq == _WORD(0):
-        return False
+        return -1
     links = 0 if seq == _WORD(1) else 1 if lipmaa_of(seq) == seq - _WORD(1) else 2
     links_at = at
     for _ in range(links):
         if at + 66 > end or data[at] != 0 or data[at + 1] != 64:
-            return False
+            return -1
         at += 66
     size, at = _canonical(data, at, end)
-    if at < 0 or at + 66 + 64 != end or data[at] != 0 or data[at + 1] != 64:
-        return False
+    if at < 0 or at + 66 + 64 > end or data[at] != 0 or data[at + 1] != 64:
+        return -1
     numbers[0, row], numbers[1, row], numbers[2, row] = log_id, seq, size
     marks[0, row], marks[1, row], marks[2, row], marks[3, row] = links, links_at, at, data[begin]
-    return True
+    return at + 66 + 64
+
+
+def find(data: bytes | bytearray, at: int = 0) -> int:
+    """Where the next rightly encoded entry begins, `at` or later; -1 = none is there in full."""
+    numbers, marks = np.zeros((3, 1), np.uint64), np.zeros((4, 1), np.int64)
+    return int(_find(np.frombuffer(data, np.uint8), at, numbers, marks))
+
+
+@compiled
+def _find(data: Array, at: int, numbers: Array, marks: Array) -> int:
+    for begin in range(at, len(data)):
+        if _walk(data, begin, len(data), 0, numbers, marks) > 0:
+            return begin
+    return -1

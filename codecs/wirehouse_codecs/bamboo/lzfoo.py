@@ -380,7 +380,7 @@ def _put_literal(data: Array, begin: int, end: int, out: Array, to: int) -> int:
 
 @compiled
 def _deflate(data: Array, at: int, end: int, base: int, window: int, heads: Array, chains: Array, out: Array) -> int:
-    """Compress `data[at:end]` into `out`; how many bytes it takes. `data` begins `base` bytes after the first of all."""
+    """Compress `data[at:end]` into `out`; how many bytes that takes. `data` begins `base` bytes after the first one."""
     ring = len(chains) - 1
     to, literal = 0, at
     saved, length, offset = 0, 0, 0

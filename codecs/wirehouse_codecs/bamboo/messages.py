@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.bamboo import varu64, yamf
 from wirehouse_codecs.bamboo import entries as bamboo_entries
+from wirehouse_codecs.bamboo import varu64, yamf
 from wirehouse_codecs.bamboo.bymux import Channel
 from wirehouse_codecs.bamboo.entries import AUTHOR_BYTES, SIGNATURE_BYTES
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
@@ -418,8 +418,6 @@ _ENCODERS: Final[Mapping[type[PointToPoint], Callable[[Any], bytes]]] = MappingP
 
 # Decode
 
-P = TypeVar("P", bound=PointToPoint)
-
 
 class Received(NamedTuple):
     """A packet cut from the bytes of a channel, and what decoding finds about it."""
@@ -765,5 +763,5 @@ class ChannelReader:
         self._at, self._buffer, self.lost = state["at"], bytearray.fromhex(state["buffer"]), state["lost"]
         self._needed = state["needed"]
         if state["payload"] is not None:
-            *numbers, noncanonical = state["payload"]
-            self._payload = _Payload(*numbers, tuple(noncanonical))
+            byte_start, compressed_size, size, at, noncanonical = state["payload"]
+            self._payload = _Payload(byte_start, compressed_size, size, at, tuple(noncanonical))
