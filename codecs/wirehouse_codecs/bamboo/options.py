@@ -18,7 +18,7 @@ from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.tcp import Direction
 
 BYMUX, TWO_CONNECTIONS = "bymux", "two_connections"
-#: Streams of the channels: there from the start, or created; AUTO = there, unless the proactive side first creates some.
+#: Streams of the channels: there from the start, or created; AUTO = there, unless the proactive side creates them.
 AUTO, EXISTING, CREATED = "auto", "existing", "created"
 #: Which connections belong together: the n-th ones of two addresses; or those whose client's ports follow each other.
 ORDER, NEXT_PORT = "order", "next_port"

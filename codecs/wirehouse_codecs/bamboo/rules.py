@@ -17,20 +17,25 @@ from wirehouse_codecs.rules import Rule, Severity, by_name
 PROTOCOL: Final = "bamboo"
 
 
-def _violation(name: str, sentence: str, place: str) -> Rule:
-    return Rule(PROTOCOL, name, Severity.VIOLATION, sentence, place)
+def _violation(name: str, sentence: str, place: str, *, quarantines: bool = False) -> Rule:
+    return Rule(PROTOCOL, name, Severity.VIOLATION, sentence, place, quarantines)
 
 
 def _warning(name: str, sentence: str, place: str) -> Rule:
     return Rule(PROTOCOL, name, Severity.WARNING, sentence, place)
 
 
-def _note(name: str, sentence: str, place: str) -> Rule:
-    return Rule(PROTOCOL, name, Severity.NOTE, sentence, place)
+def _note(name: str, sentence: str, place: str, *, quarantines: bool = False) -> Rule:
+    return Rule(PROTOCOL, name, Severity.NOTE, sentence, place, quarantines)
 
 
 BYMUX_RULES: Final[tuple[Rule, ...]] = (
-    _violation("unknown_type", "The type of a packet is 110 or 111, which are not assigned.", "bymux, packets"),
+    _violation(
+        "unknown_type",
+        "The type of a packet is 110 or 111, which are not assigned.",
+        "bymux, packets",
+        quarantines=True,
+    ),
     _violation("unknown_stream", "A packet is for a stream that is not active.", "bymux, streams"),
     _violation(
         "write_without_credit",
@@ -91,7 +96,12 @@ BYMUX_RULES: Final[tuple[Rule, ...]] = (
         "them are silent.",
         "Session Setup; Running Over Bymux",
     ),
-    _note("truncated_packet", "The connection or the capture ends inside a packet.", "Encodings; bymux, packets"),
+    _note(
+        "truncated_packet",
+        "The connection or the capture ends inside a packet.",
+        "Encodings; bymux, packets",
+        quarantines=True,
+    ),
     _note(
         "noncanonical_varu64",
         "A VarU64 is longer than it needs to be; that of an entry or of its metadata makes the entry invalid.",
@@ -100,7 +110,12 @@ BYMUX_RULES: Final[tuple[Rule, ...]] = (
 )
 
 CONTROL_RULES: Final[tuple[Rule, ...]] = (
-    _violation("unused_control_byte", "The first byte is one of 136 to 159.", "Encodings, invariants of control"),
+    _violation(
+        "unused_control_byte",
+        "The first byte is one of 136 to 159.",
+        "Encodings, invariants of control",
+        quarantines=True,
+    ),
     _violation(
         "seqnum_zero",
         "Start, lower info, end, upper info or the sequence number of a cancel 134 is 0.",
@@ -201,6 +216,7 @@ DATA_RULES: Final[tuple[Rule, ...]] = (
         "unused_data_byte",
         "The first byte is one of 1, 10 to 15, 17 to 31, 33 to 127 and 130 to 255.",
         "Encodings, invariants of data",
+        quarantines=True,
     ),
     _violation(
         "switch_inactive",
