@@ -296,8 +296,8 @@ class Start:
     #: The streams that exist, and how much each side may write at first.
     streams: Mapping[int, Mapping[Role, int]]
     channels: Mapping[int, Channel]
-    #: The first stream that the proactive side creates is the control channel, the second one the data channel. It then
-    #: also takes the place of streams that exist, if neither side has used one.
+    #: The first stream that the proactive side creates is the control channel, the second one the data channel. Streams
+    #: that exist are then taken not to, if a side creates one before any of them is used.
     by_creation: bool = False
 
 
@@ -399,8 +399,8 @@ class Bymux:
         packet = read.packet
         if packet is None:
             return self._refuse(role, read, "unknown_type", "type 110 or 111", None)
-        if packet.creates and role is Role.PROACTIVE and self.by_creation and self._unused and self.channels:
-            self.streams, self.channels = {}, {}
+        if packet.creates and self.by_creation and self._unused:
+            self.streams, self.channels, self._unused = {}, {}, False
         stream = self.creation if packet.stream_id is None else self.streams.get(packet.stream_id)
         event = (_GLOBAL_INPUTS if packet.stream_id is None else _STREAM_INPUTS)[packet.type]
         channel = None if packet.stream_id is None else self.channels.get(packet.stream_id)

@@ -35,9 +35,7 @@ class Log:
         right = {"backlink": self.hashes[seq - 1]} if targets else {}
         if len(targets) == 2:
             right["lipmaalink"] = self.hashes[targets[0]]
-        return publish(
-            key(self.author), payload, log_id=self.log_id, seq=seq, end_of_log=end_of_log, **(right | links)
-        )
+        return publish(key(self.author), payload, log_id=self.log_id, seq=seq, end_of_log=end_of_log, **(right | links))
 
     def add(self, payload: bytes = b"", *, end_of_log: bool = False, **links: bytes) -> Entry:
         seq = len(self.entries) + 1

@@ -1,5 +1,6 @@
 """VarU64, hashes, lipmaalinks and certificate pools."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,15 @@ def test_certificate_pools(pool: dict[str, Any]) -> None:
 
 
 def test_links_lead_back_and_never_cross() -> None:
-    assert [lipmaa.link_targets(seq) for seq in (1, 2, 3, 4, 5, 8, 13)] == [(), (1,), (2,), (1, 3), (4,), (4, 7), (4, 12)]
+    assert [lipmaa.link_targets(seq) for seq in (1, 2, 3, 4, 5, 8, 13)] == [
+        (),
+        (1,),
+        (2,),
+        (1, 3),
+        (4,),
+        (4, 7),
+        (4, 12),
+    ]
     for seq in range(2, 400):
         for between in range(lipmaa.lipmaa(seq) + 1, seq):
             assert lipmaa.lipmaa(between) >= lipmaa.lipmaa(seq)
@@ -93,7 +102,7 @@ def test_a_path_is_the_shortest_one(start: int, end: int) -> None:
             steps[target] = min(steps.get(target, end), steps[seq] + 1)
     path = lipmaa.path(start, end)
     assert (path[0], path[-1]) == (start, end)
-    assert all(before in lipmaa.link_targets(seq) for before, seq in zip(path, path[1:], strict=False))
+    assert all(before in lipmaa.link_targets(seq) for before, seq in itertools.pairwise(path))
     assert len(path) - 1 == steps[start]
 
 

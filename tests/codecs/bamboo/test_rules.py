@@ -12,30 +12,102 @@ from wirehouse_codecs.bamboo.rules import (
 )
 from wirehouse_codecs.rules import Severity
 
-OF_BYMUX = """
-    unknown_type unknown_stream write_without_credit credit_overflow credit_on_infinite global_credit_overflow
-    create_without_credit stream_id_parity stream_id_in_use write_after_close close_twice stopread_twice
-    credit_after_stopread global_credit_after_stopread create_after_global_close ping_after_end close_not_answered
-    wide_integer channel_backpressure_wrong no_setup_seen truncated_packet noncanonical_varu64
-""".split()
-OF_CONTROL = """
-    unused_control_byte seqnum_zero proposal_credit_overflow proposal_without_credit id_parity id_in_use
-    cancel_or_adjust_inactive cancel_or_adjust_after_cancel confirmation_without_eagerness end_before_start
-    upper_info_before_end lower_info_after_start lower_info_not_in_pool upper_info_not_in_pool min_payload_lowered
-    max_payload_raised cancel_reason_untrue starting_hash_differs cancel_not_confirmed proposal_not_answered
-""".split()
-OF_DATA = """
-    unused_data_byte switch_inactive cancelled_inactive data_without_switch data_after_cancel out_of_turn past_end
-    data_after_end_of_log payload_overrun compression_without_window window_exceeded offset_zero offset_before_start
-    lzfoo_truncated length_mismatch eagerness_ignored skip_size_untrue skip_of_mandatory_payload skip_beyond_peer
-    apology_without_data apology_repeated apology_for_valid_data invalid_data_not_apologised invalid_data_in_safe_mode
-    unwanted_payload_size settings_suspect link_unknown history_unknown
-""".split()
-OF_ENTRIES = """
-    truncated trailing_bytes malformed bad_tag seq_zero noncanonical_varu64 bad_yamf_id bad_yamf_length
-    payload_hash_mismatch payload_size_mismatch lipmaalink_mismatch backlink_mismatch log_id_mismatch author_mismatch
-    after_end_of_log bad_author_key bad_signature fork
-""".split()
+OF_BYMUX = [
+    "unknown_type",
+    "unknown_stream",
+    "write_without_credit",
+    "credit_overflow",
+    "credit_on_infinite",
+    "global_credit_overflow",
+    "create_without_credit",
+    "stream_id_parity",
+    "stream_id_in_use",
+    "write_after_close",
+    "close_twice",
+    "stopread_twice",
+    "credit_after_stopread",
+    "global_credit_after_stopread",
+    "create_after_global_close",
+    "ping_after_end",
+    "close_not_answered",
+    "wide_integer",
+    "channel_backpressure_wrong",
+    "no_setup_seen",
+    "truncated_packet",
+    "noncanonical_varu64",
+]
+OF_CONTROL = [
+    "unused_control_byte",
+    "seqnum_zero",
+    "proposal_credit_overflow",
+    "proposal_without_credit",
+    "id_parity",
+    "id_in_use",
+    "cancel_or_adjust_inactive",
+    "cancel_or_adjust_after_cancel",
+    "confirmation_without_eagerness",
+    "end_before_start",
+    "upper_info_before_end",
+    "lower_info_after_start",
+    "lower_info_not_in_pool",
+    "upper_info_not_in_pool",
+    "min_payload_lowered",
+    "max_payload_raised",
+    "cancel_reason_untrue",
+    "starting_hash_differs",
+    "cancel_not_confirmed",
+    "proposal_not_answered",
+]
+OF_DATA = [
+    "unused_data_byte",
+    "switch_inactive",
+    "cancelled_inactive",
+    "data_without_switch",
+    "data_after_cancel",
+    "out_of_turn",
+    "past_end",
+    "data_after_end_of_log",
+    "payload_overrun",
+    "compression_without_window",
+    "window_exceeded",
+    "offset_zero",
+    "offset_before_start",
+    "lzfoo_truncated",
+    "length_mismatch",
+    "eagerness_ignored",
+    "skip_size_untrue",
+    "skip_of_mandatory_payload",
+    "skip_beyond_peer",
+    "apology_without_data",
+    "apology_repeated",
+    "apology_for_valid_data",
+    "invalid_data_not_apologised",
+    "invalid_data_in_safe_mode",
+    "unwanted_payload_size",
+    "settings_suspect",
+    "link_unknown",
+    "history_unknown",
+]
+OF_ENTRIES = [
+    "truncated",
+    "trailing_bytes",
+    "malformed",
+    "bad_tag",
+    "seq_zero",
+    "noncanonical_varu64",
+    "bad_yamf_id",
+    "bad_yamf_length",
+    "payload_hash_mismatch",
+    "payload_size_mismatch",
+    "lipmaalink_mismatch",
+    "backlink_mismatch",
+    "log_id_mismatch",
+    "author_mismatch",
+    "after_end_of_log",
+    "bad_author_key",
+    "bad_signature",
+    "fork",
+]
 WARNINGS = {
     "close_not_answered", "channel_backpressure_wrong", "cancel_reason_untrue", "cancel_not_confirmed",
     "unwanted_payload_size", "fork",

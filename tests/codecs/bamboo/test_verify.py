@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo import verify as verifying
 from wirehouse_codecs.bamboo import yamf
-from wirehouse_codecs.bamboo.entries import Entry, publish
+from wirehouse_codecs.bamboo.entries import Entry, publish, signature_rule
 from wirehouse_codecs.bamboo.lipmaa import lower_pool, upper_pool
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.verify import VERIFIED_SCHEMA, Checked, Proof, Verification, payload_rule, verify
@@ -198,11 +198,10 @@ def test_the_same_bytes_are_one_entry(make_log: MakeLog, judge: Callable[..., Ve
 def test_every_entry_is_checked_once(make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make_log(6)
     calls = []
-    real = verifying.signature_rule
 
     def counted(author: bytes, signed: bytes, signature: bytes) -> str | None:
         calls.append(signed)
-        return real(author, signed, signature)
+        return signature_rule(author, signed, signature)
 
     monkeypatch.setattr(verifying, "signature_rule", counted)
     checked: Checked = {}
