@@ -54,7 +54,7 @@ class Inflated(NamedTuple):
 def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"") -> Inflated:
     """`size` bytes out of `data`, whole elements, after `history`. Elements are judged one after the other.
 
-    Of a hostile element that announces too many bytes, none is written.
+    The caller bounds `size`; what an element announces beyond it is not written.
     """
     out = bytearray(history)
     end = len(history) + size
@@ -134,10 +134,16 @@ class _History:
 
 
 class Inflater:
-    """Decompresses the payloads of one direction of a connection, in their order."""
+    """Decompresses the payloads of one direction of a connection, in their order.
 
-    def __init__(self, window: int, *, from_start: bool = True, snapshot: str | None = None) -> None:
+    What announces more than `max_bytes` is not decompressed.
+    """
+
+    def __init__(
+        self, window: int, *, max_bytes: int = 64 << 20, from_start: bool = True, snapshot: str | None = None
+    ) -> None:
         self.window = window
+        self._max_bytes = max_bytes
         #: All that was decompressed is known. Not so if the capture begins later, or a packet could not be read.
         self.from_start = from_start
         self._history = _History(window)
@@ -152,7 +158,8 @@ class Inflater:
         history = self._history
         source = np.frombuffer(data, np.uint8)
         rule = _RULES[_measure(source, _WORD(size), _WORD(self.window), _WORD(history.held))]
-        if rule == OFFSET_BEFORE_START and (not self.from_start or history.held == history.keep):
+        before_known = rule == OFFSET_BEFORE_START and (not self.from_start or history.held == history.keep)
+        if before_known or (rule is None and size > self._max_bytes):
             self.forget()
             return Inflated(None, HISTORY_UNKNOWN)
         if rule is not None:

@@ -14,7 +14,7 @@ A log in which nothing is odd is judged by a compiled loop; `_judge` is the read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -161,17 +161,19 @@ class _Batch:
                 self.checked[hashed] = signature_rule(author, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
             self._signed[i] = self.checked[hashed] is None
 
-    def judge_payloads(self, payloads: Sequence[bytes | None]) -> set[int]:
-        """The indexes of payloads with another hash than their entry says; those of another size are noted."""
+    def judge_payloads(self, payloads: Sequence[bytes | None]) -> dict[int, str]:
+        """The rules that payloads at hand break, by the index of their entry."""
         rows = [i for i, payload in enumerate(payloads) if payload is not None and self.scanned.right[i]]
         at_hand = [payload for i in rows if (payload := payloads[i]) is not None]
         got = np.frombuffer(b"".join(map(yamf.digest, at_hand)), np.uint8).reshape(-1, yamf.DIGEST_BYTES)
         said = _windows(self.scanned.data, self.scanned.payload_hash_at[rows] + 2, yamf.DIGEST_BYTES)
         same = (got == said).all(axis=1)
         sizes = np.fromiter(map(len, at_hand), np.uint64, len(rows))
-        for place in np.flatnonzero(same & (sizes != self.scanned.payload_size[rows])):
+        other_size = same & (sizes != self.scanned.payload_size[rows])
+        for place in np.flatnonzero(other_size):
             self._refuse_from(int(self._occurrences[rows[place]]))
-        return {rows[place] for place in np.flatnonzero(~same)}
+        bad = {rows[place]: "payload_hash_mismatch" for place in np.flatnonzero(~same)}
+        return bad | {rows[place]: "payload_size_mismatch" for place in np.flatnonzero(other_size)}
 
     def _refuse_from(self, i: int) -> None:
         """The log of entry `i` is invalid from there on, if its author says so."""
@@ -238,7 +240,7 @@ class _Batch:
             self._made[i] = one
         return one
 
-    def verdicts(self, bad_payloads: Iterable[int]) -> pa.RecordBatch:
+    def verdicts(self, bad_payloads: Mapping[int, str]) -> pa.RecordBatch:
         """The rows of VERIFIED_SCHEMA."""
         count = len(self.entries)
         verdicts = self._verdicts[self._occurrences]
@@ -246,8 +248,8 @@ class _Batch:
         reasons: list[str | None] = [None] * count
         for i in np.flatnonzero(verdicts != _VALID).tolist():
             rules[i], reasons[i] = self._why.get(int(self._occurrences[i])) or self._link_unknown(i)
-        for i in bad_payloads:
-            verdicts[i], rules[i], reasons[i] = _INVALID, "payload_hash_mismatch", "the payload has another hash"
+        for i, rule in bad_payloads.items():
+            verdicts[i], rules[i], reasons[i] = _INVALID, rule, "the payload is not the one that the entry says"
         right = self.scanned.right
         log_ids, seqs = self.scanned.log_id.copy(), self.scanned.seq.copy()
         known = right.copy()

@@ -90,6 +90,14 @@ def test_hostile_sizes_take_no_memory() -> None:
     assert inflater.inflate(b"\3abc", varu64.MAX_U64) == (None, "length_mismatch")
     assert inflater.inflate(b"\1a\xff" + b"\xff" * 7 + b"\xfe\1", 1 << 62).rule == "length_mismatch"
     assert len(inflater.snapshot()) < 200
+    # These elements do give as much as they announce.
+    for size in (1 << 40, varu64.MAX_U64):
+        run = b"\1a\xff" + (size - 1).to_bytes(8, "big") + b"\1"
+        assert inflater.inflate(run, size) == (None, "history_unknown")
+    assert inflater.inflate(b"\x81\1", 1).rule == "history_unknown"
+    small = Inflater(10, max_bytes=5)
+    assert small.inflate(b"\6abcdef", 6).rule == "history_unknown"
+    assert small.inflate(b"\5abcde", 5).data == b"abcde"
 
 
 def test_what_is_not_known_is_not_a_violation() -> None:
