@@ -67,13 +67,6 @@ class Entry:
         """The entry as it is hashed and sent."""
         return self.signed_bytes() + self.signature
 
-    def link_to(self, seq: int) -> bytes | None:
-        """The hash that this entry names for entry `seq` of its log; None = it doesn't link there."""
-        targets = link_targets(self.seq)
-        if seq not in targets:
-            return None
-        return self.backlink if seq == self.seq - 1 else self.lipmaalink
-
 
 def publish(
     key: nacl.signing.SigningKey,

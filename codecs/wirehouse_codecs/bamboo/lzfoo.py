@@ -305,7 +305,7 @@ def _expand(data: Array, out: Array, to: int) -> None:
 
 _HASH_BITS: Final = 15
 #: So many earlier places with the same hash are tried.
-_TRIES: Final = 48
+_TRIES: Final = 16
 _LEAST_COPY: Final = 3
 
 

@@ -61,7 +61,10 @@ class DataPackets(NamedTuple):
 
 
 def cut_bymux(data: bytes | Array, most: int = MOST_PACKETS) -> BymuxPackets:
-    """The packets that `data` begins with, up to a cut header or a type that is not assigned."""
+    """The packets that `data` begins with, up to a cut header or a type that is not assigned.
+
+    The content of the last one may go on in what comes next: its end says how far.
+    """
     read = _bytes(data)
     room = min(most, len(read))
     places = np.empty((3, room), np.int64)

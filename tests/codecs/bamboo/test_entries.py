@@ -188,15 +188,6 @@ def test_keys_that_are_no_points(author: bytes, rule: str) -> None:
     assert signature_rule(author, b"signed", bytes(64)) == rule
 
 
-def test_links_by_sequence_number(make_log: Callable[..., Any]) -> None:
-    log = make_log(8)
-    assert log.entries[8].link_to(4) == log.hashes[4]
-    assert log.entries[8].link_to(7) == log.hashes[7]
-    assert log.entries[8].link_to(6) is None
-    assert log.entries[7].link_to(6) == log.hashes[6]
-    assert log.entries[1].link_to(0) is None
-
-
 def test_the_next_entry_is_found_in_bytes(make_log: Callable[..., Any]) -> None:
     data = make_log(4).entries[4].encode()
     junk = bytes(range(256)) + encode(MAX_U64)
