@@ -85,19 +85,17 @@ _WORD: Final = (1 << 64) - 1
 # What is said
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Speech:
-    """How messages of one connection are written."""
+    """How messages of one client are written."""
 
     envelope: Envelope = Envelope.BARE16
     names: Names = Names.IMPLEMENTATION
     tracing_context: str | None = None
 
     def write(self, message: Message | bytes, onward: Route, back: Route) -> bytes:
-        """The frame of a message, or of another payload."""
-        if isinstance(message, bytes):
-            return self.write_routed(onward, back, message)
-        payload = encode_payload(message, self.names)
+        """The frame of a message, or of another payload that isn't empty."""
+        payload = message if isinstance(message, bytes) else encode_payload(message, self.names)
         head, tail = _around(self, onward, back, len(payload))
         return b"".join((head, payload, tail))
 
@@ -119,6 +117,9 @@ def _around(speech: Speech, onward: Route, back: Route, size: int) -> tuple[byte
     return whole[:at], whole[at + size :]
 
 
+_local = lru_cache(4096)(local)
+
+
 class Talk:
     """What both sides say on one connection, as it is made. Each side hears the other before it goes on."""
 
@@ -135,11 +136,11 @@ class Talk:
 
     def request(self, message: Message | bytes, to: str, back: Route | None = None) -> bytes:
         """The frame of a request to a local address."""
-        return self.speech.write(message, local(to), self.requester if back is None else back)
+        return self.speech.write(message, _local(to), self.requester if back is None else back)
 
     def response(self, message: Message | bytes, sender: str, onward: Route | None = None) -> bytes:
         """The frame of a response from a local address."""
-        return self.speech.write(message, self.requester if onward is None else onward, local(sender))
+        return self.speech.write(message, self.requester if onward is None else onward, _local(sender))
 
     def ask(self, message: Message | bytes, to: str) -> None:
         """The client sends one request."""
@@ -366,7 +367,7 @@ class Client(ABC):
     def greet(self, talk: Talk) -> None:
         """What takes no part in the protocol."""
         if self._beats:
-            heartbeat = self.speech.write(b"", (), ())
+            heartbeat = self.speech.write_routed((), (), b"")
             talk.client(heartbeat)
             talk.server(heartbeat)
         if self._pings:
@@ -419,12 +420,12 @@ class Publisher(Client):
         numbers = run.burst(burst, self.number)
         begin = burst * self.config.burst_messages + 1 - numbers.start
         sent = [(number, begin + run.sent(number)) for number in numbers]
-        pushes = [PushRequest(request_id, run.data(number)) for number, request_id in sent]
+        pushes = [encode_payload(PushRequest(request_id, run.data(number))) for number, request_id in sent]
         talk.wait_until(run.pushed_ns(burst, self.number))
         for stream in run.streams:
             talk.client(*(talk.request(push, stream.address) for push in pushes))
             yield from talk.take()
-        confirms = [PushResponse(request_id, Status.OK, run.index(number)) for number, request_id in sent]
+        confirms = [encode_payload(PushResponse(request_id, Status.OK, run.index(at))) for at, request_id in sent]
         talk.wait_until(run.stored_ns(burst, self.number))
         for stream in run.streams:
             talk.server(*(talk.response(confirm, stream.address) for confirm in confirms))
@@ -468,8 +469,10 @@ class Consumer(Client):
         key = (self._id, stream.name)
         talk.ask(IndexGet(*key, stream.partition), INDEX_SERVICE)
         talk.answer(IndexResponse(*key, self._saved, stream.partition), INDEX_SERVICE)
-        while not self._ends(talk, run):
-            pulled = self._pull(talk, run, stream)
+        save: list[bytes] = []
+        while not self._ends(talk, run, save):
+            pulled = self._pull(talk, run, stream, save)
+            save.clear()
             if pulled and self._fails and run.first + pulled.stop >= self._fails[0]:
                 # What came is not saved, so it comes again.
                 del self._fails[0]
@@ -478,32 +481,43 @@ class Consumer(Client):
                 return
             if pulled:
                 self._next, self._saved = pulled.stop, run.index(pulled.stop - 1) + 1
-                talk.ask(IndexSave(*key, self._saved, stream.partition), INDEX_SERVICE)
-            yield from talk.take()
+                save.append(talk.request(IndexSave(*key, self._saved, stream.partition), INDEX_SERVICE))
             if not pulled or pulled.stop == run.stored(talk.now_ns):
+                _write_all(talk, save)
                 talk.wait(self.config.poll_ms * NS_PER_MS)
+            yield from talk.take()
         self._is_done = True
         yield from talk.take()
 
-    def _ends(self, talk: Talk, run: Run) -> bool:
+    def _ends(self, talk: Talk, run: Run, save: list[bytes]) -> bool:
         """All was pulled, or the service goes."""
-        if run.ends_ns is not None and talk.now_ns + QUIET_NS + 3 * LATENCY_NS > run.ends_ns:
+        if run.ends_ns is not None and talk.now_ns + QUIET_NS + 4 * LATENCY_NS > run.ends_ns:
+            _write_all(talk, save)
             talk.wait_until(run.ends_ns)
             talk.close(Direction.SERVER, Ending.RESET)
             return True
         if run.ends_ns is None and self._next == run.total:
+            _write_all(talk, save)
             talk.close()
             return True
         return False
 
-    def _pull(self, talk: Talk, run: Run, stream: Stream) -> range:
+    def _pull(self, talk: Talk, run: Run, stream: Stream, save: list[bytes]) -> range:
+        """One pull, right after what is still to be saved."""
         request_id = self.random.randint(1, PULL_IDS)
-        talk.ask(PullRequest(request_id, self._saved, self.config.pull_limit), stream.address)
+        pull = PullRequest(request_id, self._saved, self.config.pull_limit)
+        talk.client(*save, talk.request(pull, stream.address))
         talk.wait_until(run.answers_ns(talk.now_ns + LATENCY_NS))
         pulled = run.pull(self._next, talk.now_ns + LATENCY_NS)
         messages = tuple(StreamMessage(run.index(number), run.data(number)) for number in pulled)
         talk.answer(PullResponse(request_id, messages), stream.address)
         return pulled
+
+
+def _write_all(talk: Talk, frames: list[bytes]) -> None:
+    if frames:
+        talk.client(*frames)
+        frames.clear()
 
 
 def runs(config: SimulatorConfig, contents: Contents) -> Iterator[Run]:
