@@ -58,12 +58,13 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 #: What the other side says comes after this.
 LATENCY_NS: Final = 100_000
-#: Clients begin so far apart.
+#: Clients begin so far apart, and speak in as many ways, one after the other.
 BEGIN_NS: Final = 1_370_000
+MANNERS: Final = 4
 #: A consumer that failed comes back after this.
 BACK_NS: Final = 500 * NS_PER_MS
 #: The service goes so long after the last push was confirmed, and comes back after as much.
-DOWN_NS: Final = 2 * NS_PER_S
+DOWN_NS: Final = NS_PER_S
 #: Old messages are deleted once in this time. Shortly before nothing is answered, so that all see the same order.
 DELETES_NS: Final = NS_PER_S
 QUIET_NS: Final = 5 * NS_PER_MS
@@ -333,9 +334,9 @@ class Client(ABC):
     def __init__(self, config: SimulatorConfig, number: int, name: str, service: int = 0) -> None:
         self.config = config
         self.number = number
-        self.random = Random(f"{config.seed} {number} {service}")
+        self.random = Random(f"{config.seed} {number}")
         me = local(name)
-        manner = number % 4
+        manner = number % MANNERS
         # A hop between, or another node.
         hops = {1: local("hop-x"), 2: (Address(TCP, b"192.0.2.7:4000"),)}
         self.requester: Route = (*hops.get(manner, ()), *me)
@@ -351,7 +352,7 @@ class Client(ABC):
     def conversations(self) -> Iterator[Conversation]:
         """Its connections. What happens on one decides on the next, so each is read to its end before."""
 
-    def converse(self, talk: Talk, events: Iterator[Event], captured_from_ns: int = 0) -> Conversation:
+    def converse(self, talk: Talk, events: Iterator[Event]) -> Conversation:
         """The connection on which `talk` is, with a port and sequence numbers of its own."""
         self._connections += 1
         return Conversation(
@@ -361,7 +362,6 @@ class Client(ABC):
             events,
             self.random.getrandbits(32),
             self.random.getrandbits(32),
-            captured_from_ns=captured_from_ns,
         )
 
     def greet(self, talk: Talk) -> None:

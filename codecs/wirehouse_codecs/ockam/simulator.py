@@ -12,18 +12,18 @@ from typing import Final
 
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.ockam.faults import FAULTS, Fault, FaultyClient
 from wirehouse_codecs.ockam.messages import Names
 from wirehouse_codecs.ockam.routed import Envelope
-from wirehouse_codecs.ockam.service import NUMBER_BYTES, Client, Consumer, Contents, Publisher
+from wirehouse_codecs.ockam.service import MANNERS, NUMBER_BYTES, Client, Consumer, Contents, Publisher
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 
-__all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
 WRITERS: Final = {".pcap": write_file, ".pcap.gz": write_file, ".streams": write_streams}
-FAULTS: dict[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SimulatorConfig:
     fault: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a value out of range, and for a fault that the envelope can't have."""
+        """Raises OptionError for a value out of range, and for a fault that there isn't."""
         for key, names in _CHOICES.items():
             if getattr(self, key) not in names:
                 raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(self, key)!r}")
@@ -125,3 +125,7 @@ def _clients(config: SimulatorConfig) -> Iterator[Client]:
         yield Publisher(config, contents, number)
     for number in range(config.consumers):
         yield Consumer(config, contents, number)
+    if config.fault is not None:
+        # It speaks in the plainest way.
+        clients = -(-(config.publishers + config.consumers) // MANNERS) * MANNERS
+        yield FaultyClient(config, clients, FAULTS[config.fault])
