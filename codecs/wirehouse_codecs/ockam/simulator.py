@@ -55,7 +55,7 @@ class SimulatorConfig:
     retained: int = 0
     #: Share of indexes that are left out.
     index_gap_share: float = 0.0
-    #: Share of messages that are the one before again, under the same request id.
+    #: Share of messages that are the one before in their burst again, under the same request id.
     resend_share: float = 0.0
     #: How often each consumer fails, and goes on from its saved index.
     restarts: int = 0
