@@ -172,11 +172,13 @@ def _codec(protocol: str) -> Any:
 
 
 def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], port: int | None) -> str:
-    """The one of the protocols `known` that connections of the capture begin like."""
+    """The one of the protocols `known` that connections of the capture begin like; any if it has none."""
     at = stream.tell()
     stream.seek(0)
     heads = recognising.heads(_landed(KINDS[kind].read(stream), _clock(time.time_ns()), b"", LANDED_PACKETS), port)
     stream.seek(at)
+    if not heads:
+        return known[0]
     found: dict[str, str] = {}
     for name in known:
         recognises: recognising.Recognise = _codec(name).recognises

@@ -70,6 +70,8 @@ def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[Dagste
     with _alone(folder):
         overrides = {} if keep_output else _OUTPUT_STAYS
         instance = DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+        # There are none, and looking for them configures the process's logging anew, which other runs are using.
+        instance.get_yaml_python_handlers = list  # type: ignore[method-assign]
         # The first look at each of the three databases makes it.
         instance.get_runs_count()
         instance.all_instigator_state()

@@ -1,4 +1,4 @@
-"""The Ockam stream service in `make bench`: pushes and confirms, pulls and responses of ten; beside it the codec alone."""
+"""The Ockam stream service in `make bench`: publishers and consumers of four streams; beside it the codec alone."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SIZES = (1_000_000, 10_000_000)
 FIXED = 1_000
 INCREMENT = 20_000
 INPUT = (
-    "Messages of 8 publishers and 40 consumers of 4 streams with data of 100 bytes, in segments of 1,448 bytes: of five, "
-    "two are pushes and confirms, two pulls and responses of 10, one saves an index."
+    "Messages of 8 publishers and 40 consumers of 4 streams with data of 100 bytes, in segments of 1,448 bytes: of "
+    "five, two are pushes and confirms, two pulls and responses of 10, one saves an index."
 )
 
 _PUBLISHERS, _STREAMS = 8, 4
