@@ -875,6 +875,8 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours.ignored_bytes += len(segment.payload)
     answers = segment.flags & ACK and segment.acknowledgment == theirs._expected
     if answers or ours.is_credible(segment.sequence):
+        if segment.flags & ACK:
+            theirs.note_acknowledgment(segment.acknowledgment)
         return _close(connection, "reset", segment.place)
     ours.strays += 1
     return []

@@ -607,7 +607,7 @@ def test_a_reset_closes_if_it_is_credible() -> None:
     for start, flags, acknowledgment, closes in (
         (0, RST, 0, True),
         (WINDOW_BYTES - 1, RST, 0, True),
-        (-WINDOW_BYTES + 1, RST | ACK, 9, True),
+        (-WINDOW_BYTES + 1, RST | ACK, 0, True),
         (WINDOW_BYTES, RST, 0, False),
         (2**31, RST | ACK, 9, False),
         (2**31, RST | ACK, 0, True),
@@ -618,6 +618,12 @@ def test_a_reset_closes_if_it_is_credible() -> None:
         side = talk.connection.server
         assert (side.strays, side.ignored_bytes) == (not closes, 3)
         assert plain(talk.send(C, 0, b"data")) == [("client", 0, b"data")] * (not closes)
+
+
+def test_a_reset_acknowledges() -> None:
+    talk = Dialogue().open()
+    # The last of them may be a FIN.
+    assert plain(talk.send(S, 0, flags=RST | ACK, acknowledgment=9)) == [("client", "hole", 0, 8), "closed reset"]
 
 
 def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
