@@ -25,6 +25,7 @@ from wirehouse_codecs.intervals import Intervals, Run
 from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.tcp_options import TcpOptions
 
 STATE_VERSION: Final = 1
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
@@ -39,6 +40,8 @@ MOST_PENDING: Final = 16_384
 #: Connections whose open pushes are known, or whose highest index; connections by which a client is recognised.
 MOST_CONNECTIONS: Final = 4_096
 MOST_RECENT: Final = 16
+#: So long after a packet that wasn't captured the hole is told at the latest: its connection says more, or is closed.
+HOLE_NS: Final = TcpOptions().idle_ns + TcpOptions().hole_wait_ns
 #: Characters of a client's name; one that is longer is not followed.
 MOST_NAME: Final = 1_024
 #: Names that shared an address, each told once.
@@ -74,7 +77,7 @@ class Init:
 
 @dataclass(slots=True)
 class Stored:
-    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it wasn't seen."""
+    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it isn't known."""
 
     where: Where
     index: int
@@ -91,6 +94,8 @@ class Delivered:
     runs: Sequence[tuple[int, int]]
     #: The client that pulled; None = not known: then what it went through isn't judged when a client saves there.
     consumer: str | None
+    #: How often messages of the connection were missed until then. Where it rose, what came to the client isn't known.
+    missed: int = 0
 
 
 @dataclass(slots=True)
@@ -102,6 +107,8 @@ class Saved:
     stream_name: str
     partition: int | None
     index: int
+    #: As of Delivered.
+    missed: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +120,8 @@ class Got:
     stream_name: str
     partition: int | None
     index: int | None
+    #: As of Delivered.
+    missed: int = 0
 
 
 @dataclass(slots=True)
@@ -128,7 +137,7 @@ class OpenPushes:
 
 @dataclass(slots=True)
 class Closed:
-    """The connection ended in this window: pushes that are open at its end stay so."""
+    """The connection ended: pushes that are open at the window's end stay so. It comes after all that was told of it."""
 
     connection_id: bytes
 
@@ -285,20 +294,26 @@ class _Client:
     delivered_messages: int = 0
     redelivered: int = 0
     connections: int = 0
-    recent: list[bytes] = field(default_factory=list)
+    #: Connections on which it was seen last, and how often messages had been missed there.
+    recent: dict[bytes, int] = field(default_factory=dict)
     changed: bool = False
 
     @property
     def runs(self) -> int:
         return len(self.delivered) + len(self.covered)
 
-    def seen(self, where: Where) -> None:
-        """It speaks, or is spoken to."""
+    def seen(self, where: Where, missed: int) -> None:
+        """It speaks, or is spoken to. Where something was missed that is its first sign of life again."""
         self.where, self.changed = where, True
-        if where.connection_id not in self.recent:
+        known = self.recent.get(where.connection_id)
+        if known is None:
             self.connections += 1
-            self.recent.append(where.connection_id)
-            del self.recent[:-MOST_RECENT]
+        if missed > (known or 0):
+            self.answered = self.resumed = False
+        if missed != known:
+            self.recent[where.connection_id] = missed
+            if len(self.recent) > MOST_RECENT:
+                del self.recent[next(iter(self.recent))]
 
     def resume(self, index: int) -> None:
         """Its first sign of life: what came before isn't judged."""
@@ -311,6 +326,9 @@ class _Client:
         if len(runs) > 1:
             first, highest = min(first for first, _ in runs), max(last for _, last in runs)
         begin = first if requested is None else requested
+        if requested is None:
+            # Nor is it known what the response passed over.
+            self.resumed = False
         self.resume(begin)
         for first, last in runs:
             new = self.delivered.add(first, last)
@@ -339,12 +357,13 @@ class _Client:
     def to_json(self) -> dict[str, Any]:
         told = {name: getattr(self, name) for name in self.__slots__ if name != "changed"}
         runs = {name: told[name].to_json() for name in ("delivered", "covered")}
-        return told | runs | {"where": _where_to_json(self.where), "recent": [one.hex() for one in self.recent]}
+        recent = [[one.hex(), missed] for one, missed in self.recent.items()]
+        return told | runs | {"where": _where_to_json(self.where), "recent": recent}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> _Client:
         runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
-        recent = [bytes.fromhex(one) for one in told["recent"]]
+        recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
         return cls(**told | runs | {"where": _where_from_json(told["where"]), "recent": recent})
 
 
@@ -389,6 +408,10 @@ class Fold:
         #: When the pushes arrived that were open at the end of the last window, by connection.
         self._open: dict[bytes, list[int]] = {}
         self._closed: set[bytes] = set()
+        #: Connections with the stream that have not ended; b"" stands for those beyond the bound.
+        self._alive: dict[bytes, None] = {}
+        #: What was delivered until then is judged, whatever is missed later.
+        self._settled_ns = -1
         #: When the first push arrived that stays open.
         self._lost_ns: int | None = None
         #: Delivered indexes that no push had been confirmed with, each told or waiting; and those that wait, rising.
@@ -425,6 +448,9 @@ class Fold:
             self._first = where
         self._last_at_ns = where.arrived_at_ns
         self._changed = True
+        connection_id = where.connection_id
+        if connection_id not in self._alive and connection_id not in self._closed:
+            self._alive[connection_id if len(self._alive) < MOST_CONNECTIONS else b""] = None
 
     def _found(self, rule: str, where: Where, message: str) -> Found:
         return Found(RULE[rule], where, message, self._address)
@@ -523,15 +549,18 @@ class Fold:
             self._delivered += last - first + 1
         told: list[Told] = []
         ordered = runs if len(runs) == 1 else sorted(runs)
-        for first, last in ordered:
-            if last >= self._confirmed.floor and not self._partial and not self._confirmed.holds(first, last):
-                self._wait(first, last, where)
+        # What is below the first confirmed index may have been pushed before the capture began.
+        if self._lowest is not None and not self._partial:
+            floor = max(self._lowest, self._confirmed.floor)
+            for first, last in ordered:
+                if last >= floor and not self._confirmed.holds(first, last):
+                    self._wait(max(first, floor), last, where)
         if self._passed:
             told += self._returned(ordered, where)
         self._pass_over(requested, ordered)
         if consumer is None:
             self._note_unnamed(where.connection_id, ordered[-1][1] + 1)
-        elif (client := self._client(consumer, where)) is not None:
+        elif (client := self._client(consumer, where, delivered.missed)) is not None:
             held = client.runs
             client.deliver(requested, runs)
             self._bound_runs(client.runs - held)
@@ -578,7 +607,7 @@ class Fold:
 
     def _named(self, said: Saved | Got) -> _Client | None:
         """The client that an index message names."""
-        client = self._client(said.client_id, said.where, said.stream_name, said.partition)
+        client = self._client(said.client_id, said.where, said.missed, said.stream_name, said.partition)
         if client is not None and said.where.connection_id in self._unnamed:
             self._forget(client, self._unnamed[said.where.connection_id])
         return client
@@ -590,7 +619,7 @@ class Fold:
         self._client_runs += client.runs - held
 
     def _client(
-        self, client_id: str, where: Where, stream_name: str | None = None, partition: int | None = None
+        self, client_id: str, where: Where, missed: int, stream_name: str | None = None, partition: int | None = None
     ) -> _Client | None:
         client = self._clients.get(client_id)
         if client is None:
@@ -604,7 +633,7 @@ class Fold:
             self._clients.move_to_end(client_id)
         if client.stream_name is None and stream_name is not None:
             client.stream_name, client.partition = stream_name[:MOST_NAME], partition
-        client.seen(where)
+        client.seen(where, missed)
         return client
 
     def _bound_runs(self, more: int) -> None:
@@ -702,11 +731,21 @@ class Fold:
         self._own.pop(closed.connection_id, None)
         self._unnamed.pop(closed.connection_id, None)
         self._closed.add(closed.connection_id)
+        self._alive.pop(closed.connection_id, None)
+        if not self._alive:
+            self._settle()
         return _NOTHING
 
     def _note_partial(self, partial: Partial) -> Sequence[Told]:
         self._partial = True
+        self._settle()
+        self._pending = [pending for pending in self._pending if pending.where.arrived_at_ns <= self._settled_ns]
         return _NOTHING
+
+    def _settle(self) -> None:
+        """No hole will be told that might explain what was delivered by then."""
+        waits_ns = HOLE_NS if self._alive else 0
+        self._settled_ns = max(self._settled_ns, self._last_at_ns - waits_ns)
 
     def end_window(self) -> list[Told]:
         """The window ends: what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow)."""
@@ -733,16 +772,19 @@ class Fold:
         self._rises = [self._rises[at] for at in sorted(needed) if at >= 0]
 
     def _never_confirmed(self) -> list[Told]:
-        """What was delivered before the first push that is open now; what came after one that stays open is let go."""
+        """Of what is settled that before the first push that is open now; what came after one that stays so is let go."""
         if not self._pending:
             return []
+        self._settle()
         opened = [*chain.from_iterable(self._open.values()), *([] if self._lost_ns is None else [self._lost_ns])]
         first_ns = min(opened, default=None)
         told: list[Told] = []
         waiting = []
         for pending in self._pending:
             at_ns = pending.where.arrived_at_ns
-            if first_ns is None or at_ns < first_ns:
+            if at_ns > self._settled_ns:
+                waiting.append(pending)
+            elif first_ns is None or at_ns < first_ns:
                 shown = f"{_shown([Run(pending.first, pending.last)])} delivered, but no push was confirmed with it"
                 told.append(self._found("index_never_confirmed", pending.where, shown))
             elif self._lost_ns is None or at_ns < self._lost_ns:
@@ -800,6 +842,7 @@ class Fold:
         told = {
             "version": STATE_VERSION,
             "first": None if self._first is None else _where_to_json(self._first),
+            "alive": [connection_id.hex() for connection_id in self._alive],
             "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
             "unnamed": [[connection_id.hex(), end] for connection_id, end in self._unnamed.items()],
@@ -820,6 +863,7 @@ class Fold:
             setattr(self, "_" + name, Intervals.from_json(told[name]))
         self._first = None if told["first"] is None else _where_from_json(told["first"])
         self._sharing = [(name, partition) for name, partition in told["sharing"]]
+        self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
         self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
         self._unnamed = OrderedDict((bytes.fromhex(connection), end) for connection, end in told["unnamed"])
@@ -832,6 +876,7 @@ class Fold:
 #: What carried state holds as it is, and as intervals.
 _PLAIN: Final = (
     "last_at_ns",
+    "settled_ns",
     "partial",
     "name",
     "partition",

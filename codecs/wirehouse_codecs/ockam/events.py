@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from hashlib import blake2b
 from itertools import pairwise, starmap
+from math import inf
 from operator import itemgetter
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ EVENT: Final = "event"
 EVENT_COLUMNS: Final = (
     *(EVENT, *Where._fields),
     *("stream_name", "partition", "client_id", "index", "anonymous"),
-    *("requested_at_ns", "requested", "indexes", "open_pushes"),
+    *("requested_at_ns", "requested", "missed", "indexes", "open_pushes"),
 )
 
 
@@ -53,7 +54,9 @@ def events_of(row: Row) -> Iterator[tuple[str, Event]]:
     message, address = row["message"], row["stream_address"]
     if message["ignored"] is not None:
         return
-    where, answers = Where(*_WHERE(row)), row["answers"] or {}
+    where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
+    if answers.get("unsure"):
+        answers = {}
     name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
     named: Event | None = None
     match message["kind"]:
@@ -63,11 +66,11 @@ def events_of(row: Row) -> Iterator[tuple[str, Event]]:
             yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
         case Kind.PULL_RESPONSE if address is not None:
             runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
-            yield address_key(address), Delivered(where, _integer(answers.get("index")), runs, row["consumer"])
+            yield address_key(address), Delivered(where, _integer(answers.get("index")), runs, row["consumer"], missed)
         case Kind.INDEX_SAVE:
-            named = Saved(where, client_id, name, partition, int(message["index"]))
+            named = Saved(where, client_id, name, partition, int(message["index"]), missed)
         case Kind.INDEX_RESPONSE:
-            named = Got(where, client_id, name, partition, _integer(message["index"]))
+            named = Got(where, client_id, name, partition, _integer(message["index"]), missed)
     if named is not None:
         yield name_key(name, partition), named
         if address is not None:
@@ -97,13 +100,18 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "init": lambda where, row: Init(where, row["stream_name"], row["partition"], row["anonymous"]),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
-    "delivered": lambda where, row: Delivered(where, row["requested"], row["runs"], row["client_id"]),
-    "saved": lambda where, row: Saved(where, row["client_id"], row["stream_name"], row["partition"], row["index"]),
-    "got": lambda where, row: Got(where, row["client_id"], row["stream_name"], row["partition"], row["index"]),
+    "delivered": lambda where, row: Delivered(
+        where, row["requested"], row["runs"], row["client_id"], row["missed"]
+    ),
+    "saved": lambda where, row: Saved(where, *_named(row)),
+    "got": lambda where, row: Got(where, *_named(row)),
     "partial": lambda where, row: Partial(where.connection_id),
     "open_pushes": _open_pushes,
     "closed": lambda where, row: Closed(where.connection_id),
 }
+
+
+_named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 
 
 def unsigned(column: pa.Array) -> list[Any]:
@@ -184,8 +192,8 @@ class Heard:
 
     def told(self, convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
         """What it all tells together: findings, holes, and how streams and their clients stand at the end."""
-        partial: list[tuple[int, int, str, Event]] = []
-        ended: list[tuple[str, Event]] = []
+        partial: list[tuple[float, float, str, Event]] = []
+        ended: list[tuple[float, float, str, Event]] = []
         for connection_id, session in self._sessions.items():
             opened: dict[str, list[tuple[int, int]]] = {}
             for pushes in session["open_pushes"]:
@@ -194,10 +202,10 @@ class Heard:
             for key in self._keys.get(connection_id, {}) | dict.fromkeys(opened):
                 if session["partial_at_ns"] is not None:
                     partial.append((session["partial_at_ns"], -1, key, Partial(connection_id)))
-                ended.append((key, OpenPushes(connection_id, opened.get(key, []))))
+                ended.append((inf, inf, key, OpenPushes(connection_id, opened.get(key, []))))
                 if session["closed"]:
-                    ended.append((key, Closed(connection_id)))
-        in_order = sorted([*partial, *self._events], key=itemgetter(0, 1))
-        told = judge([(key, event) for _, _, key, event in in_order] + ended, convention)
+                    ended.append((session["closed_at_ns"], inf, key, Closed(connection_id)))
+        in_order = sorted([*partial, *self._events, *ended], key=itemgetter(0, 1))
+        told = judge([(key, event) for _, _, key, event in in_order], convention)
         observed = sorted(self._observations, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))
         return [*told, *data_changed(observed)]

@@ -80,6 +80,7 @@ ANSWERS_TYPE: Final = pa.struct(
         ("anonymous", pa.bool_()),
         ("data", pa.binary()),
         ("data_bytes", pa.int64()),
+        ("unsure", pa.bool_()),
     ]
 )
 SKIP_TYPE: Final = pa.struct([("name", pa.string()), ("frames", pa.int64()), ("bytes", pa.int64())])
@@ -95,6 +96,7 @@ SESSION_TYPE: Final = pa.struct(
         ("open_requests", pa.int64()),
         ("open_pushes", pa.list_(_OPEN_PUSHES)),
         ("closed", pa.bool_()),
+        ("closed_at_ns", pa.int64()),
     ]
 )
 #: Columns of the log, of which only the struct of the row's own kind is there.
@@ -103,6 +105,7 @@ SCHEMA: Final = schema(
         ("stream_address", pa.string()),
         ("requester", pa.string()),
         ("consumer", pa.string()),
+        ("missed", pa.int64()),
         ("message", MESSAGE_TYPE),
         ("answers", ANSWERS_TYPE),
         ("skip", SKIP_TYPE),
@@ -130,6 +133,7 @@ class Conversation:
         late = connection.opened == "middle"
         self._reader = Reader(options, started_late=late)
         self._session = Session(options, started_late=late)
+        self._closed_at_ns: int | None = None
         if snapshot is not None:
             self._restore(json.loads(snapshot))
         #: Rows as they were told last: what has not changed since is not told again.
@@ -154,18 +158,22 @@ class Conversation:
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
+        self._session.hole(hole.place)
         self._take(self._reader.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
         end = _ENDS.get(closed.how, End.CAPTURE_END)
-        self._take(self._reader.finish(closed.place, closed=end is not End.CAPTURE_END))
+        self._closed_at_ns = closed.place.arrived_at_ns
+        # That nothing was captured any more says nothing of what didn't come.
+        last = self._connection.last if end is End.CAPTURE_END else closed.place
+        self._take(self._reader.finish(last, closed=end is not End.CAPTURE_END))
         for direction in Direction:
             rest = self._reader.rest(direction)
             if rest is not None:
                 finding = {"rule": None, "severity": None, "message": "no frame is looked for from here on"}
                 self._log.add(QUARANTINE, closed.place, Where(direction, *rest), finding=finding)
-        for found in self._session.end(end, closed.place):
+        for found in self._session.end(end, last):
             self._find(found)
 
     # Frames
@@ -206,6 +214,7 @@ class Conversation:
             stream_address=outcome.stream_address,
             requester=outcome.requester,
             consumer=outcome.consumer,
+            missed=outcome.missed,
             message={"kind": message.kind.value, "ignored": outcome.ignored} | envelope | _content(message),
             answers=None if outcome.answers is None else _answers(outcome.answers),
         )
@@ -262,6 +271,7 @@ class Conversation:
                 for (address, at_ns), count in pushes.items()
             ],
             "closed": session.ended is not None,
+            "closed_at_ns": self._closed_at_ns,
         }
 
     # Carried state

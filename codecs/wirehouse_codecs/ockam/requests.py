@@ -159,9 +159,13 @@ class Request:
     #: The how manieth of those that were added.
     number: int = -1
 
+    #: It was unsure until its last input.
+    was_unsure: bool = False
+
     def take(self, given: Input) -> bool:
         """The state after `given`; True if the rule about the missing answer is found. KeyError: it has ended."""
         step = TRANSITIONS[self.state, given]
+        self.was_unsure = self.state is RequestState.UNSURE
         self.state = step.state
         return step.is_found
 

@@ -7,6 +7,8 @@ takes the messages of one connection in arrival order, gives one `Outcome` for e
   besides, at the request: when the connection is closed, or when a later message or `advance` is past its time.
 - Where messages were missed (`partial`) no rule is found that one of them could disprove. A response that can't be
   decoded counts as missed.
+- A hole, and the search for a frame, hold messages back: when these were sent isn't known, nor whether they are
+  answered already.
 - A stream is known by the Init that gave its address. A stream without partitions is partition 0 of its name.
 - An index response answers the oldest GetIndex of its requester that it can be about. Where its bytes have two
   readings, the one that fits that request is taken.
@@ -128,6 +130,9 @@ class Answers:
     #: Of a push that was saved: its data; None = too much was open to hold it.
     data: bytes | None
     data_bytes: int | None
+    #: Messages were missed while it was open, or held it back: it may have been sent earlier, and its answer may be
+    #: that of another request.
+    unsure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,8 @@ class Outcome:
     #: The frame is counted under this name and passed over.
     skip: str | None
     findings: tuple[Found, ...]
+    #: How often messages were missed up to here: it rises with every hole. One that began late begins with 1.
+    missed: int
     ignored: str | None = None
     stream_address: str | None = None
     requester: str | None = None
@@ -192,6 +199,10 @@ class Session:
         }
         #: From when on it is known that messages were missed, 0 = from the beginning; None = none were.
         self.partial_at_ns = 0 if started_late else None
+        #: As `Outcome.missed`.
+        self.missed = int(started_late)
+        #: Sides whose next frame was looked for.
+        self._searched = set(Direction) if started_late else set()
         self.ended: End | None = None
         #: How many there were: `creates`, `pushes`, `confirmed`, `pulls`, and messages that were `delivered`.
         self.counts = Counter[str]()
@@ -235,16 +246,31 @@ class Session:
 
     # Input
 
+    def hole(self, place: Place) -> None:
+        """Bytes that never came are told at `place`, and with it what waited for them, also of the other side.
+
+        What was begun before them comes to `receive`, as all else does, afterwards.
+        """
+        self._gap = place
+        self.requests.miss()
+        self._miss(place)
+
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes. ValueError: the connection has ended."""
         if self.ended is not None:
             raise ValueError("the connection has ended")
+        if received.routed is None and received.skip is None and received.rule != "routed":
+            self._searched.add(received.direction)
         found = list(self.advance(received.place.arrived_at_ns))
         self._clear()
         routed, decoded = received.routed, received.decoded
         if routed is None or decoded is None:
             return self._take_undecodable(received, found)
         self._where = Where(received.direction, received.place, received.byte_start, received.byte_end)
+        self._held_back = received.place == self._gap or received.direction in self._searched
+        self._searched.discard(received.direction)
+        # What the other side said before may still be looked for.
+        self.missed += len(self._searched)
         is_request = received.direction is Direction.CLIENT
         back, onward = routed.return_route, routed.onward_route
         requester = route_text(back if is_request else onward)
@@ -272,6 +298,7 @@ class Session:
             message=self._message,
             skip=None,
             findings=tuple(found),
+            missed=self.missed,
             ignored=self._ignored,
             stream_address=self._stream_address,
             requester=requester,
@@ -282,6 +309,9 @@ class Session:
     def advance(self, now_ns: int) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now."""
         self._now_ns = max(self._now_ns, now_ns)
+        if Direction.SERVER in self._searched:
+            # What it said is still looked for, or was missed before its first byte.
+            self.requests.miss()
         timeout = self._options.answer_timeout_ns
         waited = f"no answer for more than {self._options.answer_timeout_s} s"
         return tuple(
@@ -334,7 +364,8 @@ class Session:
     def _take_undecodable(self, received: Received, found: list[Found]) -> Outcome:
         """Bytes that are no message with a way to go, or that the capture lacks. What is no request does nothing."""
         if received.skip is not None:
-            return Outcome(received, None, received.skip, tuple(found))
+            self._searched.discard(received.direction)
+            return Outcome(received, None, received.skip, tuple(found), self.missed)
         if received.rule is None:
             self._gap = received.place
         else:
@@ -344,9 +375,10 @@ class Session:
             self.requests.miss()
         if received.direction is Direction.SERVER or received.rule != "routed":
             self._miss(received.place)
-        return Outcome(received, None, None, tuple(found))
+        return Outcome(received, None, None, tuple(found), self.missed)
 
     def _miss(self, place: Place) -> None:
+        self.missed += 1
         if self.partial_at_ns is None:
             self.partial_at_ns = place.arrived_at_ns
 
@@ -355,7 +387,7 @@ class Session:
         decoded = received.decoded
         assert decoded is not None
         if received.skip is not None and self._role is Role.UNKNOWN:
-            return Outcome(received, None, received.skip, tuple(found))
+            return Outcome(received, None, received.skip, tuple(found), self.missed)
         if received.direction is Direction.SERVER:
             self.requests.miss()
             self._miss(received.place)
@@ -363,7 +395,7 @@ class Session:
             # It may be refused by an error, which then answers no other request.
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
         found.append(Found(RULE["payload"], self._where, received.reason or decoded.reason, self._stream_of()))
-        return Outcome(received, None, None, tuple(found))
+        return Outcome(received, None, None, tuple(found), self.missed)
 
     # Creates
 
@@ -382,7 +414,9 @@ class Session:
     def _judge_init(self, init: CreateResponse) -> None:
         name = short(init.stream_name)
         requests, key = self.requests, (RequestKind.CREATE, self._requester)
-        request = requests.oldest(*key, "name", name) or requests.oldest(*key, "name", None) or requests.oldest(*key)
+        request = requests.oldest(*key, "name", name) or requests.oldest(*key, "name", None)
+        if request is None and self._is_complete():
+            request = requests.oldest(*key)
         self._take_init(init, name, 0, request)
         if request is not None:
             request.take(Input.ANSWER)
@@ -432,7 +466,10 @@ class Session:
             for request in nearest
             if partition < (request.partitions or 0) and partition not in request.answered
         )
-        return next(waiting, None) or next(iter(nearest), None) or self.requests.oldest(*key)
+        request = next(waiting, None)
+        if request is None and self._is_complete():
+            request = next(iter(nearest), None) or self.requests.oldest(*key)
+        return request
 
     def _take_init(
         self, init: CreateResponse | CreatePartitionedResponse, name: str, partition: int, request: Request | None
@@ -574,6 +611,8 @@ class Session:
         assert request.index is not None
         assert request.limit is not None
         self._answers = _answers(request)
+        if self._answers.unsure:
+            return
         if len(indexes) > request.limit:
             self._break("too_many_messages", f"{len(indexes)} messages, the limit is {request.limit}")
         lowest = min(indexes, default=request.index)
@@ -669,7 +708,8 @@ class Session:
         return oldest if self._is_complete() else None
 
     def _check_index(self, request: Request, key: tuple[str, str, int | None], index: int | None) -> None:
-        if request.least is not None and (index or 0) < request.least:
+        is_sure = self._answers is not None and not self._answers.unsure
+        if request.least is not None and (index or 0) < request.least and is_sure:
             self._break("saved_index_lowered", f"{index}, after {request.least}")
         elif index is None:
             self._break("index_missing_record", f"no index for {_key_text(key)}")
@@ -706,6 +746,10 @@ class Session:
         if request is None:
             self._ignored = ANSWERS_NOTHING if self._is_complete() else None
             return
+        if request.state is RequestState.UNSURE:
+            # It may be the error of a later one.
+            for later in self.requests.all(*key):
+                later.take(Input.GAP)
         request.take(Input.ERROR)
         self.requests.remove(request)
         self._answers = _answers(request, with_data=False)
@@ -729,11 +773,19 @@ class Session:
         """A request waits for its answer from here on, if there is a route for one; a wrong one for an error."""
         if not self._requester:
             return
-        state = RequestState.UNSURE if self._where.place == self._gap else RequestState.OPEN
         if is_right:
-            self.requests.add(Request(kind, self._where, self._requester, self._at, state=state, **asked))
+            request = Request(kind, self._where, self._requester, self._at, **asked)
+            if self.partial and self._may_be_answered(request):
+                request.state = RequestState.UNSURE
+            self.requests.add(request)
         else:
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
+
+    def _may_be_answered(self, request: Request) -> bool:
+        """By one that came before it, as it was held back, or is taken for the answer to an earlier request whose own was."""
+        earlier = self.requests.oldest(*request.keys[0])
+        shadowed = earlier is not None and earlier.state is RequestState.UNSURE
+        return self._held_back or shadowed
 
     def _check_role(self, what: str, role: Role) -> bool:
         """Whether a request may go where it goes; of an address that isn't known nothing is said."""
@@ -768,6 +820,8 @@ class Session:
         state = {
             "version": SNAPSHOT_VERSION,
             "partial_at_ns": self.partial_at_ns,
+            "missed": self.missed,
+            "searched": sorted(self._searched),
             "gap": None if self._gap is None else self._gap.to_json(),
             "counts": self.counts,
             "names": sorted(self.names),
@@ -796,6 +850,7 @@ class Session:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self.partial_at_ns, self._now_ns = state["partial_at_ns"], state["now_ns"]
+        self.missed, self._searched = state["missed"], {Direction(side) for side in state["searched"]}
         self._gap = None if state["gap"] is None else Place.from_json(state["gap"])
         self.counts = Counter(state["counts"])
         self.names = {Names(name) for name in state["names"]}
@@ -875,6 +930,7 @@ def _answers(request: Request, *, with_data: bool = True) -> Answers:
         anonymous=request.name is None if is_create else None,
         data=request.data if with_data else None,
         data_bytes=request.data_bytes,
+        unsure=request.was_unsure or request.state is RequestState.UNSURE,
     )
 
 

@@ -123,9 +123,15 @@ class _Run:
                 "message.partition",
                 F.coalesce("consumer", "message.client_id").alias("client_id"),
                 "message.index",
-                "answers.anonymous",
-                "answers.requested_at_ns",
-                F.col("answers.index").alias("requested"),
+                *(
+                    F.when(~F.col("answers.unsure"), F.col(f"answers.{name}")).alias(known)
+                    for name, known in (
+                        ("anonymous", "anonymous"),
+                        ("requested_at_ns", "requested_at_ns"),
+                        ("index", "requested"),
+                    )
+                ),
+                "missed",
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
             )
             .where(F.col(EVENT).isNotNull())
@@ -144,10 +150,16 @@ class _Run:
         spoken = spoken.join(by_stream, [*connection, "key"], "full").join(
             sessions.drop("open_pushes"), list(connection)
         )
-        at_its_end = F.lit(_AT_ITS_END).alias("arrived_at_ns")
-        partial_now = F.struct(F.lit("partial").alias(EVENT), F.col("partial_at_ns").alias("arrived_at_ns"))
-        left_open = F.struct(F.lit("open_pushes").alias(EVENT), at_its_end)
-        ended = F.struct(F.lit("closed").alias(EVENT), at_its_end)
+        # A connection is partial before the messages of that moment, and closed after them.
+        first, last = F.lit(-1).cast("bigint"), F.lit(_AT_ITS_END)
+        partial_now, left_open, ended = (
+            F.struct(F.lit(event).alias(EVENT), at_ns.alias("arrived_at_ns"), number.alias("record_number"))
+            for event, at_ns, number in (
+                ("partial", F.col("partial_at_ns"), first),
+                ("open_pushes", F.lit(_AT_ITS_END), last),
+                ("closed", F.col("closed_at_ns"), last),
+            )
+        )
         events = F.array_compact(
             F.array(F.when(F.col("partial_at_ns").isNotNull(), partial_now), left_open, F.when(F.col("closed"), ended))
         )
@@ -156,7 +168,7 @@ class _Run:
             "key",
             F.coalesce("open_pushes", F.array()).alias("open_pushes"),
             F.inline(events),
-        ).withColumn("record_number", F.lit(-1).cast("bigint"))
+        )
 
     @cached_property
     def _observed(self) -> DataFrame:

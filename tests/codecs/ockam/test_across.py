@@ -137,6 +137,16 @@ def of(kind: type[Any], told: Iterable[Told]) -> list[Any]:
     return [one for one in told if isinstance(one, kind)]
 
 
+def speaks_on(step: Step) -> list[bytes]:
+    """The connection of a message that a fold is told."""
+    match step:
+        case Answered(_, stored):
+            return [stored.where.connection_id]
+        case Init() | Stored() | Delivered() | Saved() | Got():
+            return [step.where.connection_id]
+    return []
+
+
 def time_of(steps: list[Step], otherwise: int) -> int:
     """When the first of `steps` that has a time came."""
     for step in steps:
@@ -155,11 +165,12 @@ def time_of(steps: list[Step], otherwise: int) -> int:
 def told_of(
     steps: Iterable[Step], cuts: Iterable[int] = (), convention: IndexConvention = NEXT, key: str = KEY
 ) -> list[Told]:
-    """What a fold tells of `steps`, carried on before each number of a step in `cuts`.
+    """What a fold tells of `steps`, and of the end of all connections, carried on before each number of one in `cuts`.
 
     Windows are cut by time: not between steps that came at the same.
     """
     steps = list(steps)
+    steps += [Closed(connection) for connection in sorted({one for step in steps for one in speaks_on(step)})]
     cuts = {at for at in cuts if at <= len(steps) and time_of(steps[:at][::-1], -1) < time_of(steps[at:], LARGEST)}
     fold = Fold(key, convention)
     told: list[Told] = []
@@ -235,10 +246,18 @@ class Model:
         self.found: set[tuple[str, Where]] = set()
         self.holes: set[tuple[str, Where, int]] = set()
         self.partial = False
+        self.settled_ns = self.now_ns = -1
         self.unnamed: dict[bytes, int] = {}
+        alive: set[bytes] = set()
         pushes: list[Pushed] = []
         for step in steps:
+            if speaks_on(step):
+                alive.update(speaks_on(step))
+                self.now_ns = time_of([step], 0)
             match step:
+                case Closed(connection_id) if alive:
+                    alive.discard(connection_id)
+                    self.settled_ns = self.settled_ns if alive else self.now_ns
                 case Pushed():
                     pushes.append(step)
                 case Answered():
@@ -252,6 +271,9 @@ class Model:
                     self.get(step)
                 case Partial():
                     self.partial = True
+                    self.settled_ns = max(self.settled_ns, self.now_ns - across.HOLE_NS)
+                    judged = self.unconfirmed.items()
+                    self.unconfirmed = {at: where for at, where in judged if where.arrived_at_ns <= self.settled_ns}
         for index, where in self.unconfirmed.items():
             sent = [stored.pushed_at_ns for stored in self.confirms if stored.index == index]
             sent += [pushed.at_ns for pushed in pushes]
@@ -281,7 +303,7 @@ class Model:
         if not indexes:
             return
         for index in set(indexes) - self.confirmed:
-            if not self.partial:
+            if not self.partial and index > min(self.confirmed, default=LARGEST):
                 self.unconfirmed.setdefault(index, event.where)
         if self.passed & set(indexes):
             self.found.add(("pull_skips", event.where))
@@ -292,8 +314,8 @@ class Model:
             client = self.client(event.consumer, event.where)
             client.delivered += indexes
             client.covered |= through | set(indexes)
-            if client.floor is None:
-                client.floor = max(begin, client.unjudged)
+            if client.floor is None or event.requested is None:
+                client.floor = max(begin, client.unjudged, client.floor or 0)
         else:
             end = max(self.unnamed.get(event.where.connection_id, 0), max(indexes) + 1)
             self.unnamed[event.where.connection_id] = end
@@ -541,27 +563,42 @@ def test_a_stream_without_a_name_is_given_one_in_use() -> None:
 def test_an_index_without_a_confirm() -> None:
     assert Talk().store(0).pull(0, 0, 1, 5, 6).found() == [("index_never_confirmed", 3)] * 2
     # Once for each index.
-    assert Talk().pull(0, 5).pull(0, 5).found() == [("index_never_confirmed", 1)]
-    assert Talk().partial().pull(0, 5).found() == []
+    assert Talk().store(0).pull(0, 5).pull(0, 5).found() == [("index_never_confirmed", 3)]
+    assert Talk().store(0).partial().pull(0, 5).found() == []
+    # It may have been pushed before the capture began.
+    assert Talk().pull(0, 5).store(1).pull(0, 0).found() == []
+
+
+@pytest.mark.parametrize("cuts", [(), range(30)])
+def test_an_index_that_a_hole_may_explain_that_is_told_later(cuts: Iterable[int]) -> None:
+    talk = Talk().store(0).pull(0, 5).partial().pull(0, 6)
+    assert of(Found, told_of(talk.steps, cuts)) == []
+    # All connections had ended, or so much time had passed that it would have been told.
+    talk = Talk().store(0).pull(0, 5).close("p").close("c").pull(0, 6, connection="d").partial()
+    assert [one.where.arrived_at_ns for one in of(Found, told_of(talk.steps, cuts))] == [3]
+    talk = Talk().store(0).pull(0, 5)
+    talk.now_ns += across.HOLE_NS
+    talk.pull(0, 6).partial()
+    assert [one.where.arrived_at_ns for one in of(Found, told_of(talk.steps, cuts))] == [3]
 
 
 def test_an_index_whose_confirm_is_still_to_come() -> None:
-    talk = Talk()
+    talk = Talk().store(0)
     pushed = talk.push()
     talk.pull(0, 5)
     assert talk.found() == []
-    assert told_of(talk.steps, [2]) == told_of(talk.steps, [])
+    assert of(Found, told_of(talk.steps, range(9))) == []
     talk.confirm(pushed, 5)
     assert talk.found() == []
     # Delivered before it was sent.
-    assert Talk().pull(0, 5).store(5).found() == [("index_never_confirmed", 1)]
+    assert Talk().store(0).pull(0, 5).store(5).found() == [("index_never_confirmed", 3)]
 
 
 def test_a_push_that_stays_open_may_be_any_later_index() -> None:
-    talk = Talk().pull(0, 3)
+    talk = Talk().store(0).pull(0, 3)
     talk.push()
     talk.pull(0, 5).close("p").pull(0, 6)
-    assert talk.found() == [("index_never_confirmed", 1)]
+    assert talk.found() == [("index_never_confirmed", 3)]
 
 
 def test_a_response_that_passes_over_what_a_later_one_returns() -> None:

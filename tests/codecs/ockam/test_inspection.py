@@ -223,7 +223,7 @@ def test_a_capture_that_begins_in_the_middle_explains_what_it_lacks() -> None:
         (C, PushRequest(1, b"x"), "s_1", "me"),
         (S, PushResponse(1, Status.OK, 7), "me", "s_1"),
         (C, PullRequest(2, 0, 9), "s_1", "me"),
-        (S, PullResponse(2, (StreamMessage(3, b"x"), StreamMessage(7, b"x"))), "me", "s_1"),
+        (S, PullResponse(2, (StreamMessage(7, b"x"), StreamMessage(8, b"x"))), "me", "s_1"),
     ]
     captured = list(packets(conversation(40_000, said, SECOND)))
     assert [rule for rule, _ in rules(of_packets(captured))] == ["ockam.index_never_confirmed"]

@@ -16,7 +16,16 @@ import pyarrow as pa
 import pytest
 
 from wirehouse_codecs import stream_log
-from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Event, Send, packets
+from wirehouse_codecs.conversations import (
+    PACKET_NS,
+    ROUND_TRIP_NS,
+    Close,
+    Conversation,
+    Disturbances,
+    Event,
+    Send,
+    packets,
+)
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.ockam import log
 from wirehouse_codecs.ockam.messages import (
@@ -271,6 +280,7 @@ def test_the_other_rows(envelope: Envelope) -> None:
         "open_requests": 3,
         "open_pushes": [{"stream_address": "s_1", "pushed_at_ns": at_ns, "count": 1} for at_ns in pushed],
         "closed": True,
+        "closed_at_ns": 99 * SECOND + ROUND_TRIP_NS + PACKET_NS,
     }
     (connection,) = of_kind(rows, "connection")
     assert connection["connection"]["dialect"] == envelope.value
