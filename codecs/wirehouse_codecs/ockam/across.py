@@ -137,7 +137,7 @@ class OpenPushes:
 
 @dataclass(slots=True)
 class Closed:
-    """The connection ended: pushes that are open at the window's end stay so. It comes after all that was told of it."""
+    """The connection ended, after all that was told of it: pushes that are open at the window's end stay so."""
 
     connection_id: bytes
 
@@ -146,7 +146,8 @@ class Closed:
 class Partial:
     """A connection with the stream lacks bytes: it comes before what it may explain.
 
-    That is where the hole stands, or, if the connection began before the capture, before its first message.
+    That is after the last message before the hole, or, if the connection began before the capture, before its first
+    message.
     """
 
     connection_id: bytes
@@ -772,7 +773,7 @@ class Fold:
         self._rises = [self._rises[at] for at in sorted(needed) if at >= 0]
 
     def _never_confirmed(self) -> list[Told]:
-        """Of what is settled that before the first push that is open now; what came after one that stays so is let go."""
+        """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
         if not self._pending:
             return []
         self._settle()

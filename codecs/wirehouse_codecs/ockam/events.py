@@ -100,9 +100,7 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "init": lambda where, row: Init(where, row["stream_name"], row["partition"], row["anonymous"]),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
-    "delivered": lambda where, row: Delivered(
-        where, row["requested"], row["runs"], row["client_id"], row["missed"]
-    ),
+    "delivered": lambda where, row: Delivered(where, row["requested"], row["runs"], row["client_id"], row["missed"]),
     "saved": lambda where, row: Saved(where, *_named(row)),
     "got": lambda where, row: Got(where, *_named(row)),
     "partial": lambda where, row: Partial(where.connection_id),

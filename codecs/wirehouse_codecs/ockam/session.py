@@ -253,7 +253,8 @@ class Session:
         """
         self._gap = place
         self.requests.miss()
-        self._miss(place)
+        # They may have been sent since the last that came.
+        self._miss(min(place.arrived_at_ns, self._now_ns + 1))
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes. ValueError: the connection has ended."""
@@ -374,13 +375,13 @@ class Session:
         if received.direction is Direction.SERVER:
             self.requests.miss()
         if received.direction is Direction.SERVER or received.rule != "routed":
-            self._miss(received.place)
+            self._miss(received.place.arrived_at_ns)
         return Outcome(received, None, None, tuple(found), self.missed)
 
-    def _miss(self, place: Place) -> None:
+    def _miss(self, since_ns: int) -> None:
         self.missed += 1
         if self.partial_at_ns is None:
-            self.partial_at_ns = place.arrived_at_ns
+            self.partial_at_ns = since_ns
 
     def _take_no_message(self, received: Received, found: list[Found]) -> Outcome:
         """A payload that is no message of the stream service: a rule where one is expected, else other traffic."""
@@ -390,7 +391,7 @@ class Session:
             return Outcome(received, None, received.skip, tuple(found), self.missed)
         if received.direction is Direction.SERVER:
             self.requests.miss()
-            self._miss(received.place)
+            self._miss(received.place.arrived_at_ns)
         elif self._requester:
             # It may be refused by an error, which then answers no other request.
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
@@ -782,7 +783,7 @@ class Session:
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
 
     def _may_be_answered(self, request: Request) -> bool:
-        """By one that came before it, as it was held back, or is taken for the answer to an earlier request whose own was."""
+        """It was held back, or its answer is taken for that of an earlier request, whose own was missed."""
         earlier = self.requests.oldest(*request.keys[0])
         shadowed = earlier is not None and earlier.state is RequestState.UNSURE
         return self._held_back or shadowed

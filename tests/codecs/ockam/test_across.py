@@ -654,6 +654,27 @@ def test_what_came_for_an_unknown_client_is_not_judged() -> None:
     assert Talk().store(*range(30)).save(3).pull(3, *range(3, 20), client=None, connection="d").save(20).found() == []
 
 
+@pytest.mark.parametrize("cuts", [(), range(30)])
+def test_what_came_to_a_client_while_messages_were_missed_is_not_judged(cuts: Iterable[int]) -> None:
+    talk = Talk().store(*range(9)).get(0).pull(0, 0)
+    talk.steps.append(Saved(talk.where("c"), "me", "orders", None, 3, missed=1))
+    talk.steps.append(Delivered(talk.where("c"), 3, ((3, 3),), "me", missed=1))
+    assert of(Found, told_of(talk.steps, cuts)) == []
+    # Nothing more was missed since.
+    saved = Saved(talk.where("c"), "me", "orders", None, 6, missed=1)
+    talk.steps.append(saved)
+    found = [(one.rule.name, one.where) for one in of(Found, told_of(talk.steps, cuts))]
+    assert found == [("save_ahead", saved.where), ("consumer_hole", saved.where)]
+    talk = Talk().get(0).save(3)
+    talk.steps.append(Got(talk.where("c"), "me", "orders", None, 5, missed=1))
+    assert of(Found, told_of(talk.steps, cuts, key=NAME_KEY)) == []
+
+
+def test_what_a_response_to_an_unknown_request_passed_over_is_not_judged() -> None:
+    talk = Talk().store(*range(5)).get(0).pull(None, 3)
+    assert talk.save(4).found() == []
+
+
 def test_a_client_saves_ahead_of_what_came() -> None:
     talk = Talk().store(*range(5)).pull(0, 0, 1, 2).save(3)
     assert talk.found() == []

@@ -481,7 +481,7 @@ def test_a_message_breaks_only_the_first_of_its_rules() -> None:
 #: What a message that was missed can't disprove.
 SHOWN_ANYWAY = {
     *("frame", "routed", "payload", "create_not_answered", "address_changed", "index_decreases"),
-    *( "request_id_reused", "push_unanswered", "pull_not_answered"),
+    *("request_id_reused", "push_unanswered", "pull_not_answered"),
     *("too_many_messages", "below_requested_index", "response_order", "index_missing_record", "saved_index_lowered"),
     *("non_canonical", "init_extra_bytes", "init_without_address", "address_not_from_name", "index_not_answered"),
     "wrong_service",
@@ -508,6 +508,43 @@ def test_a_request_that_a_hole_held_back_may_have_been_answered() -> None:
     dialogue = opened().take(Direction.CLIENT, 0)
     dialogue.now_ns -= 1
     assert dialogue.c(PullRequest(1, 0, 1)).end().found == []
+
+
+def test_what_a_hole_holds_back_comes_before_what_is_too_late() -> None:
+    dialogue = opened(answer_timeout_s=1).c(PullRequest(1, 0, 1))
+    dialogue.now_ns += 5 * SECOND
+    dialogue.session.hole(Place(dialogue.now_ns, 0, b"", 0))
+    assert dialogue.s(PullResponse(1, ())).found == []
+    (answers,) = [outcome.answers for outcome in dialogue.outcomes[-1:]]
+    assert answers is not None
+    assert answers.unsure
+
+
+def test_how_often_messages_were_missed() -> None:
+    dialogue = opened()
+    assert {outcome.missed for outcome in dialogue.outcomes} == {0}
+    dialogue.session.hole(Place(dialogue.now_ns, 0, b"", 0))
+    dialogue.take(Direction.SERVER, 0, reason="cut by a hole")
+    seen = [dialogue.c(IndexSave(*KEY, 1), "stream_index").outcomes[-1].missed]
+    seen.append(dialogue.c(IndexSave(*KEY, 2), "stream_index").outcomes[-1].missed)
+    # A message of the server is found: nothing it said is looked for any more.
+    seen.append(dialogue.s(PullResponse(9, ())).outcomes[-1].missed)
+    seen.append(dialogue.c(IndexSave(*KEY, 3), "stream_index").outcomes[-1].missed)
+    assert seen == [3, 4, 4, 4]
+
+
+def test_the_answer_to_a_request_may_be_missed_before_the_server_was_heard() -> None:
+    def late() -> Dialogue:
+        return Dialogue(started_late=True, answer_timeout_s=1).c(PullRequest(1, 0, 1)).c(PullRequest(2, 0, 1))
+
+    assert late().wait(2).c(PullRequest(3, 0, 1)).end().found == []
+    heard = late().s(PullResponse(1, ())).c(PullRequest(4, 0, 1)).end()
+    assert [(found.rule.name, found.where.byte_start) for found in heard.findings] == [("pull_not_answered", 10)]
+
+
+def test_an_id_that_an_unsure_request_has_is_unsure_too() -> None:
+    dialogue = opened().c(PullRequest(1, 0, 1)).take(Direction.SERVER, 0).s(PullResponse(9, ()))
+    assert dialogue.c(PullRequest(1, 5, 1)).s(PullResponse(1, (StreamMessage(5, b""),))).end().found == []
 
 
 def test_an_answer_that_may_be_lost_is_not_missing_but_later_ones_are() -> None:

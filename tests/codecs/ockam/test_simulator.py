@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from wirehouse_codecs.ockam.service import TRACING_CONTEXT, Contents, Run, Speec
 from wirehouse_codecs.ockam.simulator import FAULTS, SimulatorConfig, connections, simulate
 from wirehouse_codecs.packet_captures import Packet, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE, QUARANTINE, VIOLATION
 from wirehouse_codecs.tcp import Direction
 
@@ -273,6 +275,45 @@ def test_the_same_configuration_gives_the_same_packets() -> None:
     assert disturbed != once
     assert sorted(packet.data for packet in disturbed) == sorted(packet.data for packet in once)
     assert all(a.ts_ns <= b.ts_ns for a, b in pairwise(disturbed))
+
+
+def severe(captured: Iterable[CapturedPacket]) -> list[str]:
+    """Rules that are broken, without notes: what a capture lacks is one."""
+    judged = judge(captured)
+    alone = [row["finding"]["rule"] for row in judged.rows[VIOLATION] if row["finding"]["severity"] != Severity.NOTE]
+    found = [each.rule.id for each in judged.told if isinstance(each, Found)]
+    return alone + [name for name in found if RULE[name.removeprefix("ockam.")].severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_packet_that_is_missing_breaks_no_rule(dialect: str) -> None:
+    config = replace(LIVELY, dialect=dialect, publishers=1, consumers=1, streams=1, partitions=0, data_bytes=8)
+    captured = list(simulate(replace(config, messages_per_publisher=8, restarts=1)))
+    assert len(captured) > 50
+    for missing in range(len(captured)):
+        assert severe(captured[:missing] + captured[missing + 1 :]) == [], missing
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_packets_that_are_missing_break_no_rule(seed: int) -> None:
+    random = Random(seed)
+    config = replace(
+        LIVELY if seed % 2 else SMALL,
+        seed=seed,
+        dialect=DIALECTS[seed // 2 % 2],
+        messages_per_publisher=random.randint(5, 30),
+        # What is missing is told at once, much later, or when the connection is given up.
+        interval_ms=random.choice((0, 20, 2000, 15_000, 480_000, 7_800_000)),
+        pull_limit=random.choice((1, 3, 10)),
+        data_bytes=random.choice((8, 100, 1500)),
+    )
+    config = replace(config, poll_ms=max(50, config.interval_ms * random.choice((1, 5)) // 4))
+    others = dict.fromkeys(("reordered", "repeated", "kept_alive"), 0.02)
+    lossy = Disturbances(seed, lost=random.choice((0.005, 0.05, 0.2)), contradicted=0.01, **others)
+    captured = list(simulate(config, lossy))
+    begins = random.choice((0, random.randrange(len(captured) // 2)))
+    ends = random.choice((len(captured), random.randrange(len(captured) // 2, len(captured))))
+    assert severe(captured[begins:ends]) == []
 
 
 def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:
