@@ -96,6 +96,7 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
     return OpenPushes(where.connection_id, list(opened))
 
 
+_named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 #: By the name of the event.
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "init": lambda where, row: Init(where, row["stream_name"], row["partition"], row["anonymous"]),
@@ -107,9 +108,6 @@ _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "open_pushes": _open_pushes,
     "closed": lambda where, row: Closed(where.connection_id),
 }
-
-
-_named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 
 
 def unsigned(column: pa.Array) -> list[Any]:

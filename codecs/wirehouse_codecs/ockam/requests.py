@@ -258,6 +258,10 @@ class Requests:
         """The oldest requests with one of `Request.keys`."""
         return islice(self._by_key.get(key, {}).values(), MOST_CANDIDATES)
 
+    def like(self, request: Request) -> Request | None:
+        """The oldest that the same answer fits."""
+        return next(iter(self._by_key.get(request.keys[0], {}).values()), None)
+
     def overdue(self, since_ns: int) -> list[Request]:
         """Those that wait since before `since_ns` and are found unanswered now, oldest first."""
         found = []

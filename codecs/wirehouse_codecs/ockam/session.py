@@ -784,7 +784,7 @@ class Session:
 
     def _may_be_answered(self, request: Request) -> bool:
         """It was held back, or its answer is taken for that of an earlier request, whose own was missed."""
-        earlier = self.requests.oldest(*request.keys[0])
+        earlier = self.requests.like(request)
         shadowed = earlier is not None and earlier.state is RequestState.UNSURE
         return self._held_back or shadowed
 

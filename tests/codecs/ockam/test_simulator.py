@@ -308,8 +308,8 @@ def test_packets_that_are_missing_break_no_rule(seed: int) -> None:
         data_bytes=random.choice((8, 100, 1500)),
     )
     config = replace(config, poll_ms=max(50, config.interval_ms * random.choice((1, 5)) // 4))
-    others = dict.fromkeys(("reordered", "repeated", "kept_alive"), 0.02)
-    lossy = Disturbances(seed, lost=random.choice((0.005, 0.05, 0.2)), contradicted=0.01, **others)
+    lost = random.choice((0.005, 0.05, 0.2))
+    lossy = Disturbances(seed, lost=lost, reordered=0.02, repeated=0.02, contradicted=0.01, kept_alive=0.02)
     captured = list(simulate(config, lossy))
     begins = random.choice((0, random.randrange(len(captured) // 2)))
     ends = random.choice((len(captured), random.randrange(len(captured) // 2, len(captured))))
