@@ -161,6 +161,11 @@ class Reader:
         """It ends inside a packet."""
         return bool(self._header) or self._content_left > 0
 
+    @property
+    def pending(self) -> bytes:
+        """The begin of a header that is cut."""
+        return self._header
+
     def receive(self, data: bytes) -> list[Read | Content]:
         """The packets that `data` completes, and the contents that it brings, in order."""
         if self._header:
@@ -383,6 +388,16 @@ class Bymux:
     def unfinished(self, role: Role) -> bool:
         """The bytes of `role` end inside a packet."""
         return self._readers[role].unfinished
+
+    def pending(self, role: Role) -> bytes:
+        """The begin of a header of `role` that is cut."""
+        return self._readers[role].pending
+
+    def lose(self, role: Role) -> None:
+        """What `role` sends from here on can't be told: neither what it creates, nor which credit it gives."""
+        self._readers[role].lost = self.untracked = True
+        for stream in (self.creation, *self.streams.values()):
+            stream.credit[role.peer] = INFINITE
 
     def not_answered(self) -> list[Broken]:
         """What a side closed and the other did not, at an orderly end of the connection."""

@@ -683,6 +683,11 @@ class ChannelReader:
         return self._at + len(self._buffer)
 
     @property
+    def begin(self) -> int:
+        """Where the unfinished packet begins, or the next one."""
+        return self._at if self._payload is None else self._payload.byte_start
+
+    @property
     def unfinished(self) -> bool:
         """It ends inside a packet."""
         return not self.lost and (bool(self._buffer) or self._payload is not None)

@@ -1,0 +1,297 @@
+"""From the bytes of both sides of a connection to packets: set-up, bymux, and the two channels that it carries.
+
+Each side says its set-up first; bymux begins after it ("Running Over Bymux"). A packet of a channel may span several
+Writes, so a read says where in the connection its first byte and its last byte stand. After `stop`, and after bytes
+that the capture lacks, no packet of a direction can be told: its later bytes are the `rest`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.bamboo import bymux
+from wirehouse_codecs.bamboo.bymux import Broken, Bymux, Channel, Delivered, Role
+from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Setup, decode_setup
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.rules import RULE
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Direction
+
+SNAPSHOT_VERSION: Final = 1
+#: A Write may announce more bytes than any connection has.
+MOST_BYTES: Final = (1 << 63) - 1
+AFTER_VIOLATION: Final = "after_violation"
+AFTER_HOLE: Final = "no packet can be told after bytes that are missing"
+STARTED_LATE: Final = "no packet can be told, the capture begins within the connection"
+
+
+class Layer(StrEnum):
+    """What a packet belongs to: `channel` in tables."""
+
+    SETUP = "setup"
+    BYMUX = "bymux"
+    CONTROL = "control"
+    DATA = "data"
+
+
+_LAYERS: Final = {Channel.CONTROL: Layer.CONTROL, Channel.DATA: Layer.DATA}
+
+
+class Read(NamedTuple):
+    """A packet, and what reading finds about it."""
+
+    role: Role
+    place: Place
+    layer: Layer
+    #: In bytes of the direction.
+    byte_start: int
+    byte_end: int
+    #: None: bytes that are no packet.
+    packet: PointToPoint | bymux.Packet | None
+    #: At most one violation.
+    broken: tuple[Broken, ...] = ()
+    #: The stream's credit after a packet of bymux, as `bymux.Received`.
+    credit: int | None = None
+    #: The channel that a packet of bymux is about.
+    channel: Channel | None = None
+    #: Bytes that are no packet, as far as they are at hand.
+    undecoded: bytes = b""
+
+
+class Rest(NamedTuple):
+    """The bytes of a direction that were not read to its end, and why."""
+
+    byte_start: int
+    byte_end: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Carried:
+    """What one side writes to a channel."""
+
+    reader: ChannelReader
+    #: Where in the connection its unfinished packet begins.
+    begun_at: int = 0
+
+
+@dataclass(slots=True)
+class _Side:
+    """One direction of a connection."""
+
+    channels: dict[Channel, _Carried]
+    received_bytes: int = 0
+    setup: Setup | None = None
+    #: The begin of a set-up.
+    head: bytes = b""
+    #: Where reading stopped, and why.
+    stopped: tuple[int, str] | None = None
+    #: How many bytes came before the first packet of bymux.
+    setup_bytes: int = field(default=0)
+
+
+class Reader:
+    """Both directions of one connection over bymux. Sans-IO; it holds no more than a packet of each channel."""
+
+    def __init__(self, options: BambooOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+        self._options = options
+        self._bymux = Bymux(options.start())
+        self._sides = {role: _Side(self._channels()) for role in Role}
+        #: The stream that each channel was carried by last.
+        self.streams = {channel: stream_id for stream_id, channel in self._bymux.channels.items()}
+        if started_late:
+            for side in self._sides.values():
+                side.stopped = (0, STARTED_LATE)
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def _channels(self) -> dict[Channel, _Carried]:
+        size = self._options.max_packet_bytes
+        return {channel: _Carried(ChannelReader(channel, piece_bytes=size)) for channel in Channel}
+
+    def receive(self, direction: Direction, data: bytes, place: Place) -> list[Read]:
+        """The packets that `data` completes, in order."""
+        role = self._options.role_of(direction)
+        side = self._sides[role]
+        start = side.received_bytes
+        side.received_bytes += len(data)
+        if side.stopped is not None:
+            return []
+        reads: list[Read] = []
+        if side.setup is None:
+            start -= len(side.head)
+            data, side.head = side.head + data, b""
+            received = decode_setup(data)
+            if received is None:
+                side.head = data
+                return []
+            assert isinstance(received.packet, Setup)
+            side.setup, side.setup_bytes = received.packet, received.byte_end
+            broken = tuple(map(_noncanonical, received.noncanonical))
+            reads.append(Read(role, place, Layer.SETUP, start, start + received.byte_end, received.packet, broken))
+            data, start = data[received.byte_end :], start + received.byte_end
+        #: Where the bytes begin, counted from the first packet of bymux.
+        before = start - side.setup_bytes
+        for item in self._bymux.receive(role, data):
+            if isinstance(item, Delivered):
+                if item.channel is not None:
+                    reads += self._deliver(role, item, place)
+            else:
+                reads.append(self._told(role, item, place, data[item.byte_start - before :][:1]))
+        if self._bymux.ended_by is not None:
+            self.stop(role, reads[-1].byte_end)
+        return reads
+
+    def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
+        at = self._sides[role].setup_bytes
+        begin, end = at + received.byte_start, at + received.byte_end
+        # What is refused has no content.
+        if received.packet is not None and self._bymux.ended_by is not None:
+            end -= received.packet.content_bytes
+        return Read(
+            role,
+            place,
+            Layer.BYMUX,
+            begin,
+            min(end, MOST_BYTES),
+            received.packet,
+            received.broken,
+            received.credit,
+            received.channel,
+            first if received.packet is None else b"",
+        )
+
+    def _deliver(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
+        """The packets of a channel that the bytes of a Write complete."""
+        side = self._sides[role]
+        assert delivered.channel is not None
+        self.streams[delivered.channel] = delivered.stream_id
+        carried = side.channels[delivered.channel]
+        reader, layer = carried.reader, _LAYERS[delivered.channel]
+        before = reader.byte_end
+        #: Where in the connection a byte of these stands, by its place in the channel.
+        shift = side.setup_bytes + delivered.byte_start - before
+        if not reader.unfinished:
+            carried.begun_at = before + shift
+        reads: list[Read] = []
+        for one in reader.receive(delivered.data):
+            start = carried.begun_at if one.byte_start < before else one.byte_start + shift
+            # An unused first byte is told as soon as it comes.
+            first = b"" if one.packet is not None else delivered.data[one.byte_start - before :][:1]
+            broken = tuple(map(_noncanonical, one.noncanonical))
+            if one.rule is not None:
+                broken = (Broken(one.rule, one.reason), *broken)
+            end = one.byte_end + shift
+            reads.append(Read(role, place, layer, start, end, one.packet, broken, undecoded=first))
+        if reader.begin >= before:
+            carried.begun_at = reader.begin + shift
+        return reads
+
+    def missed(self, direction: Direction, size: int) -> bool:
+        """Bytes that the capture lacks. True: no packet of the direction can be told any more."""
+        role = self._options.role_of(direction)
+        side = self._sides[role]
+        at = side.received_bytes
+        side.received_bytes += size
+        if side.stopped is None:
+            self._bymux.lose(role)
+            side.stopped = (at - len(side.head), AFTER_HOLE)
+            return True
+        return False
+
+    def stop(self, role: Role, byte_end: int) -> None:
+        """A violation ended the connection: what `role` sent after `byte_end`, and its peer after now, isn't read."""
+        for each, side in self._sides.items():
+            if side.stopped is None:
+                at = byte_end if each is role else side.received_bytes - len(side.head)
+                side.stopped = (at, AFTER_VIOLATION)
+
+    def finish(self, place: Place, *, in_order: bool) -> list[Read]:
+        """The connection has ended: what is cut, and, if it ended in order, what was not answered."""
+        reads = [read for role in Role for read in self._cut(role, place)]
+        if in_order and not reads and all(side.stopped is None for side in self._sides.values()):
+            for broken in self._bymux.not_answered():
+                end = self._sides[Role.PROACTIVE].received_bytes
+                reads.append(Read(Role.PROACTIVE, place, Layer.BYMUX, end, end, None, (broken,)))
+        return reads
+
+    def _cut(self, role: Role, place: Place) -> list[Read]:
+        side = self._sides[role]
+        if side.stopped is not None:
+            return []
+        end = side.received_bytes
+        cut: list[tuple[Layer, int, bytes, str]] = []
+        if side.head:
+            cut.append((Layer.SETUP, end - len(side.head), side.head, "set-up"))
+        for channel, carried in side.channels.items():
+            if carried.reader.unfinished:
+                what = f"{channel} channel"
+                cut.append((_LAYERS[channel], carried.begun_at, carried.reader.pending, what))
+        header = self._bymux.pending(role)
+        if header or (self._bymux.unfinished(role) and not cut):
+            cut.append((Layer.BYMUX, end - len(header), header, "bymux"))
+        return [
+            Read(role, place, layer, at, end, None, (Broken(RULE["truncated_packet"], what),), undecoded=raw)
+            for layer, at, raw, what in cut
+        ]
+
+    def rest(self, role: Role) -> Rest | None:
+        """What was not read, once the connection has ended."""
+        side = self._sides[role]
+        if side.stopped is None or side.stopped[0] >= side.received_bytes:
+            return None
+        return Rest(side.stopped[0], side.received_bytes, side.stopped[1])
+
+    # Snapshots
+
+    def snapshot(self) -> str:
+        """The state as JSON."""
+        state = {
+            "version": SNAPSHOT_VERSION,
+            "bymux": self._bymux.snapshot(),
+            "streams": {channel.value: stream_id for channel, stream_id in self.streams.items()},
+            "sides": {role.value: _to_json(side) for role, side in self._sides.items()},
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="bamboo reader", found=state.get("version"), expected=SNAPSHOT_VERSION)
+        self._bymux = Bymux(self._options.start(), snapshot=state["bymux"])
+        self.streams = {Channel(channel): stream_id for channel, stream_id in state["streams"].items()}
+        self._sides = {role: self._side(state["sides"][role.value]) for role in Role}
+
+    def _side(self, state: Mapping[str, Any]) -> _Side:
+        size = self._options.max_packet_bytes
+        channels = {
+            Channel(channel): _Carried(ChannelReader(Channel(channel), piece_bytes=size, snapshot=reader), begun_at)
+            for channel, (reader, begun_at) in state["channels"].items()
+        }
+        stopped = None if state["stopped"] is None else (state["stopped"][0], state["stopped"][1])
+        setup = None if state["setup"] is None else Setup(*state["setup"])
+        head = bytes.fromhex(state["head"])
+        return _Side(channels, state["received_bytes"], setup, head, stopped, state["setup_bytes"])
+
+
+def _to_json(side: _Side) -> dict[str, Any]:
+    setup = side.setup
+    return {
+        "channels": {
+            channel.value: [carried.reader.snapshot(), carried.begun_at] for channel, carried in side.channels.items()
+        },
+        "received_bytes": side.received_bytes,
+        "setup": None if setup is None else [getattr(setup, name) for name in Setup.__slots__],
+        "head": side.head.hex(),
+        "stopped": side.stopped,
+        "setup_bytes": side.setup_bytes,
+    }
+
+
+def _noncanonical(name: str) -> Broken:
+    return Broken(RULE["noncanonical_varu64"], f"{name} is longer than it needs to be")

@@ -1,0 +1,150 @@
+"""Entries from the metadata that the data channel carries (specification, "Encodings", bytes 128 and 129).
+
+Metadata leaves out what its place says: author and log id of the proposal, the sequence number of the cursor, the
+lipmaalink, and the backlink where its target was sent before. Hashes of targets come from what the same side sent for
+the proposal, from its expected starting hash, or from entries that are known from elsewhere. Of an entry with a target
+that isn't known, all but the link is there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wirehouse_codecs.bamboo import varu64, yamf
+from wirehouse_codecs.bamboo.entries import END_OF_LOG, REGULAR
+from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.messages import Metadata
+from wirehouse_codecs.bamboo.proposals import Heard
+
+#: Entries of a connection that are remembered beside those that its proposals need.
+MOST_KNOWN: Final = 1024
+
+#: The hash of an entry of the log, and whether it is only taken for the one that is meant.
+HashOf = Callable[[int], tuple[bytes | None, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """An entry as one side sent it. Hashes are as written, 66 bytes; None: it isn't known, or there is none."""
+
+    author: bytes
+    log_id: int
+    seq: int
+    end_of_log: bool
+    lipmaalink: bytes | None
+    backlink: bytes | None
+    payload_size: int
+    payload_hash: bytes
+    signature: bytes
+    #: The entry in full; None: `unknown` holds targets whose hash isn't known.
+    data: bytes | None
+    #: Digest of `data`.
+    entry_hash: bytes | None
+    #: Fields that were not sent, in the words of the specification.
+    omitted: tuple[str, ...]
+    unknown: tuple[int, ...] = ()
+    #: A link is that of an entry known from elsewhere, which need not be the one that the sender means.
+    assumed: bool = False
+    #: The rule that it breaks, as far as that is told without other entries and the signature.
+    rule: str | None = None
+    reason: str = ""
+
+
+def rebuild(
+    metadata: Metadata, author: bytes, log_id: int, seq: int, hash_of: HashOf, *, noncanonical: bool = False
+) -> Rebuilt:
+    """The entry `seq` of a log that `metadata` stands for. `noncanonical`: its payload size isn't the shortest."""
+    targets = link_targets(seq)
+    omitted = ["author", "log_id", "seqnum"]
+    links: list[bytes | None] = []
+    assumed = False
+    for target in targets:
+        if target == seq - 1 and metadata.backlink is not None:
+            links.append(metadata.backlink)
+            continue
+        digest, elsewhere = hash_of(target)
+        links.append(None if digest is None else yamf.encode(digest))
+        assumed = assumed or (elsewhere and digest is not None)
+        omitted.append("backlink" if target == seq - 1 else "lipmaalink")
+    known = [link for link in links if link is not None]
+    data = None
+    if len(known) == len(links):
+        data = b"".join(
+            [
+                bytes([END_OF_LOG if metadata.end_of_log else REGULAR]),
+                author,
+                varu64.encode(log_id),
+                varu64.encode(seq),
+                *known,
+                varu64.encode(metadata.payload_size),
+                metadata.payload_hash,
+                metadata.signature,
+            ]
+        )
+    rule, reason = _broken(metadata, seq, noncanonical)
+    return Rebuilt(
+        author,
+        log_id,
+        seq,
+        metadata.end_of_log,
+        links[0] if len(links) == 2 else None,
+        links[-1] if links else None,
+        metadata.payload_size,
+        metadata.payload_hash,
+        metadata.signature,
+        data,
+        None if data is None else yamf.digest(data),
+        tuple(omitted),
+        tuple(target for target, link in zip(targets, links, strict=True) if link is None),
+        assumed,
+        rule,
+        reason,
+    )
+
+
+def _broken(metadata: Metadata, seq: int, noncanonical: bool) -> tuple[str | None, str]:
+    if metadata.backlink is not None and seq == 1:
+        return "malformed", "entry 1 has no backlink, one is sent"
+    if noncanonical:
+        return "noncanonical_varu64", f"payload_size {metadata.payload_size} is longer than it needs to be"
+    hashes = [one for one in (metadata.backlink, metadata.payload_hash) if one is not None]
+    broken = sorted({rule for one in hashes if (rule := yamf.broken(one)) is not None})
+    return (broken[0], "the hash of the payload, or of the backlink") if broken else (None, "")
+
+
+Key = tuple[bytes, int, int]
+
+
+class Known:
+    """The entries of a connection that were seen last, by author, log id and sequence number."""
+
+    def __init__(self, rows: list[list[Any]] | None = None) -> None:
+        self._entries: OrderedDict[Key, Heard] = OrderedDict()
+        for author, log_id, seq, heard in rows or ():
+            self._entries[bytes.fromhex(author), log_id, seq] = Heard.from_json(heard)
+
+    def get(self, author: bytes, log_id: int, seq: int) -> Heard | None:
+        """The entry, if it is known."""
+        return self._entries.get((author, log_id, seq))
+
+    def add(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
+        """Remember an entry. One without its hash doesn't take the place of one that has it."""
+        key = (author, log_id, seq)
+        before = self._entries.get(key)
+        if before is None or before.entry_hash is None or heard.entry_hash is not None:
+            self._entries[key] = heard
+        self._entries.move_to_end(key)
+        if len(self._entries) > MOST_KNOWN:
+            self._entries.popitem(last=False)
+
+    def forget(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
+        """The entry was retracted."""
+        if self._entries.get((author, log_id, seq)) == heard:
+            del self._entries[author, log_id, seq]
+
+    def to_json(self) -> list[list[Any]]:
+        """As carried state writes it."""
+        return [[author.hex(), log_id, seq, one.to_json()] for (author, log_id, seq), one in self._entries.items()]

@@ -1,0 +1,953 @@
+"""The session of two peers: what each packet of the control and the data channel does, and which rules it breaks.
+
+A `Session` takes the packets of one connection in their order and gives an `Outcome` for each. The life of proposals is
+the tables of proposals.py, who may send what where is cursor.py, and entries come back together in rebuilding.py; here
+stand credit, ids, the overlap rule, the current proposals, payloads and their compression, and the order of rules.
+
+- A rule of `ENDS` ends the session: nothing is received after it.
+- What needs a signature isn't judged here. A packet says which piece it `follows`, so that a verdict on that piece
+  tells all the same whether it was to be apologised for.
+- Bytes that the capture lacks may have been anything. From then on what only they could have allowed breaks no rule.
+- A session holds a bounded number of proposals, of entries for each, and of bytes of unfinished payloads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.bamboo import bymux, lzfoo, verify, yamf
+from wirehouse_codecs.bamboo import cursor as places
+from wirehouse_codecs.bamboo.bymux import Broken, Role
+from wirehouse_codecs.bamboo.cursor import Cursor, Piece, Plan, Sent, Turn
+from wirehouse_codecs.bamboo.entries import decode
+from wirehouse_codecs.bamboo.lipmaa import lipmaa, lower_pool, upper_pool
+from wirehouse_codecs.bamboo.lzfoo import Inflater
+from wirehouse_codecs.bamboo.messages import (
+    Adjust,
+    Apology,
+    Cancel,
+    Cancelled,
+    CancelReason,
+    CompressedPayload,
+    DataPacket,
+    Metadata,
+    Notify,
+    PointToPoint,
+    ProposalCredit,
+    Propose,
+    RawPayload,
+    SendMode,
+    Setup,
+    SkipBytes,
+    SkipPayload,
+    Switch,
+    send_mode,
+)
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.proposals import (
+    LIFE,
+    SIDES,
+    Assembly,
+    Heard,
+    Input,
+    LastPiece,
+    Life,
+    Outcome,
+    Proposal,
+    SideState,
+    Version,
+    side_unlisted,
+    unlisted,
+)
+from wirehouse_codecs.bamboo.reader import Layer, Read
+from wirehouse_codecs.bamboo.rebuilding import Known, Rebuilt, rebuild
+from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS, RULE
+from wirehouse_codecs.bamboo.varu64 import MAX_U64
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.machines import Machine
+
+SNAPSHOT_VERSION: Final = 1
+#: Proposals that a session follows; packets of further ones aren't judged.
+MOST_PROPOSALS: Final = 1_024
+#: Bytes of all payloads that are being put together; one that would be beyond is not judged as a whole.
+MOST_HELD_BYTES: Final = 4 << 20
+_ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
+#: Rules that bytes missing from the capture may have kept.
+_NEED_ALL: Final = frozenset(
+    {
+        *("proposal_credit_overflow", "proposal_without_credit", "id_in_use", "cancel_or_adjust_inactive"),
+        *("cancel_or_adjust_after_cancel", "switch_inactive", "cancelled_inactive", "data_without_switch"),
+    }
+)
+
+
+class Payload(NamedTuple):
+    """A payload that is complete by a packet."""
+
+    seq: int
+    #: As far as it could be put together.
+    data: bytes | None
+    #: In how many packets it came.
+    packets: int
+    #: The entry's rule that it breaks; None with `checked`: it is right.
+    rule: str | None
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a packet did."""
+
+    read: Read
+    #: A violation, if there is one, is the first.
+    broken: tuple[Broken, ...]
+    #: The proposal that it is about.
+    proposal: Proposal | None = None
+    #: Where its sender stood before it and stands after it, if it is about the current proposal.
+    cursor_before: str | None = None
+    cursor_after: str | None = None
+    #: Of a data packet: the entry that it is about.
+    seq: int | None = None
+    entry: Rebuilt | None = None
+    payload: Payload | None = None
+    #: Bytes of a payload, decompressed.
+    data: bytes | None = None
+    #: Where the packet begins and ends that completed the piece right before this one; an apology retracts it.
+    follows: int | None = None
+    #: Proposals whose life is over.
+    ended: tuple[Proposal, ...] = ()
+
+    @property
+    def ends(self) -> bool:
+        """It breaks a rule that ends the session."""
+        return bool(self.broken) and self.broken[0].rule.name in ENDS
+
+
+class Ending(NamedTuple):
+    """A rule about what never came, and the proposal that it is about."""
+
+    broken: Broken
+    proposal: Proposal
+
+
+class Session:
+    """Both peers of a connection. `receive` their packets in their order, `end` it once.
+
+    `known` are entries that are known from elsewhere.
+    """
+
+    def __init__(
+        self,
+        options: BambooOptions,
+        *,
+        started_late: bool = False,
+        known: Known | None = None,
+        snapshot: str | None = None,
+    ) -> None:
+        self._options = options
+        self.setups: dict[Role, Setup] = {}
+        #: How many proposals each side may still send, and what it was given and sent.
+        self.credit = dict.fromkeys(Role, 0)
+        self.granted = dict.fromkeys(Role, 0)
+        self.proposed = dict.fromkeys(Role, 0)
+        self.proposals: dict[int, Proposal] = {}
+        #: The current proposal of each side: its id and its number.
+        self.current: dict[Role, tuple[int, int] | None] = dict.fromkeys(Role)
+        #: Bytes are missing.
+        self.partial = started_late
+        #: There was no room for a proposal.
+        self.untracked = False
+        self.ended_by: str | None = None
+        #: How many proposals there were.
+        self.numbers = 0
+        #: Bytes of the payloads that are being put together.
+        self.held = 0
+        self._known = Known() if known is None else known
+        self._inflaters: dict[Role, Inflater] = {}
+        self._compressed = {role: bytearray() for role in Role}
+        #: By log and side: the least sequence number of an end-of-log entry that it sent.
+        self._ends: dict[tuple[bytes, int, Role], int] = {}
+        self._clear()
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def _clear(self) -> None:
+        """What holds for the packet that is taken."""
+        self._broken: list[Broken] = []
+        self._told: dict[str, Any] = {}
+        self._at_ns = 0
+        self._byte_start = 0
+
+    # Input
+
+    def receive(self, read: Read) -> Told:
+        """Take the next packet. ValueError: a violation has ended the session."""
+        if self.ended_by is not None:
+            raise ValueError("the session has ended")
+        self._clear()
+        self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
+        self._broken = list(read.broken)
+        first = self._broken[0].rule.name if self._broken else None
+        if first not in ENDS and read.layer is not Layer.BYMUX and read.packet is not None:
+            assert not isinstance(read.packet, bymux.Packet)
+            _TAKE[type(read.packet)](self, read.role, read.packet)
+        self._broken.sort(key=lambda broken: broken.rule.name not in ENDS)
+        if self._broken and self._broken[0].rule.name in ENDS:
+            self.ended_by = self._broken[0].rule.name
+        return Told(read, tuple(self._broken), **self._told)
+
+    def miss(self) -> None:
+        """Bytes that the capture lacks."""
+        self.partial = True
+        for proposal in self.proposals.values():
+            proposal.partial = True
+
+    def mode(self, role: Role) -> SendMode | None:
+        """How `role` sends; None: a set-up wasn't seen."""
+        mine, peers = self.setups.get(role), self.setups.get(role.peer)
+        return None if mine is None or peers is None else send_mode(mine, peers)
+
+    def end(self, *, in_order: bool) -> list[Ending]:
+        """The connection has ended: what never came."""
+        found: list[Ending] = []
+        for proposal in self.proposals.values():
+            found += [Ending(broken, proposal) for broken in self._judge_over(proposal)]
+            if self.ended_by is not None or proposal.partial:
+                continue
+            if proposal.cancelled and in_order:
+                said = ", ".join(f"{role}: {half.state}" for role, half in proposal.halves.items())
+                found.append(Ending(Broken(RULE["cancel_not_confirmed"], said), proposal))
+            elif proposal.life is Life.PROPOSED and not proposal.cancelled:
+                reason = f"the {proposal.proposer} side proposed {proposal.propose.id}"
+                found.append(Ending(Broken(RULE["proposal_not_answered"], reason), proposal))
+        return found
+
+    # Findings
+
+    def _find(self, rule: str, reason: str) -> bool:
+        """The packet breaks a rule. False: bytes that are missing may have kept it."""
+        if self.partial and rule in _NEED_ALL:
+            return False
+        if rule in ENDS and any(broken.rule.name in ENDS for broken in self._broken):
+            return False
+        self._broken.append(Broken(RULE[rule], reason))
+        return True
+
+    def _note(self, rule: str, reason: str) -> None:
+        self._broken.append(Broken(RULE[rule], reason))
+
+    # Set-up and credit
+
+    def _take_setup(self, role: Role, setup: Setup) -> None:
+        self.setups[role] = setup
+
+    def _take_credit(self, role: Role, credit: ProposalCredit) -> None:
+        had = self.credit[role.peer]
+        if had + credit.amount > MAX_U64:
+            self._find("proposal_credit_overflow", f"{credit.amount} on top of {had}")
+            return
+        self.credit[role.peer] = had + credit.amount
+        self.granted[role.peer] += credit.amount
+
+    # Proposals
+
+    def _take_propose(self, role: Role, propose: Propose) -> None:
+        if self._refuses(role, propose):
+            return
+        proposal = Proposal.new(self.numbers, role, propose, self._at_ns)
+        self.numbers += 1
+        self.proposed[role] += 1
+        self.credit[role] = max(self.credit[role] - 1, 0)
+        self._told["proposal"] = proposal
+        rivals = [
+            other
+            for other in self.proposals.values()
+            if other.proposer is not role
+            and other.life is Life.PROPOSED
+            and not other.cancelled
+            and other.overlaps(proposal)
+        ]
+        if any(proposal.yields_to(other) for other in rivals):
+            self._drop(proposal)
+            return
+        for other in rivals:
+            self._drop(other)
+        if len(self.proposals) >= MOST_PROPOSALS:
+            self.untracked = True
+            return
+        self.proposals[propose.id] = proposal
+        self._compare_start(proposal)
+
+    def _refuses(self, role: Role, propose: Propose) -> bool:
+        """Whether a proposal breaks a rule."""
+        if not self.credit[role] and self._find("proposal_without_credit", f"proposal {propose.id}"):
+            return True
+        if not role.may_take(propose.id):
+            return self._find("id_parity", f"the {role} side proposes {propose.id}")
+        if propose.id in self.proposals and self._find("id_in_use", f"proposal {propose.id}"):
+            return True
+        broken = _broken_range(propose.start, propose.lower_info, propose.end, propose.upper_info)
+        return broken is not None and self._find(*broken)
+
+    def _drop(self, proposal: Proposal) -> None:
+        """It is as if it had never been sent."""
+        proposal.outcome, proposal.ended_at_ns, proposal.life = Outcome.DROPPED, self._at_ns, Life.UNUSED
+        self.credit[proposal.proposer] = min(self.credit[proposal.proposer] + 1, MAX_U64)
+        self.proposals.pop(proposal.propose.id, None)
+        self._told["ended"] = (*self._told.get("ended", ()), proposal)
+
+    def _compare_start(self, proposal: Proposal) -> None:
+        """Hold the expected starting hash against the entry, if that is known."""
+        expected, seq = proposal.propose.expected_hash, _expected_seq(proposal.propose)
+        known = None if seq is None else self._known.get(*proposal.log, seq)
+        if known is not None and known.entry_hash is not None and expected is not None:
+            proposal.hash_differs = known.entry_hash != expected
+
+    def _judge_over(self, proposal: Proposal) -> list[Broken]:
+        """What is told of a proposal when it is over."""
+        reasons = {half.reason for half in proposal.halves.values()}
+        if not proposal.hash_differs or reasons & {CancelReason.STARTING_HASH, CancelReason.FORKED}:
+            return []
+        seq = _expected_seq(proposal.propose)
+        return [Broken(RULE["starting_hash_differs"], f"proposal {proposal.propose.id} expects another entry {seq}")]
+
+    def _active(self, role: Role, number: int, event: Input) -> Proposal | None:
+        """The proposal with that id, if both tables list the input; else the rule is found."""
+        proposal = self.proposals.get(number)
+        if self.partial and proposal is not None and proposal.life is Life.PROPOSED and event is Input.SWITCH:
+            # The other side has confirmed it, which isn't in the capture.
+            proposal.life = Life.CONFIRMED
+        life = Life.UNUSED if proposal is None else proposal.life
+        if proposal is not None and event is Input.ADJUST:
+            event = proposal.input_of(role)
+        if proposal is None or (life, event) not in LIFE:
+            rule = unlisted(life, event)
+            if rule is not None and not (self.untracked and proposal is None):
+                self._find(rule, f"{event} of {number}, which is {life}")
+            return None
+        half = proposal.halves[role]
+        if (half.state, event) not in SIDES:
+            rule = side_unlisted(half.state, event)
+            if rule is not None:
+                self._find(rule, f"{event} of {number}, which the {role} side has cancelled")
+            return None
+        self._told["proposal"] = proposal
+        return proposal
+
+    def _step(self, proposal: Proposal, role: Role, event: Input) -> None:
+        """Take a step of both tables."""
+        half = proposal.halves[role]
+        half.state = SIDES[half.state, event].state
+        step = LIFE[proposal.life, event]
+        proposal.life = step.settled if proposal.settled else step.state
+        if proposal.life is Life.UNUSED:
+            proposal.outcome, proposal.ended_at_ns = Outcome.CANCELLED, self._at_ns
+            self._broken += self._judge_over(proposal)
+            del self.proposals[proposal.propose.id]
+            self._told["ended"] = (proposal,)
+
+    def _take_adjust(self, role: Role, adjust: Adjust) -> None:
+        proposal = self._active(role, adjust.id, Input.ADJUST)
+        if proposal is None:
+            return
+        event = proposal.input_of(role)
+        broken = _broken_adjust(proposal, role, adjust, confirms=event is Input.CONFIRM)
+        if broken is not None:
+            self._find(*broken)
+            return
+        raced = _raced(proposal, role, adjust)
+        if raced is not None:
+            self._note("settings_suspect", raced)
+        if event is Input.CONFIRM:
+            proposal.confirm(role, adjust, self._at_ns)
+        else:
+            proposal.adjust(role, adjust)
+        self._step(proposal, role, event)
+
+    def _take_cancel(self, role: Role, cancel: Cancel) -> None:
+        proposal = self._active(role, cancel.id, Input.CANCEL)
+        if proposal is None:
+            return
+        untrue = None if proposal.partial else self._untrue(proposal, role, cancel)
+        if untrue is not None:
+            self._note("cancel_reason_untrue", f"{cancel.reason.value}: {untrue}")
+        proposal.halves[role].reason = cancel.reason
+        self._step(proposal, role, Input.CANCEL)
+
+    def _untrue(self, proposal: Proposal, role: Role, cancel: Cancel) -> str | None:
+        """Why the reason of a cancel isn't true."""
+        peers = proposal.halves[role.peer]
+        match cancel.reason:
+            case CancelReason.END_REACHED:
+                if proposal.plan.end is None and not self._log_ends(proposal):
+                    return "the range has no end"
+                return None if any(self._at_end(proposal, one) for one in Role) else "no side is at the end"
+            case CancelReason.CONFIRMING:
+                return "the other side did not cancel" if peers.state is SideState.OPEN else None
+            case CancelReason.MANDATORY_PAYLOAD:
+                return None if peers.ever_mandatory else "payloads were never mandatory"
+            case CancelReason.END_OF_LOG:
+                seqnum = cancel.seqnum or 0
+                return None if seqnum < proposal.first else f"entry {seqnum} isn't before entry {proposal.first}"
+            case CancelReason.STARTING_HASH:
+                return _untrue_hash(proposal, cancel.entries[0].in_log(*proposal.log))
+            case CancelReason.FORKED:
+                return _untrue_fork(proposal, [entry.in_log(*proposal.log) for entry in cancel.entries])
+        return None
+
+    def _log_ends(self, proposal: Proposal) -> bool:
+        return any((*proposal.log, role) in self._ends for role in Role)
+
+    def _at_end(self, proposal: Proposal, role: Role) -> bool:
+        """Whether a side is past the last piece by any settings that it may go by; or its place isn't known."""
+        ends = [self._ends.get((*proposal.log, one), MAX_U64) for one in Role]
+        cursors = [version.cursor for version in proposal.halves[role].versions]
+        return any(one.lost or one.piece is None or one.piece.seq > min(ends) for one in cursors)
+
+    # Data
+
+    def _take_switch(self, role: Role, switch: Switch) -> None:
+        proposal = self._active(role, switch.id, Input.SWITCH)
+        if proposal is not None:
+            self.current[role] = (switch.id, proposal.number)
+        elif self.partial or self.untracked:
+            self.current[role] = None
+
+    def _take_cancelled(self, role: Role, cancelled: Cancelled) -> None:
+        proposal = self._active(role, cancelled.id, Input.CANCELLED)
+        if proposal is not None:
+            half = proposal.halves[role]
+            if half.assembly is not None and half.assembly.data is not None:
+                self.held -= len(half.assembly.data)
+            half.assembly = half.last = None
+            self._step(proposal, role, Input.CANCELLED)
+
+    def _take_data(self, role: Role, packet: DataPacket) -> None:
+        """A packet about the current proposal."""
+        current = self.current[role]
+        if current is None:
+            if not self.untracked:
+                self._find("data_without_switch", "no proposal is the current one")
+            self._lose_payload(role, packet)
+            return
+        proposal = self.proposals.get(current[0])
+        if proposal is None or proposal.number != current[1] or proposal.halves[role].state in _SILENT:
+            self._find("data_after_cancel", f"the {role} side has cancelled {current[0]}")
+            return
+        self._told["proposal"] = proposal
+        _Taking(self, proposal, role).take(packet)
+
+    def _lose_payload(self, role: Role, packet: DataPacket) -> None:
+        """Of what can't be followed, compressed payloads are not read."""
+        if isinstance(packet, CompressedPayload):
+            self._inflater(role).forget()
+
+    def _inflater(self, role: Role) -> Inflater:
+        if role not in self._inflaters:
+            mode = self.mode(role)
+            window = MAX_U64 if mode is None else mode.window
+            most = min(self._options.max_inflated_bytes, MOST_HELD_BYTES)
+            self._inflaters[role] = Inflater(window, max_bytes=most, from_start=not self.partial)
+        return self._inflaters[role]
+
+    def _note_end(self, author: bytes, log_id: int, role: Role, seq: int) -> None:
+        """A side sent an end-of-log entry."""
+        key = (author, log_id, role)
+        self._ends[key] = min(seq, self._ends.pop(key, seq))
+        if len(self._ends) > MOST_PROPOSALS:
+            del self._ends[next(iter(self._ends))]
+
+    def _held_bytes(self) -> int:
+        assemblies = (half.assembly for one in self.proposals.values() for half in one.halves.values())
+        return sum(len(one.data) for one in assemblies if one is not None and one.data is not None)
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON; what is known from elsewhere is in it."""
+        state = {
+            "version": SNAPSHOT_VERSION,
+            "setups": {role.value: _setup_row(setup) for role, setup in self.setups.items()},
+            "balances": [[one[role] for one in (self.credit, self.granted, self.proposed)] for role in Role],
+            "proposals": [proposal.to_json() for proposal in self.proposals.values()],
+            "current": [self.current[role] for role in Role],
+            "flags": [self.partial, self.untracked],
+            "ended_by": self.ended_by,
+            "numbers": self.numbers,
+            "known": self._known.to_json(),
+            "inflaters": {role.value: inflater.snapshot() for role, inflater in self._inflaters.items()},
+            "compressed": [self._compressed[role].hex() for role in Role],
+            "ends": [[author.hex(), log_id, role, seq] for (author, log_id, role), seq in self._ends.items()],
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="bamboo session", found=state.get("version"), expected=SNAPSHOT_VERSION)
+        self.setups = {Role(role): Setup(*row) for role, row in state["setups"].items()}
+        for role, row in zip(Role, state["balances"], strict=True):
+            self.credit[role], self.granted[role], self.proposed[role] = row
+        proposals = [Proposal.from_json(row) for row in state["proposals"]]
+        self.proposals = {proposal.propose.id: proposal for proposal in proposals}
+        self.current = {
+            role: None if row is None else (row[0], row[1]) for role, row in zip(Role, state["current"], strict=True)
+        }
+        self.partial, self.untracked = state["flags"]
+        self.ended_by, self.numbers = state["ended_by"], state["numbers"]
+        self._known = Known(state["known"])
+        self.held = self._held_bytes()
+        for role in map(Role, state["inflaters"]):
+            most = min(self._options.max_inflated_bytes, MOST_HELD_BYTES)
+            window = MAX_U64 if (mode := self.mode(role)) is None else mode.window
+            self._inflaters[role] = Inflater(window, max_bytes=most, snapshot=state["inflaters"][role.value])
+        self._compressed = {role: bytearray.fromhex(row) for role, row in zip(Role, state["compressed"], strict=True)}
+        self._ends = {(bytes.fromhex(author), log_id, Role(role)): seq for author, log_id, role, seq in state["ends"]}
+
+
+_SILENT: Final = (SideState.SILENT, SideState.ENDED)
+
+
+def _setup_row(setup: Setup) -> list[Any]:
+    return [getattr(setup, name) for name in Setup.__slots__]
+
+
+# Control channel
+
+
+Broke = tuple[str, str]
+
+
+def _broken_range(start: int, lower: int | None, end: int | None, upper: int | None) -> Broke | None:
+    """The first rule that the numbers of a proposal break, and why."""
+    if end is not None and end < start:
+        return "end_before_start", f"end {end}, start {start}"
+    if end is not None and upper is not None and upper < end:
+        return "upper_info_before_end", f"upper info {upper}, end {end}"
+    if lower is not None and lower > start:
+        return "lower_info_after_start", f"lower info {lower}, start {start}"
+    if lower is not None and lower not in lower_pool(start):
+        return "lower_info_not_in_pool", f"lower info {lower}, start {start}"
+    if end is not None and upper is not None and upper not in upper_pool(end):
+        return "upper_info_not_in_pool", f"upper info {upper}, end {end}"
+    return None
+
+
+def _broken_adjust(proposal: Proposal, role: Role, adjust: Adjust, *, confirms: bool) -> Broke | None:
+    """The first rule that an adjust breaks by every plan that its sender may go by, and why."""
+    if confirms and adjust.eagerness is None:
+        return "confirmation_without_eagerness", f"adjust of {adjust.id}"
+    if adjust.end is not None and adjust.end < proposal.plan.start:
+        return "end_before_start", f"end {adjust.end}, start {proposal.plan.start}"
+    by_plan = [_broken_plan(version.cursor.plan, adjust) for version in proposal.halves[role].versions]
+    if None not in by_plan:
+        return by_plan[-1]
+    wants = proposal.halves[role].wants
+    if adjust.min_payload is not None and adjust.min_payload < wants.min_payload:
+        return "min_payload_lowered", f"from {wants.min_payload} to {adjust.min_payload}"
+    if adjust.max_payload is not None and adjust.max_payload > wants.max_payload:
+        return "max_payload_raised", f"from {wants.max_payload} to {adjust.max_payload}"
+    return None
+
+
+def _broken_plan(plan: Plan, adjust: Adjust) -> Broke | None:
+    """The rule that the end and upper info of an adjust break by a plan."""
+    new = plan.adjusted(adjust)
+    if new.end is None or new.upper_info is None or new == plan:
+        return None
+    if new.upper_info < new.end:
+        return "upper_info_before_end", f"upper info {new.upper_info}, end {new.end}"
+    if new.upper_info not in upper_pool(new.end):
+        return "upper_info_not_in_pool", f"upper info {new.upper_info}, end {new.end}"
+    return None
+
+
+def _raced(proposal: Proposal, role: Role, adjust: Adjust) -> str | None:
+    """The rule that an adjust breaks only if its sender knew what the other side has adjusted, and why."""
+    broken = _broken_plan(proposal.halves[role].versions[-1].cursor.plan, adjust)
+    return None if broken is None else f"{broken[0]}: {broken[1]}"
+
+
+def _expected_seq(propose: Propose) -> int | None:
+    """The entry whose hash a proposal expects."""
+    if propose.offset is not None:
+        return propose.start
+    return lipmaa(propose.lower_info) or None if propose.lower_info is not None else None
+
+
+def _untrue_hash(proposal: Proposal, data: bytes) -> str | None:
+    entry, expected = decode(data).entry, _expected_seq(proposal.propose)
+    if entry is None:
+        return None
+    if (entry.author, entry.log_id) != proposal.log:
+        return "the entry is of another log"
+    if entry.seq != expected:
+        return f"it shows entry {entry.seq}, the hash is that of {expected}"
+    return "the entry has the expected hash" if yamf.digest(data) == proposal.propose.expected_hash else None
+
+
+def _untrue_fork(proposal: Proposal, entries: list[bytes]) -> str | None:
+    if any(decode(data).entry is None for data in entries):
+        return None
+    forks = verify.verify(entries).forks
+    if not any((fork.author, fork.log_id) == proposal.log for fork in forks):
+        return "the entries prove no fork of the log"
+    if min(fork.position for fork in forks) >= proposal.first:
+        return f"the fork is not before entry {proposal.first}"
+    return None
+
+
+# Data channel
+
+
+class _Taking:
+    """A packet about the current proposal of a side, while it is taken."""
+
+    def __init__(self, session: Session, proposal: Proposal, role: Role) -> None:
+        self._session, self._proposal, self._role = session, proposal, role
+        self._half, self._peers = proposal.halves[role], proposal.halves[role.peer]
+        self._mode = session.mode(role)
+        #: The bytes of a payload packet, decompressed.
+        self._data: bytes | None = None
+
+    def take(self, packet: DataPacket) -> None:
+        """Judge the packet by every version that its sender may go by, and do what it does."""
+        half, session = self._half, self._session
+        compressed = self._decompress(packet) if isinstance(packet, CompressedPayload) else None
+        if isinstance(packet, RawPayload):
+            self._data = packet.data
+        turns = [Turn(one.cursor, self._peers.cursor, one.settings, self._size_of) for one in half.versions]
+        rules = [self._rule(packet, turn, compressed) for turn in turns]
+        if None not in rules:
+            if self._proposal.partial and rules[0] not in _LZFOO:
+                self._lose()
+                return
+            rule = rules[0]
+            assert rule is not None
+            shown = f"the {self._role} side is at {turns[0].sender} of proposal {self._proposal.propose.id}"
+            session._told["cursor_before"] = str(turns[0].sender)
+            if rule in _FITS:
+                places.move(packet, turns[0])
+            session._told["cursor_after"] = str(turns[0].sender)
+            session._find(rule, shown)
+            return
+        if rules[-1] is not None:
+            session._note("settings_suspect", f"{rules[-1]}, if it knew what the other side has adjusted")
+        chosen = self._choose(packet, turns, rules)
+        before = turns[chosen].sender
+        piece, last = before.piece, before.last
+        session._told["cursor_before"] = str(before)
+        self._warn_of_size(packet, [turn for turn, rule in zip(turns, rules, strict=True) if rule is None])
+        after = self._move(packet, turns, rules, chosen)
+        session._told["cursor_after"] = str(after)
+        if half.last is not None:
+            session._told["follows"] = half.last.byte_start
+            half.last = None
+        session._told["data"] = self._data
+        self._do(packet, piece, last, before, after)
+
+    def _rule(self, packet: DataPacket, turn: Turn, compressed: str | None) -> str | None:
+        """The first rule that the packet breaks by one version."""
+        broken = [places.judge(packet, turn), compressed]
+        if self._is_after_end(packet, turn.sender):
+            broken.append("data_after_end_of_log")
+        last = self._half.last
+        if last is not None and isinstance(packet, Apology):
+            broken.append("apology_for_valid_data" if last.right else None)
+        elif last is not None and last.rule is not None and self._mode is not None and self._mode.greedy:
+            broken.append("invalid_data_not_apologised")
+        return min((rule for rule in broken if rule is not None), key=_ORDER.__getitem__, default=None)
+
+    def _is_after_end(self, packet: DataPacket, cursor: Cursor) -> bool:
+        end = self._session._ends.get((*self._proposal.log, self._role))
+        if end is None or isinstance(packet, Apology) or cursor.lost or cursor.piece is None:
+            return False
+        count = packet.count if isinstance(packet, Notify) else 1
+        furthest = cursor.plan.piece(cursor.index + count - 1) if count else cursor.piece
+        return furthest is not None and furthest.seq > end
+
+    def _choose(self, packet: DataPacket, turns: list[Turn], rules: list[str | None]) -> int:
+        """The newest version by which the packet is right; of metadata, one that asks for a backlink if it has one."""
+        right = [index for index, rule in enumerate(rules) if rule is None]
+        if isinstance(packet, Metadata):
+            fits = [i for i in right if turns[i].sender.has_backlink() == (packet.backlink is not None)]
+            right = fits or right
+        return right[-1]
+
+    def _move(self, packet: DataPacket, turns: list[Turn], rules: list[str | None], chosen: int) -> Cursor:
+        """Move the cursors of all versions that the sender may still go by; where the chosen one stands then."""
+        moved: list[Version] = []
+        for version, turn, rule in zip(self._half.versions, turns, rules, strict=True):
+            if rule is None:
+                places.move(packet, turn)
+                moved.append(version)
+            elif moved:
+                moved.append(moved[-1].copy())
+                moved[-1].settings = version.settings
+                moved[-1].cursor.adjust(version.cursor.plan)
+        self._half.versions = moved
+        return turns[chosen].sender
+
+    def _lose(self) -> None:
+        """Something that isn't in the capture made this right, so where the side stands isn't known any more."""
+        for version in self._half.versions:
+            version.cursor.lost = True
+        self._session._told["cursor_before"] = self._session._told["cursor_after"] = str(self._half.cursor)
+        self._session._told["data"] = self._data
+        self._release()
+        self._half.last = None
+
+    def _do(self, packet: DataPacket, piece: Piece | None, last: Sent, before: Cursor, after: Cursor) -> None:
+        session, count = self._session, self._half.count
+        if piece is not None and not after.lost:
+            session._told["seq"] = piece.seq
+        match packet:
+            case Metadata():
+                count.metadata += 1
+                if piece is not None and not after.lost:
+                    self._rebuild(packet, piece.seq)
+            case RawPayload() | CompressedPayload():
+                self._count_bytes(packet)
+                self._assemble(packet, piece, after)
+            case SkipBytes():
+                count.skipped += 1
+                self._assemble(packet, piece, after)
+            case Notify():
+                count.notified += packet.count
+                if packet.count:
+                    self._release()
+            case SkipPayload():
+                count.skipped += 1
+                self._release()
+            case Apology():
+                count.apologies += 1
+                self._retract(last, after)
+
+    # Entries
+
+    def _size_of(self, seq: int) -> int | None:
+        heard = self._heard(seq)
+        return None if heard is None else heard.payload_size
+
+    def _heard(self, seq: int) -> Heard | None:
+        own = self._half.heard.get(seq) or self._peers.heard.get(seq)
+        return own or self._session._known.get(*self._proposal.log, seq)
+
+    def _hash_of(self, seq: int) -> tuple[bytes | None, bool]:
+        own, propose = self._half.heard.get(seq), self._proposal.propose
+        if own is not None and own.entry_hash is not None:
+            return own.entry_hash, False
+        expected = propose.expected_hash
+        if (
+            own is None
+            and expected is not None
+            and len(expected) == yamf.DIGEST_BYTES
+            and seq == _expected_seq(propose)
+        ):
+            return expected, False
+        known = self._session._known.get(*self._proposal.log, seq)
+        return (None if known is None or own is not None else known.entry_hash), True
+
+    def _rebuild(self, metadata: Metadata, seq: int) -> None:
+        session, proposal = self._session, self._proposal
+        noncanonical = any(broken.rule.name == "noncanonical_varu64" for broken in session._broken)
+        entry = rebuild(metadata, *proposal.log, seq, self._hash_of, noncanonical=noncanonical)
+        heard = Heard(entry.payload_size, entry.payload_hash, entry.end_of_log, entry.entry_hash)
+        self._half.hear(seq, heard)
+        session._known.add(*proposal.log, seq, heard)
+        if entry.end_of_log:
+            session._note_end(*proposal.log, self._role, seq)
+        session._told["entry"] = entry
+        if entry.unknown:
+            session._note("link_unknown", f"entry {seq} links to {' and '.join(map(str, entry.unknown))}")
+        self._finish_piece(entry.rule, right=False)
+
+    def _finish_piece(self, rule: str | None, *, right: bool) -> None:
+        self._half.last = LastPiece(self._session._byte_start, rule, right)
+        if rule is not None and self._mode is not None and not self._mode.greedy:
+            self._session._find("invalid_data_in_safe_mode", rule)
+
+    def _retract(self, last: Sent, after: Cursor) -> None:
+        """The piece that the cursor is at again was never sent."""
+        self._release()
+        piece = after.piece
+        if piece is None or last is not Sent.PIECE:
+            return
+        self._session._told["seq"] = piece.seq
+        if not piece.is_payload:
+            heard = self._half.heard.pop(piece.seq, None)
+            if heard is not None:
+                self._session._known.forget(*self._proposal.log, piece.seq, heard)
+                if heard.end_of_log:
+                    self._session._ends.pop((*self._proposal.log, self._role), None)
+
+    # Payloads
+
+    def _decompress(self, packet: CompressedPayload) -> str | None:
+        """Decompress a packet that is complete; the rule that it breaks."""
+        session = self._session
+        if self._mode is not None and not self._mode.window:
+            return "compression_without_window"
+        held = session._compressed[self._role]
+        if not packet.at:
+            held.clear()
+        whole = packet.at + len(packet.data) == packet.compressed_size
+        inflater = session._inflater(self._role)
+        if packet.compressed_size > MOST_HELD_BYTES:
+            if whole:
+                inflater.forget()
+                session._note(lzfoo.HISTORY_UNKNOWN, f"{packet.compressed_size} bytes are too many to be held")
+            return None
+        held += packet.data
+        if not whole:
+            return None
+        inflated = inflater.inflate(bytes(held), packet.size)
+        held.clear()
+        if inflated.rule == lzfoo.HISTORY_UNKNOWN:
+            session._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
+            return None
+        self._data = inflated.data
+        return inflated.rule
+
+    def _warn_of_size(self, packet: DataPacket, turns: list[Turn]) -> None:
+        """Payload bytes of a size that is not wanted, told at the first of them."""
+        if not isinstance(packet, RawPayload | CompressedPayload) or packet.at:
+            return
+        sizes = [turn.size for turn in turns if turn.sender.last is not Sent.PREFIX]
+        if sizes and all(
+            size is not None and turn.settings.unwanted(size) for turn, size in zip(turns, sizes, strict=False)
+        ):
+            wants = turns[-1].settings
+            reason = f"{sizes[-1]} bytes, wanted are {wants.min_payload} to {wants.max_payload}"
+            self._session._note("unwanted_payload_size", reason)
+
+    def _count_bytes(self, packet: RawPayload | CompressedPayload) -> None:
+        count = self._half.count
+        if isinstance(packet, RawPayload):
+            count.raw_bytes += len(packet.data)
+            return
+        count.compressed_bytes += len(packet.data)
+        if packet.at + len(packet.data) == packet.compressed_size:
+            count.inflated_bytes += packet.size
+
+    def _assemble(self, packet: DataPacket, piece: Piece | None, after: Cursor) -> None:
+        """Add the bytes that a packet sends or skips to its payload, and judge that when it is complete."""
+        half = self._half
+        if piece is None or after.lost:
+            self._release()
+            return
+        assembly = half.assembly
+        if assembly is None or assembly.seq != piece.seq:
+            self._release()
+            at_start = self._proposal.propose.offset or 0 if piece.seq == self._proposal.plan.start else 0
+            assembly = half.assembly = Assembly(piece.seq, at_start)
+        if isinstance(packet, SkipBytes):
+            self._add(assembly, self._peers_bytes(assembly, packet.count))
+        elif isinstance(packet, RawPayload) or packet_is_whole(packet):
+            self._add(assembly, self._data)
+        assembly.packets += 0 if getattr(packet, "at", 0) else 1
+        if after.piece != piece:
+            half.count.payloads += 1
+            self._judge_payload(assembly)
+            self._release()
+
+    def _add(self, assembly: Assembly, data: bytes | None) -> None:
+        session = self._session
+        if assembly.data is None:
+            return
+        if data is None or session.held + len(data) > MOST_HELD_BYTES:
+            session.held -= len(assembly.data)
+            assembly.data = None
+            return
+        assembly.data += data
+        session.held += len(data)
+
+    def _release(self) -> None:
+        assembly, self._half.assembly = self._half.assembly, None
+        if assembly is not None and assembly.data is not None:
+            self._session.held -= len(assembly.data)
+
+    def _peers_bytes(self, assembly: Assembly, count: int) -> bytes | None:
+        """The bytes that a side skips: those that the other side sent there."""
+        theirs = self._peers.assembly
+        if theirs is None or theirs.data is None or theirs.seq != assembly.seq or assembly.data is None:
+            return None
+        at = assembly.begins_at + len(assembly.data) - theirs.begins_at
+        return bytes(theirs.data[at : at + count]) if at >= 0 and at + count <= len(theirs.data) else None
+
+    def _judge_payload(self, assembly: Assembly) -> None:
+        own = self._half.heard.get(assembly.seq)
+        heard = own or self._heard(assembly.seq)
+        data = None if assembly.data is None else bytes(assembly.data)
+        whole = data is not None and not assembly.begins_at and heard is not None
+        rule = None
+        if data is not None and heard is not None and whole:
+            rule = verify.payload_rule(data, heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :])
+        self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
+        # What another side said of the entry need not be what this one means.
+        self._finish_piece(rule if own is not None else None, right=whole and rule is None)
+
+
+def packet_is_whole(packet: DataPacket) -> bool:
+    """Whether it is a compressed payload, or the last piece of one."""
+    return isinstance(packet, CompressedPayload) and packet.at + len(packet.data) == packet.compressed_size
+
+
+#: Rules that a packet breaks which is about the piece that is due.
+_FITS: Final = frozenset(
+    {"eagerness_ignored", "skip_size_untrue", "skip_of_mandatory_payload", "skip_beyond_peer", "apology_for_valid_data"}
+)
+_LZFOO: Final = frozenset(
+    {
+        *("compression_without_window", lzfoo.WINDOW_EXCEEDED, lzfoo.OFFSET_ZERO, lzfoo.OFFSET_BEFORE_START),
+        *(lzfoo.TRUNCATED, lzfoo.LENGTH_MISMATCH),
+    }
+)
+
+
+_TAKE: Final[Mapping[type[PointToPoint], Callable[[Session, Role, Any], None]]] = MappingProxyType(
+    {
+        Setup: Session._take_setup,
+        ProposalCredit: Session._take_credit,
+        Propose: Session._take_propose,
+        Adjust: Session._take_adjust,
+        Cancel: Session._take_cancel,
+        Switch: Session._take_switch,
+        Cancelled: Session._take_cancelled,
+        Notify: Session._take_data,
+        SkipPayload: Session._take_data,
+        SkipBytes: Session._take_data,
+        RawPayload: Session._take_data,
+        CompressedPayload: Session._take_data,
+        Apology: Session._take_data,
+        Metadata: Session._take_data,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    state: bymux.State
+
+
+#: The tables, as the docs draw them.
+MACHINES: Final = (
+    Machine(
+        "side of a stream",
+        bymux.State.OPEN,
+        {key: _Listed(state) for key, state in bymux.TRANSITIONS.items()},
+    ),
+    Machine(
+        "proposal",
+        Life.UNUSED,
+        LIFE,
+        settled_when="all four messages of a cancel were sent",
+        unlisted=unlisted,
+        besides={(Life.PROPOSED, "the overlap rule"): Life.UNUSED},
+    ),
+    Machine("side of a proposal", SideState.OPEN, SIDES, unlisted=side_unlisted),
+)
