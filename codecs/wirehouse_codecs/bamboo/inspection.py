@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
+from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
+from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.reader import Layer, Reader
-from wirehouse_codecs.bamboo.rules import ENDS, PROTOCOL
-from wirehouse_codecs.bamboo.session import Session
+from wirehouse_codecs.bamboo.rules import PROTOCOL
 from wirehouse_codecs.inspecting import Inspected
-from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
-from wirehouse_codecs.tcp import Direction
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
 _OWN = ("channel", "proposal_id", "proposal_number")
-#: So many packets of a side are asked for before a connection is taken for one of Bamboo.
-_PACKETS: Final = 3
-_NOWHERE: Final = Place(0, 0, b"", 0)
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so is taken for one of Bamboo; None = it isn't.
 
-    Nothing in it names the protocol, so both sides must have a set-up, and packets of which none breaks a rule.
+    Nothing in it names the protocol. So each side that was seen must have a set-up and packets of bymux for the usual
+    streams, and some side packets of the control channel; and none of them breaks a rule.
     """
-    for side, first in ((Direction.CLIENT, client), (Direction.SERVER, server)):
-        if not first:
-            continue
-        options = BambooOptions()
-        reader, session = Reader(options), Session(options)
-        session.miss()
-        reads = reader.receive(side, first, _NOWHERE)
-        broken = [one for read in reads for one in read.broken if one.rule.name in ENDS]
-        layers = [read.layer for read in reads]
-        if broken or len(layers) < _PACKETS or Layer.CONTROL not in layers:
+    control = [_control_packets(side) for side in (client, server) if side]
+    seen = [count for count in control if count is not None]
+    if len(seen) < len(control) or not sum(seen):
+        return None
+    return "set-up, then packets of bymux and of the control channel"
+
+
+def _control_packets(data: bytes) -> int | None:
+    """How many packets of the control channel a side begins with; None: what it begins with is something else."""
+    setup = decode_setup(data)
+    if setup is None or setup.noncanonical:
+        return None
+    streams = {stream_id: ChannelReader(channel) for stream_id, channel in BambooOptions().start().channels.items()}
+    items = bymux.Reader().receive(data[setup.byte_end :])
+    received = []
+    for item in items:
+        if isinstance(item, bymux.Content):
+            if item.stream_id == BambooOptions().control_stream:
+                received += streams[item.stream_id].receive(item.data)
+        elif item.packet is None or item.wide or (item.packet.stream_id or 0) not in streams:
             return None
-    return "both sides begin with a set-up, packets of bymux and of the control channel" if client or server else None
+    return len(received) if items and all(one.rule is None for one in received) else None
 
 
 def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
@@ -62,4 +67,5 @@ def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Itera
 def _message(row: Row) -> Inspected:
     content = dict(row["message"])
     about = {"channel": row["channel"], "kind": content.pop("kind"), "proposal": row["proposal_id"]}
+    about["proposal_number"] = row["proposal_number"]
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content

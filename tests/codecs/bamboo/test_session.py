@@ -1,0 +1,647 @@
+"""Proposals, data and their rules: each kept and broken, on a session that is restored before every packet."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codecs.bamboo.peers import (
+    GREEDY,
+    SAFE,
+    Peers,
+    begun,
+    confirm,
+    metadata,
+    over,
+    propose,
+    raw,
+)
+from wirehouse_codecs.bamboo.bymux import Role
+from wirehouse_codecs.bamboo.lzfoo import Deflater
+from wirehouse_codecs.bamboo.messages import (
+    Adjust,
+    Apology,
+    Cancel,
+    CancelEntry,
+    CancelReason,
+    CompressedPayload,
+    Eagerness,
+    Notify,
+    PointToPoint,
+    ProposalCredit,
+    RawPayload,
+    Setup,
+    SkipBytes,
+    SkipPayload,
+    SkipReason,
+    Switch,
+)
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.proposals import LIFE, SIDES, Input, Life, SideState, open_targets, side_unlisted, unlisted
+from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
+from wirehouse_codecs.bamboo.lipmaa import lipmaa
+from wirehouse_codecs.bamboo.session import MACHINES, Session
+from wirehouse_codecs.bamboo.varu64 import MAX_U64
+from wirehouse_codecs.errors import StateVersionError
+
+Log = Any
+ALL, NOTIFY, LIMITED = Eagerness.ALL, Eagerness.NOTIFY, Eagerness.LIMITED
+SMALL, LARGE, MISSING = (SkipPayload(reason) for reason in SkipReason)
+APOLOGY = Apology()
+
+
+@pytest.fixture(scope="session")
+def log(make_log: Callable[..., Log]) -> Log:
+    return make_log(14)
+
+
+@pytest.fixture(scope="session")
+def other(make_log: Callable[..., Log]) -> Log:
+    return make_log(4, log_id=7)
+
+
+def sent(log: Log, *seqs: int) -> list[PointToPoint]:
+    """Metadata and payload of entries."""
+    return [packet for seq in seqs for packet in (metadata(log.entries[seq]), raw(log.payloads[seq]))]
+
+
+def m(log: Log, seq: int, **changed: Any) -> PointToPoint:
+    return metadata(log.entries[seq], **changed)
+
+
+def p(log: Log, seq: int) -> PointToPoint:
+    return raw(log.payloads[seq])
+
+
+def lz(data: bytes, size: int | None = None) -> CompressedPayload:
+    return CompressedPayload(len(data) if size is None else size, len(data), data)
+
+
+def literal(payload: bytes) -> CompressedPayload:
+    return lz(bytes([len(payload)]) + payload, len(payload))
+
+
+Script = Callable[[Log, Log], Peers]
+#: By rule: a dialogue whose last packet breaks it, and only it, and one that keeps it.
+CONTROL: dict[str, tuple[Script, Script]] = {
+    "proposal_credit_overflow": (
+        lambda log, other: Peers(credit=1).a(ProposalCredit(MAX_U64)),
+        lambda log, other: Peers(credit=1).a(ProposalCredit(MAX_U64 - 1)),
+    ),
+    "proposal_without_credit": (
+        lambda log, other: Peers(credit=1).a(propose(log)).a(propose(other, 2)),
+        lambda log, other: Peers(credit=2).a(propose(log)).a(propose(other, 2)),
+    ),
+    "id_parity": (
+        lambda log, other: Peers().b(propose(log)),
+        lambda log, other: Peers().b(propose(log, 1)),
+    ),
+    "id_in_use": (
+        lambda log, other: begun(log).a(Cancel(CancelReason.RESOURCES, 0), over()).a(propose(other)),
+        lambda log, other: begun(log)
+        .a(Cancel(CancelReason.RESOURCES, 0), over())
+        .b(Cancel(CancelReason.CONFIRMING, 0), over())
+        .a(propose(other)),
+    ),
+    "cancel_or_adjust_inactive": (
+        lambda log, other: Peers().a(propose(log)).b(confirm(2)),
+        lambda log, other: Peers().a(propose(log)).b(confirm()),
+    ),
+    "cancel_or_adjust_after_cancel": (
+        lambda log, other: begun(log).b(Cancel(CancelReason.RESOURCES, 0)).b(confirm()),
+        lambda log, other: begun(log).b(Cancel(CancelReason.RESOURCES, 0)).a(confirm()),
+    ),
+    "confirmation_without_eagerness": (
+        lambda log, other: Peers().a(propose(log)).b(Adjust(0, may_skip=True)),
+        lambda log, other: Peers().a(propose(log), Adjust(0, may_skip=True)),
+    ),
+    "end_before_start": (
+        lambda log, other: Peers().a(propose(log, start=2, end=1)),
+        lambda log, other: Peers().a(propose(log, start=2, end=2, upper_info=4)),
+    ),
+    "upper_info_before_end": (
+        lambda log, other: Peers().a(propose(log, end=4, upper_info=3)),
+        lambda log, other: Peers().a(propose(log, end=4, upper_info=4)),
+    ),
+    "lower_info_after_start": (
+        lambda log, other: Peers().a(propose(log, start=3, lower_info=4)),
+        lambda log, other: Peers().a(propose(log, start=3, lower_info=3)),
+    ),
+    "lower_info_not_in_pool": (
+        lambda log, other: Peers().a(propose(log, start=8, lower_info=7)),
+        lambda log, other: Peers().a(propose(log, start=8, lower_info=4)),
+    ),
+    "upper_info_not_in_pool": (
+        lambda log, other: Peers().a(propose(log, end=8, upper_info=10)),
+        lambda log, other: Peers().a(propose(log, end=8, upper_info=12)),
+    ),
+    "min_payload_lowered": (
+        lambda log, other: begun(log, confirmed=confirm(min_payload=5)).b(Adjust(0, min_payload=4)),
+        lambda log, other: begun(log, confirmed=confirm(min_payload=5)).b(Adjust(0, min_payload=5)),
+    ),
+    "max_payload_raised": (
+        lambda log, other: begun(log, max_payload=9).a(Adjust(0, max_payload=10)),
+        lambda log, other: begun(log, max_payload=9).a(Adjust(0, max_payload=9)),
+    ),
+    "cancel_reason_untrue": (
+        lambda log, other: begun(log).b(Cancel(CancelReason.END_REACHED, 0)),
+        lambda log, other: begun(log, end=1).b(*sent(log, 1)).a(Cancel(CancelReason.END_REACHED, 0)),
+    ),
+}
+
+DATA: dict[str, tuple[Script, Script]] = {
+    "switch_inactive": (
+        lambda log, other: Peers().a(propose(log)).b(Switch(0)),
+        lambda log, other: Peers().a(propose(log)).b(confirm(), Switch(0)),
+    ),
+    "cancelled_inactive": (
+        lambda log, other: begun(log).b(over(), over()),
+        lambda log, other: begun(log).b(over()).a(over()),
+    ),
+    "data_without_switch": (
+        lambda log, other: Peers().a(propose(log)).b(confirm(), m(log, 1)),
+        lambda log, other: Peers().a(propose(log)).b(confirm(), Switch(0), m(log, 1)),
+    ),
+    "data_after_cancel": (
+        lambda log, other: begun(log).b(over(), m(log, 1)),
+        lambda log, other: begun(log).b(Cancel(CancelReason.RESOURCES, 0), m(log, 1)),
+    ),
+    "out_of_turn": (
+        lambda log, other: begun(log).b(p(log, 1)),
+        lambda log, other: begun(log).b(m(log, 1), p(log, 1)),
+    ),
+    "past_end": (
+        lambda log, other: begun(log, end=1).b(*sent(log, 1), m(log, 2)),
+        lambda log, other: begun(log, end=2, upper_info=2).b(*sent(log, 1), m(log, 2)),
+    ),
+    "data_after_end_of_log": (
+        lambda log, other: begun(log).b(m(log, 1, end_of_log=True), p(log, 1), m(log, 2)),
+        lambda log, other: begun(log).b(m(log, 1, end_of_log=True), p(log, 1)),
+    ),
+    "payload_overrun": (
+        lambda log, other: begun(log).b(m(log, 1), raw(log.payloads[1] + b"!")),
+        lambda log, other: begun(log).b(m(log, 1), raw(log.payloads[1][:-1])),
+    ),
+    "compression_without_window": (
+        lambda log, other: begun(log, Setup(False, False, 0, 0)).b(m(log, 1), literal(log.payloads[1])),
+        lambda log, other: begun(log, Setup(False, False, 1, 1)).b(m(log, 1), literal(log.payloads[1])),
+    ),
+    "window_exceeded": (
+        lambda log, other: begun(log, Setup(False, False, 3, 3)).b(m(log, 1), lz(b"\x04payl\x85\x04", 9)),
+        lambda log, other: begun(log, Setup(False, False, 4, 4)).b(m(log, 1, payload_size=10), lz(b"\x04payl\x85\x04", 9)),
+    ),
+    "offset_zero": (
+        lambda log, other: begun(log).b(m(log, 1), lz(b"\x04payl\x85\x00", 9)),
+        lambda log, other: begun(log).b(m(log, 1), literal(log.payloads[1])),
+    ),
+    "offset_before_start": (
+        lambda log, other: begun(log).b(m(log, 1), lz(b"\x04payl\x85\x05", 9)),
+        lambda log, other: begun(log).b(*sent(log, 1), m(log, 2, payload_size=10), lz(b"\x04payl\x85\x04", 9)),
+    ),
+    "lzfoo_truncated": (
+        lambda log, other: begun(log).b(m(log, 1), lz(b"\x09payl", 9)),
+        lambda log, other: begun(log).b(m(log, 1), lz(b"\x09payload 1", 9)),
+    ),
+    "length_mismatch": (
+        lambda log, other: begun(log).b(m(log, 1), lz(b"\x08payload ", 9)),
+        lambda log, other: begun(log).b(m(log, 1), lz(b"\x08payload ", 8)),
+    ),
+    "eagerness_ignored": (
+        lambda log, other: begun(log, eagerness=LIMITED, size_limit=8).b(*sent(log, 1)),
+        lambda log, other: begun(log, eagerness=LIMITED, size_limit=9).b(*sent(log, 1)),
+    ),
+    "skip_size_untrue": (
+        lambda log, other: begun(log, min_payload=9).b(m(log, 1), SMALL),
+        lambda log, other: begun(log, min_payload=10).b(m(log, 1), SMALL),
+    ),
+    "skip_of_mandatory_payload": (
+        lambda log, other: begun(log, mandatory=True).b(m(log, 1), MISSING),
+        lambda log, other: begun(log).b(m(log, 1), MISSING),
+    ),
+    "skip_beyond_peer": (
+        lambda log, other: begun(log).b(*sent(log, 1)[:1], raw(b"pay")).a(Switch(0), m(log, 1), SkipBytes(4)),
+        lambda log, other: begun(log).b(*sent(log, 1)[:1], raw(b"pay")).a(Switch(0), m(log, 1), SkipBytes(3)),
+    ),
+    "apology_without_data": (
+        lambda log, other: begun(log, GREEDY).b(APOLOGY),
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), APOLOGY),
+    ),
+    "apology_repeated": (
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), APOLOGY, APOLOGY),
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), APOLOGY, m(log, 1), APOLOGY),
+    ),
+    "apology_for_valid_data": (
+        lambda log, other: begun(log, GREEDY).b(*sent(log, 1), APOLOGY),
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), raw(b"payload 2"), APOLOGY),
+    ),
+    "invalid_data_not_apologised": (
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), raw(b"payload 2"), m(log, 2)),
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), raw(b"payload 2"), APOLOGY, *sent(log, 1)[1:], m(log, 2)),
+    ),
+    "invalid_data_in_safe_mode": (
+        lambda log, other: begun(log, SAFE).b(m(log, 1), raw(b"payload 2")),
+        lambda log, other: begun(log, GREEDY).b(m(log, 1), raw(b"payload 2")),
+    ),
+    "unwanted_payload_size": (
+        lambda log, other: begun(log, min_payload=10).b(*sent(log, 1)),
+        lambda log, other: begun(log, min_payload=9).b(*sent(log, 1)),
+    ),
+    "settings_suspect": (
+        lambda log, other: begun(log).b(*sent(log, 1)).a(Adjust(0, NOTIFY)).b(m(log, 2)),
+        lambda log, other: begun(log).b(*sent(log, 1)).a(Adjust(0, NOTIFY)).b(Notify()),
+    ),
+    "link_unknown": (
+        lambda log, other: begun(log, start=3, lower_info=3).b(*sent(log, 3), m(log, 4)),
+        lambda log, other: begun(log).b(*sent(log, 1, 2, 3), m(log, 4)),
+    ),
+}
+#: Found by the reader, or at the end of a proposal or a connection.
+ELSEWHERE = {
+    *("unused_control_byte", "unused_data_byte", "seqnum_zero", "history_unknown"),
+    *("starting_hash_differs", "cancel_not_confirmed", "proposal_not_answered"),
+}
+
+
+def test_every_rule_is_tried() -> None:
+    assert set(CONTROL) | set(DATA) | ELSEWHERE == {rule.name for rule in (*CONTROL_RULES, *DATA_RULES)}
+
+
+@pytest.mark.parametrize("rule", [*CONTROL, *DATA])
+def test_rules(rule: str, log: Log, other: Log) -> None:
+    breaks, keeps = (CONTROL | DATA)[rule]
+    broken = breaks(log, other)
+    assert broken.rules == [rule]
+    assert [one.rule.name for told in broken.told[:-1] for one in told.broken] == []
+    assert broken.session.ended_by == (rule if rule in ENDS else None)
+    kept = keeps(log, other)
+    assert rule not in [one.rule.name for told in kept.told for one in told.broken]
+    assert kept.session.ended_by is None
+
+
+def test_nothing_is_taken_after_a_violation(log: Log, other: Log) -> None:
+    peers = DATA["past_end"][0](log, other)
+    with pytest.raises(ValueError, match="ended"):
+        peers.a(ProposalCredit(1))
+
+
+# Reasons of cancels
+
+
+def fork(log: Log, seq: int) -> tuple[CancelEntry, CancelEntry]:
+    return CancelEntry(log.entries[seq].encode()), CancelEntry(log.make(seq, b"another").encode())
+
+
+@pytest.mark.parametrize(
+    ("cancel", "true"),
+    [
+        (lambda log: Cancel(CancelReason.CONFIRMING, 0), False),
+        (lambda log: Cancel(CancelReason.NEVER_AGAIN, 0), True),
+        (lambda log: Cancel(CancelReason.MANDATORY_PAYLOAD, 0), False),
+        (lambda log: Cancel(CancelReason.END_OF_LOG, 0, 7), True),
+        (lambda log: Cancel(CancelReason.END_OF_LOG, 0, 8), False),
+        (lambda log: Cancel(CancelReason.STARTING_HASH, 0, None, (CancelEntry(log.make(4, b"x").encode()),)), True),
+        (lambda log: Cancel(CancelReason.STARTING_HASH, 0, None, (CancelEntry(log.entries[4].encode()),)), False),
+        (lambda log: Cancel(CancelReason.STARTING_HASH, 0, None, (CancelEntry(log.entries[3].encode()),)), False),
+        (lambda log: Cancel(CancelReason.FORKED, 0, None, fork(log, 7)), True),
+        (lambda log: Cancel(CancelReason.FORKED, 0, None, fork(log, 8)), False),
+        (lambda log: Cancel(CancelReason.FORKED, 0, None, (CancelEntry(log.entries[3].encode()),) * 2), False),
+    ],
+)
+def test_reasons_of_cancels(log: Log, cancel: Callable[[Log], Cancel], true: bool) -> None:
+    peers = Peers().a(propose(log, start=8, lower_info=8, end=8, upper_info=8)).b(cancel(log))
+    assert peers.rules == ([] if true else ["cancel_reason_untrue"])
+
+
+def test_an_endless_range_has_no_end_but_that_of_the_log(log: Log) -> None:
+    assert begun(log, end=None).b(Cancel(CancelReason.END_REACHED, 0)).rules == ["cancel_reason_untrue"]
+    ended = begun(log, end=None).b(m(log, 1, end_of_log=True), p(log, 1))
+    assert ended.b(Cancel(CancelReason.END_REACHED, 0)).rules == []
+
+
+def test_a_cancel_that_answers(log: Log) -> None:
+    peers = Peers().a(propose(log)).b(Cancel(CancelReason.RESOURCES, 0)).a(Cancel(CancelReason.CONFIRMING, 0))
+    assert peers.rules == []
+
+
+# Overlap
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "dropped"),
+    [
+        ((1, 4), (3, 6), [1]),
+        ((3, 6), (1, 4), [0]),
+        ((3, 6), (3, 3), [1]),
+        ((1, 2), (3, 4), []),
+        ((1, None), (9, 9), [1]),
+    ],
+)
+def test_of_ranges_that_overlap_one_is_dropped(
+    log: Log, mine: tuple[int, int | None], theirs: tuple[int, int | None], dropped: list[int]
+) -> None:
+    peers = Peers(credit=1)
+    for side, number, (start, end) in ((peers.a, 0, mine), (peers.b, 1, theirs)):
+        side(propose(log, number, start, end, lower_info=start, upper_info=end))
+        assert peers.rules == []
+    assert [one.propose.id for one in peers.last.ended] == dropped
+    assert sorted(peers.session.proposals) == sorted({0, 1} - set(dropped))
+    for number, role in enumerate(Role):
+        assert peers.session.credit[role] == (1 if number in dropped else 0)
+    for number in dropped:
+        assert peers._send(Role.PROACTIVE, [confirm(number)]).rules == ["cancel_or_adjust_inactive"]
+
+
+def test_what_is_confirmed_cancelled_or_of_another_log_is_not_dropped(log: Log, other: Log) -> None:
+    assert not Peers().a(propose(log)).b(confirm(), propose(log, 1)).last.ended
+    assert not Peers().a(propose(log), over()).b(propose(log, 1)).last.ended
+    assert not Peers().a(propose(log)).b(propose(other, 1)).last.ended
+
+
+# What never came
+
+
+def test_what_was_not_answered(log: Log, other: Log) -> None:
+    peers = Peers().a(propose(log), propose(other, 2)).b(Cancel(CancelReason.RESOURCES, 2))
+    assert peers.end() == ["proposal_not_answered", "cancel_not_confirmed"]
+    assert peers.end(in_order=False) == ["proposal_not_answered"]
+
+
+def test_another_starting_hash(log: Log) -> None:
+    def peers() -> Peers:
+        seen = begun(log).b(*sent(log, 1, 2))
+        return seen.a(propose(log, 2, start=8, lower_info=3, end=8, expected_hash=bytes(64)))
+
+    with_pool = replace(propose(log, 2, start=3, lower_info=3, end=3), expected_hash=bytes(64))
+    differs = begun(log, end=2, upper_info=2).b(*sent(log, 1), m(log, 2)).a(with_pool)
+    assert differs.end() == ["proposal_not_answered", "starting_hash_differs"][::-1]
+    answer = Cancel(CancelReason.STARTING_HASH, 2, None, (CancelEntry(log.entries[2].encode()),))
+    assert differs.b(answer).rules == []
+    assert "starting_hash_differs" not in differs.end(in_order=False)
+    assert "lower_info_not_in_pool" in peers().rules
+
+
+# Entries and payloads
+
+
+def test_entries_come_back_together(log: Log) -> None:
+    peers = begun(log, start=10, end=13)
+    peers.b(m(log, 1), m(log, 4, backlink=True), m(log, 8, backlink=True), m(log, 9))
+    peers.b(*sent(log, 10, 11, 12, 13))
+    entries = [told.entry for told in peers.told if told.entry is not None]
+    assert [entry.data for entry in entries] == log.encoded(1, 4, 8, 9, 10, 11, 12, 13)
+    payloads = [told.payload for told in peers.told if told.payload is not None]
+    assert [(one.seq, one.data, one.rule, one.checked) for one in payloads] == [
+        (seq, log.payloads[seq], None, True) for seq in (10, 11, 12, 13)
+    ]
+    assert peers.cursor == "end"
+
+
+def test_a_payload_in_pieces_of_all_kinds(make_log: Callable[..., Log]) -> None:
+    log = make_log(1)
+    log = type(log)()
+    log.add(b"one two three four")
+    peers = begun(log, end=1).a(Switch(0), m(log, 1), raw(b"one two "))
+    peers.b(m(log, 1), SkipBytes(4))
+    assert peers.cursor == "p1+4"
+    peers.b(raw(b"two "), literal(b"three"), raw(b" "), CompressedPayload(4, 5, b"\x04fo", 0), CompressedPayload(4, 5, b"ur", 3))
+    payload = peers.last.payload
+    assert payload is not None
+    assert (payload.data, payload.packets, payload.rule, payload.checked) == (b"one two three four", 5, None, True)
+    assert peers.session.held == len(b"one two ")
+
+
+def test_a_payload_that_begins_at_an_offset(log: Log) -> None:
+    known = begun(log, end=1).b(*sent(log, 1))
+    known.a(propose(log, 2, 1, 1, offset=4)).b(confirm(2), Switch(2), raw(log.payloads[1][4:]))
+    assert known.rules == []
+    assert known.cursor == "end"
+    assert known.last.payload is not None
+    assert not known.last.payload.checked
+
+
+def test_a_retracted_entry_is_not_linked_to(log: Log) -> None:
+    peers = begun(log, GREEDY, start=2, lower_info=1, end=3, upper_info=4)
+    peers.b(m(log, 1, signature=bytes(64)), APOLOGY, m(log, 1), *sent(log, 2, 3), m(log, 4))
+    assert peers.last.entry is not None
+    assert peers.last.entry.data == log.entries[4].encode()
+    apology = peers.told[-8]
+    assert (apology.cursor_before, apology.cursor_after, apology.seq) == ("m2", "m1", 1)
+    assert apology.follows == peers.told[-9].read.byte_start
+
+
+def test_an_apology_for_a_part_of_a_payload(log: Log) -> None:
+    peers = begun(log, GREEDY).b(m(log, 1), raw(b"pay"), APOLOGY)
+    assert (peers.rules, peers.cursor) == ([], "p1")
+    assert peers.b(raw(log.payloads[1])).cursor == "m2"
+
+
+def test_a_packet_says_which_piece_it_follows(log: Log) -> None:
+    peers = begun(log).b(m(log, 1), raw(b"payl"), raw(b"oad 1"), m(log, 2))
+    first, second, third, fourth = peers.told[-4:]
+    assert [one.follows for one in (first, second, third, fourth)] == [
+        None,
+        first.read.byte_start,
+        None,
+        third.read.byte_start,
+    ]
+
+
+def test_what_metadata_breaks_by_itself(log: Log) -> None:
+    bad = m(log, 1, payload_hash=b"\x00\x41" + bytes(64))
+    assert begun(log).b(bad).rules == ["invalid_data_in_safe_mode"]
+    greedy = begun(log, GREEDY).b(bad)
+    assert greedy.rules == []
+    assert greedy.last.entry is not None
+    assert greedy.last.entry.rule == "bad_yamf_length"
+    assert greedy.b(raw(log.payloads[1])).rules == ["invalid_data_not_apologised"]
+
+
+def test_without_setups_modes_are_unknown(log: Log) -> None:
+    peers = begun(log, None).b(m(log, 1), raw(b"payload 2"), m(log, 2), literal(log.payloads[2]))
+    assert peers.rules == []
+    assert peers.last.data == log.payloads[2]
+
+
+def test_a_payload_too_large_to_be_inflated(log: Log) -> None:
+    peers = begun(log).b(m(log, 1, payload_size=1 << 40), lz(b"\x01a\xfc\x00\x00\x40\x00\x00\x01", (64 << 20) + 1))
+    assert peers.rules == ["length_mismatch"] or peers.rules == ["history_unknown"]
+
+
+# Settings that cross the data
+
+
+def test_an_end_that_is_lowered_while_data_is_under_way(log: Log) -> None:
+    late = begun(log, start=1, end=8, upper_info=13).b(*sent(log, 1, 2, 3, 4, 5, 6, 7)).a(Adjust(0, end=7))
+    # The other side goes by the old end: the payload of entry 8 is no piece any more.
+    assert late.b(m(log, 8), p(log, 8)).rules == ["settings_suspect"]
+    assert late.b(m(log, 12, backlink=True), m(log, 13)).rules == []
+    assert late.cursor == "end"
+    knows = begun(log, start=1, end=8, upper_info=13).b(*sent(log, 1, 2, 3, 4, 5, 6, 7)).a(Adjust(0, end=7))
+    assert knows.b(m(log, 8), m(log, 12, backlink=True), m(log, 13)).rules == []
+    assert knows.b(Notify()).rules == ["past_end"]
+
+
+def test_who_has_shown_to_know_a_setting_is_held_to_it(log: Log) -> None:
+    peers = begun(log).b(*sent(log, 1)).a(Adjust(0, NOTIFY)).b(Notify())
+    assert peers.rules == []
+    assert peers.b(p(log, 2)).rules == ["eagerness_ignored"]
+
+
+def test_what_is_raised_is_ignored(log: Log) -> None:
+    peers = begun(log, end=4).a(Adjust(0, end=9, upper_info=40))
+    assert peers.rules == []
+    assert peers.session.proposals[0].plan.end == 4
+
+
+def test_an_adjusted_end_has_its_upper_info_in_its_pool(log: Log) -> None:
+    assert begun(log, end=12, upper_info=12).a(Adjust(0, end=3)).rules == ["upper_info_not_in_pool"]
+    assert begun(log, end=12, upper_info=12).a(Adjust(0, end=3, upper_info=4)).rules == []
+    assert begun(log, end=None).a(Adjust(0, end=5)).rules == []
+
+
+def test_adjusts_that_cross(log: Log) -> None:
+    peers = begun(log, end=8, upper_info=13).a(Adjust(0, end=4, upper_info=4)).b(Adjust(0, upper_info=12))
+    assert peers.rules == []
+    crossed = begun(log, end=8, upper_info=13).a(Adjust(0, end=6)).b(Adjust(0, upper_info=8, end=8))
+    assert crossed.rules == []
+
+
+# Tables
+
+
+@pytest.mark.parametrize(("state", "event"), itertools.product(Life, Input))
+def test_life_lists_an_input_or_names_its_rule(state: Life, event: Input) -> None:
+    meant_nothing = event is Input.DATA or (state is Life.CONFIRMED and event is Input.CONFIRM)
+    assert (state, event) in LIFE or unlisted(state, event) in ENDS or meant_nothing
+
+
+@pytest.mark.parametrize(("state", "event"), itertools.product(SideState, Input))
+def test_a_side_lists_an_input_or_names_its_rule(state: SideState, event: Input) -> None:
+    assert (state, event) in SIDES or side_unlisted(state, event) in ENDS
+
+
+def packets(log: Log) -> dict[str, PointToPoint]:
+    return {
+        "propose": propose(log, 0, end=4),
+        "adjust": Adjust(0, ALL),
+        "cancel": Cancel(CancelReason.RESOURCES, 0),
+        "switch": Switch(0),
+        "cancelled": over(),
+        "data": m(log, 1),
+    }
+
+
+WAYS: dict[str, list[tuple[str, str]]] = {
+    "unused": [],
+    "proposed": [("a", "propose")],
+    "confirmed": [("a", "propose"), ("b", "adjust"), ("b", "switch")],
+    "cancelling": [("a", "propose"), ("b", "adjust"), ("b", "switch"), ("b", "cancel")],
+    "silent": [("a", "propose"), ("b", "adjust"), ("b", "switch"), ("b", "cancelled")],
+    "ended": [("a", "propose"), ("b", "adjust"), ("b", "switch"), ("b", "cancel"), ("b", "cancelled")],
+}
+#: Of the reactive side, but for the proposal: which rule an input breaks.
+BREAKS = {
+    "unused": ["", *["cancel_or_adjust_inactive"] * 2, "switch_inactive", "cancelled_inactive", "data_without_switch"],
+    "proposed": ["id_in_use", "", "", "switch_inactive", "", "data_without_switch"],
+    "confirmed": ["id_in_use", "", "", "", "", ""],
+    "cancelling": ["id_in_use", *["cancel_or_adjust_after_cancel"] * 2, "", "", ""],
+    "silent": ["id_in_use", "", "", "switch_inactive", "cancelled_inactive", "data_after_cancel"],
+    "ended": ["id_in_use", *["cancel_or_adjust_after_cancel"] * 2, "switch_inactive", "cancelled_inactive", "data_after_cancel"],
+}
+
+
+@pytest.mark.parametrize(("state", "number"), itertools.product(WAYS, range(6)))
+def test_every_input_in_every_state(log: Log, state: str, number: int) -> None:
+    peers, said = Peers(), packets(log)
+    for side, name in WAYS[state]:
+        getattr(peers, side)(said[name])
+        assert peers.rules == []
+    name = list(said)[number]
+    getattr(peers, "a" if name == "propose" else "b")(said[name])
+    assert peers.rules == ([BREAKS[state][number]] if BREAKS[state][number] else [])
+
+
+def test_machines_are_drawn() -> None:
+    for machine in MACHINES:
+        assert machine.edges()
+
+
+# Bounds
+
+
+def test_links_that_later_entries_have_are_remembered() -> None:
+    for seq in range(1, 400):
+        needed = {lipmaa(later) for later in range(seq + 1, 1500) if lipmaa(later) <= seq}
+        assert needed <= open_targets(seq)
+        assert len(open_targets(seq)) < 30
+
+
+def test_a_long_log_needs_little_memory(make_log: Callable[..., Log]) -> None:
+    log = make_log(300)
+    session = Session(BambooOptions())
+    peers = begun(log, end=None)
+    size = 0
+    for seq in range(1, 301):
+        peers.b(*sent(log, seq))
+        assert peers.rules == []
+        if seq == 150:
+            size = len(peers.session.proposals[0].halves[Role.REACTIVE].heard)
+    assert len(peers.session.proposals[0].halves[Role.REACTIVE].heard) <= size + 10 <= 90
+    assert session.held == 0
+
+
+def test_other_versions_are_refused() -> None:
+    state = json.loads(Session(BambooOptions()).snapshot())
+    with pytest.raises(StateVersionError):
+        Session(BambooOptions(), snapshot=json.dumps(state | {"version": 0}))
+
+
+NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 5, 8, 12, 13, 40, 2**32, MAX_U64 - 1, MAX_U64])
+SAID = st.one_of(
+    st.builds(ProposalCredit, NUMBERS),
+    st.builds(Switch, st.sampled_from([0, 1, 2])),
+    st.builds(over, st.sampled_from([0, 1, 2])),
+    st.builds(Notify, NUMBERS),
+    st.builds(SkipPayload, st.sampled_from(SkipReason)),
+    st.builds(SkipBytes, NUMBERS),
+    st.builds(raw, st.binary(max_size=12)),
+    st.builds(lz, st.binary(max_size=6), NUMBERS),
+    st.just(APOLOGY),
+    st.builds(Cancel, st.sampled_from(list(CancelReason)[:5]), st.sampled_from([0, 1, 2])),
+    st.builds(
+        Adjust,
+        st.sampled_from([0, 1, 2]),
+        st.sampled_from([None, NOTIFY, ALL]),
+        end=st.none() | NUMBERS,
+        upper_info=st.none() | NUMBERS,
+        may_skip=st.just(True),
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), said=st.lists(st.tuples(st.booleans(), SAID), max_size=12))
+def test_whatever_is_said_a_session_goes_on_or_says_why(log: Log, data: st.DataObject, said: list[Any]) -> None:
+    start = data.draw(st.sampled_from([1, 3, 8, 2**40, MAX_U64]))
+    flags = {name: data.draw(st.booleans()) for name in ("sparse", "payload_only", "mandatory")}
+    end = data.draw(st.none() | st.just(start) | st.just(MAX_U64))
+    proposal = replace(propose(log), start=start, lower_info=start, end=end, upper_info=end, expected_hash=bytes(64), **flags)
+    if start == 1:
+        proposal = replace(proposal, expected_hash=None)
+    peers = Peers(GREEDY).a(proposal).b(confirm(), Switch(0)).a(Switch(0))
+    if peers.session.ended_by is not None:
+        return
+    for first, packet in said:
+        (peers.a if first else peers.b)(packet)
+        if peers.session.ended_by is not None:
+            break
+        (peers.a if first else peers.b)(m(log, 1)) if data.draw(st.booleans()) else None
+        if peers.session.ended_by is not None:
+            break
