@@ -68,7 +68,9 @@ def test_every_step_is_as_expected(path: Path, size: int | None) -> None:
         wanted(step) for step in expected["steps"]
     ]
     violation = expected["violation"]
-    rules = [broken.rule.name for one in found for broken in one.broken if one.ends or broken.rule.name != "wide_integer"]
+    rules = [
+        broken.rule.name for one in found for broken in one.broken if one.ends or broken.rule.name != "wide_integer"
+    ]
     assert rules == ([] if violation is None else [violation["invariant"]])
     bymux = [(ROLES[one["dir"]], one["type"], one["end_offset"]) for one in expected["bymux_packets"]]
     got = [

@@ -1,0 +1,310 @@
+"""The log of Bamboo connections: the rows of a capture, the same ones wherever it is cut."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codecs.bamboo.peers import SAFE, confirm, layer, metadata, over, propose, raw
+from wirehouse_codecs import conversations
+from wirehouse_codecs.bamboo import bymux
+from wirehouse_codecs.bamboo.bymux import Packet, Type
+from wirehouse_codecs.bamboo.inspection import inspect, recognises
+from wirehouse_codecs.bamboo.log import SCHEMA, starter
+from wirehouse_codecs.bamboo.messages import Cancel, CancelReason, PointToPoint, ProposalCredit, Setup, Switch, encode
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.reader import Layer
+from wirehouse_codecs.conversations import Close, Conversation, Send
+from wirehouse_codecs.inspecting import LANDED_PACKETS, MESSAGE, VIOLATION
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import FlowLog, Log, Window
+from wirehouse_codecs.tcp import Direction, Endpoint, TcpSegment
+from wirehouse_codecs.tcp_options import TcpOptions
+
+SESSIONS = Path(__file__).parents[2] / "vectors" / "bamboo" / "sessions"
+VECTORS = sorted(SESSIONS.glob("*.pcap"))
+LATE_NS = 2**62
+SECOND = 1_000_000_000
+CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 9_000)
+A, B = Direction.CLIENT, Direction.SERVER
+Row = dict[str, Any]
+Made = list[tuple[Direction, bytes]]
+
+
+def segments(made: Made, *, ends: bool = True, lost: Iterable[int] = (), late_ns: int = 0) -> list[TcpSegment]:
+    """The segments of a connection in which the sides say `made`, one a second; `lost` are the indexes of some."""
+    said: list[Any] = [Send(SECOND * (n + 1), side, data) for n, (side, data) in enumerate(made)]
+    if ends:
+        said.append(Close(SECOND * (len(made) + 2), A))
+    rows = []
+    seen = 0
+    for number, one in enumerate(conversations.segments(Conversation(CLIENT, SERVER, 0, said))):
+        seen += bool(one.payload)
+        if one.ts_ns < late_ns or (one.payload and seen - 1 in lost):
+            continue
+        place = Place(one.ts_ns, 1, b"capture", number)
+        numbers = (one.sequence, one.acknowledgment, one.flags)
+        rows.append(TcpSegment(place, one.direction, *numbers, 500, one.payload, len(one.payload)))
+    return rows
+
+
+def told(given: Sequence[TcpSegment], cuts: Iterable[int] = (), **options: Any) -> list[Row]:
+    """The rows of the log, with windows that end before the segments in `cuts`."""
+    start, flow = (
+        starter(BambooOptions(**options)),
+        b"".join(end.packed + end.port.to_bytes(2, "big") for end in (SERVER, CLIENT)),
+    )
+    log, state, at = Log(SCHEMA), None, 0
+    rows: list[Row] = []
+    for cut in [*sorted(set(cuts)), len(given)]:
+        reading = FlowLog(log, start, "test", flow, TcpOptions(), state)
+        for segment in given[at:cut]:
+            reading.receive(segment)
+        reading.end_window(Window("", LATE_NS if cut == len(given) else given[cut].place.arrived_at_ns - 1))
+        new = [row for batch in log.take() for row in batch.to_pylist()]
+        state = next((row["state"] for row in new if row["row_kind"] == "state"), state)
+        rows += new
+        at = cut
+    return rows
+
+
+def events(rows: Iterable[Row]) -> list[str]:
+    """The rows of what happened, and the newest one of each proposal and session."""
+    newest = {(row["row_kind"], row["proposal_number"]): row for row in rows if row["row_kind"] in ENTITIES}
+    happened = [row for row in rows if row["row_kind"] not in (*ENTITIES, "state", "connection")]
+    return sorted(map(repr, [*happened, *newest.values()]))
+
+
+ENTITIES = ("session", "proposal")
+
+
+def over_bymux(*said: tuple[Direction, PointToPoint]) -> Made:
+    """What the sides write, each packet in a Write of its own."""
+    streams = {Layer.CONTROL: 0, Layer.DATA: 1}
+    made: Made = []
+    for side, packet in said:
+        data = encode(packet)
+        if isinstance(packet, Setup):
+            made.append((side, data + bymux.encode(Packet(Type.CREDIT, 1, 1 << 20))))
+        else:
+            made.append((side, bymux.write(streams[layer(packet)], data)))
+    return made
+
+
+def replicated(log: Any, last: int = 4) -> Made:
+    """A connection in which the server sends entries 1 to `last`."""
+    opening: list[tuple[Direction, PointToPoint]] = [
+        *((side, SAFE) for side in (A, B)),
+        *((side, ProposalCredit(4)) for side in (A, B)),
+        (A, propose(log, end=last, upper_info=last)),
+        (B, confirm()),
+        (B, Switch(0)),
+    ]
+    for seq in range(1, last + 1):
+        opening += [(B, metadata(log.entries[seq])), (B, raw(log.payloads[seq]))]
+    closing = [
+        (B, Cancel(CancelReason.END_REACHED, 0)),
+        (B, over()),
+        (A, Cancel(CancelReason.CONFIRMING, 0)),
+        (A, over()),
+    ]
+    return over_bymux(*opening, *closing)
+
+
+@pytest.fixture(scope="session")
+def made(make_log: Callable[..., Any]) -> Made:
+    return replicated(make_log(4))
+
+
+def kinds(rows: Iterable[Row]) -> Counter[str]:
+    return Counter(row["row_kind"] for row in rows)
+
+
+def rules(rows: Iterable[Row]) -> list[str]:
+    return [row["finding"]["rule"] for row in rows if row["row_kind"] == "violation"]
+
+
+def test_the_rows_of_a_connection(made: Made) -> None:
+    rows = told(segments(made))
+    found = kinds(rows)
+    assert (found["entry"], found["violation"], found["quarantine"]) == (4, 0, 0)
+    assert (found["proposal"], found["session"]) == (1, 1)
+    proposal = next(row["proposal"] for row in rows if row["row_kind"] == "proposal")
+    assert (proposal["state"], proposal["outcome"], proposal["proposer"]) == ("unused", "cancelled", "client")
+    assert proposal["server"]["sent"]["payloads"] == 4
+    session = next(row["session"] for row in rows if row["row_kind"] == "session")
+    assert (session["closed"], session["client"]["send_mode"], session["data_stream"]) == ("fin", "safe", 1)
+
+
+def test_rows_cover_every_byte_of_a_connection(made: Made) -> None:
+    rows = told(segments(made))
+    for side in (A, B):
+        covered = sorted(
+            (row["byte_start"], row["byte_end"])
+            for row in rows
+            if row["row_kind"] == "message" and row["direction"] == side and row["channel"] in ("setup", "bymux")
+        )
+        assert covered[0][0] == 0
+        assert all(one[1] == other[0] for one, other in zip(covered, covered[1:], strict=False))
+        assert covered[-1][1] == sum(len(data) for sender, data in made if sender is side)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_windows_cut_anywhere_give_the_same_rows(made: Made, data: st.DataObject) -> None:
+    lost = data.draw(st.sets(st.integers(0, len(made) - 1), max_size=1))
+    given = segments(made, lost=lost)
+    cuts = data.draw(st.sets(st.integers(1, len(given) - 1), max_size=4))
+    assert events(told(given, cuts)) == events(told(given))
+
+
+def test_segments_of_one_byte_give_the_same_content(made: Made) -> None:
+    def content(rows: Iterable[Row]) -> list[Any]:
+        names = ("direction", "byte_start", "byte_end", "channel", "proposal_id", "message", "entry")
+        shown = [[row[name] for name in names] for row in rows if row["row_kind"] in ("message", "entry")]
+        return sorted(map(repr, shown))
+
+    bytewise = [(side, data[at : at + 1]) for side, data in made for at in range(len(data))]
+    assert content(told(segments(bytewise))) == content(told(segments(made)))
+
+
+def test_what_follows_a_violation_is_one_row_of_each_side(made: Made) -> None:
+    said = [*made[:7], *over_bymux((B, raw(b"out of turn")), (B, Switch(0)), (A, ProposalCredit(1)))]
+    rows = told(segments(said))
+    assert rules(rows) == ["bamboo.out_of_turn"]
+    rest = [row for row in rows if row["row_kind"] == "quarantine"]
+    assert [(row["direction"], row["finding"]["message"]) for row in rest] == [
+        ("client", "after_violation"),
+        ("server", "after_violation"),
+    ]
+    assert [row["byte_end"] - row["byte_start"] for row in rest] == [5, 5]
+
+
+def test_a_connection_that_ends_within_a_packet(made: Made) -> None:
+    side, data = made[-9]
+    rows = told(segments([*made[:-9], (side, data[:-3])]))
+    assert rules(rows) == ["bamboo.truncated_packet"]
+    quarantined = next(row for row in rows if row["row_kind"] == "quarantine")
+    assert quarantined["byte_end"] == sum(len(one) for sender, one in made[:-9] if sender is side) + len(data) - 3
+
+
+def test_bytes_that_are_no_packet(made: Made) -> None:
+    for bad, rule in ((b"\xc0", "unknown_type"), (bymux.write(0, b"\x88"), "unused_control_byte")):
+        rows = told(segments([*made[:4], (A, bad), (B, b"more")]))
+        assert rules(rows) == [f"bamboo.{rule}"]
+        quarantined = [row for row in rows if row["row_kind"] == "quarantine"]
+        assert quarantined[0]["raw"] == bad[-1:]
+
+
+def test_a_capture_that_begins_late(made: Made) -> None:
+    rows = told(segments(made, late_ns=3 * SECOND - 1))
+    assert rules(rows) == ["bamboo.no_setup_seen"]
+    assert {row["direction"] for row in rows if row["row_kind"] == "quarantine"} == {"client", "server"}
+
+
+def test_a_hole_stops_its_direction_alone(made: Made) -> None:
+    rows = told(segments(made, lost={7}))
+    assert "capture.hole" in rules(rows)
+    assert all(rule.startswith("capture.") for rule in rules(rows))
+    assert [row["direction"] for row in rows if row["row_kind"] == "quarantine"] == ["server"]
+
+
+def test_the_client_is_the_proactive_side(made: Made) -> None:
+    turned = [(B if side is A else A, data) for side, data in made]
+    rows = told(segments(turned), proactive=Direction.SERVER)
+    plain = told(segments(made))
+
+    def sides(rows: Iterable[Row]) -> list[Any]:
+        return [(row["direction"], row["message"]["kind"]) for row in rows if row["row_kind"] == "message"]
+
+    assert sides(rows) == sides(plain)
+
+
+def test_a_write_that_announces_more_than_there_can_be(made: Made) -> None:
+    huge = bymux.encode(Packet(Type.WRITE, 0, 1), b"\x00")[:-1].replace(b"\x01", b"", 1)
+    huge = bytes([0x23, 0]) + (2**64 - 1).to_bytes(8, "big")
+    rows = told(segments([*made[:4], (A, huge + bytes([0, 1]))]))
+    assert "bamboo.truncated_packet" in rules(rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_bytes_come_none_is_lost(made: Made, data: st.DataObject) -> None:
+    garbled = list(made)
+    for _ in range(data.draw(st.integers(1, 3))):
+        index = data.draw(st.integers(0, len(garbled) - 1))
+        side, old = garbled[index]
+        at = data.draw(st.integers(0, len(old)))
+        new = old[:at] + data.draw(st.binary(max_size=20)) + old[at + data.draw(st.integers(0, 20)) :]
+        garbled[index] = (side, new or b"\0")
+    rows = told(segments(garbled))
+    for sender in (A, B):
+        size = sum(len(one) for side, one in garbled if side is sender)
+        ranges = sorted(
+            (row["byte_start"], row["byte_end"])
+            for row in rows
+            if row["row_kind"] in ("message", "quarantine") and row["direction"] == sender
+        )
+        end = 0
+        for begin, after in ranges:
+            assert begin <= end
+            end = max(end, after)
+        assert end >= size
+
+
+# Captures
+
+
+def landed(path: Path) -> Iterator[pa.RecordBatch]:
+    """Packets with their places, as landing gives them."""
+    with path.open("rb") as stream:
+        for batch in PacketCapture(stream).batches():
+            count = batch.num_rows
+            arrived = np.maximum.accumulate(batch.column("ts_ns").to_numpy())
+            place = [np.arange(count), arrived, np.zeros(count, np.int64)]
+            columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+def test_captures_of_the_vectors(path: Path) -> None:
+    expected = json.loads(path.with_suffix(".json").read_text())["expected"]
+    rows = list(inspect(landed(path)))
+    steps = [row for kind, row in rows if kind == MESSAGE and row["channel"] != "bymux"]
+    side = {"a": "client", "b": "server"}
+    assert [(row["channel"], row["kind"], row["direction"], row["byte_end"]) for row in steps] == [
+        (step["chan"], step["kind"], side[step["dir"]], step["end_offset"]) for step in expected["steps"]
+    ]
+    for row, step in zip(steps, expected["steps"], strict=True):
+        if "before" in step:
+            assert (row["cursor_before"], row["cursor_after"]) == (step["before"], step["after"])
+    violated = [row["rule"] for kind, row in rows if kind == VIOLATION and row["severity"] == "violation"]
+    wanted = expected["violation"]
+    assert violated == ([] if wanted is None else [f"bamboo.{wanted['invariant']}"])
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+def test_connections_are_recognised(path: Path) -> None:
+    streams = json.loads(path.with_suffix(".json").read_text())["stream"]
+    client, server = (base64.b64decode(streams[side]["b64"]) for side in "ab")
+    assert recognises(client, server)
+    assert recognises(client[:100], b"")
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(40), b"\0\0\0\x10" + b"HELLO" * 20, b"\xff" * 50]
+)
+def test_others_are_not(head: bytes) -> None:
+    assert recognises(head, head) is None
+    assert recognises(head, b"") is None
