@@ -17,7 +17,7 @@ from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Broken, Bymux, Channel, Delivered, Role
 from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Setup, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.rules import RULE
+from wirehouse_codecs.bamboo.rules import ENDS, RULE
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
@@ -151,7 +151,7 @@ class Reader:
         at = self._sides[role].setup_bytes
         begin, end = at + received.byte_start, at + received.byte_end
         # What is refused has no content.
-        if received.packet is not None and self._bymux.ended_by is not None:
+        if received.packet is not None and any(broken.rule.name in ENDS for broken in received.broken):
             end -= received.packet.content_bytes
         return Read(
             role,
@@ -196,19 +196,28 @@ class Reader:
         """Bytes that the capture lacks. True: no packet of the direction can be told any more."""
         role = self._options.role_of(direction)
         side = self._sides[role]
-        at = side.received_bytes
+        unread_from = self._unread_from(role)
         side.received_bytes += size
-        if side.stopped is None:
-            self._bymux.lose(role)
-            side.stopped = (at - len(side.head), AFTER_HOLE)
-            return True
-        return False
+        if side.stopped is not None:
+            return False
+        self._bymux.lose(role)
+        side.stopped = (unread_from, AFTER_HOLE)
+        return True
+
+    def _unread_from(self, role: Role) -> int:
+        """Where the first packet of a side begins that isn't complete."""
+        side = self._sides[role]
+        begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
+        return min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun])
 
     def stop(self, role: Role, byte_end: int) -> None:
-        """A violation ended the connection: what `role` sent after `byte_end`, and its peer after now, isn't read."""
+        """A violation ended the connection: what `role` sent after `byte_end`, and its peer after now, isn't read.
+
+        Of several the first one counts, in whichever order they are told.
+        """
         for each, side in self._sides.items():
-            if side.stopped is None:
-                at = byte_end if each is role else side.received_bytes - len(side.head)
+            at = byte_end if each is role else self._unread_from(each)
+            if side.stopped is None or (each is role and at < side.stopped[0]):
                 side.stopped = (at, AFTER_VIOLATION)
 
     def finish(self, place: Place, *, in_order: bool) -> list[Read]:
