@@ -220,7 +220,7 @@ class Cursor:
     last: Sent = Sent.NOTHING
     #: The last two entries whose metadata was sent here, the newest first; what was retracted isn't there.
     metadata: tuple[int, ...] = ()
-    #: A payload whose size isn't known was begun, so that nothing after it can be told.
+    #: Where it is can't be told any more.
     lost: bool = False
 
     @classmethod
@@ -273,7 +273,9 @@ class Cursor:
     def send_bytes(self, count: int, size: int | None, *, skipped: bool = False) -> None:
         """Move on in the payload that is due; `size` is all of it."""
         if size is None:
-            self.lost = True
+            # The metadata that follows says where it ended; of payloads alone nothing does.
+            self.at += count
+            self.last, self.lost = Sent.PREFIX, self.plan.payload_only
             return
         sent = Sent.PREFIX if self.last is Sent.PREFIX or not skipped else Sent.NOTHING
         self.at += count
@@ -281,6 +283,11 @@ class Cursor:
             self._go_to(self.index + 1)
             sent = Sent.PIECE if sent is Sent.PREFIX else Sent.NOTHING
         self.last = sent
+
+    def ends_unknown(self, size: int | None) -> bool:
+        """Whether it is in a payload whose size isn't known, so that this may be its end."""
+        begun = self.piece is not None and self.piece.is_payload and self.last is Sent.PREFIX
+        return begun and size is None and not self.lost
 
     def retract(self) -> None:
         """Move back to the begin of what was sent last."""

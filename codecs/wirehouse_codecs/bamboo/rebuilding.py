@@ -9,12 +9,13 @@ that isn't known, all but the link is there.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo import varu64, yamf
-from wirehouse_codecs.bamboo.entries import END_OF_LOG, REGULAR
+from wirehouse_codecs.bamboo.entries import END_OF_LOG, REGULAR, SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.messages import Metadata
 from wirehouse_codecs.bamboo.proposals import Heard
@@ -69,23 +70,8 @@ def rebuild(
         links.append(None if digest is None else yamf.encode(digest))
         assumed = assumed or (elsewhere and digest is not None)
         omitted.append("backlink" if target == seq - 1 else "lipmaalink")
-    known = [link for link in links if link is not None]
-    data = None
-    if len(known) == len(links):
-        data = b"".join(
-            [
-                bytes([END_OF_LOG if metadata.end_of_log else REGULAR]),
-                author,
-                varu64.encode(log_id),
-                varu64.encode(seq),
-                *known,
-                varu64.encode(metadata.payload_size),
-                metadata.payload_hash,
-                metadata.signature,
-            ]
-        )
     rule, reason = _broken(metadata, seq, noncanonical)
-    return Rebuilt(
+    entry = Rebuilt(
         author,
         log_id,
         seq,
@@ -95,14 +81,60 @@ def rebuild(
         metadata.payload_size,
         metadata.payload_hash,
         metadata.signature,
-        data,
-        None if data is None else yamf.digest(data),
+        None,
+        None,
         tuple(omitted),
         tuple(target for target, link in zip(targets, links, strict=True) if link is None),
         assumed,
         rule,
         reason,
     )
+    return entry if entry.unknown else _with_data(entry)
+
+
+def _with_data(entry: Rebuilt) -> Rebuilt:
+    """`entry`, all of whose links are known, with its bytes and their hash."""
+    data = b"".join(
+        [
+            bytes([END_OF_LOG if entry.end_of_log else REGULAR]),
+            entry.author,
+            varu64.encode(entry.log_id),
+            varu64.encode(entry.seq),
+            *(link for link in (entry.lipmaalink, entry.backlink) if link is not None),
+            varu64.encode(entry.payload_size),
+            entry.payload_hash,
+            entry.signature,
+        ]
+    )
+    return replace(entry, data=data, entry_hash=yamf.digest(data))
+
+
+def complete(entries: Iterable[Rebuilt], known: Mapping[int, Sequence[bytes]]) -> list[Rebuilt]:
+    """Entries of one log with the links that are unknown in them, as far as `known` tells: digests by sequence number.
+
+    Of several hashes for a sequence number that one counts by which the signature is right. They come back in ascending
+    order; an entry that can't be completed stays as it is.
+    """
+    hashes = {seq: list(digests) for seq, digests in known.items()}
+    completed = []
+    for entry in sorted(entries, key=lambda one: one.seq):
+        right = entry if entry.data is not None else next(_signed(entry, hashes), entry)
+        completed.append(right)
+        if right.entry_hash is not None:
+            hashes.setdefault(right.seq, []).append(right.entry_hash)
+    return completed
+
+
+def _signed(entry: Rebuilt, hashes: Mapping[int, Sequence[bytes]]) -> Iterator[Rebuilt]:
+    for links in product(*(hashes.get(seq, ()) for seq in entry.unknown)):
+        filled = entry
+        for seq, digest in zip(entry.unknown, links, strict=True):
+            name = "backlink" if seq == entry.seq - 1 else "lipmaalink"
+            filled = replace(filled, unknown=(), **{name: yamf.encode(digest)})
+        filled = _with_data(filled)
+        assert filled.data is not None
+        if signature_rule(entry.author, filled.data[:-SIGNATURE_BYTES], entry.signature) is None:
+            yield filled
 
 
 def _broken(metadata: Metadata, seq: int, noncanonical: bool) -> tuple[str | None, str]:

@@ -406,7 +406,10 @@ class Session:
         """Whether a side is past the last piece by any settings that it may go by; or its place isn't known."""
         ends = [self._ends.get((*proposal.log, one), MAX_U64) for one in Role]
         cursors = [version.cursor for version in proposal.halves[role].versions]
-        return any(one.lost or one.piece is None or one.piece.seq > min(ends) for one in cursors)
+        return any(
+            one.lost or one.piece is None or one.piece.seq > min(ends) or (one.last is Sent.PREFIX and _is_last(one))
+            for one in cursors
+        )
 
     # Data
 
@@ -507,6 +510,10 @@ class Session:
             self._inflaters[role] = Inflater(window, max_bytes=most, snapshot=state["inflaters"][role.value])
         self._compressed = {role: bytearray.fromhex(row) for role, row in zip(Role, state["compressed"], strict=True)}
         self._ends = {(bytes.fromhex(author), log_id, Role(role)): seq for author, log_id, role, seq in state["ends"]}
+
+
+def _is_last(cursor: Cursor) -> bool:
+    return cursor.index + 1 == cursor.plan.size
 
 
 _SILENT: Final = (SideState.SILENT, SideState.ENDED)
@@ -620,6 +627,7 @@ class _Taking:
         compressed = self._decompress(packet) if isinstance(packet, CompressedPayload) else None
         if isinstance(packet, RawPayload):
             self._data = packet.data
+        self._end_unknown(packet)
         turns = [Turn(one.cursor, self._peers.cursor, one.settings, self._size_of) for one in half.versions]
         rules = [self._rule(packet, turn, compressed) for turn in turns]
         if None not in rules:
@@ -649,6 +657,17 @@ class _Taking:
             half.last = None
         session._told["data"] = self._data
         self._do(packet, piece, last, before, after)
+
+    def _end_unknown(self, packet: DataPacket) -> None:
+        """Metadata ends a payload whose size isn't known. Of a notify nobody can tell whether it begins with its rest."""
+        for version in self._half.versions:
+            cursor = version.cursor
+            if cursor.piece is not None and cursor.ends_unknown(self._size_of(cursor.piece.seq)):
+                if isinstance(packet, Metadata):
+                    cursor.pass_over(1)
+                    self._release()
+                elif isinstance(packet, Notify):
+                    cursor.lost = True
 
     def _rule(self, packet: DataPacket, turn: Turn, compressed: str | None) -> str | None:
         """The first rule that the packet breaks by one version."""

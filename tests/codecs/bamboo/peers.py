@@ -62,7 +62,7 @@ class Peers:
         self.options = BambooOptions(**options)
         self.session = Session(self.options)
         self.told: list[Told] = []
-        self._at = {role: 0 for role in Role}
+        self._at = dict.fromkeys(Role, 0)
         self._clock = 0
         self.rules: list[str] = []
         if setup is not None:

@@ -6,6 +6,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.codecs.bamboo.peers import SAFE, confirm, layer, metadata, over, propose, raw
+
 from wirehouse_codecs import conversations
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Packet, Type
@@ -105,15 +106,17 @@ def over_bymux(*said: tuple[Direction, PointToPoint]) -> Made:
 def replicated(log: Any, last: int = 4) -> Made:
     """A connection in which the server sends entries 1 to `last`."""
     opening: list[tuple[Direction, PointToPoint]] = [
-        *((side, SAFE) for side in (A, B)),
-        *((side, ProposalCredit(4)) for side in (A, B)),
+        (A, SAFE),
+        (B, SAFE),
+        (A, ProposalCredit(4)),
+        (B, ProposalCredit(4)),
         (A, propose(log, end=last, upper_info=last)),
         (B, confirm()),
         (B, Switch(0)),
     ]
     for seq in range(1, last + 1):
         opening += [(B, metadata(log.entries[seq])), (B, raw(log.payloads[seq]))]
-    closing = [
+    closing: list[tuple[Direction, PointToPoint]] = [
         (B, Cancel(CancelReason.END_REACHED, 0)),
         (B, over()),
         (A, Cancel(CancelReason.CONFIRMING, 0)),
@@ -156,7 +159,7 @@ def test_rows_cover_every_byte_of_a_connection(made: Made) -> None:
             if row["row_kind"] == "message" and row["direction"] == side and row["channel"] in ("setup", "bymux")
         )
         assert covered[0][0] == 0
-        assert all(one[1] == other[0] for one, other in zip(covered, covered[1:], strict=False))
+        assert all(one[1] == other[0] for one, other in pairwise(covered))
         assert covered[-1][1] == sum(len(data) for sender, data in made if sender is side)
 
 

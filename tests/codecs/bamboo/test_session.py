@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.codecs.bamboo.peers import (
     GREEDY,
     SAFE,
@@ -23,8 +22,9 @@ from tests.codecs.bamboo.peers import (
     propose,
     raw,
 )
+
 from wirehouse_codecs.bamboo.bymux import Role
-from wirehouse_codecs.bamboo.lzfoo import Deflater
+from wirehouse_codecs.bamboo.lipmaa import lipmaa
 from wirehouse_codecs.bamboo.messages import (
     Adjust,
     Apology,
@@ -36,7 +36,6 @@ from wirehouse_codecs.bamboo.messages import (
     Notify,
     PointToPoint,
     ProposalCredit,
-    RawPayload,
     Setup,
     SkipBytes,
     SkipPayload,
@@ -46,7 +45,6 @@ from wirehouse_codecs.bamboo.messages import (
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.proposals import LIFE, SIDES, Input, Life, SideState, open_targets, side_unlisted, unlisted
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
-from wirehouse_codecs.bamboo.lipmaa import lipmaa
 from wirehouse_codecs.bamboo.session import MACHINES, Session
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
@@ -646,7 +644,7 @@ SAID = st.one_of(
 @given(data=st.data(), said=st.lists(st.tuples(st.booleans(), SAID), max_size=12))
 def test_whatever_is_said_a_session_goes_on_or_says_why(log: Log, data: st.DataObject, said: list[Any]) -> None:
     start = data.draw(st.sampled_from([1, 3, 8, 2**40, MAX_U64]))
-    flags = {name: data.draw(st.booleans()) for name in ("sparse", "payload_only", "mandatory")}
+    flags: dict[str, Any] = {name: data.draw(st.booleans()) for name in ("sparse", "payload_only", "mandatory")}
     end = data.draw(st.none() | st.just(start) | st.just(MAX_U64))
     proposal = replace(
         propose(log), start=start, lower_info=start, end=end, upper_info=end, expected_hash=bytes(64), **flags
@@ -654,12 +652,20 @@ def test_whatever_is_said_a_session_goes_on_or_says_why(log: Log, data: st.DataO
     if start == 1:
         proposal = replace(proposal, expected_hash=None)
     peers = Peers(GREEDY).a(proposal).b(confirm(), Switch(0)).a(Switch(0))
-    if peers.session.ended_by is not None:
-        return
+    metadata_too = data.draw(st.booleans())
     for first, packet in said:
-        (peers.a if first else peers.b)(packet)
-        if peers.session.ended_by is not None:
-            break
-        (peers.a if first else peers.b)(m(log, 1)) if data.draw(st.booleans()) else None
-        if peers.session.ended_by is not None:
-            break
+        for each in (packet, m(log, 1)) if metadata_too else (packet,):
+            if peers.session.ended_by is None:
+                (peers.a if first else peers.b)(each)
+
+
+def test_metadata_ends_a_payload_of_unknown_size(log: Log) -> None:
+    peers = Peers().a(propose(log, 0, 2, 4, offset=4)).b(confirm(), Switch(0))
+    peers.b(raw(log.payloads[2][4:6]), raw(log.payloads[2][6:]))
+    assert peers.cursor == "p2+9"
+    peers.b(*sent(log, 3), m(log, 4))
+    assert (peers.rules, peers.cursor) == (["link_unknown"], "p4")
+    entries = [told.entry for told in peers.told if told.entry is not None]
+    assert [entry.data for entry in entries] == [log.entries[3].encode(), None]
+    unsure = Peers().a(propose(log, 0, 2, 4, offset=4)).b(confirm(), Switch(0), raw(b"?"), Notify())
+    assert (unsure.rules, unsure.cursor) == ([], "unknown")
