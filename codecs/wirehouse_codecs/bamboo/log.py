@@ -97,6 +97,7 @@ MESSAGE_TYPE: Final = pa.struct(
         ("compressed_size", UINT),
         ("at", UINT),
         ("data", pa.binary()),
+        ("compressed", pa.binary()),
         ("end_of_log", pa.bool_()),
         ("backlink", pa.binary()),
         ("payload_size", UINT),
@@ -338,7 +339,7 @@ class Conversation:
             "payload": None if told.payload is None else _payload(told.payload),
         }
         if isinstance(packet, RawPayload | CompressedPayload):
-            message["data"] = told.data
+            message |= {"data": told.data, "compressed": told.compressed}
         self._log.add(MESSAGE, read.place, where, message=message, **about)
         if told.entry is not None:
             mode = self._session.mode(read.role)

@@ -21,7 +21,7 @@ from wirehouse_codecs.bamboo.messages import Metadata
 from wirehouse_codecs.bamboo.proposals import Heard
 
 #: Entries of a connection that are remembered beside those that its proposals need.
-MOST_KNOWN: Final = 1024
+MOST_KNOWN: Final = 256
 
 #: The hash of an entry of the log, and whether it is only taken for the one that is meant.
 HashOf = Callable[[int], tuple[bytes | None, bool]]
@@ -129,8 +129,10 @@ def _signed(entry: Rebuilt, hashes: Mapping[int, Sequence[bytes]]) -> Iterator[R
     for links in product(*(hashes.get(seq, ()) for seq in entry.unknown)):
         filled = entry
         for seq, digest in zip(entry.unknown, links, strict=True):
-            name = "backlink" if seq == entry.seq - 1 else "lipmaalink"
-            filled = replace(filled, unknown=(), **{name: yamf.encode(digest)})
+            link = yamf.encode(digest)
+            is_back = seq == entry.seq - 1
+            filled = replace(filled, backlink=link) if is_back else replace(filled, lipmaalink=link)
+        filled = replace(filled, unknown=())
         filled = _with_data(filled)
         assert filled.data is not None
         if signature_rule(entry.author, filled.data[:-SIGNATURE_BYTES], entry.signature) is None:

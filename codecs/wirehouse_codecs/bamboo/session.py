@@ -74,7 +74,9 @@ SNAPSHOT_VERSION: Final = 1
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 1_024
 #: Bytes of all payloads that are being put together; one that would be beyond is not judged as a whole.
-MOST_HELD_BYTES: Final = 4 << 20
+MOST_HELD_BYTES: Final = 2 << 20
+#: Bytes of a compressed packet; one that has more is not decompressed.
+MOST_COMPRESSED_BYTES: Final = 1 << 20
 _ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
 #: Rules that bytes missing from the capture may have kept.
 _NEED_ALL: Final = frozenset(
@@ -116,6 +118,8 @@ class Told:
     payload: Payload | None = None
     #: Bytes of a payload, decompressed.
     data: bytes | None = None
+    #: Bytes that can't be decompressed.
+    compressed: bytes | None = None
     #: Where the packet begins and ends that completed the piece right before this one; an apology retracts it.
     follows: int | None = None
     #: Proposals whose life is over.
@@ -453,7 +457,7 @@ class Session:
         if role not in self._inflaters:
             mode = self.mode(role)
             window = MAX_U64 if mode is None else mode.window
-            most = min(self._options.max_inflated_bytes, MOST_HELD_BYTES)
+            most = self._options.max_inflated_bytes
             self._inflaters[role] = Inflater(window, max_bytes=most, from_start=not self.partial)
         return self._inflaters[role]
 
@@ -505,7 +509,7 @@ class Session:
         self._known = Known(state["known"])
         self.held = self._held_bytes()
         for role in map(Role, state["inflaters"]):
-            most = min(self._options.max_inflated_bytes, MOST_HELD_BYTES)
+            most = self._options.max_inflated_bytes
             window = MAX_U64 if (mode := self.mode(role)) is None else mode.window
             self._inflaters[role] = Inflater(window, max_bytes=most, snapshot=state["inflaters"][role.value])
         self._compressed = {role: bytearray.fromhex(row) for role, row in zip(Role, state["compressed"], strict=True)}
@@ -659,7 +663,7 @@ class _Taking:
         self._do(packet, piece, last, before, after)
 
     def _end_unknown(self, packet: DataPacket) -> None:
-        """Metadata ends a payload whose size isn't known. Of a notify nobody can tell whether it begins with its rest."""
+        """Metadata ends a payload of unknown size. Whether a notify begins with its rest can't be told."""
         for version in self._half.versions:
             cursor = version.cursor
             if cursor.piece is not None and cursor.ends_unknown(self._size_of(cursor.piece.seq)):
@@ -816,7 +820,8 @@ class _Taking:
             held.clear()
         whole = packet.at + len(packet.data) == packet.compressed_size
         inflater = session._inflater(self._role)
-        if packet.compressed_size > MOST_HELD_BYTES:
+        if packet.compressed_size > MOST_COMPRESSED_BYTES:
+            session._told["compressed"] = packet.data
             if whole:
                 inflater.forget()
                 session._note(lzfoo.HISTORY_UNKNOWN, f"{packet.compressed_size} bytes are too many to be held")
@@ -824,9 +829,11 @@ class _Taking:
         held += packet.data
         if not whole:
             return None
-        inflated = inflater.inflate(bytes(held), packet.size)
+        compressed = bytes(held)
+        inflated = inflater.inflate(compressed, packet.size)
         held.clear()
         if inflated.rule == lzfoo.HISTORY_UNKNOWN:
+            session._told["compressed"] = compressed
             session._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
             return None
         self._data = inflated.data
@@ -864,21 +871,22 @@ class _Taking:
             self._release()
             at_start = self._proposal.propose.offset or 0 if piece.seq == self._proposal.plan.start else 0
             assembly = half.assembly = Assembly(piece.seq, at_start)
+        most = MOST_HELD_BYTES if after.piece == piece else MAX_U64
         if isinstance(packet, SkipBytes):
-            self._add(assembly, self._peers_bytes(assembly, packet.count))
-        elif isinstance(packet, RawPayload) or packet_is_whole(packet):
-            self._add(assembly, self._data)
+            self._add(assembly, self._peers_bytes(assembly, packet.count), most)
+        elif isinstance(packet, RawPayload) or _is_whole(packet):
+            self._add(assembly, self._data, most)
         assembly.packets += 0 if getattr(packet, "at", 0) else 1
         if after.piece != piece:
             half.count.payloads += 1
             self._judge_payload(assembly)
             self._release()
 
-    def _add(self, assembly: Assembly, data: bytes | None) -> None:
+    def _add(self, assembly: Assembly, data: bytes | None, most: int) -> None:
         session = self._session
         if assembly.data is None:
             return
-        if data is None or session.held + len(data) > MOST_HELD_BYTES:
+        if data is None or session.held + len(data) > most:
             session.held -= len(assembly.data)
             assembly.data = None
             return
@@ -911,7 +919,7 @@ class _Taking:
         self._finish_piece(rule if own is not None else None, right=whole and rule is None)
 
 
-def packet_is_whole(packet: DataPacket) -> bool:
+def _is_whole(packet: DataPacket) -> bool:
     """Whether it is a compressed payload, or the last piece of one."""
     return isinstance(packet, CompressedPayload) and packet.at + len(packet.data) == packet.compressed_size
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from tests.codecs.bamboo.peers import metadata
+
 from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.lipmaa import has_lipmaalink
 from wirehouse_codecs.bamboo.proposals import Heard

@@ -45,7 +45,7 @@ from wirehouse_codecs.bamboo.messages import (
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.proposals import LIFE, SIDES, Input, Life, SideState, open_targets, side_unlisted, unlisted
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
-from wirehouse_codecs.bamboo.session import MACHINES, Session
+from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, Session
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 
@@ -478,8 +478,25 @@ def test_without_setups_modes_are_unknown(log: Log) -> None:
 
 
 def test_a_payload_too_large_to_be_inflated(log: Log) -> None:
-    peers = begun(log).b(m(log, 1, payload_size=1 << 40), lz(b"\x01a\xfc\x00\x00\x40\x00\x00\x01", (64 << 20) + 1))
-    assert peers.rules == ["length_mismatch"] or peers.rules == ["history_unknown"]
+    run = b"\x01a\xfc\x04\x00\x00\x00\x00\x01"
+    peers = begun(log).b(m(log, 1, payload_size=1 << 40), lz(run, (64 << 20) + 2))
+    assert peers.rules == ["length_mismatch"]
+    run = b"\x01a\xfb" + (64 << 20).to_bytes(4, "big") + b"\x01"
+    peers = begun(log).b(m(log, 1, payload_size=1 << 40), lz(run, (64 << 20) + 1))
+    assert peers.rules == ["history_unknown"]
+    assert (peers.last.data, peers.last.compressed, peers.cursor) == (None, run, f"p1+{(64 << 20) + 1}")
+    peers.b(lz(b"\x81\x01", 1))
+    assert peers.rules == ["history_unknown"]
+    peers.b(lz(b"\x01a\x81\x01", 2))
+    assert (peers.rules, peers.last.data) == ([], b"aa")
+
+
+def test_bytes_of_begun_payloads_are_bounded(log: Log) -> None:
+    peers = begun(log).b(m(log, 1, payload_size=1 << 40))
+    for _ in range(5):
+        peers.b(raw(bytes(MOST_HELD_BYTES // 4)))
+        assert peers.session.held <= MOST_HELD_BYTES
+    assert (peers.session.held, peers.rules) == (0, [])
 
 
 # Settings that cross the data
