@@ -179,7 +179,7 @@ class Reader:
                 self._content_left -= len(piece)
                 at += len(piece)
                 continue
-            read = _read(data, at, start)
+            read = read_at(data, at, start)
             if read is None:
                 self._header = data[at:]
                 break
@@ -198,7 +198,7 @@ class Reader:
         return {"reader": [self._at, self._header.hex(), self._content_left, self._stream_id, self.lost]}
 
 
-def _read(data: bytes, at: int, start: int) -> Read | None:
+def read_at(data: bytes, at: int, start: int = 0) -> Read | None:
     """The packet at `at`, without content; None = it is cut. `start` is where `data` begins."""
     header = data[at]
     if header >> 5 >= len(Type):
@@ -364,6 +364,8 @@ class Bymux:
         self._unused = True
         #: A stream was created for which there was no room.
         self.untracked = False
+        #: Bytes are missing, so neither credit nor shutdown is judged.
+        self.blind = False
         self._readers = {role: Reader() for role in Role}
         #: The violation that ended the connection.
         self.ended_by: Rule | None = None
@@ -394,13 +396,17 @@ class Bymux:
         return self._readers[role].pending
 
     def lose(self, role: Role) -> None:
-        """What `role` sends from here on can't be told: neither what it creates, nor which credit it gives."""
-        self._readers[role].lost = self.untracked = True
-        for stream in (self.creation, *self.streams.values()):
-            stream.credit[role.peer] = INFINITE
+        """Bytes of `role` are missing: what they created, closed and gave credit for isn't known from here on."""
+        self._readers[role].lost = self.blind = True
+
+    def find(self, role: Role, byte_start: int) -> None:
+        """The packets of `role` go on at `byte_start`."""
+        self._readers[role] = Reader(byte_start=byte_start)
 
     def not_answered(self) -> list[Broken]:
         """What a side closed and the other did not, at an orderly end of the connection."""
+        if self.blind:
+            return []
         streams = {"creating streams": self.creation} | {f"stream {n}": one for n, one in self.streams.items()}
         return [
             Broken(RULE["close_not_answered"], f"{what} of the {role} side, {name}")
@@ -420,7 +426,7 @@ class Bymux:
         event = (_GLOBAL_INPUTS if packet.stream_id is None else _STREAM_INPUTS)[packet.type]
         channel = None if packet.stream_id is None else self.channels.get(packet.stream_id)
         broken = [Broken(RULE["wide_integer"], "an id or amount is wider than it needs to be")] if read.wide else []
-        if event is None or (stream is None and self.untracked):
+        if event is None or self.blind or (stream is None and self.untracked):
             return Received(role, read.byte_start, read.byte_end, packet, channel, None, tuple(broken))
         if stream is None:
             return self._refuse(role, read, "unknown_stream", f"stream {packet.stream_id} is not active", channel)
@@ -460,6 +466,7 @@ class Bymux:
             "channels": {str(stream_id): channel.value for stream_id, channel in self.channels.items()},
             "unused": self._unused,
             "untracked": self.untracked,
+            "blind": self.blind,
             "readers": {role.value: reader.snapshot() for role, reader in self._readers.items()},
             "ended_by": None if self.ended_by is None else self.ended_by.name,
         }
@@ -472,7 +479,7 @@ class Bymux:
         self.streams = {int(stream_id): _Stream.from_json(stream) for stream_id, stream in state["streams"].items()}
         self.creation = _Stream.from_json(state["creation"])
         self.channels = {int(stream_id): Channel(channel) for stream_id, channel in state["channels"].items()}
-        self._unused, self.untracked = state["unused"], state["untracked"]
+        self._unused, self.untracked, self.blind = state["unused"], state["untracked"], state["blind"]
         self._readers = {role: Reader(snapshot=state["readers"][role.value]) for role in Role}
         self.ended_by = None if state["ended_by"] is None else RULE[state["ended_by"]]
 

@@ -257,7 +257,7 @@ class Conversation:
         """Bytes that never came."""
         role = self._options.role_of(hole.direction)
         if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
-            self._session.miss()
+            self._session.miss(role)
             if role not in self._session.setups:
                 self._no_setup(hole.place, f"the set-up of the {role} side is missing")
 
@@ -296,8 +296,12 @@ class Conversation:
         if read.packet is not None:
             self._message(told, where)
         elif where.byte_end > where.byte_start:
-            first = told.broken[0]
-            finding = {"rule": first.rule.id, "severity": None, "message": first.reason}
+            first = told.broken[0] if told.broken else None
+            finding = {
+                "rule": None if first is None else first.rule.id,
+                "severity": None,
+                "message": read.reason if first is None else first.reason,
+            }
             self._log.add(QUARANTINE, read.place, where, finding=finding, raw=read.undecoded or None)
         for broken in told.broken:
             self._find(broken, read.place, where, read.layer, about)

@@ -266,6 +266,8 @@ class Outcome(StrEnum):
     #: The overlap rule: it is as if it had never been sent.
     DROPPED = "dropped"
     CANCELLED = "cancelled"
+    #: Its id is used again; how it ended is not in the capture.
+    UNSEEN = "unseen"
 
 
 @dataclass(slots=True)

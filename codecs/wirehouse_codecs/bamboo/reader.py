@@ -1,15 +1,19 @@
 """From the bytes of both sides of a connection to packets: set-up, bymux, and the two channels that it carries.
 
 Each side says its set-up first; bymux begins after it ("Running Over Bymux"). A packet of a channel may span several
-Writes, so a read says where in the connection its first byte and its last byte stand. After `stop`, and after bytes
-that the capture lacks, no packet of a direction can be told: its later bytes are the `rest`.
+Writes, so a read says where in the connection its first byte and its last byte stand. After `stop` nothing is read: the
+later bytes of a direction are its `rest`.
+
+After bytes that the capture lacks, and where it begins within the connection, the next packets are looked for: two
+Writes in a row, among packets for the streams of the channels, that hold whole packets of these. Peers that write
+packets in pieces are not found again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +32,12 @@ MOST_BYTES: Final = (1 << 63) - 1
 AFTER_VIOLATION: Final = "after_violation"
 AFTER_HOLE: Final = "no packet can be told after bytes that are missing"
 STARTED_LATE: Final = "no packet can be told, the capture begins within the connection"
+#: Bytes among which the next packets are looked for at once.
+MOST_SEARCHED_BYTES: Final = 1 << 16
+#: Writes that hold whole packets, after which a place is believed.
+_BELIEVED: Final = 2
+#: Packets among which they have to be.
+_MOST_PACKETS: Final = 16
 
 
 class Layer(StrEnum):
@@ -59,8 +69,9 @@ class Read(NamedTuple):
     credit: int | None = None
     #: The channel that a packet of bymux is about.
     channel: Channel | None = None
-    #: Bytes that are no packet, as far as they are at hand.
+    #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
     undecoded: bytes = b""
+    reason: str = ""
 
 
 class Rest(NamedTuple):
@@ -86,13 +97,16 @@ class _Side:
 
     channels: dict[Channel, _Carried]
     received_bytes: int = 0
-    setup: Setup | None = None
     #: The begin of a set-up.
     head: bytes = b""
     #: Where reading stopped, and why.
     stopped: tuple[int, str] | None = None
     #: How many bytes came before the first packet of bymux.
-    setup_bytes: int = field(default=0)
+    setup_bytes: int = 0
+    #: The set-up is over, or was before the capture.
+    past_setup: bool = False
+    #: The last bytes, among which the next packets are looked for.
+    searched: bytes = b""
 
 
 class Reader:
@@ -105,8 +119,9 @@ class Reader:
         #: The stream that each channel was carried by last.
         self.streams = {channel: stream_id for stream_id, channel in self._bymux.channels.items()}
         if started_late:
-            for side in self._sides.values():
+            for role, side in self._sides.items():
                 side.stopped = (0, STARTED_LATE)
+                self._bymux.lose(role)
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -121,22 +136,27 @@ class Reader:
         start = side.received_bytes
         side.received_bytes += len(data)
         if side.stopped is not None:
+            return [] if side.stopped[1] == AFTER_VIOLATION else self._search(role, data, place)
+        if side.past_setup:
+            return self._packets(role, data, start, place)
+        start -= len(side.head)
+        data, side.head = side.head + data, b""
+        received = decode_setup(data)
+        if received is None:
+            side.head = data
             return []
+        assert isinstance(received.packet, Setup)
+        side.past_setup, side.setup_bytes = True, received.byte_end
+        end = start + received.byte_end
+        broken = tuple(map(_noncanonical, received.noncanonical))
+        setup = Read(role, place, Layer.SETUP, start, end, received.packet, broken)
+        return [setup, *self._packets(role, data[received.byte_end :], end, place)]
+
+    def _packets(self, role: Role, data: bytes, start: int, place: Place) -> list[Read]:
+        """The packets that the bytes from `start` on complete."""
         reads: list[Read] = []
-        if side.setup is None:
-            start -= len(side.head)
-            data, side.head = side.head + data, b""
-            received = decode_setup(data)
-            if received is None:
-                side.head = data
-                return []
-            assert isinstance(received.packet, Setup)
-            side.setup, side.setup_bytes = received.packet, received.byte_end
-            broken = tuple(map(_noncanonical, received.noncanonical))
-            reads.append(Read(role, place, Layer.SETUP, start, start + received.byte_end, received.packet, broken))
-            data, start = data[received.byte_end :], start + received.byte_end
         #: Where the bytes begin, counted from the first packet of bymux.
-        before = start - side.setup_bytes
+        before = start - self._sides[role].setup_bytes
         for item in self._bymux.receive(role, data):
             if isinstance(item, Delivered):
                 if item.channel is not None:
@@ -146,6 +166,22 @@ class Reader:
         if self._bymux.ended_by is not None:
             self.stop(role, reads[-1].byte_end)
         return reads
+
+    def _search(self, role: Role, data: bytes, place: Place) -> list[Read]:
+        """Look for the next packets: those that are found, after the bytes before them."""
+        side = self._sides[role]
+        assert side.stopped is not None
+        searched = side.searched + data
+        begin = side.received_bytes - len(searched)
+        at, sure = _find_packets(searched, self._bymux.channels)
+        side.searched = searched[max(at, len(searched) - MOST_SEARCHED_BYTES) :]
+        if not sure:
+            return []
+        left_out = Read(role, place, Layer.BYMUX, side.stopped[0], begin + at, None, reason=side.stopped[1])
+        side.searched, side.stopped, side.past_setup = b"", None, True
+        side.channels = self._channels()
+        self._bymux.find(role, begin + at - side.setup_bytes)
+        return [left_out, *self._packets(role, searched[at:], begin + at, place)]
 
     def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
         at = self._sides[role].setup_bytes
@@ -193,14 +229,16 @@ class Reader:
         return reads
 
     def missed(self, direction: Direction, size: int) -> bool:
-        """Bytes that the capture lacks. True: no packet of the direction can be told any more."""
+        """Bytes that the capture lacks. True: packets of the direction could be told until here."""
         role = self._options.role_of(direction)
         side = self._sides[role]
         unread_from = self._unread_from(role)
         side.received_bytes += size
+        side.searched = b""
         if side.stopped is not None:
             return False
         self._bymux.lose(role)
+        side.head = b""
         side.stopped = (unread_from, AFTER_HOLE)
         return True
 
@@ -283,23 +321,63 @@ class Reader:
             for channel, (reader, begun_at) in state["channels"].items()
         }
         stopped = None if state["stopped"] is None else (state["stopped"][0], state["stopped"][1])
-        setup = None if state["setup"] is None else Setup(*state["setup"])
-        head = bytes.fromhex(state["head"])
-        return _Side(channels, state["received_bytes"], setup, head, stopped, state["setup_bytes"])
+        numbers = (state["setup_bytes"], state["past_setup"])
+        head, searched = bytes.fromhex(state["head"]), bytes.fromhex(state["searched"])
+        return _Side(channels, state["received_bytes"], head, stopped, *numbers, searched)
 
 
 def _to_json(side: _Side) -> dict[str, Any]:
-    setup = side.setup
     return {
         "channels": {
             channel.value: [carried.reader.snapshot(), carried.begun_at] for channel, carried in side.channels.items()
         },
         "received_bytes": side.received_bytes,
-        "setup": None if setup is None else [getattr(setup, name) for name in Setup.__slots__],
         "head": side.head.hex(),
         "stopped": side.stopped,
         "setup_bytes": side.setup_bytes,
+        "past_setup": side.past_setup,
+        "searched": side.searched.hex(),
     }
+
+
+def _find_packets(data: bytes, channels: Mapping[int, Channel]) -> tuple[int, bool]:
+    """Where packets of bymux may begin, and whether they surely do there."""
+    for at in range(len(data)):
+        # The begin of a Write, for these are what is believed.
+        if data[at] >> 5 == bymux.Type.WRITE:
+            believed = _believed(data, at, channels)
+            if believed is None or believed >= _BELIEVED:
+                return at, believed is not None
+    return len(data), False
+
+
+def _believed(data: bytes, at: int, channels: Mapping[int, Channel]) -> int | None:
+    """How many Writes from `at` on hold whole packets, until bytes that can't be; None: more bytes are needed."""
+    writes = 0
+    for _ in range(_MOST_PACKETS):
+        read = bymux.read_at(data, at) if at < len(data) else None
+        if read is None:
+            return None
+        packet = read.packet
+        if packet is None or read.wide or packet.stream_id is None or packet.stream_id not in channels:
+            return writes
+        if packet.type is bymux.Type.WRITE:
+            if not 0 < packet.content_bytes <= MOST_SEARCHED_BYTES // 4:
+                return writes
+            end = read.byte_end + packet.content_bytes
+            content = ChannelReader(channels[packet.stream_id])
+            received = content.receive(data[read.byte_end : end])
+            if any(one.rule is not None for one in received) or (end <= len(data) and content.unfinished):
+                return writes
+            if end > len(data):
+                return None
+            writes += 1
+            if writes == _BELIEVED:
+                return writes
+            at = end
+        else:
+            at = read.byte_end
+    return writes
 
 
 def _noncanonical(name: str) -> Broken:

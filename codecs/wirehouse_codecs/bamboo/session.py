@@ -52,6 +52,7 @@ from wirehouse_codecs.bamboo.proposals import (
     LIFE,
     SIDES,
     Assembly,
+    Half,
     Heard,
     Input,
     LastPiece,
@@ -204,11 +205,25 @@ class Session:
             self.ended_by = self._broken[0].rule.name
         return Told(read, tuple(self._broken), **self._told)
 
-    def miss(self) -> None:
-        """Bytes that the capture lacks."""
+    def miss(self, role: Role) -> None:
+        """Bytes of `role` that the capture lacks."""
         self.partial = True
+        self.current[role] = None
+        self._compressed[role].clear()
+        self._inflater(role).forget()
         for proposal in self.proposals.values():
             proposal.partial = True
+            half = proposal.halves[role]
+            self._release(half)
+            half.last = None
+            for version in half.versions:
+                version.cursor.lost = True
+
+    def _release(self, half: Half) -> None:
+        """The payload that a side is sending isn't put together any more."""
+        assembly, half.assembly = half.assembly, None
+        if assembly is not None and assembly.data is not None:
+            self.held -= len(assembly.data)
 
     def mode(self, role: Role) -> SendMode | None:
         """How `role` sends; None: a set-up wasn't seen."""
@@ -262,6 +277,10 @@ class Session:
     def _take_propose(self, role: Role, propose: Propose) -> None:
         if self._refuses(role, propose):
             return
+        before = self.proposals.pop(propose.id, None)
+        if before is not None:
+            before.outcome, before.ended_at_ns = Outcome.UNSEEN, self._at_ns
+            self._told["ended"] = (before,)
         proposal = Proposal.new(self.numbers, role, propose, self._at_ns)
         self.numbers += 1
         self.proposed[role] += 1
@@ -428,9 +447,8 @@ class Session:
         proposal = self._active(role, cancelled.id, Input.CANCELLED)
         if proposal is not None:
             half = proposal.halves[role]
-            if half.assembly is not None and half.assembly.data is not None:
-                self.held -= len(half.assembly.data)
-            half.assembly = half.last = None
+            self._release(half)
+            half.last = None
             self._step(proposal, role, Input.CANCELLED)
 
     def _take_data(self, role: Role, packet: DataPacket) -> None:
@@ -669,7 +687,7 @@ class _Taking:
             if cursor.piece is not None and cursor.ends_unknown(self._size_of(cursor.piece.seq)):
                 if isinstance(packet, Metadata):
                     cursor.pass_over(1)
-                    self._release()
+                    self._session._release(self._half)
                 elif isinstance(packet, Notify):
                     cursor.lost = True
 
@@ -721,7 +739,7 @@ class _Taking:
             version.cursor.lost = True
         self._session._told["cursor_before"] = self._session._told["cursor_after"] = str(self._half.cursor)
         self._session._told["data"] = self._data
-        self._release()
+        self._session._release(self._half)
         self._half.last = None
 
     def _do(self, packet: DataPacket, piece: Piece | None, last: Sent, before: Cursor, after: Cursor) -> None:
@@ -742,10 +760,10 @@ class _Taking:
             case Notify():
                 count.notified += packet.count
                 if packet.count:
-                    self._release()
+                    self._session._release(self._half)
             case SkipPayload():
                 count.skipped += 1
-                self._release()
+                self._session._release(self._half)
             case Apology():
                 count.apologies += 1
                 self._retract(last, after)
@@ -796,7 +814,7 @@ class _Taking:
 
     def _retract(self, last: Sent, after: Cursor) -> None:
         """The piece that the cursor is at again was never sent."""
-        self._release()
+        self._session._release(self._half)
         piece = after.piece
         if piece is None or last is not Sent.PIECE:
             return
@@ -864,11 +882,11 @@ class _Taking:
         """Add the bytes that a packet sends or skips to its payload, and judge that when it is complete."""
         half = self._half
         if piece is None or after.lost:
-            self._release()
+            self._session._release(self._half)
             return
         assembly = half.assembly
         if assembly is None or assembly.seq != piece.seq:
-            self._release()
+            self._session._release(self._half)
             at_start = self._proposal.propose.offset or 0 if piece.seq == self._proposal.plan.start else 0
             assembly = half.assembly = Assembly(piece.seq, at_start)
         most = MOST_HELD_BYTES if after.piece == piece else MAX_U64
@@ -880,7 +898,7 @@ class _Taking:
         if after.piece != piece:
             half.count.payloads += 1
             self._judge_payload(assembly)
-            self._release()
+            self._session._release(self._half)
 
     def _add(self, assembly: Assembly, data: bytes | None, most: int) -> None:
         session = self._session
@@ -892,11 +910,6 @@ class _Taking:
             return
         assembly.data += data
         session.held += len(data)
-
-    def _release(self) -> None:
-        assembly, self._half.assembly = self._half.assembly, None
-        if assembly is not None and assembly.data is not None:
-            self._session.held -= len(assembly.data)
 
     def _peers_bytes(self, assembly: Assembly, count: int) -> bytes | None:
         """The bytes that a side skips: those that the other side sent there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -24,7 +25,7 @@ from wirehouse_codecs.bamboo.inspection import inspect, recognises
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import Cancel, CancelReason, PointToPoint, ProposalCredit, Setup, Switch, encode
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.reader import Layer
+from wirehouse_codecs.bamboo.reader import Layer, Reader
 from wirehouse_codecs.conversations import Close, Conversation, Send
 from wirehouse_codecs.inspecting import LANDED_PACKETS, MESSAGE, VIOLATION
 from wirehouse_codecs.packet_captures import PacketCapture
@@ -210,17 +211,55 @@ def test_bytes_that_are_no_packet(made: Made) -> None:
         assert quarantined[0]["raw"] == bad[-1:]
 
 
-def test_a_capture_that_begins_late(made: Made) -> None:
-    rows = told(segments(made, late_ns=3 * SECOND - 1))
+def entries(rows: Iterable[Row]) -> list[int]:
+    return [int(row["entry"]["seq"]) for row in rows if row["row_kind"] == "entry"]
+
+
+def again(log: Any) -> Made:
+    """A second proposal of the same peers, for another log."""
+    said = over_bymux(
+        (A, ProposalCredit(1)), (A, propose(log, 2, end=2, upper_info=4)), (B, confirm(2)), (B, Switch(2))
+    )
+    for seq in (1, 2):
+        said += over_bymux((B, metadata(log.entries[seq])), (B, raw(log.payloads[seq])))
+    return said
+
+
+def test_a_capture_that_begins_late(made: Made, make_log: Callable[..., Any]) -> None:
+    rows = told(segments([*made, *again(make_log(2, log_id=5))], late_ns=6 * SECOND))
     assert rules(rows) == ["bamboo.no_setup_seen"]
-    assert {row["direction"] for row in rows if row["row_kind"] == "quarantine"} == {"client", "server"}
+    assert entries(rows) == [1, 2]
+    session = [row["session"] for row in rows if row["row_kind"] == "session"][-1]
+    assert session["partial"]
 
 
-def test_a_hole_stops_its_direction_alone(made: Made) -> None:
-    rows = told(segments(made, lost={7}))
-    assert "capture.hole" in rules(rows)
-    assert all(rule.startswith("capture.") for rule in rules(rows))
-    assert [row["direction"] for row in rows if row["row_kind"] == "quarantine"] == ["server"]
+def test_after_a_hole_the_next_packets_are_found(made: Made, make_log: Callable[..., Any]) -> None:
+    for lost in range(7, len(made)):
+        rows = told(segments([*made, *again(make_log(2, log_id=5))], lost={lost}))
+        found = [rule for rule in rules(rows) if not rule.startswith("capture.")]
+        # What is missing may have been said in time.
+        assert set(found) <= {"bamboo.link_unknown"}
+        assert entries(rows)[-2:] == [1, 2]
+        skipped = [row for row in rows if row["row_kind"] == "quarantine"]
+        assert [row["finding"]["message"] for row in skipped] == ["no packet can be told after bytes that are missing"]
+
+
+def test_nothing_is_found_in_bytes_of_something_else(made: Made) -> None:
+    rows = told(
+        segments([*made[:4], (A, b"lost"), (A, b"\x20\x01 something else" * 20), (A, bytes(range(256)))], lost={4})
+    )
+    quarantined = [row for row in rows if row["row_kind"] == "quarantine"]
+    assert [row["direction"] for row in quarantined] == ["client"]
+
+
+@pytest.mark.parametrize("pattern", [b"\x20\x00\x00", b"\x20\x01\xff", b"\x20\x00\x01\x00\x40\x00", b"\x00", b"\x20"])
+def test_a_search_ends_soon(pattern: bytes) -> None:
+    hostile = pattern * (20_000 // len(pattern))
+    reader = Reader(BambooOptions(), started_late=True)
+    begun = time.process_time()
+    for at in range(0, len(hostile), 5_000):
+        reader.receive(A, hostile[at : at + 5_000], Place(1, 1, b"c", 1))
+    assert time.process_time() - begun < 2
 
 
 def test_the_client_is_the_proactive_side(made: Made) -> None:
