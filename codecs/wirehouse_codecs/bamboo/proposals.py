@@ -33,7 +33,7 @@ from wirehouse_codecs.bamboo.varu64 import MAX_U64
 #: Sets of settings that a sender may go by; of more, the older ones count as known to be over.
 MOST_VERSIONS: Final = 8
 #: Entries that a proposal remembers of each side, if later ones may not link to them.
-MOST_HEARD: Final = 64
+MOST_HEARD: Final = 16
 
 
 class Life(StrEnum):
@@ -161,9 +161,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What is known of an entry: by its metadata, as it was sent. Hashes are as written there."""
+    """What is known of an entry by its metadata. The hash of its payload is as written there."""
 
     payload_size: int
+    #: Empty once nobody can ask for it.
     payload_hash: bytes
     end_of_log: bool
     #: Digest; None: a link of it isn't known.
@@ -246,11 +247,14 @@ class Half:
 
     def hear(self, seq: int, heard: Heard) -> None:
         """Remember the metadata of an entry that was sent, and forget what no later one can link to."""
+        before = max((one for one in self.heard if one < seq), default=None)
+        if before is not None:
+            # Its payload was sent, or never will be.
+            self.heard[before] = replace(self.heard[before], payload_hash=b"")
         self.heard[seq] = heard
-        if len(self.heard) > MOST_HEARD:
-            targets = open_targets(seq)
-            recent = sorted(self.heard)[-MOST_HEARD // 2 :]
-            self.heard = {one: self.heard[one] for one in sorted(targets.intersection(self.heard).union(recent))}
+        if len(self.heard) > 2 * MOST_HEARD:
+            kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])
+            self.heard = {one: known for one, known in self.heard.items() if one in kept}
 
 
 def open_targets(seq: int) -> set[int]:

@@ -73,7 +73,7 @@ from wirehouse_codecs.machines import Machine
 
 SNAPSHOT_VERSION: Final = 1
 #: Proposals that a session follows; packets of further ones aren't judged.
-MOST_PROPOSALS: Final = 1_024
+MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; one that would be beyond is not judged as a whole.
 MOST_HELD_BYTES: Final = 2 << 20
 #: Bytes of a compressed packet; one that has more is not decompressed.
@@ -921,7 +921,8 @@ class _Taking:
 
     def _judge_payload(self, assembly: Assembly) -> None:
         own = self._half.heard.get(assembly.seq)
-        heard = own or self._heard(assembly.seq)
+        own = None if own is None or not own.payload_hash else own
+        heard = own or self._session._known.get(*self._proposal.log, assembly.seq)
         data = None if assembly.data is None else bytes(assembly.data)
         whole = data is not None and not assembly.begins_at and heard is not None
         rule = None

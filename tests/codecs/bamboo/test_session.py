@@ -43,7 +43,17 @@ from wirehouse_codecs.bamboo.messages import (
     Switch,
 )
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.proposals import LIFE, SIDES, Input, Life, SideState, open_targets, side_unlisted, unlisted
+from wirehouse_codecs.bamboo.proposals import (
+    LIFE,
+    MOST_HEARD,
+    SIDES,
+    Input,
+    Life,
+    SideState,
+    open_targets,
+    side_unlisted,
+    unlisted,
+)
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
 from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, Session
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
@@ -616,16 +626,16 @@ def test_links_that_later_entries_have_are_remembered() -> None:
 
 def test_a_long_log_needs_little_memory(make_log: Callable[..., Log]) -> None:
     log = make_log(300)
-    session = Session(BambooOptions())
     peers = begun(log, end=None)
     size = 0
     for seq in range(1, 301):
         peers.b(*sent(log, seq))
         assert peers.rules == []
-        if seq == 150:
-            size = len(peers.session.proposals[0].halves[Role.REACTIVE].heard)
-    assert len(peers.session.proposals[0].halves[Role.REACTIVE].heard) <= size + 10 <= 90
-    assert session.held == 0
+        if seq == 280:
+            size = len(peers.session.snapshot())
+    assert len(peers.session.proposals[0].halves[Role.REACTIVE].heard) <= 2 * MOST_HEARD + 1
+    assert peers.session.held == 0
+    assert len(peers.session.snapshot()) < size + 10_000
 
 
 def test_other_versions_are_refused() -> None:
