@@ -23,7 +23,7 @@ from wirehouse_codecs.bamboo import bymux, lzfoo, verify, yamf
 from wirehouse_codecs.bamboo import cursor as places
 from wirehouse_codecs.bamboo.bymux import Broken, Role
 from wirehouse_codecs.bamboo.cursor import Cursor, Piece, Plan, Sent, Turn
-from wirehouse_codecs.bamboo.entries import decode
+from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, decode, signature_rule
 from wirehouse_codecs.bamboo.lipmaa import lipmaa, lower_pool, upper_pool
 from wirehouse_codecs.bamboo.lzfoo import Inflater
 from wirehouse_codecs.bamboo.messages import (
@@ -652,6 +652,8 @@ class _Taking:
         self._end_unknown(packet)
         turns = [Turn(one.cursor, self._peers.cursor, one.settings, self._size_of) for one in half.versions]
         rules = [self._rule(packet, turn, compressed) for turn in turns]
+        if isinstance(packet, Metadata):
+            self._tell_apart(packet, turns, rules)
         if None not in rules:
             if self._proposal.partial and rules[0] not in _LZFOO:
                 self._lose()
@@ -667,7 +669,7 @@ class _Taking:
             return
         if rules[-1] is not None:
             session._note("settings_suspect", f"{rules[-1]}, if it knew what the other side has adjusted")
-        chosen = self._choose(packet, turns, rules)
+        chosen = max(index for index, rule in enumerate(rules) if rule is None)
         before = turns[chosen].sender
         piece, last = before.piece, before.last
         session._told["cursor_before"] = str(before)
@@ -711,13 +713,23 @@ class _Taking:
         furthest = cursor.plan.piece(cursor.index + count - 1) if count else cursor.piece
         return furthest is not None and furthest.seq > end
 
-    def _choose(self, packet: DataPacket, turns: list[Turn], rules: list[str | None]) -> int:
-        """The newest version by which the packet is right; of metadata, one that asks for a backlink if it has one."""
+    def _tell_apart(self, packet: Metadata, turns: list[Turn], rules: list[str | None]) -> None:
+        """Of versions that take metadata for that of different entries, those are out of turn that are wrong in it."""
         right = [index for index, rule in enumerate(rules) if rule is None]
-        if isinstance(packet, Metadata):
-            fits = [i for i in right if turns[i].sender.has_backlink() == (packet.backlink is not None)]
-            right = fits or right
-        return right[-1]
+        if len({turns[index].sender.piece for index in right}) < 2:
+            return
+        signed = [index for index in right if self._is_signed(packet, turns[index].sender)]
+        linked = [i for i in right if turns[i].sender.has_backlink() == (packet.backlink is not None)]
+        for index in right:
+            if index not in (signed or linked or right):
+                rules[index] = "out_of_turn"
+
+    def _is_signed(self, metadata: Metadata, cursor: Cursor) -> bool:
+        if cursor.lost or cursor.piece is None:
+            return False
+        entry = rebuild(metadata, *self._proposal.log, cursor.piece.seq, self._hash_of)
+        data = entry.data
+        return data is not None and signature_rule(entry.author, data[:-SIGNATURE_BYTES], entry.signature) is None
 
     def _move(self, packet: DataPacket, turns: list[Turn], rules: list[str | None], chosen: int) -> Cursor:
         """Move the cursors of all versions that the sender may still go by; where the chosen one stands then."""
