@@ -6,6 +6,7 @@ one another over a logarithmic number of steps. The *spine* is 1, 4, 13, 40 and 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ SPINE: Final = tuple((3**k - 1) // 2 for k in range(1, 42))
 _SPINE: Final = np.array(SPINE, np.uint64)
 
 
+@lru_cache(maxsize=4096)
 def lipmaa(seq: int) -> int:
     """The sequence number that entry `seq` has its lipmaalink to; 0 = entry 1, which has none."""
     if seq < 1:

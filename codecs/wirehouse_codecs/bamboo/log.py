@@ -39,6 +39,7 @@ from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt
 from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.session import Payload, Session, Told
+from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
@@ -135,7 +136,7 @@ ENTRY_TYPE: Final = pa.struct(
         ("greedy", pa.bool_()),
     ]
 )
-_COUNT_TYPE: Final = pa.struct([(name, pa.int64()) for name in COUNTS])
+_COUNT_TYPE: Final = pa.struct([(name, UINT) for name in COUNTS])
 _HALF_TYPE: Final = pa.struct(
     [
         ("state", pa.string()),
@@ -402,7 +403,7 @@ class Conversation:
             **({} if setup is None else {name: getattr(setup, name) for name in _SETUP}),
             "send_mode": None if mode is None else "greedy" if mode.greedy else "safe",
             "compression_window": None if mode is None else mode.window,
-            "credit_granted": session.granted[role],
+            "credit_granted": min(session.granted[role], MAX_U64),
             "credit": session.credit[role],
             "proposals": session.proposed[role],
         }
@@ -461,7 +462,7 @@ def _half_row(proposal: Proposal, role: Role) -> dict[str, Any]:
         "mandatory": wants.mandatory,
         "code": half.reason,
         "reason": None if half.reason is None else half.reason.name.lower(),
-        "sent": {name: getattr(half.count, name) for name in COUNTS},
+        "sent": {name: min(getattr(half.count, name), MAX_U64) for name in COUNTS},
     }
 
 

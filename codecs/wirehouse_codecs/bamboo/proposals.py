@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.cursor import Cursor, Plan, Settings
@@ -159,8 +159,7 @@ class Version:
         return Version(self.settings, replace(self.cursor))
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """What is known of an entry by its metadata. The hash of its payload is as written there."""
 
     payload_size: int
@@ -250,7 +249,7 @@ class Half:
         before = max((one for one in self.heard if one < seq), default=None)
         if before is not None:
             # Its payload was sent, or never will be.
-            self.heard[before] = replace(self.heard[before], payload_hash=b"")
+            self.heard[before] = self.heard[before]._replace(payload_hash=b"")
         self.heard[seq] = heard
         if len(self.heard) > 2 * MOST_HEARD:
             kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])

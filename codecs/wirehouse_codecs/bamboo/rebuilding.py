@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.bamboo import varu64, yamf
 from wirehouse_codecs.bamboo.entries import END_OF_LOG, REGULAR, SIGNATURE_BYTES, signature_rule
@@ -27,8 +26,7 @@ MOST_KNOWN: Final = 256
 HashOf = Callable[[int], tuple[bytes | None, bool]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(NamedTuple):
     """An entry as one side sent it. Hashes are as written, 66 bytes; None: it isn't known, or there is none."""
 
     author: bytes
@@ -106,7 +104,7 @@ def _with_data(entry: Rebuilt) -> Rebuilt:
             entry.signature,
         ]
     )
-    return replace(entry, data=data, entry_hash=yamf.digest(data))
+    return entry._replace(data=data, entry_hash=yamf.digest(data))
 
 
 def complete(entries: Iterable[Rebuilt], known: Mapping[int, Sequence[bytes]]) -> list[Rebuilt]:
@@ -131,8 +129,8 @@ def _signed(entry: Rebuilt, hashes: Mapping[int, Sequence[bytes]]) -> Iterator[R
         for seq, digest in zip(entry.unknown, links, strict=True):
             link = yamf.encode(digest)
             is_back = seq == entry.seq - 1
-            filled = replace(filled, backlink=link) if is_back else replace(filled, lipmaalink=link)
-        filled = replace(filled, unknown=())
+            filled = filled._replace(backlink=link) if is_back else filled._replace(lipmaalink=link)
+        filled = filled._replace(unknown=())
         filled = _with_data(filled)
         assert filled.data is not None
         if signature_rule(entry.author, filled.data[:-SIGNATURE_BYTES], entry.signature) is None:

@@ -78,6 +78,10 @@ MOST_PROPOSALS: Final = 2_048
 MOST_HELD_BYTES: Final = 2 << 20
 #: Bytes of a compressed packet; one that has more is not decompressed.
 MOST_COMPRESSED_BYTES: Final = 1 << 20
+#: What a compressed packet stands for is at most so many bytes, and so many for each of its own; else it isn't
+#: decompressed. Few bytes can stand for very many, so there is also less of it that is told.
+MOST_INFLATED: Final = (4_096, 1_024)
+MOST_TOLD: Final = (1_024, 32)
 _ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
 #: Rules that bytes missing from the capture may have kept.
 _NEED_ALL: Final = frozenset(
@@ -92,7 +96,7 @@ class Payload(NamedTuple):
     """A payload that is complete by a packet."""
 
     seq: int
-    #: As far as it could be put together.
+    #: None: it could not be put together, or is too long for what was sent of it.
     data: bytes | None
     #: In how many packets it came.
     packets: int
@@ -101,8 +105,7 @@ class Payload(NamedTuple):
     checked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What a packet did."""
 
     read: Read
@@ -119,7 +122,7 @@ class Told:
     payload: Payload | None = None
     #: Bytes of a payload, decompressed.
     data: bytes | None = None
-    #: Bytes that can't be decompressed.
+    #: Bytes that are not decompressed, or stand for too many.
     compressed: bytes | None = None
     #: Where the packet begins and ends that completed the piece right before this one; an apology retracts it.
     follows: int | None = None
@@ -640,15 +643,16 @@ class _Taking:
         self._session, self._proposal, self._role = session, proposal, role
         self._half, self._peers = proposal.halves[role], proposal.halves[role.peer]
         self._mode = session.mode(role)
-        #: The bytes of a payload packet, decompressed.
+        #: The bytes of a payload packet, decompressed: those that are told, and all.
         self._data: bytes | None = None
+        self._all: bytes | None = None
 
     def take(self, packet: DataPacket) -> None:
         """Judge the packet by every version that its sender may go by, and do what it does."""
         half, session = self._half, self._session
         compressed = self._decompress(packet) if isinstance(packet, CompressedPayload) else None
         if isinstance(packet, RawPayload):
-            self._data = packet.data
+            self._data = self._all = packet.data
         self._end_unknown(packet)
         turns = [Turn(one.cursor, self._peers.cursor, one.settings, self._size_of) for one in half.versions]
         rules = [self._rule(packet, turn, compressed) for turn in turns]
@@ -850,11 +854,12 @@ class _Taking:
             held.clear()
         whole = packet.at + len(packet.data) == packet.compressed_size
         inflater = session._inflater(self._role)
-        if packet.compressed_size > MOST_COMPRESSED_BYTES:
+        if packet.compressed_size > MOST_COMPRESSED_BYTES or _is_above(packet, MOST_INFLATED):
             session._told["compressed"] = packet.data
             if whole:
                 inflater.forget()
-                session._note(lzfoo.HISTORY_UNKNOWN, f"{packet.compressed_size} bytes are too many to be held")
+                reason = f"{packet.compressed_size} bytes, or the {packet.size} that they stand for, are too many"
+                session._note(lzfoo.HISTORY_UNKNOWN, reason)
             return None
         held += packet.data
         if not whole:
@@ -866,7 +871,11 @@ class _Taking:
             session._told["compressed"] = compressed
             session._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
             return None
-        self._data = inflated.data
+        self._all = inflated.data
+        if _is_above(packet, MOST_TOLD):
+            session._told["compressed"] = compressed
+        else:
+            self._data = inflated.data
         return inflated.rule
 
     def _warn_of_size(self, packet: DataPacket, turns: list[Turn]) -> None:
@@ -901,13 +910,14 @@ class _Taking:
             self._session._release(self._half)
             at_start = self._proposal.propose.offset or 0 if piece.seq == self._proposal.plan.start else 0
             assembly = half.assembly = Assembly(piece.seq, at_start)
-        most = MOST_HELD_BYTES if after.piece == piece else MAX_U64
+        complete = after.piece != piece
+        most = MAX_U64 if complete else MOST_HELD_BYTES
         if isinstance(packet, SkipBytes):
             self._add(assembly, self._peers_bytes(assembly, packet.count), most)
         elif isinstance(packet, RawPayload) or _is_whole(packet):
-            self._add(assembly, self._data, most)
+            self._add(assembly, self._all if complete else self._data, most)
         assembly.packets += 0 if getattr(packet, "at", 0) else 1
-        if after.piece != piece:
+        if complete:
             half.count.payloads += 1
             self._judge_payload(assembly)
             self._session._release(self._half)
@@ -940,7 +950,8 @@ class _Taking:
         rule = None
         if data is not None and heard is not None and whole:
             rule = verify.payload_rule(data, heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :])
-        self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
+        told = data if self._data is self._all else None
+        self._session._told["payload"] = Payload(assembly.seq, told, assembly.packets, rule, whole)
         # What another side said of the entry need not be what this one means.
         self._finish_piece(rule if own is not None else None, right=whole and rule is None)
 
@@ -948,6 +959,10 @@ class _Taking:
 def _is_whole(packet: DataPacket) -> bool:
     """Whether it is a compressed payload, or the last piece of one."""
     return isinstance(packet, CompressedPayload) and packet.at + len(packet.data) == packet.compressed_size
+
+
+def _is_above(packet: CompressedPayload, most: tuple[int, int]) -> bool:
+    return packet.size > most[0] + most[1] * packet.compressed_size
 
 
 #: Rules that a packet breaks which is about the piece that is due.

@@ -23,7 +23,20 @@ from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Packet, Type
 from wirehouse_codecs.bamboo.inspection import inspect, recognises
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
-from wirehouse_codecs.bamboo.messages import Cancel, CancelReason, PointToPoint, ProposalCredit, Setup, Switch, encode
+from wirehouse_codecs.bamboo.messages import (
+    Adjust,
+    Cancel,
+    CancelReason,
+    CompressedPayload,
+    Eagerness,
+    Notify,
+    PointToPoint,
+    ProposalCredit,
+    Setup,
+    SkipBytes,
+    Switch,
+    encode,
+)
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Reader
 from wirehouse_codecs.conversations import Close, Conversation, Send
@@ -303,6 +316,32 @@ def test_whatever_bytes_come_none_is_lost(made: Made, data: st.DataObject) -> No
             assert begin <= end
             end = max(end, after)
         assert end >= size
+
+
+def test_the_largest_numbers_have_their_place(make_log: Callable[..., Any]) -> None:
+    log = make_log(1)
+    most = 2**64 - 1
+    said: list[tuple[Direction, PointToPoint]] = [
+        (A, Setup(True, True, most, most)),
+        (B, Setup(True, True, most, most)),
+        (A, ProposalCredit(most)),
+        (B, ProposalCredit(most)),
+        (A, propose(log, most - 1, end=None, author=bytes([255]) * 32, log_id=most, eagerness=Eagerness.NOTIFY)),
+        (B, Adjust(most - 1, Eagerness.LIMITED, most, True, min_payload=most, max_payload=most)),
+        (B, Switch(most - 1)),
+        (B, Notify(most)),
+        (B, Notify(most - 5)),
+        (A, Switch(most - 1)),
+        (A, metadata(log.entries[1], payload_size=most)),
+        (A, CompressedPayload(most - 7, 1, b"x")),
+        (A, SkipBytes(1)),
+        (B, Cancel(CancelReason.END_OF_LOG, most - 1, most)),
+    ]
+    rows = told(segments(over_bymux(*said)))
+    assert kinds(rows)["proposal"] == 1
+    assert set(rules(rows)) == {
+        *("bamboo.history_unknown", "bamboo.cancel_reason_untrue", "bamboo.cancel_not_confirmed")
+    }
 
 
 # Captures

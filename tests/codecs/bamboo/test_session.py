@@ -55,7 +55,7 @@ from wirehouse_codecs.bamboo.proposals import (
     unlisted,
 )
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
-from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, Session
+from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, MOST_INFLATED, Session
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 
@@ -488,13 +488,19 @@ def test_without_setups_modes_are_unknown(log: Log) -> None:
 
 
 def test_a_payload_too_large_to_be_inflated(log: Log) -> None:
-    run = b"\x01a\xfc\x04\x00\x00\x00\x00\x01"
-    peers = begun(log).b(m(log, 1, payload_size=1 << 40), lz(run, (64 << 20) + 2))
-    assert peers.rules == ["length_mismatch"]
-    run = b"\x01a\xfb" + (64 << 20).to_bytes(4, "big") + b"\x01"
-    peers = begun(log).b(m(log, 1, payload_size=1 << 40), lz(run, (64 << 20) + 1))
-    assert peers.rules == ["history_unknown"]
-    assert (peers.last.data, peers.last.compressed, peers.cursor) == (None, run, f"p1+{(64 << 20) + 1}")
+    def run(size: int) -> CompressedPayload:
+        return lz(b"\x01a\xfb" + (size - 1).to_bytes(4, "big") + b"\x01", size)
+
+    first, most = MOST_INFLATED
+    peers = begun(log).b(m(log, 1, payload_size=1 << 40), run(first + 8 * most))
+    assert (peers.rules, peers.last.data, peers.last.compressed) == ([], None, run(first + 8 * most).data)
+    peers.b(run(first + 8 * most + 1))
+    assert (peers.rules, peers.last.data, peers.last.compressed) == (
+        ["history_unknown"],
+        None,
+        run(first + 8 * most + 1).data,
+    )
+    assert peers.cursor == f"p1+{2 * (first + 8 * most) + 1}"
     peers.b(lz(b"\x81\x01", 1))
     assert peers.rules == ["history_unknown"]
     peers.b(lz(b"\x01a\x81\x01", 2))
