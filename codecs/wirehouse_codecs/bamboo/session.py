@@ -165,8 +165,9 @@ class Session:
         self.proposals: dict[int, Proposal] = {}
         #: The current proposal of each side: its id and its number.
         self.current: dict[Role, tuple[int, int] | None] = dict.fromkeys(Role)
-        #: Bytes are missing.
+        #: Bytes are missing, and those of these sides aren't read again yet.
         self.partial = started_late
+        self._unheard: set[Role] = set(Role) if started_late else set()
         #: There was no room for a proposal.
         self.untracked = False
         self.ended_by: str | None = None
@@ -197,6 +198,8 @@ class Session:
         if self.ended_by is not None:
             raise ValueError("the session has ended")
         self._clear()
+        if read.packet is not None:
+            self._unheard.discard(read.role)
         self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
         self._broken = list(read.broken)
         first = self._broken[0].rule.name if self._broken else None
@@ -211,6 +214,7 @@ class Session:
     def miss(self, role: Role) -> None:
         """Bytes of `role` that the capture lacks."""
         self.partial = True
+        self._unheard.add(role)
         self.current[role] = None
         self._compressed[role].clear()
         self._inflater(role).forget()
@@ -285,6 +289,7 @@ class Session:
             before.outcome, before.ended_at_ns = Outcome.UNSEEN, self._at_ns
             self._told["ended"] = (before,)
         proposal = Proposal.new(self.numbers, role, propose, self._at_ns)
+        proposal.partial = bool(self._unheard)
         self.numbers += 1
         self.proposed[role] += 1
         self.credit[role] = max(self.credit[role] - 1, 0)
@@ -382,10 +387,10 @@ class Session:
             return
         event = proposal.input_of(role)
         broken = _broken_adjust(proposal, role, adjust, confirms=event is Input.CONFIRM)
-        if broken is not None:
+        if broken is not None and not (proposal.partial and broken[0] in _AFTER_OTHERS):
             self._find(*broken)
             return
-        raced = _raced(proposal, role, adjust)
+        raced = None if proposal.partial else _raced(proposal, role, adjust)
         if raced is not None:
             self._note("settings_suspect", raced)
         if event is Input.CONFIRM:
@@ -504,6 +509,7 @@ class Session:
             "proposals": [proposal.to_json() for proposal in self.proposals.values()],
             "current": [self.current[role] for role in Role],
             "flags": [self.partial, self.untracked],
+            "unheard": [role for role in Role if role in self._unheard],
             "ended_by": self.ended_by,
             "numbers": self.numbers,
             "known": self._known.to_json(),
@@ -526,6 +532,7 @@ class Session:
             role: None if row is None else (row[0], row[1]) for role, row in zip(Role, state["current"], strict=True)
         }
         self.partial, self.untracked = state["flags"]
+        self._unheard = set(map(Role, state["unheard"]))
         self.ended_by, self.numbers = state["ended_by"], state["numbers"]
         self._known = Known(state["known"])
         self.held = self._held_bytes()
@@ -552,6 +559,8 @@ def _setup_row(setup: Setup) -> list[Any]:
 
 
 Broke = tuple[str, str]
+#: Rules that an adjust keeps or breaks by the adjusts before it.
+_AFTER_OTHERS: Final = ("confirmation_without_eagerness", "upper_info_before_end", "upper_info_not_in_pool")
 
 
 def _broken_range(start: int, lower: int | None, end: int | None, upper: int | None) -> Broke | None:
@@ -675,6 +684,9 @@ class _Taking:
             session._note("settings_suspect", f"{rules[-1]}, if it knew what the other side has adjusted")
         chosen = max(index for index, rule in enumerate(rules) if rule is None)
         before = turns[chosen].sender
+        if self._proposal.partial and isinstance(packet, Metadata) and self._is_signed(packet, before) is False:
+            self._lose()
+            return
         piece, last = before.piece, before.last
         session._told["cursor_before"] = str(before)
         self._warn_of_size(packet, [turn for turn, rule in zip(turns, rules, strict=True) if rule is None])
@@ -728,12 +740,14 @@ class _Taking:
             if index not in (signed or linked or right):
                 rules[index] = "out_of_turn"
 
-    def _is_signed(self, metadata: Metadata, cursor: Cursor) -> bool:
+    def _is_signed(self, metadata: Metadata, cursor: Cursor) -> bool | None:
+        """Whether the signature is right if the cursor is; None: that can't be told."""
         if cursor.lost or cursor.piece is None:
-            return False
+            return None
         entry = rebuild(metadata, *self._proposal.log, cursor.piece.seq, self._hash_of)
-        data = entry.data
-        return data is not None and signature_rule(entry.author, data[:-SIGNATURE_BYTES], entry.signature) is None
+        if entry.data is None:
+            return None
+        return signature_rule(entry.author, entry.data[:-SIGNATURE_BYTES], entry.signature) is None
 
     def _move(self, packet: DataPacket, turns: list[Turn], rules: list[str | None], chosen: int) -> Cursor:
         """Move the cursors of all versions that the sender may still go by; where the chosen one stands then."""

@@ -702,3 +702,33 @@ def test_metadata_ends_a_payload_of_unknown_size(log: Log) -> None:
     assert [entry.data for entry in entries] == [log.entries[3].encode(), None]
     unsure = Peers().a(propose(log, 0, 2, 4, offset=4)).b(confirm(), Switch(0), raw(b"?"), Notify())
     assert (unsure.rules, unsure.cursor) == ([], "unknown")
+
+
+def test_what_only_missing_bytes_could_allow_breaks_no_rule(log: Log, other: Log) -> None:
+    def missed(role: Role, **changed: Any) -> Peers:
+        peers = Peers(**changed).a(propose(log, end=8, upper_info=13))
+        peers.session.miss(role)
+        return peers
+
+    for packet in (
+        confirm(2),
+        Cancel(CancelReason.RESOURCES, 2),
+        Switch(2),
+        over(2),
+        m(log, 1),
+        Adjust(0, may_skip=True),
+    ):
+        assert missed(Role.REACTIVE).b(packet).rules == []
+    assert missed(Role.REACTIVE).a(propose(other, 0)).last.ended[0].outcome == "unseen"
+    assert missed(Role.REACTIVE, credit=1).a(propose(other, 2)).rules == []
+    # The confirmation and an adjusted end were among what is missing.
+    peers = missed(Role.PROACTIVE).b(Switch(0), m(log, 1), p(log, 1))
+    assert (peers.rules, peers.cursor) == ([], "m2")
+    assert (peers.b(m(log, 6)).rules, peers.cursor, peers.last.entry) == ([], "unknown", None)
+    assert peers.b(p(log, 8)).rules == []
+    assert missed(Role.PROACTIVE).b(confirm(upper_info=4)).rules == []
+    # Of a proposal that comes while a side isn't heard nothing is sure, of a later one everything.
+    unheard = missed(Role.PROACTIVE).b(propose(other, 1, end=1), Switch(1), p(other, 1))
+    assert (unheard.rules, unheard.cursor) == ([], "unknown")
+    heard = missed(Role.REACTIVE).b(confirm()).a(propose(other, 2, end=1)).b(confirm(2), Switch(2), p(other, 1))
+    assert heard.rules == ["out_of_turn"]
