@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo import bymux, yamf
+from wirehouse_codecs.bamboo import bymux, varu64, yamf
 from wirehouse_codecs.bamboo.bymux import Broken, Role
 from wirehouse_codecs.bamboo.cursor import Cursor, Settings
 from wirehouse_codecs.bamboo.entries import Entry, decode
@@ -39,7 +39,6 @@ from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt
 from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.session import Payload, Session, Told
-from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
@@ -259,7 +258,7 @@ class Conversation:
         role = self._options.role_of(hole.direction)
         if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
             self._session.miss(role)
-            if role not in self._session.setups:
+            if role not in self._session.setups and hole.byte_start < _MOST_SETUP_BYTES:
                 self._no_setup(hole.place, f"the set-up of the {role} side is missing")
 
     def close(self, closed: Closed) -> None:
@@ -403,7 +402,7 @@ class Conversation:
             **({} if setup is None else {name: getattr(setup, name) for name in _SETUP}),
             "send_mode": None if mode is None else "greedy" if mode.greedy else "safe",
             "compression_window": None if mode is None else mode.window,
-            "credit_granted": min(session.granted[role], MAX_U64),
+            "credit_granted": min(session.granted[role], varu64.MAX_U64),
             "credit": session.credit[role],
             "proposals": session.proposed[role],
         }
@@ -444,6 +443,8 @@ class Conversation:
         self._begun = state["begun"]
 
 
+#: A byte and two numbers.
+_MOST_SETUP_BYTES: Final = 1 + 2 * varu64.MAX_BYTES
 _SETUP: Final = ("sends_greedily", "receives_greedily", "send_window", "receive_window")
 _SHARED: Final = ("author", "log_id", "start", "lower_info", "offset", "payload_only", "sparse", "expected_hash")
 
@@ -462,7 +463,7 @@ def _half_row(proposal: Proposal, role: Role) -> dict[str, Any]:
         "mandatory": wants.mandatory,
         "code": half.reason,
         "reason": None if half.reason is None else half.reason.name.lower(),
-        "sent": {name: min(getattr(half.count, name), MAX_U64) for name in COUNTS},
+        "sent": {name: min(getattr(half.count, name), varu64.MAX_U64) for name in COUNTS},
     }
 
 

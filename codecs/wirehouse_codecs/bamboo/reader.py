@@ -72,6 +72,8 @@ class Read(NamedTuple):
     #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
     undecoded: bytes = b""
     reason: str = ""
+    #: It was found by a search: what the other side sent after it may have been told before.
+    late: bool = False
 
 
 class Rest(NamedTuple):
@@ -181,7 +183,8 @@ class Reader:
         side.searched, side.stopped, side.past_setup = b"", None, True
         side.channels = self._channels()
         self._bymux.find(role, begin + at - side.setup_bytes)
-        return [left_out, *self._packets(role, searched[at:], begin + at, place)]
+        found = self._packets(role, searched[at:], begin + at, place)
+        return [left_out, *(read._replace(late=True) for read in found)]
 
     def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
         at = self._sides[role].setup_bytes

@@ -198,7 +198,7 @@ class Session:
         if self.ended_by is not None:
             raise ValueError("the session has ended")
         self._clear()
-        if read.packet is not None:
+        if read.packet is not None and not read.late:
             self._unheard.discard(read.role)
         self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
         self._broken = list(read.broken)
