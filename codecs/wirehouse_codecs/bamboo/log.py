@@ -221,20 +221,30 @@ def starter(options: BambooOptions) -> Start:
     """Dialogues of a source with these options."""
 
     def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
-        return Conversation(log, connection, options, snapshot)
+        return Conversation(log, connection, options, options.channel_at(server.port), snapshot)
 
     return start
 
 
 class Conversation:
-    """One connection. A `Dialogue`."""
+    """One connection. A `Dialogue`.
+
+    That of one channel alone is only cut into packets: what they mean takes both connections of a pair.
+    """
 
     dialect = None, None
 
-    def __init__(self, log: Log, connection: Connection, options: BambooOptions, snapshot: str | None) -> None:
-        self._log, self._connection, self._options = log, connection, options
+    def __init__(
+        self,
+        log: Log,
+        connection: Connection,
+        options: BambooOptions,
+        channel: bymux.Channel | None,
+        snapshot: str | None,
+    ) -> None:
+        self._log, self._connection, self._options, self._channel = log, connection, options, channel
         late = connection.opened == "middle"
-        self._reader = Reader(options, started_late=late)
+        self._reader = Reader(options, channel, started_late=late)
         self._session = Session(options, started_late=late)
         self._begun = False
         self._closed: str | None = None
@@ -248,7 +258,7 @@ class Conversation:
         """Bytes of both directions, in arrival order."""
         if pieces and not self._begun:
             self._begun = True
-            if self._session.partial:
+            if self._session.partial and self._channel is None:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
         for piece in pieces:
             self._take(self._reader.receive(piece.direction, piece.data, piece.place))
@@ -258,7 +268,8 @@ class Conversation:
         role = self._options.role_of(hole.direction)
         if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
             self._session.miss(role)
-            if role not in self._session.setups and hole.byte_start < _MOST_SETUP_BYTES:
+            setup_is_due = self._channel is None and role not in self._session.setups
+            if setup_is_due and hole.byte_start < _MOST_SETUP_BYTES:
                 self._no_setup(hole.place, f"the set-up of the {role} side is missing")
 
     def close(self, closed: Closed) -> None:
@@ -282,7 +293,7 @@ class Conversation:
 
     def _take(self, reads: Sequence[Read]) -> None:
         for read in reads:
-            told = self._session.receive(read)
+            told = self._session.receive(read) if self._channel is None else _alone(read)
             self._tell(told)
             if told.ends:
                 self._reader.stop(read.role, read.byte_end)
@@ -379,6 +390,8 @@ class Conversation:
         )
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
+        if self._channel is not None:
+            return {}
         rows: dict[int | None, dict[str, Any]] = {None: self._session_row()}
         return rows | {one.number: self._proposal_row(one) for one in self._session.proposals.values()}
 
@@ -438,9 +451,20 @@ class Conversation:
     def _restore(self, state: dict[str, Any]) -> None:
         if state.get("version") != LOG_VERSION:
             raise StateVersionError(what="bamboo log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = Reader(self._options, snapshot=state["reader"])
+        self._reader = Reader(self._options, self._channel, snapshot=state["reader"])
         self._session = Session(self._options, snapshot=state["session"])
         self._begun = state["begun"]
+
+
+def _alone(read: Read) -> Told:
+    """A packet of which nothing but itself is known."""
+    packet = read.packet
+    return Told(
+        read,
+        read.broken,
+        data=packet.data if isinstance(packet, RawPayload) else None,
+        compressed=packet.data if isinstance(packet, CompressedPayload) else None,
+    )
 
 
 #: A byte and two numbers.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wirehouse_codecs.bamboo.bymux import VANILLA, Role, Start, agreed
+from wirehouse_codecs.bamboo.bymux import VANILLA, Channel, Role, Start, agreed
 from wirehouse_codecs.bamboo.messages import PIECE_BYTES, Setup
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import OptionError
@@ -94,6 +94,12 @@ class BambooOptions:
     def role_of(self, direction: Direction) -> Role:
         """The role of the side that sends in `direction`."""
         return Role.PROACTIVE if direction is self.proactive else Role.REACTIVE
+
+    def channel_at(self, port: int) -> Channel | None:
+        """The channel that connections to a server's port are; None: they are of bymux."""
+        if self.transport == BYMUX:
+            return None
+        return Channel.CONTROL if port == self.control_port else Channel.DATA
 
     def start(self) -> Start:
         """What is agreed on before the first packet of bymux."""

@@ -112,10 +112,21 @@ class _Side:
 
 
 class Reader:
-    """Both directions of one connection over bymux. Sans-IO; it holds no more than a packet of each channel."""
+    """Both directions of one connection. Sans-IO; it holds no more than a packet of each channel.
 
-    def __init__(self, options: BambooOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
-        self._options = options
+    The connection is one of bymux, or that of the `channel` alone, which has no set-up, and where no place behind missing
+    bytes can be told.
+    """
+
+    def __init__(
+        self,
+        options: BambooOptions,
+        channel: Channel | None = None,
+        *,
+        started_late: bool = False,
+        snapshot: str | None = None,
+    ) -> None:
+        self._options, self._channel = options, channel
         self._bymux = Bymux(options.start())
         self._sides = {role: _Side(self._channels()) for role in Role}
         #: The stream that each channel was carried by last.
@@ -138,7 +149,10 @@ class Reader:
         start = side.received_bytes
         side.received_bytes += len(data)
         if side.stopped is not None:
-            return [] if side.stopped[1] == AFTER_VIOLATION else self._search(role, data, place)
+            lost = side.stopped[1] == AFTER_VIOLATION or self._channel is not None
+            return [] if lost else self._search(role, data, place)
+        if self._channel is not None:
+            return self._deliver(role, Delivered(role, 0, self._channel, start, data), place)
         if side.past_setup:
             return self._packets(role, data, start, place)
         start -= len(side.head)

@@ -1022,6 +1022,7 @@ MACHINES: Final = (
         "side of a stream",
         bymux.State.OPEN,
         {key: _Listed(state) for key, state in bymux.TRANSITIONS.items()},
+        unlisted=lambda _, event: bymux.JUDGED[event].unlisted,
     ),
     Machine(
         "proposal",
