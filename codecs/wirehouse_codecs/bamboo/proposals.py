@@ -17,9 +17,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from wirehouse_codecs.bamboo import verify, yamf
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.cursor import Cursor, Plan, Settings
-from wirehouse_codecs.bamboo.lipmaa import SPINE, lipmaa, upper_pool
+from wirehouse_codecs.bamboo.entries import decode
+from wirehouse_codecs.bamboo.lipmaa import SPINE, lipmaa, lower_pool, upper_pool
 from wirehouse_codecs.bamboo.messages import (
     Adjust,
     CancelReason,
@@ -454,3 +456,92 @@ def _half_from_json(plan: Plan, state: Mapping[str, Any]) -> Half:
         half.assembly = Assembly(seq, begins_at, None if data is None else bytearray.fromhex(data), packets)
     half.count = Count(*state["count"])
     return half
+
+
+# Rules of the control channel
+
+
+Broke = tuple[str, str]
+#: Rules that an adjust keeps or breaks by the adjusts before it.
+AFTER_OTHERS: Final = ("confirmation_without_eagerness", "upper_info_before_end", "upper_info_not_in_pool")
+
+
+def broken_range(start: int, lower: int | None, end: int | None, upper: int | None) -> Broke | None:
+    """The first rule that the numbers of a proposal break, and why."""
+    if end is not None and end < start:
+        return "end_before_start", f"end {end}, start {start}"
+    if end is not None and upper is not None and upper < end:
+        return "upper_info_before_end", f"upper info {upper}, end {end}"
+    if lower is not None and lower > start:
+        return "lower_info_after_start", f"lower info {lower}, start {start}"
+    if lower is not None and lower not in lower_pool(start):
+        return "lower_info_not_in_pool", f"lower info {lower}, start {start}"
+    if end is not None and upper is not None and upper not in upper_pool(end):
+        return "upper_info_not_in_pool", f"upper info {upper}, end {end}"
+    return None
+
+
+def broken_adjust(proposal: Proposal, role: Role, adjust: Adjust, *, confirms: bool) -> Broke | None:
+    """The first rule that an adjust breaks by every plan that its sender may go by, and why."""
+    if confirms and adjust.eagerness is None:
+        return "confirmation_without_eagerness", f"adjust of {adjust.id}"
+    if adjust.end is not None and adjust.end < proposal.plan.start:
+        return "end_before_start", f"end {adjust.end}, start {proposal.plan.start}"
+    by_plan = [_broken_plan(version.cursor.plan, adjust) for version in proposal.halves[role].versions]
+    if None not in by_plan:
+        return by_plan[-1]
+    wants = proposal.halves[role].wants
+    if adjust.min_payload is not None and adjust.min_payload < wants.min_payload:
+        return "min_payload_lowered", f"from {wants.min_payload} to {adjust.min_payload}"
+    if adjust.max_payload is not None and adjust.max_payload > wants.max_payload:
+        return "max_payload_raised", f"from {wants.max_payload} to {adjust.max_payload}"
+    return None
+
+
+def _broken_plan(plan: Plan, adjust: Adjust) -> Broke | None:
+    """The rule that the end and upper info of an adjust break by a plan."""
+    new = plan.adjusted(adjust)
+    if new.end is None or new.upper_info is None or new == plan:
+        return None
+    if new.upper_info < new.end:
+        return "upper_info_before_end", f"upper info {new.upper_info}, end {new.end}"
+    if new.upper_info not in upper_pool(new.end):
+        return "upper_info_not_in_pool", f"upper info {new.upper_info}, end {new.end}"
+    return None
+
+
+def raced_by(proposal: Proposal, role: Role, adjust: Adjust) -> str | None:
+    """The rule that an adjust breaks only if its sender knew what the other side has adjusted, and why."""
+    broken = _broken_plan(proposal.halves[role].versions[-1].cursor.plan, adjust)
+    return None if broken is None else f"{broken[0]}: {broken[1]}"
+
+
+def expected_seq(propose: Propose) -> int | None:
+    """The entry whose hash a proposal expects."""
+    if propose.offset is not None:
+        return propose.start
+    return lipmaa(propose.lower_info) or None if propose.lower_info is not None else None
+
+
+def untrue_hash(proposal: Proposal, data: bytes) -> str | None:
+    """Why the entry of a cancel 133 isn't one that hashes to something else than was expected."""
+    entry, expected = decode(data).entry, expected_seq(proposal.propose)
+    if entry is None:
+        return None
+    if (entry.author, entry.log_id) != proposal.log:
+        return "the entry is of another log"
+    if entry.seq != expected:
+        return f"it shows entry {entry.seq}, the hash is that of {expected}"
+    return "the entry has the expected hash" if yamf.digest(data) == proposal.propose.expected_hash else None
+
+
+def untrue_fork(proposal: Proposal, entries: list[bytes]) -> str | None:
+    """Why the entries of a cancel 135 prove no fork before the proposal."""
+    if any(decode(data).entry is None for data in entries):
+        return None
+    forks = verify.verify(entries).forks
+    if not any((fork.author, fork.log_id) == proposal.log for fork in forks):
+        return "the entries prove no fork of the log"
+    if min(fork.position for fork in forks) >= proposal.first:
+        return f"the fork is not before entry {proposal.first}"
+    return None

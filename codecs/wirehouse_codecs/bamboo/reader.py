@@ -114,8 +114,7 @@ class _Side:
 class Reader:
     """Both directions of one connection. Sans-IO; it holds no more than a packet of each channel.
 
-    The connection is one of bymux, or that of the `channel` alone, which has no set-up, and where no place behind missing
-    bytes can be told.
+    The connection is one of bymux, or that of the `channel` alone: this has no set-up, and isn't read on after a hole.
     """
 
     def __init__(

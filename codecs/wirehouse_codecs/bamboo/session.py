@@ -22,9 +22,8 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.bamboo import bymux, lzfoo, verify, yamf
 from wirehouse_codecs.bamboo import cursor as places
 from wirehouse_codecs.bamboo.bymux import Broken, Role
-from wirehouse_codecs.bamboo.cursor import Cursor, Piece, Plan, Sent, Turn
-from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, decode, signature_rule
-from wirehouse_codecs.bamboo.lipmaa import lipmaa, lower_pool, upper_pool
+from wirehouse_codecs.bamboo.cursor import Cursor, Piece, Sent, Turn
+from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.lzfoo import Inflater
 from wirehouse_codecs.bamboo.messages import (
     Adjust,
@@ -49,6 +48,7 @@ from wirehouse_codecs.bamboo.messages import (
 )
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.proposals import (
+    AFTER_OTHERS,
     LIFE,
     SIDES,
     Assembly,
@@ -61,8 +61,14 @@ from wirehouse_codecs.bamboo.proposals import (
     Proposal,
     SideState,
     Version,
+    broken_adjust,
+    broken_range,
+    expected_seq,
+    raced_by,
     side_unlisted,
     unlisted,
+    untrue_fork,
+    untrue_hash,
 )
 from wirehouse_codecs.bamboo.reader import Layer, Read
 from wirehouse_codecs.bamboo.rebuilding import Known, Rebuilt, rebuild
@@ -321,7 +327,7 @@ class Session:
             return self._find("id_parity", f"the {role} side proposes {propose.id}")
         if propose.id in self.proposals and self._find("id_in_use", f"proposal {propose.id}"):
             return True
-        broken = _broken_range(propose.start, propose.lower_info, propose.end, propose.upper_info)
+        broken = broken_range(propose.start, propose.lower_info, propose.end, propose.upper_info)
         return broken is not None and self._find(*broken)
 
     def _drop(self, proposal: Proposal) -> None:
@@ -333,7 +339,7 @@ class Session:
 
     def _compare_start(self, proposal: Proposal) -> None:
         """Hold the expected starting hash against the entry, if that is known."""
-        expected, seq = proposal.propose.expected_hash, _expected_seq(proposal.propose)
+        expected, seq = proposal.propose.expected_hash, expected_seq(proposal.propose)
         known = None if seq is None else self._known.get(*proposal.log, seq)
         if known is not None and known.entry_hash is not None and expected is not None:
             proposal.hash_differs = known.entry_hash != expected
@@ -343,7 +349,7 @@ class Session:
         reasons = {half.reason for half in proposal.halves.values()}
         if not proposal.hash_differs or reasons & {CancelReason.STARTING_HASH, CancelReason.FORKED}:
             return []
-        seq = _expected_seq(proposal.propose)
+        seq = expected_seq(proposal.propose)
         return [Broken(RULE["starting_hash_differs"], f"proposal {proposal.propose.id} expects another entry {seq}")]
 
     def _active(self, role: Role, number: int, event: Input) -> Proposal | None:
@@ -386,11 +392,11 @@ class Session:
         if proposal is None:
             return
         event = proposal.input_of(role)
-        broken = _broken_adjust(proposal, role, adjust, confirms=event is Input.CONFIRM)
-        if broken is not None and not (proposal.partial and broken[0] in _AFTER_OTHERS):
+        broken = broken_adjust(proposal, role, adjust, confirms=event is Input.CONFIRM)
+        if broken is not None and not (proposal.partial and broken[0] in AFTER_OTHERS):
             self._find(*broken)
             return
-        raced = None if proposal.partial else _raced(proposal, role, adjust)
+        raced = None if proposal.partial else raced_by(proposal, role, adjust)
         if raced is not None:
             self._note("settings_suspect", raced)
         if event is Input.CONFIRM:
@@ -425,9 +431,9 @@ class Session:
                 seqnum = cancel.seqnum or 0
                 return None if seqnum < proposal.first else f"entry {seqnum} isn't before entry {proposal.first}"
             case CancelReason.STARTING_HASH:
-                return _untrue_hash(proposal, cancel.entries[0].in_log(*proposal.log))
+                return untrue_hash(proposal, cancel.entries[0].in_log(*proposal.log))
             case CancelReason.FORKED:
-                return _untrue_fork(proposal, [entry.in_log(*proposal.log) for entry in cancel.entries])
+                return untrue_fork(proposal, [entry.in_log(*proposal.log) for entry in cancel.entries])
         return None
 
     def _log_ends(self, proposal: Proposal) -> bool:
@@ -553,93 +559,6 @@ _SILENT: Final = (SideState.SILENT, SideState.ENDED)
 
 def _setup_row(setup: Setup) -> list[Any]:
     return [getattr(setup, name) for name in Setup.__slots__]
-
-
-# Control channel
-
-
-Broke = tuple[str, str]
-#: Rules that an adjust keeps or breaks by the adjusts before it.
-_AFTER_OTHERS: Final = ("confirmation_without_eagerness", "upper_info_before_end", "upper_info_not_in_pool")
-
-
-def _broken_range(start: int, lower: int | None, end: int | None, upper: int | None) -> Broke | None:
-    """The first rule that the numbers of a proposal break, and why."""
-    if end is not None and end < start:
-        return "end_before_start", f"end {end}, start {start}"
-    if end is not None and upper is not None and upper < end:
-        return "upper_info_before_end", f"upper info {upper}, end {end}"
-    if lower is not None and lower > start:
-        return "lower_info_after_start", f"lower info {lower}, start {start}"
-    if lower is not None and lower not in lower_pool(start):
-        return "lower_info_not_in_pool", f"lower info {lower}, start {start}"
-    if end is not None and upper is not None and upper not in upper_pool(end):
-        return "upper_info_not_in_pool", f"upper info {upper}, end {end}"
-    return None
-
-
-def _broken_adjust(proposal: Proposal, role: Role, adjust: Adjust, *, confirms: bool) -> Broke | None:
-    """The first rule that an adjust breaks by every plan that its sender may go by, and why."""
-    if confirms and adjust.eagerness is None:
-        return "confirmation_without_eagerness", f"adjust of {adjust.id}"
-    if adjust.end is not None and adjust.end < proposal.plan.start:
-        return "end_before_start", f"end {adjust.end}, start {proposal.plan.start}"
-    by_plan = [_broken_plan(version.cursor.plan, adjust) for version in proposal.halves[role].versions]
-    if None not in by_plan:
-        return by_plan[-1]
-    wants = proposal.halves[role].wants
-    if adjust.min_payload is not None and adjust.min_payload < wants.min_payload:
-        return "min_payload_lowered", f"from {wants.min_payload} to {adjust.min_payload}"
-    if adjust.max_payload is not None and adjust.max_payload > wants.max_payload:
-        return "max_payload_raised", f"from {wants.max_payload} to {adjust.max_payload}"
-    return None
-
-
-def _broken_plan(plan: Plan, adjust: Adjust) -> Broke | None:
-    """The rule that the end and upper info of an adjust break by a plan."""
-    new = plan.adjusted(adjust)
-    if new.end is None or new.upper_info is None or new == plan:
-        return None
-    if new.upper_info < new.end:
-        return "upper_info_before_end", f"upper info {new.upper_info}, end {new.end}"
-    if new.upper_info not in upper_pool(new.end):
-        return "upper_info_not_in_pool", f"upper info {new.upper_info}, end {new.end}"
-    return None
-
-
-def _raced(proposal: Proposal, role: Role, adjust: Adjust) -> str | None:
-    """The rule that an adjust breaks only if its sender knew what the other side has adjusted, and why."""
-    broken = _broken_plan(proposal.halves[role].versions[-1].cursor.plan, adjust)
-    return None if broken is None else f"{broken[0]}: {broken[1]}"
-
-
-def _expected_seq(propose: Propose) -> int | None:
-    """The entry whose hash a proposal expects."""
-    if propose.offset is not None:
-        return propose.start
-    return lipmaa(propose.lower_info) or None if propose.lower_info is not None else None
-
-
-def _untrue_hash(proposal: Proposal, data: bytes) -> str | None:
-    entry, expected = decode(data).entry, _expected_seq(proposal.propose)
-    if entry is None:
-        return None
-    if (entry.author, entry.log_id) != proposal.log:
-        return "the entry is of another log"
-    if entry.seq != expected:
-        return f"it shows entry {entry.seq}, the hash is that of {expected}"
-    return "the entry has the expected hash" if yamf.digest(data) == proposal.propose.expected_hash else None
-
-
-def _untrue_fork(proposal: Proposal, entries: list[bytes]) -> str | None:
-    if any(decode(data).entry is None for data in entries):
-        return None
-    forks = verify.verify(entries).forks
-    if not any((fork.author, fork.log_id) == proposal.log for fork in forks):
-        return "the entries prove no fork of the log"
-    if min(fork.position for fork in forks) >= proposal.first:
-        return f"the fork is not before entry {proposal.first}"
-    return None
 
 
 # Data channel
@@ -813,12 +732,7 @@ class _Taking:
         if own is not None and own.entry_hash is not None:
             return own.entry_hash, False
         expected = propose.expected_hash
-        if (
-            own is None
-            and expected is not None
-            and len(expected) == yamf.DIGEST_BYTES
-            and seq == _expected_seq(propose)
-        ):
+        if own is None and expected is not None and len(expected) == yamf.DIGEST_BYTES and seq == expected_seq(propose):
             return expected, False
         known = self._session._known.get(*self._proposal.log, seq)
         return (None if known is None or own is not None else known.entry_hash), True
