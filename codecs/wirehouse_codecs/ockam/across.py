@@ -706,6 +706,8 @@ class Fold:
         told: list[Told] = []
         known = client.saved or 0
         judged = self._address is None and client.answered and not self._partial
+        # What a capture lost of a connection that may still be open would be told later.
+        judged = judged and not any(one in self._alive for one in client.recent if one != where.connection_id)
         if index is not None and index > known and judged:
             shown = f"client {_quoted(client_id)} is told {index}, saved was only {known}"
             told.append(self._found("index_never_saved", where, shown))
