@@ -25,7 +25,7 @@ from wirehouse_codecs.conversations import other
 from wirehouse_codecs.inspecting import SKIP, Inspected
 from wirehouse_codecs.packets import ACK, SYN, parse
 from wirehouse_codecs.rules import Place, Rule
-from wirehouse_codecs.stream_log import BATCH_ROWS, CONNECTION, QUARANTINE, STATE, VIOLATION, FlowLog, Log, Start
+from wirehouse_codecs.stream_log import CONNECTION, QUARANTINE, STATE, VIOLATION, FlowLog, Log, Start
 from wirehouse_codecs.tcp import Direction, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -128,7 +128,7 @@ class _Connections:
         """The rows of what ends with the capture."""
         for pair in self._pairs.values():
             pair.log.finish()
-            if self._log.waiting >= BATCH_ROWS:
+            if self._log.full:
                 yield from sorted(self._rows(), key=_arrival)
         self._pairs.clear()
         yield from sorted(self._rows(), key=_arrival)

@@ -42,6 +42,8 @@ MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "vi
 STATE_VERSION: Final = 1
 #: Rows of a batch that leaves the log.
 BATCH_ROWS: Final = 20_000
+#: So many bytes of `raw` are a batch too.
+BATCH_BYTES: Final = 32 << 20
 #: Bytes that a dialogue is given at once.
 RUN_BYTES: Final = 1 << 20
 
@@ -126,10 +128,18 @@ class Log:
         self.schema = schema
         self.source = self.window_start = ""
         self.connection_id: bytes | None = None
+        #: Of the connection whose dialogue is made.
+        self.client: Endpoint | None = None
         self._rows: list[dict[str, Any]] = []
         self._batches: list[pa.RecordBatch] = []
-        #: Rows that `take` would give.
+        #: Rows that `take` would give, and how many bytes their `raw` has.
         self.waiting = 0
+        self._raw_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """What waits is a batch."""
+        return self.waiting >= BATCH_ROWS or self._raw_bytes >= BATCH_BYTES
 
     def add(self, kind: str, place: Place, where: Where | None = None, **content: Any) -> None:
         """A row of one of the log's kinds; `content` are columns of the log."""
@@ -145,6 +155,7 @@ class Log:
         row.update(content)
         self._rows.append(row)
         self.waiting += 1
+        self._raw_bytes += len(row.get("raw") or b"")
         # A single run of bytes may have hundreds of thousands of frames; a row of an Arrow batch is far smaller.
         if len(self._rows) >= BATCH_ROWS:
             self._close_rows()
@@ -174,7 +185,7 @@ class Log:
     def take(self) -> Iterator[pa.RecordBatch]:
         """What was collected, in its order."""
         self._close_rows()
-        batches, self._batches, self.waiting = self._batches, [], 0
+        batches, self._batches, self.waiting, self._raw_bytes = self._batches, [], 0, 0
         yield from batches
 
     def _close_rows(self) -> None:
@@ -285,6 +296,7 @@ class FlowLog:
         if told["dialogue"] is not None:
             connection = self._flow.connection
             assert connection is not None
+            self._log.client = client
             self._dialogue = self._start(self._log, connection, server, told["dialogue"])
 
     @property
@@ -369,6 +381,7 @@ class FlowLog:
             self._conclude()
         self._connection, self._packets, self._dialect = connection, 0, (None, None)
         self._log.connection_id = connection.connection_id
+        self._log.client = self._ends[1]
         self._dialogue = self._start(self._log, connection, self._ends[0], None)
 
     def _close(self, event: Closed) -> None:
@@ -456,7 +469,7 @@ def read(
                 reading = _Reading(log, source, sources[source], flow, state)
             if state is None:
                 reading.receive(window, rest)
-            if log.waiting >= BATCH_ROWS:
+            if log.full:
                 yield from log.take()
     if reading is not None:
         reading.finish()
