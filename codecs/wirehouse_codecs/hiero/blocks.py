@@ -181,9 +181,24 @@ class BlockBuilder:
         return next(iter(self._values.get(ItemNumber.BLOCK_FOOTER, ())), None)
 
     @property
+    def proof(self) -> BlockProof | None:
+        """The first proof, once it came."""
+        return next(iter(self._values.get(ItemNumber.BLOCK_PROOF, ())), None)
+
+    @property
     def proved(self) -> bool:
         """A proof came."""
         return ItemNumber.BLOCK_PROOF in self.counts
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of header, footer and proofs, which are held."""
+        return sum(len(body) for _, body in self._bodies)
+
+    @property
+    def broken(self) -> tuple[Broken, ...]:
+        """The rules that the items broke so far."""
+        return tuple(self._broken)
 
     def add(self, items: Items) -> None:
         """The next items of the block."""

@@ -35,7 +35,7 @@ from wirehouse_codecs.tcp import Data, Direction, Hole
 READER_VERSION: Final = 1
 PREFIX_BYTES: Final = 5
 #: Compressed bytes of unfinished messages of a connection.
-HELD_BYTES: Final = 12 << 20
+HELD_BYTES: Final = 6 << 20
 #: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
 MOST_PATHS: Final = 2
 #: Values of these don't leave here.

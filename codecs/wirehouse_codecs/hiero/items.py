@@ -305,6 +305,26 @@ class ItemReader:
         self.fault = Fault(self._at, reason)
         self._pieces = []
 
+    @property
+    def held(self) -> int:
+        """Bytes of the unfinished item."""
+        return 0 if self.fault is not None else self._held
+
+    def to_json(self) -> list[Any]:
+        """The state: where the unfinished item begins, what there is of it as hex, and the fault."""
+        return [self._at, b"".join(self._pieces).hex(), self._held, self.fault]
+
+    @classmethod
+    def from_json(cls, told: list[Any], limit: int) -> ItemReader:
+        """The reader that `to_json` wrote, which goes on as that one."""
+        reader = cls(limit)
+        at, held, reader._held, fault = told
+        reader._at, reader._pieces = at, [bytes.fromhex(held)]
+        reader.fault = None if fault is None else Fault(*fault)
+        if reader.fault is None:
+            reader._needed = _needed(reader._pieces[0], 0)
+        return reader
+
     def finish(self) -> Fault | None:
         """The run ends here: an unfinished item is a fault."""
         if self.fault is None and self._held:
