@@ -1,0 +1,647 @@
+"""The calls of a block node as tables: what each message means, and which rules the order of one call decides.
+
+A `Call` takes what both sides say on one call in arrival order, and goes on from its `snapshot()`. There is a table for
+each method: a publisher's call (specification, "Base Protocol" and "Error Handling"), a subscription, a status query.
+
+- What answers a header comes at its own time: the table follows the last thing that matters, whoever said it.
+- A header is accepted by silence. What only other calls tell (L over all connections, blocks that others delivered)
+  is judged in across.py.
+- After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
+- What a publisher sends within the options' `in_flight_ms` of an answer may have crossed it.
+- An unlisted pair is the rule that it breaks; where it breaks none, the message is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.messages import (
+    Acknowledgement,
+    BlockEnd,
+    BlockItems,
+    EndOfStream,
+    Message,
+    NodeBehind,
+    PublisherEndStream,
+    ResendBlock,
+    ServerStatus,
+    ServerStatusRequest,
+    SkipBlock,
+    SubscribeRequest,
+    SubscribeStatus,
+)
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import (
+    BEHIND_CODE,
+    DUPLICATE_CODE,
+    NO_BLOCK,
+    PUBLISHER_CODES,
+    Profile,
+    Service,
+)
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.machines import Machine
+from wirehouse_codecs.rules import Rule
+
+SNAPSHOT_VERSION: Final = 1
+#: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
+MOST_SKIPS: Final = 16
+_TOO_FAR_BEHIND: Final = "TOO_FAR_BEHIND"
+
+
+class State(StrEnum):
+    """Where a publisher's call stands."""
+
+    CONNECTED = "connected"
+    STREAMING = "streaming"
+    PROVEN = "block proven"
+    DUPLICATE = "answered duplicate"
+    BEHIND = "answered behind"
+    SKIPPED = "told to skip"
+    RESEND = "asked to resend"
+    PUBLISHER_ENDED = "ended by the publisher"
+    NODE_ENDED = "ended by the node"
+    OVER = "over"
+    UNKNOWN = "unknown"
+
+
+class Input(StrEnum):
+    """What is said on a publisher's call."""
+
+    HEADER = "header"
+    ITEMS = "items"
+    PROOF = "proof"
+    BLOCK_END = "block end"
+    END_STREAM = "EndStream"
+    HALF_CLOSE = "half close"
+    CANCEL = "cancel"
+    ACKNOWLEDGEMENT = "acknowledgement"
+    DUPLICATE = "duplicate"
+    #: The answer that ends the call.
+    DUPLICATE_END = "duplicate, and the end"
+    BEHIND = "behind"
+    BEHIND_END = "behind, and the end"
+    SKIP = "skip"
+    RESEND = "resend"
+    END_OF_STREAM = "EndOfStream"
+    TRAILERS = "trailers"
+    RESET = "reset"
+    DISCONNECT = "connection ends"
+
+
+#: What the publisher sends, and what ends the call at once.
+OF_PUBLISHER: Final = frozenset({Input.HEADER, Input.ITEMS, Input.PROOF, Input.BLOCK_END, Input.END_STREAM})
+OF_NODE: Final = frozenset(
+    {
+        Input.ACKNOWLEDGEMENT,
+        Input.DUPLICATE,
+        Input.DUPLICATE_END,
+        Input.BEHIND,
+        Input.BEHIND_END,
+        Input.SKIP,
+        Input.RESEND,
+        Input.END_OF_STREAM,
+    }
+)
+
+
+class Said(NamedTuple):
+    """One thing that is said."""
+
+    input: StrEnum
+    at_ns: int
+    #: Of the header, the acknowledgement or the answer.
+    number: int | None = None
+    #: Of the publisher's EndStream.
+    code: str | None = None
+    earliest: int = 0
+    latest: int = 0
+
+
+class Found(NamedTuple):
+    """A rule that the call breaks by what was said last."""
+
+    rule: Rule
+    message: str
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What a publisher's call remembers. All of it is as JSON has it."""
+
+    #: The last header, how many there were, and whether the node said anything since.
+    header: int | None = None
+    headers: int = 0
+    answered: bool = False
+    #: The last answer's number and time, and the header that it answered.
+    reported: int | None = None
+    reported_ns: int = 0
+    refused: int | None = None
+    #: What was found about it already.
+    went_on: bool = False
+    #: The refused block is complete: the next header may have been on its way too.
+    complete: bool = False
+    #: The highest acknowledgement.
+    acknowledged: int | None = None
+    #: Skipped blocks, and when, that wait for an acknowledgement or ResendBlock.
+    skips: list[list[int]] = field(default_factory=list)
+    ended_ns: int = 0
+
+
+Broken = list[tuple[str, str]]
+Effect = Callable[["Call", Said], Broken]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a table says: the state after it, what is to be done, and the rule that it breaks in any case."""
+
+    state: StrEnum
+    effect: Effect | None = None
+    rule: str | None = None
+
+
+# A publisher's call: effects
+
+
+def _offer(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    memory.header, memory.answered, memory.headers = said.number, False, memory.headers + 1
+    return []
+
+
+def _offer_within(call: Call, said: Said) -> Broken:
+    """A header while the block before it has no proof."""
+    header, answered = call.memory.header, call.memory.answered
+    _offer(call, said)
+    if answered or call.options.tolerant:
+        return []
+    return [("structure", f"the header of block {said.number} comes within block {header}, which has no proof")]
+
+
+def _offer_after_behind(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
+    went_on = memory.went_on
+    _offer(call, said)
+    if reported is None or number is None or number == after(reported) or went_on:
+        return []
+    if memory.complete and crossed and before is not None and number == before + 1:
+        return []
+    return [("resend_from_l1", f"after Behind({_shown(reported)}) comes the header of {number}")]
+
+
+def _offer_after_duplicate(call: Call, said: Said) -> Broken:
+    refused, number = call.memory.refused, said.number
+    went_on = call.memory.went_on
+    _offer(call, said)
+    if refused is None or number is None or number > refused or went_on:
+        return []
+    return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
+
+
+def _go_on(rule: str) -> Effect:
+    """Items of the refused block, of which some may have been on their way."""
+
+    def effect(call: Call, said: Said) -> Broken:
+        call.memory.complete |= said.input is Input.PROOF
+        if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
+            return []
+        call.memory.went_on = True
+        return [(rule, f"items of block {call.memory.refused} go on after the answer")]
+
+    return effect
+
+
+def _after_end(call: Call, said: Said) -> Broken:
+    if call.memory.went_on or said.at_ns - call.memory.ended_ns <= call.options.in_flight_ns:
+        return []
+    call.memory.went_on = True
+    return [("end_last", f"{said.input} after the node's EndOfStream")]
+
+
+def _end_block(call: Call, said: Said) -> Broken:
+    header = call.memory.header
+    if said.number is None or header is None or said.number == header:
+        return []
+    return [("structure", f"BlockEnd names block {said.number}, the header {header}")]
+
+
+def _end_unproven(call: Call, said: Said) -> Broken:
+    return [("structure", f"BlockEnd of block {said.number} without a proof")]
+
+
+def _end_stream(call: Call, said: Said) -> Broken:
+    broken = _range(said)
+    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND:
+        broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
+    return broken
+
+
+def _range(said: Said) -> Broken:
+    if said.code == "ERROR" or (said.earliest <= said.latest and said.latest):
+        return []
+    if said.earliest <= said.latest:
+        return [("earliest", "the EndStream has no earliest and no latest block")]
+    return [("earliest", f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}")]
+
+
+def _acknowledge(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    assert number is not None
+    memory.answered = memory.answered or memory.header is None or number >= memory.header
+    memory.skips = [skip for skip in memory.skips if skip[0] > number]
+    if memory.acknowledged is not None and number <= memory.acknowledged:
+        return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}")]
+    memory.acknowledged = number
+    return []
+
+
+def _refuse(call: Call, said: Said) -> None:
+    memory = call.memory
+    memory.answered, memory.reported, memory.reported_ns = True, said.number, said.at_ns
+    memory.refused, memory.went_on, memory.complete = memory.header, False, call.state is State.PROVEN
+
+
+def _behind(call: Call, said: Said) -> Broken:
+    _refuse(call, said)
+    number, reported = call.memory.header, said.number
+    if number is None or reported is None:
+        return []
+    if number == after(reported):
+        return [("next", f"the next block {number} is answered Behind({_shown(reported)})")]
+    if number <= reported != NO_BLOCK and (number or reported):
+        return [(call.otherwise("duplicate"), f"block {number} is answered Behind({reported})")]
+    return []
+
+
+def _duplicate(call: Call, said: Said) -> Broken:
+    _refuse(call, said)
+    number, reported = call.memory.header, said.number
+    if number is None or reported is None or number <= reported != NO_BLOCK:
+        return []
+    # Without a number the answer breaks another rule: see across.py.
+    return [("next", f"block {number} is answered as a duplicate by {_shown(reported)}")] if reported else []
+
+
+def _skip(call: Call, said: Said) -> Broken:
+    memory = call.memory
+    memory.answered = True
+    assert said.number is not None
+    memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
+    if memory.header is None or said.number == memory.header:
+        return []
+    if said.number < memory.header and call.state is not State.SKIPPED:
+        # The publisher may have gone on before it read this.
+        return []
+    return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
+
+
+def _resend(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    assert number is not None
+    memory.answered = True
+    memory.skips = [skip for skip in memory.skips if skip[0] != number]
+    if memory.acknowledged is not None and number <= memory.acknowledged:
+        return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
+    return []
+
+
+def _node_ends(call: Call, said: Said) -> Broken:
+    call.memory.answered, call.memory.ended_ns, call.memory.went_on = True, said.at_ns, False
+    call.memory.skips.clear()
+    return []
+
+
+def _duplicate_ends(call: Call, said: Said) -> Broken:
+    return _duplicate(call, said) + _node_ends(call, said)
+
+
+def _behind_ends(call: Call, said: Said) -> Broken:
+    return _behind(call, said) + _node_ends(call, said)
+
+
+def _leave(call: Call, said: Said) -> Broken:
+    """The publisher ends the call, or its connection does."""
+    waited = [skip for skip in call.memory.skips if said.at_ns - skip[1] > call.options.in_flight_ns]
+    call.memory.skips.clear()
+    if waited:
+        return [("skip_pair", f"neither an acknowledgement nor ResendBlock follows on SkipBlock({waited[0][0]})")]
+    return []
+
+
+def _leave_unproven(call: Call, said: Said) -> Broken:
+    return [("ended_without_end_stream", f"{said.input} within block {call.memory.header}, which has no proof")]
+
+
+def _node_leaves(call: Call, said: Said) -> Broken:
+    return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
+
+
+# A publisher's call: the table
+
+_ANSWERABLE: Final = (State.CONNECTED, State.STREAMING, State.PROVEN, State.DUPLICATE, State.BEHIND)
+_OPEN: Final = (*_ANSWERABLE, State.SKIPPED, State.RESEND)
+_ENDED: Final = (State.PUBLISHER_ENDED, State.NODE_ENDED)
+
+PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
+    {
+        (State.CONNECTED, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.STREAMING, Input.HEADER): Step(State.STREAMING, _offer_within),
+        (State.PROVEN, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
+        (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
+        (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
+        (State.STREAMING, Input.PROOF): Step(State.PROVEN),
+        (State.STREAMING, Input.BLOCK_END): Step(State.PROVEN, _end_unproven),
+        # What stands behind a proof is judged with the block.
+        (State.PROVEN, Input.ITEMS): Step(State.PROVEN),
+        (State.PROVEN, Input.PROOF): Step(State.PROVEN),
+        (State.PROVEN, Input.BLOCK_END): Step(State.PROVEN, _end_block),
+        **{
+            (state, said): Step(state, _go_on(rule))
+            for state, rule in ((State.DUPLICATE, "recheck"), (State.BEHIND, "resend_from_l1"))
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
+        **{
+            (state, said): Step(state)
+            for state in (State.SKIPPED, State.RESEND, State.UNKNOWN)
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
+        **{(state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream) for state in (*_OPEN, State.UNKNOWN)},
+        **{(State.NODE_ENDED, said): Step(State.NODE_ENDED, _after_end) for said in OF_PUBLISHER},
+        # The node
+        **{(state, Input.ACKNOWLEDGEMENT): Step(state, _acknowledge) for state in (*_OPEN, *_ENDED, State.UNKNOWN)},
+        **{(state, Input.DUPLICATE): Step(State.DUPLICATE, _duplicate) for state in (*_OPEN, State.UNKNOWN)},
+        **{(state, Input.DUPLICATE_END): Step(State.NODE_ENDED, _duplicate_ends) for state in (*_OPEN, State.UNKNOWN)},
+        **{(state, Input.BEHIND): Step(State.BEHIND, _behind) for state in (*_OPEN, State.UNKNOWN)},
+        **{(state, Input.BEHIND_END): Step(State.NODE_ENDED, _behind_ends) for state in (*_OPEN, State.UNKNOWN)},
+        **{(state, Input.SKIP): Step(State.SKIPPED, _skip) for state in (*_OPEN[1:], State.UNKNOWN)},
+        **{(state, Input.RESEND): Step(State.RESEND, _resend) for state in (*_OPEN, State.UNKNOWN)},
+        **{(state, Input.END_OF_STREAM): Step(State.NODE_ENDED, _node_ends) for state in (*_OPEN, State.UNKNOWN)},
+        # Of what the node says to a publisher that has ended, only that it ends too counts.
+        (State.PUBLISHER_ENDED, Input.END_OF_STREAM): Step(State.PUBLISHER_ENDED),
+        # The end
+        **{
+            (state, said): Step(State.PUBLISHER_ENDED, _leave_unproven if state is State.STREAMING else _leave)
+            for state in _OPEN
+            for said in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
+        },
+        **{
+            (state, said): Step(state)
+            for state in (*_ENDED, State.OVER, State.UNKNOWN)
+            for said in (Input.HALF_CLOSE, Input.CANCEL, Input.DISCONNECT)
+        },
+        (State.PUBLISHER_ENDED, Input.DISCONNECT): Step(State.PUBLISHER_ENDED, _leave),
+        (State.PUBLISHER_ENDED, Input.TRAILERS): Step(State.OVER, _leave),
+        **{(state, Input.TRAILERS): Step(State.OVER, _node_leaves) for state in _OPEN},
+        **{(state, Input.RESET): Step(State.OVER, _node_leaves) for state in _OPEN},
+        **{
+            (state, said): Step(State.OVER)
+            for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
+            for said in (Input.TRAILERS, Input.RESET)
+        },
+        (State.PUBLISHER_ENDED, Input.RESET): Step(State.OVER),
+    }
+)
+
+
+def publishing_rule(state: State, said: Input) -> str | None:
+    """The rule that an unlisted pair breaks; None = it is passed over."""
+    if state in (State.PUBLISHER_ENDED, State.OVER) and said in OF_PUBLISHER:
+        return "end_last"
+    if state is State.CONNECTED:
+        return {Input.SKIP: "skip_pair"}.get(said, "structure" if said in OF_PUBLISHER else None)
+    return None
+
+
+# A subscription and a status query
+
+
+class Subscription(StrEnum):
+    """Where a subscriber's call stands."""
+
+    CONNECTED = "connected"
+    SUBSCRIBED = "subscribed"
+    DELIVERING = "delivering"
+    ENDED = "ended by a status"
+    OVER = "over"
+    UNKNOWN = "unknown"
+
+
+class SubscriptionInput(StrEnum):
+    """What is said on a subscriber's call."""
+
+    REQUEST = "request"
+    ITEMS = "items"
+    STATUS = "status"
+    END = "end"
+
+
+SUBSCRIBING: Final[Mapping[tuple[Subscription, SubscriptionInput], Step]] = MappingProxyType(
+    {
+        (Subscription.CONNECTED, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED),
+        (Subscription.UNKNOWN, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED),
+        (Subscription.SUBSCRIBED, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
+        (Subscription.DELIVERING, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
+        (Subscription.UNKNOWN, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
+        (Subscription.SUBSCRIBED, SubscriptionInput.STATUS): Step(Subscription.ENDED),
+        (Subscription.DELIVERING, SubscriptionInput.STATUS): Step(Subscription.ENDED),
+        (Subscription.UNKNOWN, SubscriptionInput.STATUS): Step(Subscription.ENDED),
+        **{(state, SubscriptionInput.END): Step(Subscription.OVER) for state in Subscription},
+    }
+)
+
+
+class Query(StrEnum):
+    """Where a call of the status stands."""
+
+    CONNECTED = "connected"
+    ASKED = "asked"
+    ANSWERED = "answered"
+    OVER = "over"
+    UNKNOWN = "unknown"
+
+
+class QueryInput(StrEnum):
+    """What is said on a call of the status."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+    END = "end"
+
+
+ASKING: Final[Mapping[tuple[Query, QueryInput], Step]] = MappingProxyType(
+    {
+        (Query.CONNECTED, QueryInput.REQUEST): Step(Query.ASKED),
+        # An empty request need not be seen.
+        (Query.CONNECTED, QueryInput.ANSWER): Step(Query.ANSWERED),
+        (Query.ASKED, QueryInput.ANSWER): Step(Query.ANSWERED),
+        (Query.UNKNOWN, QueryInput.REQUEST): Step(Query.ASKED),
+        (Query.UNKNOWN, QueryInput.ANSWER): Step(Query.ANSWERED),
+        **{(state, QueryInput.END): Step(Query.OVER) for state in Query},
+    }
+)
+
+
+def _after_missing(state: State) -> State:
+    """Where a publisher's call stands when messages were missed."""
+    return state if state in (*_ENDED, State.OVER) else State.UNKNOWN
+
+
+MACHINES: Final = (
+    Machine(
+        "publisher's call",
+        State.CONNECTED,
+        PUBLISHING,
+        unlisted=publishing_rule,
+        besides=MappingProxyType(
+            {(state, "messages are missing"): _after_missing(state) for state in _OPEN if state is not State.UNKNOWN}
+        ),
+    ),
+    Machine(
+        "subscriber's call",
+        Subscription.CONNECTED,
+        SUBSCRIBING,
+        besides=MappingProxyType({(Subscription.CONNECTED, "messages are missing"): Subscription.UNKNOWN}),
+    ),
+    Machine(
+        "status call",
+        Query.CONNECTED,
+        ASKING,
+        besides=MappingProxyType({(Query.CONNECTED, "messages are missing"): Query.UNKNOWN}),
+    ),
+)
+_TABLES: Final[Mapping[Service, tuple[type[StrEnum], Mapping[Any, Step]]]] = MappingProxyType(
+    {
+        Service.PUBLISH: (State, PUBLISHING),
+        Service.SUBSCRIBE: (Subscription, SUBSCRIBING),
+        Service.STATUS: (Query, ASKING),
+    }
+)
+
+
+# A call
+
+
+class Call:
+    """One call. `receive` what is said in arrival order. `started_late`: the capture began after the call did."""
+
+    def __init__(
+        self,
+        service: Service,
+        options: HieroOptions,
+        *,
+        started_late: bool = False,
+        snapshot: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.service, self.options = service, options
+        states, self._table = _TABLES[service]
+        self.state: StrEnum = states("unknown" if started_late else "connected")
+        self.memory = _Memory()
+        #: Messages were missed, before the capture or within it.
+        self.partial = started_late
+        if snapshot is not None:
+            if snapshot.get("version") != SNAPSHOT_VERSION:
+                raise StateVersionError(what="hiero call", found=snapshot.get("version"), expected=SNAPSHOT_VERSION)
+            self.state, self.partial = states(snapshot["state"]), snapshot["partial"]
+            self.memory = _Memory(**snapshot["memory"])
+
+    def receive(self, said: Said) -> tuple[str | None, tuple[Found, ...]]:
+        """Why it is passed over, and what it breaks."""
+        step = self._table.get((self.state, said.input))
+        if step is None:
+            rule = publishing_rule(self.state, said.input) if isinstance(self.state, State) else None  # type: ignore[arg-type]
+            found = () if rule is None else (Found(RULE[rule], f"{said.input} while the call is {self.state}"),)
+            return f"the call is {self.state}", found
+        broken = step.effect(self, said) if step.effect else []
+        self.state = step.state
+        return None, tuple(Found(RULE[rule], message) for rule, message in broken)
+
+    def miss(self) -> None:
+        """Messages of the call are missing."""
+        self.partial = True
+        if self.service is Service.PUBLISH:
+            assert isinstance(self.state, State)
+            self.state = _after_missing(self.state)
+            self.memory = _Memory(acknowledged=self.memory.acknowledged, headers=max(self.memory.headers, 1))
+        elif self.state in (Subscription.CONNECTED, Query.CONNECTED):
+            self.state = type(self.state)("unknown")
+
+    def in_flight(self, said: Said) -> bool:
+        """It may have crossed the last answer."""
+        return said.at_ns - self.memory.reported_ns <= self.options.in_flight_ns
+
+    def otherwise(self, rule: str) -> str:
+        """A wrong decision about a header that isn't the call's first has a rule of its own."""
+        return "reenter" if self.memory.headers > 1 else rule
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state, as JSON has it."""
+        memory = {name: getattr(self.memory, name) for name in _Memory.__slots__}
+        return {"version": SNAPSHOT_VERSION, "state": self.state, "partial": self.partial, "memory": memory}
+
+
+def after(number: int) -> int:
+    """The block after the reported one; a node without blocks reports all ones."""
+    return 0 if number == NO_BLOCK else number + 1
+
+
+def _shown(number: int) -> str:
+    return "none" if number == NO_BLOCK else str(number)
+
+
+# What a message says
+
+
+_INPUTS: Final[Mapping[type[Message], StrEnum]] = MappingProxyType(
+    {
+        BlockItems: Input.ITEMS,
+        PublisherEndStream: Input.END_STREAM,
+        BlockEnd: Input.BLOCK_END,
+        NodeBehind: Input.BEHIND,
+        SkipBlock: Input.SKIP,
+        ResendBlock: Input.RESEND,
+        SubscribeRequest: SubscriptionInput.REQUEST,
+        SubscribeStatus: SubscriptionInput.STATUS,
+        ServerStatusRequest: QueryInput.REQUEST,
+        ServerStatus: QueryInput.ANSWER,
+    }
+)
+_DELIVERED: Final = frozenset({BlockItems, BlockEnd})
+
+
+def input_of(message: Message, service: Service, profile: Profile) -> StrEnum | None:
+    """What a message says on a call of `service`; None = nothing that its table knows."""
+    if service is Service.SUBSCRIBE and type(message) in _DELIVERED:
+        return SubscriptionInput.ITEMS
+    if isinstance(message, Acknowledgement):
+        return Input.DUPLICATE if message.block_already_exists else Input.ACKNOWLEDGEMENT
+    if isinstance(message, EndOfStream):
+        return _end_input(message, profile)
+    return _INPUTS.get(type(message))
+
+
+def _end_input(message: EndOfStream, profile: Profile) -> Input:
+    """By its code, an answer to the header. In the older API the call goes on after Behind."""
+    code = profile.end_codes.get(message.code)
+    if code == BEHIND_CODE:
+        return Input.BEHIND_END if profile.new else Input.BEHIND
+    return Input.DUPLICATE_END if code == DUPLICATE_CODE else Input.END_OF_STREAM
+
+
+def said_of(said: StrEnum, message: Message, at_ns: int) -> Said:
+    """A message as its call takes it."""
+    number = getattr(message, "block_number", None)
+    if isinstance(message, PublisherEndStream):
+        code = PUBLISHER_CODES.get(message.code)
+        return Said(said, at_ns, None, code, message.earliest_block_number, message.latest_block_number)
+    return Said(said, at_ns, number)
