@@ -1,0 +1,261 @@
+"""What `inspect` says of captures, gRPC logs and block files: the vectors' calls, messages and verdicts."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.block_nodes import C, S, block
+
+from wirehouse_codecs.hiero import grpc_log
+from wirehouse_codecs.hiero.blocks import BlockFile, read_file
+from wirehouse_codecs.hiero.inspection import inspect, inspect_blocks, inspect_entries, recognises
+from wirehouse_codecs.hiero.items import Timestamp
+from wirehouse_codecs.hiero.messages import Acknowledgement, BlockItems, NodeBehind, encode
+from wirehouse_codecs.hiero.peer import Peer
+from wirehouse_codecs.hiero.profiles import B, Service
+from wirehouse_codecs.inspecting import LANDED_PACKETS
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.recognising import heads
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
+CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))
+PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+Row = dict[str, Any]
+
+
+def landed(path: Path) -> Iterator[pa.RecordBatch]:
+    """Packets with their places, as landing gives them."""
+    number = now = 0
+    with path.open("rb") as stream:
+        for batch in PacketCapture(stream).batches():
+            count = batch.num_rows
+            arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
+            now = int(arrived[-1])
+            place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
+            columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
+            number += count
+
+
+@cache
+def inspected(capture: str) -> list[tuple[str, Row]]:
+    return list(inspect(landed(VECTORS / capture)))
+
+
+def of(kind: str, rows: Iterable[tuple[str, Row]]) -> list[Row]:
+    return [row for told, row in rows if told == kind]
+
+
+def expected(capture: str) -> Row:
+    said: Row = json.loads((VECTORS / capture).with_suffix(".expected.json").read_text())
+    return said
+
+
+def as_said(row: Row) -> Row:
+    """A message in the vectors' words."""
+    match row["kind"]:
+        case "block_items":
+            told = {"k": "items", "n": row["items"], "bytes": row["inflated_bytes"], "kinds": row["item_counts"]}
+            return told | {name: row[name] for name in ("header", "proof") if row[name] is not None}
+        case "block_end":
+            return {"k": "end_of_block", "block": row["block_number"]}
+        case "publisher_end_stream":
+            ends = {"earliest": row["earliest_block_number"], "latest": row["latest_block_number"]}
+            return {"k": "end_stream", "code": row["code"]} | ends
+        case "acknowledgement":
+            exists = {"already_exists": True} if row["block_already_exists"] else {}
+            return {"k": "ack", "block": row["block_number"]} | exists
+        case "node_behind":
+            return {"k": "behind", "block": row["block_number"]}
+        case "end_stream":
+            told = {"k": "end_of_stream", "code": row["code"], "block": row["block_number"]}
+            near = row["proximate_block_number"]
+            return told | ({} if near is None else {"proximate": near})
+        case "skip_block":
+            return {"k": "skip", "block": row["block_number"]}
+        case "server_status":
+            told = {"first": row["first_available_block"], "last": row["last_available_block"]}
+            return {"k": "server_status", "only_latest_state": row["only_latest_state"]} | told
+        case "subscribe_status":
+            return {"k": "status", "code": row["code"]}
+    return {"k": row["kind"]}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_calls_requests_and_responses(capture: str) -> None:
+    rows = inspected(capture)
+    ports = {row["connection_id"]: row["client_port"] for row in of("connection", rows)}
+    calls: dict[tuple[int, int], list[Row]] = {}
+    for row in of("message", rows):
+        calls.setdefault((ports[row["connection_id"]], int(row["call"].rpartition("/")[2])), []).append(row)
+    told = {}
+    for key, messages in calls.items():
+        sent = {side: [as_said(row) for row in messages if row["direction"] == side] for side in ("client", "server")}
+        told[key] = messages[0]["path"], sent
+    for rpc in expected(capture)["rpcs"]:
+        path, sent = told.pop((rpc["client_port"], rpc["h2_stream"]))
+        assert path == rpc["path"]
+        assert [one for one in sent["client"] if one["k"] not in _SINGLE] == rpc["requests"]
+        assert sent["server"] == rpc["responses"]
+    assert told == {}
+
+
+_SINGLE = ("subscribe_request", "server_status_request")
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_violations(capture: str) -> None:
+    broken = [row["rule"] for row in of("violation", inspected(capture))]
+    assert broken == [f"hiero.{one['rule'].lower()}" for one in expected(capture)["violations"]]
+    assert of("quarantine", inspected(capture)) == []
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_subscriptions_ask_for_what_the_vectors_say(capture: str) -> None:
+    asked = Counter(
+        (int(row["start_block_number"]), int(row["end_block_number"]))
+        for row in of("message", inspected(capture))
+        if row["kind"] == "subscribe_request"
+    )
+    requests = [rpc["request"] for rpc in expected(capture)["rpcs"] if "request" in rpc]
+    assert asked == Counter((one["start"], one["end"]) for one in requests)
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_captures_are_recognised(capture: str) -> None:
+    found = [recognises(*head) for head in heads(landed(VECTORS / capture))]
+    assert found
+    assert all(why is not None and "call of /" in why for why in found)
+
+
+# Recognising
+
+
+def test_a_connection_that_began_before_is_recognised_by_its_messages() -> None:
+    publisher, node = Peer(C), Peer(S)
+    sent = publisher.messages(1, encode(BlockItems(block(121).header), Service.PUBLISH, C, B))
+    answer = node.messages(1, encode(NodeBehind(120), Service.PUBLISH, S, B))
+    pings = publisher.ping() * 4
+    assert "shape of publishBlockStream" in (recognises(pings + sent, node.ping() * 4 + answer) or "")
+
+
+@pytest.mark.parametrize("client", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(4096), b"\xff" * 4096])
+def test_others_are_not(client: bytes) -> None:
+    assert recognises(client, client) is None
+
+
+def test_other_services_over_http2_are_not() -> None:
+    peer = Peer(C)
+    _, request = peer.request("/grpc.health.v1.Health/Check")
+    assert recognises(peer.start() + request, Peer(S).start()) is None
+
+
+# gRPC logs
+
+
+def entry(number: int, kind: grpc_log.EntryType, data: bytes = b"", **fields: Any) -> bytes:
+    message = grpc_log.Message(len(data), data) if data else None
+    timestamp = Timestamp(1_700_000_000 + number)
+    return grpc_log.frame(grpc_log.encode(grpc_log.Entry(timestamp, 7, number, kind, message=message, **fields)))
+
+
+def a_log() -> bytes:
+    metadata = grpc_log.Metadata((grpc_log.MetadataEntry("hiero-correlation-id", b"P-1"),))
+    header = grpc_log.ClientHeader(metadata, PUBLISH, "node:40840")
+    kinds = grpc_log.EntryType
+    said = [BlockItems(block(121).header), BlockItems(block(121).items), BlockItems(block(121).proof)]
+    sent = [encode(one, Service.PUBLISH, C, B) for one in said]
+    ack = encode(Acknowledgement(121), Service.PUBLISH, S, B)
+    entries = [entry(1, kinds.CLIENT_HEADER, client_header=header)]
+    entries += [entry(2 + number, kinds.CLIENT_MESSAGE, data) for number, data in enumerate(sent)]
+    entries += [entry(5, kinds.SERVER_MESSAGE, ack), entry(6, kinds.SERVER_MESSAGE, ack)]
+    return b"".join(entries)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_a_grpc_log_is_read_as_a_capture_is(size: int) -> None:
+    data = a_log()
+    rows = list(inspect_entries((data[at : at + size] for at in range(0, len(data), size)), b"log"))
+    messages = of("message", rows)
+    assert [row["kind"] for row in messages] == [*["block_items"] * 3, *["acknowledgement"] * 2]
+    assert {(row["publisher"], row["node"], row["path"]) for row in messages} == {("P", "node:40840", PUBLISH)}
+    assert [row["rule"] for row in of("violation", rows)] == ["hiero.ack_order"]
+    assert messages[0]["arrived_at_ns"] == 1_700_000_002 * 10**9
+
+
+def test_bytes_that_are_no_entry_are_kept() -> None:
+    data = a_log() + b"\x00\x00\x00\x04\xff\xff\xff\xff" + b"\x00\x00"
+    rows = list(inspect_entries([data], b"log"))
+    assert [row["value"] for row in of("quarantine", rows)] == [b"\xff" * 4, b"\x00\x00"]
+    assert len(of("message", rows)) == 5
+
+
+# Block files
+
+FILES = sorted(path for path in (VECTORS / "blocks").iterdir() if ".blk" in path.name)
+
+
+def read(path: Path) -> BlockFile:
+    with path.open("rb") as stream:
+        return read_file(stream, path.name, 1 << 27)
+
+
+@cache
+def facts() -> Mapping[str, Row]:
+    return {one["file"]: one for one in json.loads((VECTORS / "blocks" / "expected.json").read_text())}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_block_file_is_a_message_row(path: Path) -> None:
+    rows = list(inspect_blocks([read(path)], b"file"))
+    (row,) = of("message", rows)
+    assert row["kind"] == "block_file"
+    assert (of("violation", rows), of("quarantine", rows)) == ([], [])
+    fact = facts().get(path.name)
+    if fact is not None:
+        assert row["block_number"] == fact["number"]
+        assert row["item_counts"] == fact["items"]
+        assert (row["items"], row["message_bytes"]) == (fact["items_total"], fact["block_bytes"])
+        assert row["proof_kind"] == fact.get("proof_kind", "block_signature")
+        root = fact.get("computed_root") or {}
+        if row["block_root"] is not None and "hash" in root:
+            assert (row["root_layout"], row["block_root"].hex()) == (root["layout"], root["hash"])
+
+
+def test_the_chain_of_files_is_judged() -> None:
+    series: dict[str, list[BlockFile]] = {}
+    for path in FILES:
+        series.setdefault(path.name.rpartition("_")[0], []).append(read(path))
+    for name, files in series.items():
+        ordered = sorted(files, key=lambda file: file.block.number or 0)
+        assert of("violation", inspect_blocks(ordered, b"file")) == [], name
+    chain = sorted(series["cn078_tss_schnorr"], key=lambda file: file.block.number or 0)
+    assert len(chain) > 3
+
+
+def test_a_block_that_does_not_chain_is_told() -> None:
+    parts, after = block(121), block(122)
+    files = []
+    for number, data in ((121, parts.header + parts.items * 2 + parts.proof), (122, after.header + after.proof)):
+        files.append(read_file(io.BytesIO(data), f"{number:019}.blk", 1 << 20))
+    told = of("violation", inspect_blocks(files, b"file"))
+    assert [row["rule"] for row in told] == ["hiero.chain"]
+    assert (told[0]["record_number"], told[0]["block_number"]) == (1, 122)
+
+
+def test_a_damaged_file_is_told() -> None:
+    parts = block(121)
+    rows = list(inspect_blocks([read_file(io.BytesIO(parts.header + b"\x0a\x7f"), "1.blk", 1 << 20)], b"file"))
+    assert len(of("message", rows)) == 1
+    assert "byte" in of("quarantine", rows)[0]["reason"]
+    nothing = list(inspect_blocks([read_file(io.BytesIO(b"junk"), "1.blk", 1 << 20)], b"file"))
+    assert [kind for kind, _ in nothing] == ["quarantine"]

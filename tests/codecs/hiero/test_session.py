@@ -1,0 +1,267 @@
+"""The tables of calls, state by state and input by input, and each rule of one call broken by what is really sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from tests.block_nodes import C, World, block
+
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES, Service
+from wirehouse_codecs.hiero.rules import CALL_RULES, RULE
+from wirehouse_codecs.hiero.session import (
+    ASKING,
+    MACHINES,
+    OF_PUBLISHER,
+    PUBLISHING,
+    SUBSCRIBING,
+    Call,
+    Input,
+    Query,
+    QueryInput,
+    Said,
+    State,
+    Subscription,
+    SubscriptionInput,
+    input_of,
+    publishing_rule,
+)
+
+OPTIONS = HieroOptions()
+
+
+@pytest.mark.parametrize(("state", "said"), product(State, Input))
+def test_every_input_in_every_state(state: State, said: Input) -> None:
+    call = Call(Service.PUBLISH, OPTIONS)
+    call.state, call.memory.header, call.memory.headers = state, 7, 1
+    ignored, found = call.receive(Said(said, 10**9, 8, "RESET", 1, 2))
+    step = PUBLISHING.get((state, said))
+    if step is None:
+        rule = publishing_rule(state, said)
+        assert (call.state, [one.rule.name for one in found]) == (state, [] if rule is None else [rule])
+        assert ignored is not None
+    else:
+        assert call.state is step.state
+        assert ignored is None
+    assert all(RULE[one.rule.name] in CALL_RULES for one in found)
+
+
+@pytest.mark.parametrize(
+    ("service", "table", "states", "inputs"),
+    [
+        (Service.SUBSCRIBE, SUBSCRIBING, Subscription, SubscriptionInput),
+        (Service.STATUS, ASKING, Query, QueryInput),
+    ],
+)
+def test_other_calls_break_no_rule(service: Service, table: Any, states: Any, inputs: Any) -> None:
+    for state, said in product(states, inputs):
+        call = Call(service, OPTIONS)
+        call.state = state
+        ignored, found = call.receive(Said(said, 1))
+        assert found == ()
+        assert call.state is (table[state, said].state if (state, said) in table else state)
+        assert (ignored is None) == ((state, said) in table)
+
+
+def test_what_is_unknown_breaks_nothing() -> None:
+    for said in Input:
+        call = Call(Service.PUBLISH, OPTIONS, started_late=True)
+        _, found = call.receive(Said(said, 1, 5, "RESET", 1, 2))
+        assert found == ()
+
+
+def test_the_machines_are_drawn() -> None:
+    names = {machine.name: machine.edges() for machine in MACHINES}
+    assert set(names) == {"publisher's call", "subscriber's call", "status call"}
+    told = {(edge.state, edge.input, edge.becomes, edge.rule) for edge in names["publisher's call"]}
+    assert ("connected", "header", "streaming", None) in told
+    assert ("ended by the publisher", "header", None, "end_last") in told
+    assert ("streaming", "messages are missing", "unknown", None) in told
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_call_goes_on_from_its_snapshot(state: State) -> None:
+    call = Call(Service.PUBLISH, OPTIONS)
+    call.state, call.memory.header, call.memory.skips = state, 5, [[5, 1]]
+    again = Call(Service.PUBLISH, OPTIONS, snapshot=call.snapshot())
+    assert again.snapshot() == call.snapshot()
+    with pytest.raises(StateVersionError):
+        Call(Service.PUBLISH, OPTIONS, snapshot=call.snapshot() | {"version": 0})
+
+
+@pytest.mark.parametrize(
+    ("profile", "code", "said"),
+    [
+        ("A", 5, Input.BEHIND),
+        ("B0", 5, Input.BEHIND_END),
+        ("B1", 3, Input.DUPLICATE_END),
+        ("B2", 5, Input.DUPLICATE_END),
+        ("B2", 7, Input.BEHIND_END),
+        ("B", 5, Input.DUPLICATE_END),
+        ("B", 7, Input.END_OF_STREAM),
+        ("B", 99, Input.END_OF_STREAM),
+    ],
+)
+def test_codes_mean_what_the_profile_says(profile: str, code: int, said: Input) -> None:
+    assert input_of(EndOfStream(code, 3), Service.PUBLISH, PROFILES[profile]) is said
+
+
+def test_delivered_items_are_no_publisher() -> None:
+    assert input_of(BlockItems(b""), Service.SUBSCRIBE, PROFILES["B"]) is SubscriptionInput.ITEMS
+    assert input_of(BlockEnd(1), Service.SUBSCRIBE, PROFILES["B"]) is SubscriptionInput.ITEMS
+    assert input_of(BlockItems(b""), Service.PUBLISH, PROFILES["B"]) is Input.ITEMS
+    assert OF_PUBLISHER.isdisjoint({Input.HALF_CLOSE, Input.ACKNOWLEDGEMENT})
+
+
+# Each rule, broken by what is sent
+
+Script = Callable[[World], object]
+
+
+def _header_in_set(world: World) -> object:
+    both = BlockItems(block(121).proof + block(122).header)
+    return world.publisher().header(121).items(121).client(both)
+
+
+def _went_on_after_node_end(world: World) -> object:
+    call = world.publisher().header(121).end("SUCCESS", 120)
+    world.wait(100)
+    return call.items(121).proof(121)
+
+
+def _items_after_duplicate(world: World) -> object:
+    call = world.publisher().header(121).exists(130)
+    world.wait(100)
+    return call.items(121).proof(121)
+
+
+def _items_after_behind(world: World) -> object:
+    call = world.publisher().header(130).behind(120)
+    world.wait(100)
+    return call.items(130)
+
+
+def _skip_unanswered(world: World) -> object:
+    call = world.publisher().header(121).skip(121)
+    world.wait(100)
+    return call.end_stream().half_close().trailers()
+
+
+#: The rule, the profile, and what breaks it.
+BROKEN: list[tuple[str, str, Script]] = [
+    ("structure", "B", lambda world: world.publisher().items(121)),
+    ("structure", "B", lambda world: world.publisher().header(121).header(122)),
+    ("structure", "B", lambda world: world.publisher().header(121).client(BlockEnd(121))),
+    ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).client(BlockEnd(122))),
+    ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).items(121)),
+    ("structure", "A", lambda world: world.publisher().header(121).proof(122)),
+    ("structure", "B", _header_in_set),
+    ("next", "B", lambda world: world.publisher().header(121).behind(120)),
+    ("next", "A", lambda world: world.publisher().header(121).behind(120)),
+    ("next", "B", lambda world: world.publisher().header(0).behind(NO_BLOCK)),
+    ("next", "B", lambda world: world.publisher().header(121).duplicate(120)),
+    ("next", "A", lambda world: world.publisher().header(121).exists(120)),
+    ("duplicate", "B", lambda world: world.publisher().header(110).behind(120)),
+    ("reenter", "B", lambda world: world.publisher().block(121).ack(121).header(110).behind(121)),
+    ("recheck", "A", lambda world: world.publisher().header(110).exists(120).header(110)),
+    ("recheck", "A", _items_after_duplicate),
+    ("resend_from_l1", "B", lambda world: world.publisher().header(126).behind(120).header(123)),
+    ("resend_from_l1", "A", lambda world: world.publisher().header(126).behind(120).header(127)),
+    ("resend_from_l1", "B", _items_after_behind),
+    ("earliest", "B", lambda world: world.publisher().block(121).ack(121).end_stream(earliest=122, latest=121)),
+    ("earliest", "B", lambda world: world.publisher().block(121).ack(121).end_stream(earliest=0, latest=0)),
+    ("too_far_code", "B", lambda world: world.publisher().header(126).behind(120).end_stream("RESET")),
+    ("end_last", "B", lambda world: world.publisher().end_stream().header(121)),
+    ("end_last", "B", lambda world: world.publisher().end_stream().end_stream()),
+    ("end_last", "B", _went_on_after_node_end),
+    ("ack_order", "B", lambda world: world.publisher().block(121).ack(121, 121)),
+    ("ack_order", "B", lambda world: world.publisher().block(121).block(122).ack(122, 121)),
+    ("skip_pair", "B", lambda world: world.publisher().header(121).skip(122)),
+    ("skip_pair", "B", lambda world: world.publisher().skip(121)),
+    ("skip_pair", "B", lambda world: world.publisher().block(121).ack(121).resend(121)),
+    ("skip_pair", "B", _skip_unanswered),
+    ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).half_close()),
+    ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).cancel()),
+    ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).close()),
+    ("node_ended_without_status", "B", lambda world: world.publisher().header(121).trailers()),
+    ("node_ended_without_status", "B", lambda world: world.publisher().block(121).ack(121).reset()),
+    ("code_set", "B", lambda world: world.publisher().client(PublisherEndStream(0, 1, 2))),
+    ("code_set", "B", lambda world: world.publisher().header(121).server(EndOfStream(0, 120))),
+    ("malformed_message", "B", lambda world: world.publisher().client(b"\x0a\x05abc")),
+    ("malformed_message", "B", lambda world: world.publisher().header(121).client(BlockItems(b"\x0a\x7fxx"))),
+    ("item_refused", "B", lambda world: world.publisher().header(121).client(BlockItems(b"\x0a\x02\x6a\x00"))),
+]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize(("rule", "profile", "script"), BROKEN)
+def test_a_rule_is_broken_once(rule: str, profile: str, script: Script, restored: bool) -> None:
+    world = World(profile=profile, restored=restored)
+    script(world)
+    assert world.broken == [rule]
+
+
+def test_every_rule_of_a_call_is_broken_here_or_by_several_calls() -> None:
+    across = {"behind", "last_known_set", "block_not_acknowledged"}
+    assert {rule.name for rule in CALL_RULES} - across <= {rule for rule, _, _ in BROKEN}
+
+
+#: Nothing is broken.
+LEGAL: list[tuple[str, Script]] = [
+    ("B", lambda world: world.publisher().block(121).ack(121).block(122).ack(122).end_stream().half_close().trailers()),
+    ("A", lambda world: world.publisher().block(121).ack(121).block(122).ack(122).end_stream().half_close().trailers()),
+    ("B", lambda world: world.publisher().header(126).behind(120).block(121).ack(121)),
+    ("B", lambda world: world.publisher().header(126).behind(120).end_stream("TOO_FAR_BEHIND", 0, 126).half_close()),
+    ("A", lambda world: world.publisher().header(126).behind(120).end_stream("TOO_FAR_BEHIND", 5, 126).half_close()),
+    ("B", lambda world: world.publisher().header(5).behind(NO_BLOCK).block(0).ack(0)),
+    # What the publisher had sent before it read the answer.
+    ("B", lambda world: world.publisher().header(126).behind(120).items(126).block(121).ack(121)),
+    ("B", lambda world: world.publisher().block(126).behind(120).header(127).behind(120).block(121).ack(121)),
+    ("A", lambda world: world.publisher().header(110).exists(120).items(110).block(121).ack(121)),
+    ("B", lambda world: world.publisher().header(110).duplicate(120).items(110).trailers().cancel()),
+    # Another publisher's block is taken; this one's is needed after all.
+    ("B", lambda world: world.publisher().header(121).skip(121).items(121).ack(121).block(122).ack(122)),
+    ("B", lambda world: world.publisher().header(121).skip(121).header(122).resend(121).block(121).ack(121)),
+    # The block was acknowledged from elsewhere.
+    ("B", lambda world: world.publisher().header(121).ack(121).header(122).rest(122).ack(122)),
+    ("B", lambda world: world.publisher().header(121).end("ERROR", 120).cancel()),
+    ("B", lambda world: world.publisher().header(121).end("TIMEOUT", 120).trailers().close()),
+    ("B", lambda world: world.publisher().block(121).ack(121).end_stream("ERROR", 0, 0).half_close()),
+    ("B", lambda world: world.publisher().block(121).ack(121).close()),
+    ("B", lambda world: world.publisher().close("reset")),
+    ("B", lambda world: world.subscriber().deliver(121).deliver(122).status("SUCCESS").trailers()),
+    ("A", lambda world: world.subscriber(start=121).deliver(121).status("NOT_AVAILABLE").trailers()),
+    ("B", lambda world: world.call(Service.STATUS, "10.3.0.1").server_status(120).trailers()),
+]
+
+
+@pytest.mark.parametrize(("profile", "script"), LEGAL)
+def test_nothing_is_broken(profile: str, script: Script) -> None:
+    world = World(profile=profile, restored=True)
+    script(world)
+    assert world.broken == []
+    assert [row for row in world.rows if row["row_kind"] == "quarantine"] == []
+
+
+def test_a_header_within_a_block_is_no_fault_where_real_nodes_are_read() -> None:
+    world = World(HieroOptions(reading="tolerant"))
+    world.publisher().header(121).block(122)
+    assert world.broken == []
+
+
+def test_what_is_missing_breaks_nothing() -> None:
+    world = World(restored=True)
+    world.publisher().header(121).miss(C).say(C, b"").items(121).proof(121).cancel()
+    assert world.broken == []
+
+
+def test_messages_after_a_subscription_are_passed_over() -> None:
+    world = World()
+    world.subscriber().status("SUCCESS").deliver(121).client(SubscribeRequest(1, 2))
+    assert [row["message"]["ignored"] is None for row in world.of("message")] == [True, True, *[False] * 5]
+    assert world.broken == []
