@@ -36,8 +36,8 @@ STATE_VERSION: Final = 1
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
-#: Blocks whose hashes and rows are remembered: the newest.
-MOST_BLOCKS: Final = 4_096
+#: Blocks whose hashes and rows are remembered: those that were seen first of all go first.
+MOST_BLOCKS: Final = 1_024
 MOST_PENDING: Final = 4_096
 MOST_RUNS: Final = 4_096
 #: Headers of a call that have no answer yet, and proofs that aren't acknowledged.
@@ -411,6 +411,8 @@ class Fold:
     def __init__(self, options: HieroOptions, state: str | None = None) -> None:
         self._options = options
         self._calls: OrderedDict[str, _Call] = OrderedDict()
+        #: Those of them that were open when they were looked at last.
+        self._active: dict[str, _Call] = {}
         self._nodes: OrderedDict[str, _Node] = OrderedDict()
         self._attempts: OrderedDict[str, _Attempts] = OrderedDict()
         self._blocks: dict[int, _Block] = {}
@@ -467,6 +469,7 @@ class Fold:
             about = (event.service, event.node, event.client, event.publisher)
             call = self._calls[event.call] = _Call(event.call, event.where, *about, event.at_ns)
             call.partial = event.kind != OPENED
+            self._active[event.call] = call
             self._bound_calls()
         if call.service is None:
             call.service, call.publisher = event.service, event.publisher
@@ -483,6 +486,7 @@ class Fold:
         if len(self._calls) <= MOST_CALLS:
             return
         over = next((key for key, call in self._calls.items() if call.closed), next(iter(self._calls)))
+        self._active.pop(over, None)
         self._told += _call_rows(self._calls.pop(over))
 
     def _node(self, name: str | None) -> _Node:
@@ -512,20 +516,20 @@ class Fold:
         self._attempts.move_to_end(key)
         return attempts
 
-    def _publishing(self, node: str | None, besides: str | None = None) -> list[_Call]:
+    def _open_calls(self) -> list[_Call]:
+        over = [call.call for call in self._active.values() if not call.open]
+        for name in over:
+            del self._active[name]
+        return list(self._active.values())
+
+    def _publishing(self, node: str | None) -> list[_Call]:
         """Open calls of publishers at a node."""
-        return [
-            call
-            for call in self._calls.values()
-            if call.service == Service.PUBLISH and call.node == node and call.open and call.call != besides
-        ]
+        open_calls = self._open_calls()
+        return [call for call in open_calls if call.service == Service.PUBLISH and call.node == node]
 
     def _subscribed(self, node: str | None) -> list[_Call]:
-        return [
-            call
-            for call in self._calls.values()
-            if call.service == Service.SUBSCRIBE and call.node == node and call.open and call.asked
-        ]
+        open_calls = self._open_calls()
+        return [call for call in open_calls if call.service == Service.SUBSCRIBE and call.node == node and call.asked]
 
     def _open(self, call: _Call, event: Event) -> None:
         call.profile, call.correlation_id = event.told["profile"], event.told["correlation_id"]
@@ -1123,9 +1127,9 @@ class Fold:
         if block is None:
             block = self._blocks[number] = _Block(where, where.arrived_at_ns)
             if len(self._blocks) > MOST_BLOCKS:
-                for old in sorted(self._blocks.keys() - {number})[: MOST_BLOCKS // 8]:
-                    forgotten = self._blocks.pop(old)
-                    self._told += [_block_row(old, forgotten)] if forgotten.changed else []
+                old = next(iter(self._blocks))
+                forgotten = self._blocks.pop(old)
+                self._told += [_block_row(old, forgotten)] if forgotten.changed else []
         return block
 
     def _take_block(self, event: Event) -> None:
@@ -1309,7 +1313,7 @@ class Fold:
             for waiting in (call.decisions, call.proofs):
                 for one in waiting:
                     one[0] = Where.from_json(one[0])
-            self._calls[call.call] = call
+            self._calls[call.call] = self._active[call.call] = call
         for told in state["nodes"]:
             node = _from_json(_Node, told)
             if node.catch_up is not None:
