@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.block_nodes import C, S, block
 
 from wirehouse_codecs.hiero import grpc_log
 from wirehouse_codecs.hiero.blocks import BlockFile, read_file
+from wirehouse_codecs.hiero.http2 import PREFACE
 from wirehouse_codecs.hiero.inspection import inspect, inspect_blocks, inspect_entries, recognises
 from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.hiero.messages import Acknowledgement, BlockItems, NodeBehind, encode
@@ -151,6 +154,11 @@ def test_a_connection_that_began_before_is_recognised_by_its_messages() -> None:
 @pytest.mark.parametrize("client", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(4096), b"\xff" * 4096])
 def test_others_are_not(client: bytes) -> None:
     assert recognises(client, client) is None
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300), st.booleans())
+def test_any_bytes_may_be_looked_at(client: bytes, server: bytes, prefaced: bool) -> None:
+    recognises(PREFACE + client if prefaced else client, server)
 
 
 def test_other_services_over_http2_are_not() -> None:
