@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero.events import Event, Where, whole
-from wirehouse_codecs.hiero.log import BLOCK, BLOCK_FILE, CLOSED, OPENED
+from wirehouse_codecs.hiero.log import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, OPEN, Service
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
@@ -473,7 +473,7 @@ class Fold:
             self._bound_calls()
         if call.service is None:
             call.service, call.publisher = event.service, event.publisher
-        if event.kind not in (OPENED, CLOSED, BLOCK):
+        if event.kind not in (OPENED, MISSED, CLOSED, BLOCK):
             call.profile = event.told.get("profile") or call.profile
         call.last_ns, call.changed = event.at_ns, True
         return call
@@ -502,9 +502,14 @@ class Fold:
         if call.partial:
             self._node(call.node).partial_ns = event.at_ns
 
-    def _partial(self, node: _Node) -> bool:
-        """What wasn't seen of the node may have been missed."""
-        return node.partial_ns is not None and self._now_ns - node.partial_ns <= self._options.patience_ns
+    def _miss(self, call: _Call, event: Event) -> None:
+        """Messages of the call are missing."""
+        call.partial = True
+        self._note_partial(call, event)
+
+    def _partial(self, node: _Node, at_ns: int) -> bool:
+        """What wasn't seen of the node by then may have been missed."""
+        return node.partial_ns is not None and at_ns - node.partial_ns <= self._options.patience_ns
 
     def _attempts_of(self, call: _Call) -> _Attempts:
         key = json.dumps([call.node, call.publisher])
@@ -779,7 +784,7 @@ class Fold:
             else:
                 left.append(decision)
         call.decisions = left
-        if first and not broken and not self._partial(node) and number in node.offered:
+        if first and not broken and not self._partial(node, event.at_ns) and number in node.offered:
             self._judge_proof(call, node, event, number)
 
     def _judge_proof(self, call: _Call, node: _Node, event: Event, number: int) -> None:
@@ -798,7 +803,7 @@ class Fold:
             return None
         if offered < known:
             return "duplicate" if is_first else "reenter"
-        if expected != "behind" or self._partial(node) or node.has(offered - 1):
+        if expected != "behind" or self._partial(node, self._now_ns) or node.has(offered - 1):
             return None
         if node.catch_up is not None and not node.outgoing:
             return None
@@ -961,7 +966,7 @@ class Fold:
     def _answered(self, call: _Call, node: _Node, decision: list[Any], actual: str) -> tuple[str | None, str]:
         """The rule that SkipBlock or ResendBlock breaks as an answer to a header."""
         _, offered, known, expected, is_first = decision
-        if known is None or self._partial(node):
+        if known is None or self._partial(node, self._now_ns):
             return None, ""
         if expected == "behind" and is_first and self._attempts_of(call).behind:
             shown = f"block {offered} is offered again before the node has caught up: the answer is {actual}"
@@ -1254,6 +1259,19 @@ class Fold:
     # What is told
 
     def _find(self, rule: str, where: Where, message: str, call: _Call | None, number: int | None = None) -> None:
+        if (
+            rule != "chain"
+            and call is not None
+            and (call.partial or self._unsure(self._now_ns, call.node, call.asking))
+        ):
+            return
+        self._tell(rule, where, message, call, number)
+
+    def _unsure(self, at_ns: int, *names: str | None) -> bool:
+        nodes = (self._nodes.get(name or "") for name in names)
+        return any(node is not None and self._partial(node, at_ns) for node in nodes)
+
+    def _tell(self, rule: str, where: Where, message: str, call: _Call | None, number: int | None = None) -> None:
         found = RULE[rule]
         severity = TOLERANT.get(rule, found.severity) if self._options.tolerant else found.severity
         told = Found(found, severity, where, message, block_number=number)
@@ -1263,7 +1281,9 @@ class Fold:
 
     def _find_awaited(self, rule: str, pending: _Pending, message: str, number: int | None = None) -> None:
         """What never came; its call may be forgotten."""
-        self._find(rule, pending.where, message, None, number)
+        if self._unsure(pending.due_ns, pending.node):
+            return
+        self._tell(rule, pending.where, message, None, number)
         found = self._told[-1]
         assert isinstance(found, Found)
         self._told[-1] = replace(found, call=pending.call, node=pending.node, publisher=pending.publisher)
@@ -1330,6 +1350,7 @@ _Take = Callable[[Fold, _Call, Event], None]
 #: By the call's service and the event's kind.
 _TAKES: Final[Mapping[tuple[str | None, str], _Take]] = {
     **{(service, OPENED): Fold._open for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
+    **{(service, MISSED): Fold._miss for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
     **{(service, CLOSED): Fold._close for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
     (Service.PUBLISH, "block_items"): Fold._take_items,
     (Service.PUBLISH, "publisher_end_stream"): Fold._end_stream,

@@ -53,7 +53,7 @@ _WHERE: Final = itemgetter(*Where._fields)
 class Event:
     """A message, the begin or the end of a call, or a block that came."""
 
-    #: The message's kind; `opened`, `closed`; `block`, `block_file`.
+    #: The message's kind; `opened`, `missed`, `closed`; `block`, `block_file`.
     kind: str
     where: Where
     call: str | None = None

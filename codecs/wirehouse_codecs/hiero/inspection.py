@@ -120,7 +120,8 @@ def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
         event = event_of(row) if row["row_kind"] in (MESSAGE, CALL, BLOCK) else None
-        if event is not None:
+        # What is open when the capture ends is not over: it isn't known what came then.
+        if event is not None and event.told.get("how") != grpc.How.CAPTURE_END:
             events.append((order_of(row), event))
         if row["row_kind"] == MESSAGE:
             yield _message(row)

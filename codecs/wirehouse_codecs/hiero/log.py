@@ -55,7 +55,7 @@ CALL, BLOCK, SKIP = "call", "block", "skip"
 #: What of a connection is in no message: frames of HTTP/2, header blocks, padding.
 FRAMING: Final = "framing"
 BLOCK_FILE: Final = "block_file"
-OPENED, CLOSED = "opened", "closed"
+OPENED, MISSED, CLOSED = "opened", "missed", "closed"
 LOG_VERSION: Final = 1
 #: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
 BODIES_BYTES: Final = 1 << 20
@@ -274,6 +274,10 @@ class _Rpc:
         self.counts = Counter[str]()
         #: Its end was told.
         self.ended = False
+        #: When messages of it were missed last.
+        self.missed_ns: int | None = None
+        #: It is known which API is spoken.
+        self.sure = False
 
     @property
     def partial(self) -> bool:
@@ -289,7 +293,7 @@ class _Rpc:
 #: What of a call carried state holds as it is.
 _PLAIN: Final = (
     *("number", "path", "path_inferred", "metadata", "publisher", "late", "opened_ns"),
-    *("status", "status_message", "reset_by", "reset_code", "ended"),
+    *("status", "status_message", "reset_by", "reset_code", "ended", "missed_ns", "sure"),
 )
 
 
@@ -336,7 +340,7 @@ class Calls:
         rpc.publisher = publisher_of(metadata, self._client)
         method = None if rpc.path is None else method_of(rpc.path)
         if method is not None:
-            rpc.profile = profile_of(method.package, self._options.forced)
+            rpc.profile, rpc.sure = profile_of(method.package, self._options.forced), True
             rpc.begin(method.service, self._options)
         elif rpc.path is None:
             rpc.profile = profile_of(None, self._options.forced)
@@ -369,8 +373,6 @@ class Calls:
 
     def _infer(self, rpc: _Rpc, event: grpc.MessagePart) -> None:
         """What a call does whose path can't be read, by its first message that tells."""
-        if rpc.path is not None:
-            return
         shape = shape_of(event.data, event.direction) if event.last else shape_of(b"", event.direction)
         service = shape.service
         if not event.last and event.data:
@@ -379,12 +381,12 @@ class Calls:
                 (known for (known, side), tag in _SET_TAGS.items() if side is event.direction and event.data[0] == tag),
                 None,
             )
-        if service is None:
-            return
-        if shape.new is not None:
+        if shape.new is not None and rpc.service in (None, service):
             rpc.profile = profile_of(NEW_PACKAGE if shape.new else OLD_PACKAGE, self._options.forced)
-        rpc.path_inferred = True
-        rpc.begin(service, self._options)
+            rpc.sure = True
+        if service is not None and rpc.service is None:
+            rpc.path_inferred = True
+            rpc.begin(service, self._options)
 
     def _end_status(self, event: grpc.Trailers) -> None:
         rpc = self._rpcs.get(event.call)
@@ -463,11 +465,19 @@ class Calls:
         raw = event.data if event.call is not None else None
         self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **about)
         if rpc is not None:
-            self._miss(rpc)
+            self._miss(rpc, event.place)
 
-    def _miss(self, rpc: _Rpc) -> None:
+    def miss(self, place: Place) -> None:
+        """Bytes of the connection are missing, which may have been of any call."""
+        for rpc in self._rpcs.values():
+            self._miss(rpc, place)
+
+    def _miss(self, rpc: _Rpc, place: Place) -> None:
         """Messages of the call are missing: also its block isn't whole."""
         rpc.late = True
+        if rpc.missed_ns != place.arrived_at_ns:
+            rpc.missed_ns = place.arrived_at_ns
+            self._call_row(rpc, place, None, {"event": MISSED, "partial": True})
         if rpc.session is not None:
             rpc.session.miss()
         if rpc.block is not None:
@@ -497,7 +507,7 @@ class Calls:
         if event.fault is not None:
             self._fault(rpc, event, where)
             return
-        if rpc.service is None:
+        if rpc.path is None and not rpc.sure and event.first:
             self._infer(rpc, event)
         tag = None
         if rpc.service is not None and not rpc.profile.one_item:
@@ -533,7 +543,7 @@ class Calls:
         raw = (b"" if held is None else held.raw) + event.data
         finding = {"rule": None, "severity": None, "message": f"a message isn't whole: {event.fault}"}
         self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **self._about(rpc))
-        self._miss(rpc)
+        self._miss(rpc, event.place)
 
     def _whole(self, rpc: _Rpc, event: grpc.MessagePart, data: bytes, where: Where) -> None:
         """A message that isn't large."""
@@ -552,7 +562,7 @@ class Calls:
             finding = {"rule": RULE[rule].id, "severity": None, "message": reason}
             self._log.add(QUARANTINE, place, where, finding=finding, raw=data, **self._about(rpc))
             self._find(rule, reason, place, where, rpc)
-            self._miss(rpc)
+            self._miss(rpc, place)
             return
         if isinstance(message, BlockItems):
             carried = rpc.sets.setdefault(direction, _Set(byte_start=event.byte_start))
@@ -893,6 +903,7 @@ class Conversation:
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
         self._calls.take(self._reader.hole(hole))
+        self._calls.miss(hole.place)
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
