@@ -400,6 +400,9 @@ class _Pending:
     others: list[str] = field(default_factory=list)
     used: bool = False
     message: str = ""
+    #: The block that it is about, and the one whose proof is missing.
+    number: int | None = None
+    needs: int | None = None
 
 
 class Fold:
@@ -625,6 +628,8 @@ class Fold:
             self._settle(call, decision, "none", None, None, None)
         call.decisions.clear()
         self._drop("node_error_all", call=call.call)
+        if not lost:
+            self._judge_proofs(lambda one: one.call == call.call, event.at_ns, found=True)
         if not lost and call.node_code is None and not call.partial:
             for where, number in call.proofs:
                 self._not_acknowledged(call, node, where, number)
@@ -702,6 +707,10 @@ class Fold:
         call.proven += 1
         call.streaming = False
         node.proven.add(number)
+        # After missing messages what was held back comes late.
+        self._judge_proofs(
+            lambda one: one.node == call.node and one.needs == number, event.at_ns, found=not call.partial
+        )
         call.proofs = [*call.proofs, [event.where, number]][-MOST_WAITING:]
         block = self._block(number, event.where)
         if block.proof_ns is None:
@@ -769,11 +778,15 @@ class Fold:
             old = event.at_ns - where.arrived_at_ns > self._options.in_flight_ns
             if offered == number:
                 rule = self._accepted(call, node, decision)
-                self._settle(call, decision, "accepted", number, None, event, rule)
+                shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
+                again = known is not None and offered < known
+                self._settle(call, decision, "accepted", number, None, event, rule if again else None)
                 if rule is not None:
                     broken = True
-                    shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
-                    self._find(rule, event.where, shown, call, number)
+                    if again:
+                        self._find(rule, event.where, shown, call, number)
+                    else:
+                        self._await_proof(rule, call, event, shown, number, number - 1)
             elif offered < number and (call.new or old):
                 rule = None
                 if expected == "duplicate" and known is not None and offered < known and old:
@@ -794,7 +807,22 @@ class Fold:
             return
         dropped = number in node.dropped
         why = "its publisher ended with an error before its proof" if dropped else "its proof hasn't come"
-        self._find("drop_unproven" if dropped else "ack_order", event.where, f"block {number}: {why}", call, number)
+        rule = "drop_unproven" if dropped else "ack_order"
+        self._await_proof(rule, call, event, f"block {number}: {why}", number, number)
+
+    def _await_proof(self, rule: str, call: _Call, event: Event, message: str, number: int, needs: int) -> None:
+        """A proof isn't there. It may be held back by a hole that isn't known yet: that is known when the call ends."""
+        due = event.at_ns + self._options.patience_ns
+        pending = _Pending(rule, event.where, due, call.call, call.node, publisher=call.publisher, message=message)
+        pending.number, pending.needs = number, needs
+        self._await(pending)
+
+    def _judge_proofs(self, over: Callable[[_Pending], bool], at_ns: int, *, found: bool) -> None:
+        for pending in [one for one in self._pending if one.needs is not None and over(one)]:
+            self._pending.remove(pending)
+            pending.due_ns = min(pending.due_ns, at_ns)
+            if found:
+                self._judge_never(pending)
 
     def _accepted(self, call: _Call, node: _Node, decision: list[Any]) -> str | None:
         """The rule that is broken if an offered block is acknowledged."""
@@ -997,7 +1025,7 @@ class Fold:
             if not legal and rule is None:
                 rule = "next" if offered == after(reported) else ("duplicate" if is_first else "reenter")
         elif actual == "accepted" and event is not None:
-            legal = None if known is None else True
+            legal = None if known is None or expected == "behind" else True
         elif actual in ("skip", "resend"):
             legal = True
         if rule is not None:
@@ -1198,8 +1226,9 @@ class Fold:
     # What is awaited
 
     def _await(self, pending: _Pending) -> None:
-        same = (pending.kind, pending.call, pending.node)
-        if len(self._pending) >= MOST_PENDING or any((one.kind, one.call, one.node) == same for one in self._pending):
+        same = (pending.kind, pending.call, pending.node, pending.number)
+        known = any((one.kind, one.call, one.node, one.number) == same for one in self._pending)
+        if known or len(self._pending) >= MOST_PENDING:
             return
         self._pending.append(pending)
         self._due_ns = min(self._due_ns, pending.due_ns)
@@ -1228,7 +1257,7 @@ class Fold:
                 self._pending.remove(pending)
 
     def _judge_never(self, pending: _Pending) -> int:
-        self._find_awaited(pending.kind, pending, pending.message)
+        self._find_awaited(pending.kind, pending, pending.message, pending.number)
         return 0
 
     def _wait_for_use(self, pending: _Pending) -> int:
@@ -1373,6 +1402,7 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, _Pending], int]]] = {
     "retry_after_node_error": Fold._judge_never,
     "subscriber_not_resumed": Fold._judge_never,
     "catch_up": Fold._judge_catch_up,
+    **dict.fromkeys(("ack_order", "drop_unproven", "behind", "behind_repeat", "reenter"), Fold._judge_never),
 }
 
 
