@@ -628,8 +628,8 @@ class Fold:
             self._settle(call, decision, "none", None, None, None)
         call.decisions.clear()
         self._drop("node_error_all", call=call.call)
-        if not lost:
-            self._judge_proofs(lambda one: one.call == call.call, event.at_ns, found=True)
+        if not lost and not self._publishing(call.node):
+            self._judge_proofs(lambda one: one.node == call.node, event.at_ns, found=True)
         if not lost and call.node_code is None and not call.partial:
             for where, number in call.proofs:
                 self._not_acknowledged(call, node, where, number)
@@ -811,7 +811,7 @@ class Fold:
         self._await_proof(rule, call, event, f"block {number}: {why}", number, number)
 
     def _await_proof(self, rule: str, call: _Call, event: Event, message: str, number: int, needs: int) -> None:
-        """A proof isn't there. It may be held back by a hole that isn't known yet: that is known when the call ends."""
+        """A proof isn't there. A hole that isn't known yet may hold it back: it is known when all calls have ended."""
         due = event.at_ns + self._options.patience_ns
         pending = _Pending(rule, event.where, due, call.call, call.node, publisher=call.publisher, message=message)
         pending.number, pending.needs = number, needs

@@ -8,7 +8,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.hiero.log import BLOCK, BLOCK_FILE, CALL
+from wirehouse_codecs.hiero.log import BLOCK, BLOCK_FILE, CALL, CLOSED, MISSED, OPENED
 from wirehouse_codecs.stream_log import MESSAGE
 
 Row = Mapping[str, Any]
@@ -20,7 +20,7 @@ EVENT_COLUMNS: Final = (
 )
 _LAST_BYTE: Final = 1 << 62
 #: What stands at the same byte: a call begins, then come messages, the block that they end, and the call's end.
-_RANKS: Final = {"opened": 0, "closed": 3, BLOCK: 2}
+_RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}
 
 
 class Where(NamedTuple):
@@ -98,7 +98,9 @@ def order_of(row: Row) -> tuple[Any, ...]:
     kind = row["row_kind"]
     told = row["call_event"]["event"] if kind == CALL else kind
     place = (row["arrived_at_ns"], row["capture_arrived_at_ns"] or 0, row["capture_id"] or b"")
-    byte = row["byte_end"] if row["byte_end"] is not None else _LAST_BYTE
+    # What a packet shows to be missing comes before what it releases.
+    nowhere = -1 if told == MISSED else _LAST_BYTE
+    byte = row["byte_end"] if row["byte_end"] is not None else nowhere
     return (
         *place,
         row["record_number"] or 0,
