@@ -267,3 +267,16 @@ def test_a_damaged_file_is_told() -> None:
     assert "byte" in of("quarantine", rows)[0]["reason"]
     nothing = list(inspect_blocks([read_file(io.BytesIO(b"junk"), "1.blk", 1 << 20)], b"file"))
     assert [kind for kind, _ in nothing] == ["quarantine"]
+
+
+# Losses
+
+
+@pytest.mark.parametrize("capture", [one for one in CAPTURES if one.startswith("new/")])
+def test_a_lost_packet_breaks_no_rule(capture: str) -> None:
+    table = pa.Table.from_batches(landed(VECTORS / capture))
+    own = {f"hiero.{one['rule'].lower()}" for one in expected(capture)["violations"]}
+    for lost in range(1, table.num_rows, max(table.num_rows // 8, 1)):
+        left = pa.concat_tables([table.slice(0, lost), table.slice(lost + 1)]).combine_chunks()
+        broken = {row["rule"] for row in of("violation", inspect(left.to_batches(), 40840))}
+        assert {rule for rule in broken if rule.startswith("hiero.")} <= own, lost
