@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from wirehouse_orchestration.demo import FolderTakenError, demo
 from wirehouse_orchestration.demos import cardinal, wallaroo
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.protocols import PROTOCOLS
 
 
 @pytest.fixture
@@ -66,6 +68,8 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
     assert "messages of c/1/a/" in page
     for part in ("Sessions of connectors", "Streams that were replayed", "wallaroo.credits_overdrawn"):
         assert part in page
+    for part in ("Clients that lag behind", "consumer-2", "ockam.duplicate_index"):
+        assert part in page
     _queries_work(page, tmp_path)
 
 
@@ -74,9 +78,10 @@ def _queries_work(page: str, folder: Path) -> None:
     after = page[page.index("Ask further") :].removeprefix("Ask further").split("See it in Dagster")[0]
     words = shlex.split(after.replace("\\\n", ""))
     starts = [index for index, word in enumerate(words) if word == "--config"]
-    assert len(starts) == len(cardinal.QUERIES) + len(wallaroo.QUERIES)
+    listed = [import_module(f"wirehouse_orchestration.demos.{name}").QUERIES for name in PROTOCOLS]
+    assert len(starts) == sum(map(len, listed))
     for start in starts:
         assert cli._outcome(words[start : start + 4]) == 0
     lake = config.load(folder / "demo" / "wirehouse.toml")
-    for queries in (cardinal.QUERIES, wallaroo.QUERIES):
+    for queries in listed:
         assert sql.rows(lake, queries[0]).num_rows > 0
