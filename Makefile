@@ -21,10 +21,11 @@ ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui
 
 test: test-fast ## All tests
+	@$(BIN)/pytest -n auto -m "property and not spark and not servers"
 	@$(BIN)/pytest -m "spark or servers"
 
-test-fast: setup ## The tests that need no JVM (a good minute)
-	@$(BIN)/pytest -n auto -m "not spark and not servers"
+test-fast: setup ## The tests that need no JVM, without those that try many examples (about a minute)
+	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
 
 check: setup ## Lint, strict types, import directions, fresh generated pages
 	@$(BIN)/ruff check --quiet

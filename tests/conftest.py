@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
@@ -49,3 +50,10 @@ def make_lake(tmp_path: Path) -> MakeLake:
         return Lake(str(tmp_path / root), Windows(size, first), tuple(listed))  # type: ignore[arg-type]
 
     return make
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Properties, which try many examples, are marked as such."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "function", None)):
+            item.add_marker(pytest.mark.property)

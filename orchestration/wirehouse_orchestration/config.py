@@ -167,6 +167,8 @@ def _check_service(source: Source, sources: Mapping[str, Source], refuse: Refuse
     for other in sources.values():
         if other.service == source.service and other.protocol != source.protocol:
             raise refuse(key, f"source {other.name} of that service is of the protocol {other.protocol}")
+        if other.service == source.service and dict(other.options) != dict(source.options):
+            raise refuse(key, f"source {other.name} of that service has other options: they have to be the same")
 
 
 def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse) -> Source:

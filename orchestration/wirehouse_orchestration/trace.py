@@ -172,11 +172,17 @@ def _print_parts(record: Mapping[str, Any], out: TextIO) -> None:
 
 def _manifest(lake: Lake, source: str, capture_id: str) -> Manifest:
     storage = open_storage(lake.root)
-    name = manifest_name(source, capture_id)
-    if not storage.exists(name):
-        raise NoSuchRowError(table=name, reason="the manifest is gone, so its landed records can't be found")
-    with storage.open(name) as stream:
-        return Manifest.from_json(stream.read())
+    for one in _sources(lake, source):
+        name = manifest_name(one, capture_id)
+        if storage.exists(name):
+            with storage.open(name) as stream:
+                return Manifest.from_json(stream.read())
+    raise NoSuchRowError(table=name, reason="the manifest is gone, so its landed records can't be found")
+
+
+def _sources(lake: Lake, name: str) -> list[str]:
+    """The source of that name, or the sources of the service; a source that is gone is one too."""
+    return [source.name for source in lake.sources_of(name)] or [name]
 
 
 def _record(lake: Lake, manifest: Manifest, record_number: int) -> tuple[str, dict[str, Any]]:
@@ -206,8 +212,9 @@ def _connection(lake: Lake, row: Mapping[str, Any]) -> TracedConnection | None:
     name = row.get("connection_id")
     if name is None:
         return None
-    source = str(row["source"]).replace("'", "''")
-    wanted = f"source = '{source}' AND connection_id = X'{name.hex()}'"
+    # Rows of a service are about connections of one of its sources.
+    sources = ", ".join(f"'{one}'" for one in _sources(lake, str(row["source"])))
+    wanted = f"source IN ({sources}) AND connection_id = X'{name.hex()}'"
     with query(lake, f"SELECT * FROM silver.connections WHERE {wanted}") as reader:
         for batch in reader:
             for found in batch.to_pylist():

@@ -59,6 +59,28 @@ def _also(lake: Lake, source: Source) -> str:
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
+def each_once(log: DataFrame) -> DataFrame:
+    """The rows of a service's log without those of connections that another of its sources saw as well.
+
+    Of two that have the same endpoints in overlapping times, seen by two sources, that stays which began first, then
+    that of the first source by name. `log` has the column `seen_by`.
+    """
+    seen = log.where(F.col("row_kind") == stream_log.CONNECTION).select(
+        "source", "window_start", "seen_by", "connection_id", "connection.*"
+    )
+    ends = ("client_address", "client_port", "server_address", "server_port")
+    first, second = seen.alias("first"), seen.alias("second")
+    same = [F.col(f"first.{name}") == F.col(f"second.{name}") for name in ("source", "window_start", *ends)]
+    by = ("started_at_ns", "seen_by")
+    before = F.struct(*(f"first.{name}" for name in by)) < F.struct(*(f"second.{name}" for name in by))
+    apart = F.col("first.seen_by") != F.col("second.seen_by")
+    overlap = F.col("first.last_at_ns") >= F.col("second.started_at_ns")
+    again = first.join(second, [*same, apart, before, overlap]).select(
+        F.col("second.window_start").alias("window_start"), F.col("second.connection_id").alias("connection_id")
+    )
+    return log.join(again.distinct(), ["window_start", "connection_id"], "left_anti")
+
+
 def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
     """The rows of log `table` without `decoder_version`; `start` makes the dialogues of a source."""
     windows, seal = work.lake.windows, hash_key.StateSeal(hash_key.of(work.lake))

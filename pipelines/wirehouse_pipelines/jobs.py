@@ -93,7 +93,7 @@ class _Plan:
         return entry is None or entry.digest != self.digest(source, window)
 
 
-def _units(lake: Lake, job: Job) -> dict[str, tuple[Source, ...]]:
+def units(lake: Lake, job: Job) -> dict[str, tuple[Source, ...]]:
     """What the job's windows belong to: a source each, or of a joined job a service and its sources."""
     sources = [source for source in lake.sources if job.protocol in (None, source.protocol)]
     return lake.joined(sources) if job.joined else {source.name: (source,) for source in sources}
@@ -107,7 +107,7 @@ def _plan(
     lake: Lake, job: Job, landed: Sequence[Manifest], entries: Mapping[tuple[str, str, str], ledger.Entry]
 ) -> _Plan:
     inputs: dict[str, dict[str, str]] = {}
-    for unit, sources in _units(lake, job).items():
+    for unit, sources in units(lake, job).items():
         names = _names(sources)
         if job.landed:
             facts = job.landed([manifest for manifest in landed if manifest.source in names], lake)
@@ -153,7 +153,7 @@ def stale(lake: Lake) -> dict[str, set[str]]:
             (source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)
         }
         upstream = set().union(*(found[name] for name in job.reads))
-        unit_of = {name: unit for unit, sources in _units(lake, job).items() for name in (unit, *_names(sources))}
+        unit_of = {name: unit for unit, sources in units(lake, job).items() for name in (unit, *_names(sources))}
         found[job.name] = own | {(unit_of[name], window) for name, window in upstream if name in unit_of}
     return {name: {window for _, window in pairs} for name, pairs in found.items() if pairs}
 
@@ -174,12 +174,14 @@ def pass_checks(lake: Lake, name: str, first: str, last: str) -> None:
     job, waiting = all_jobs()[name], stale(lake).get(name, set())
     written = (entry for entry in ledger.read(lake).values() if entry.table_name == job.outputs[0])
     passed = (entry for entry in written if first <= entry.window_start <= last and entry.window_start not in waiting)
-    ledger.commit(lake, [replace(entry, table_name=_checks_of(name), digest=_as_written(entry)) for entry in passed])
+    ledger.commit(
+        lake, [replace(entry, table_name=checks_of(all_jobs()[name]), digest=_as_written(entry)) for entry in passed]
+    )
 
 
-def _checks_of(name: str) -> str:
+def checks_of(job: Job) -> str:
     """Under which name the ledger keeps which windows of a job passed their checks."""
-    return f"checks of {name}"
+    return f"checks of {job.name}"
 
 
 def _as_written(entry: ledger.Entry) -> str:
@@ -187,7 +189,7 @@ def _as_written(entry: ledger.Entry) -> str:
 
 
 def _is_passed(entries: Mapping[ledger.Key, ledger.Entry], name: str, entry: ledger.Entry) -> bool:
-    check = entries.get((_checks_of(name), entry.source, entry.window_start))
+    check = entries.get((checks_of(all_jobs()[name]), entry.source, entry.window_start))
     return check is not None and check.digest == _as_written(entry)
 
 
@@ -256,7 +258,7 @@ def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, leng
 def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]) -> None:
     """Whether what the span is computed from is there: rows of the jobs it reads, and the state before it."""
     job = plan.job
-    members = _names(_units(lake, job)[span.source])
+    members = _names(units(lake, job)[span.source])
     for name in job.reads:
         read = _plan(lake, all_jobs()[name], landed, plan.entries)
         for unit in read.inputs.keys() & {span.source, *members}:

@@ -85,11 +85,14 @@ class Work:
         return delta.read(self.spark, self.lake, table, delta.in_spans(self.spans))
 
     def read_members(self, table: str) -> DataFrame:
-        """The rows of `table` in the spans, which are those of services, with the service as their source."""
+        """The rows of `table` in the spans, which are those of services, with the service as their source.
+
+        The column `seen_by` is the source that captured them.
+        """
         members = self.lake.joined(self.lake.sources)
         spans = [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
         services = {source.name: source.service for span in self.spans for source in members[span.source]}
-        rows = delta.read(self.spark, self.lake, table, delta.in_spans(spans))
+        rows = delta.read(self.spark, self.lake, table, delta.in_spans(spans)).withColumn("seen_by", F.col("source"))
         if all(name == service for name, service in services.items()):
             return rows
         named = F.create_map(*(F.lit(text) for pair in services.items() for text in pair))

@@ -386,11 +386,17 @@ class Fold:
     """
 
     def __init__(
-        self, key: str, convention: IndexConvention = IndexConvention.NEXT, snapshot: str | None = None
+        self,
+        key: str,
+        convention: IndexConvention = IndexConvention.NEXT,
+        snapshot: str | None = None,
+        hole_ns: int = HOLE_NS,
     ) -> None:
         kind, name, *_ = json.loads(key)
         self._address: str | None = name if kind == "address" else None
         self._next = convention is IndexConvention.NEXT
+        #: What a capture lost is told after so long at most.
+        self._hole_ns = hole_ns
         self._first: Where | None = None
         self._last_at_ns = 0
         self._partial = False
@@ -747,7 +753,7 @@ class Fold:
 
     def _settle(self) -> None:
         """No hole will be told that might explain what was delivered by then."""
-        waits_ns = HOLE_NS if self._alive else 0
+        waits_ns = self._hole_ns if self._alive else 0
         self._settled_ns = max(self._settled_ns, self._last_at_ns - waits_ns)
 
     def end_window(self) -> list[Told]:
@@ -942,25 +948,40 @@ class Observation:
     confirmed: bool
 
 
-def data_changed(observations: Iterable[Observation]) -> list[Found]:
-    """Rule `data_changed` over observations in the order of arrival: each against those of its index before it.
+class Compared:
+    """Rule `data_changed` at one index of a stream: each observation against those before it.
 
     Pulled data is to be that of a confirmed push, else that of the first pull. That two pushes are confirmed with one
     index is `duplicate_index`: the data of both counts.
     """
-    #: Whether a confirm told it, and the digests.
-    known: dict[tuple[str, int], tuple[bool, set[bytes]]] = {}
-    found = []
-    for observation in observations:
-        key, digest = (observation.stream_address, observation.index), observation.digest
-        confirmed = observation.confirmed
-        pushed, digests = known.get(key, (False, {digest}))
-        if digest not in digests and not (confirmed and pushed):
-            other = "that of the confirmed push" if pushed or confirmed else "an earlier pull's"
-            shown = f"the data at index {observation.index} of {_quoted(observation.stream_address)} is not {other}"
-            found.append(Found(RULE["data_changed"], observation.where, shown, observation.stream_address))
+
+    def __init__(self) -> None:
+        #: Whether a confirm told it, and the digests.
+        self._pushed = False
+        self._digests: set[bytes] = set()
+
+    def take(self, observation: Observation) -> Found | None:
+        """The next in the order of arrival."""
+        digest, confirmed = observation.digest, observation.confirmed
+        found = None
+        if self._digests and digest not in self._digests and not (confirmed and self._pushed):
+            other = "that of the confirmed push" if self._pushed or confirmed else "an earlier pull's"
+            address = observation.stream_address
+            shown = f"the data at index {observation.index} of {_quoted(address)} is not {other}"
+            found = Found(RULE["data_changed"], observation.where, shown, address)
         if confirmed:
-            known[key] = True, digests | {digest} if pushed else {digest}
-        else:
-            known[key] = pushed, digests
-    return found
+            self._digests = self._digests | {digest} if self._pushed else {digest}
+            self._pushed = True
+        elif not self._digests:
+            self._digests = {digest}
+        return found
+
+
+def data_changed(observations: Iterable[Observation]) -> list[Found]:
+    """What `Compared` finds in observations of any streams, in the order of arrival."""
+    compared: dict[tuple[str, int], Compared] = {}
+    told = (
+        compared.setdefault((observation.stream_address, observation.index), Compared()).take(observation)
+        for observation in observations
+    )
+    return [found for found in told if found is not None]

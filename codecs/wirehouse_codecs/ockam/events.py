@@ -50,7 +50,17 @@ EVENT_COLUMNS: Final = (
 
 
 def events_of(row: Row) -> Iterator[tuple[str, Event]]:
-    """The events of a row of kind `message`, each with its key; none of one that its session ignores."""
+    """The events of a row of kind `message`, each with its key; none of one that its session ignores.
+
+    If messages were missed before it, its keys are told first.
+    """
+    for key, event in _said_in(row):
+        if row["missed"]:
+            yield key, Partial(row["connection_id"])
+        yield key, event
+
+
+def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
     message, address = row["message"], row["stream_address"]
     if message["ignored"] is not None:
         return

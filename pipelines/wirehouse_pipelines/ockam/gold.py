@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.ockam.across import ConsumerRow, Fold, Found, Hole, Observation, StreamRow, Told, Where
-from wirehouse_codecs.ockam.across import data_changed as changed_in
+from wirehouse_codecs.ockam.across import Compared, ConsumerRow, Fold, Found, Hole, Observation, StreamRow, Told, Where
 from wirehouse_codecs.ockam.events import EVENT, events_in
 from wirehouse_codecs.ockam.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
+from wirehouse_pipelines.connections import each_once
 from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
@@ -37,8 +37,8 @@ HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 _WINDOW: Final = ("source", "window_start")
 _WHERE: Final = Where._fields
-#: Arrival, and then the place in the packet.
-_ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start", EVENT)
+#: Arrival, the place in the packet, and what is known of the connection before what it says.
+_ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start", "step")
 _MESSAGE: Final = (*_WINDOW, "stream_address", "index")
 #: After all that a window has.
 _AT_ITS_END: Final = 2**63 - 1
@@ -72,7 +72,9 @@ class _Run:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.log = work.read_members("silver.ockam")
+        log = work.read_members("silver.ockam")
+        joined = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
+        self.log = each_once(log) if joined else log
 
     def heard(self, condition: str) -> DataFrame:
         """Rows of messages that took part in what was said."""
@@ -81,12 +83,9 @@ class _Run:
     @cached_property
     def told(self) -> DataFrame:
         """What the folds of streams and names tell of each window."""
-        convention = {
-            span.source: OckamOptions.from_mapping(self.work.lake.sources_of(span.source)[0].options).index_convention
-            for span in self.work.spans
-        }
+        reading = {span.source: _reading(self.work.lake.sources_of(span.source)) for span in self.work.spans}
         events = self._said.unionByName(self._stood, allowMissingColumns=True)
-        start = partial(_Stream, convention)
+        start = partial(_Stream, reading)
         return by_key(self.work, STATE, events, _ORDER, start, _TOLD, horizon_ns=_horizon, mine="`index` IS NULL")
 
     @cached_property
@@ -135,6 +134,14 @@ class _Run:
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
             )
             .where(F.col(EVENT).isNotNull())
+            .select(
+                "*",
+                F.posexplode(
+                    F.when(F.col("missed") > 0, F.array(F.lit("partial"), EVENT)).otherwise(F.array(EVENT))
+                ).alias("step", "told"),
+            )
+            .drop(EVENT)
+            .withColumnRenamed("told", EVENT)
         )
 
     @cached_property
@@ -151,10 +158,10 @@ class _Run:
             sessions.drop("open_pushes"), list(connection)
         )
         # A connection is partial before the messages of that moment, and closed after them.
-        first, last = F.lit(-1).cast("bigint"), F.lit(_AT_ITS_END)
+        first, last = F.lit(None).cast("bigint"), F.lit(_AT_ITS_END)
         partial_now, left_open, ended = (
-            F.struct(F.lit(event).alias(EVENT), at_ns.alias("arrived_at_ns"), number.alias("record_number"))
-            for event, at_ns, number in (
+            F.struct(F.lit(event).alias(EVENT), at_ns.alias("arrived_at_ns"), then.alias("capture_arrived_at_ns"))
+            for event, at_ns, then in (
                 ("partial", F.col("partial_at_ns"), first),
                 ("open_pushes", F.lit(_AT_ITS_END), last),
                 ("closed", F.col("closed_at_ns"), last),
@@ -229,7 +236,9 @@ class _Run:
     def changed(self) -> DataFrame:
         """Findings of `data_changed`: messages whose data differ are judged one observation after another."""
         message = ["source", "stream_address", "index"]
+        told = self.messages.select(*message).distinct()
         before = self.work.read_state(STATE).where("`index` IS NOT NULL").withColumnRenamed("key", "stream_address")
+        before = before.join(told, message, "left_semi")
         digests = F.concat("saved", F.array("pulled"))
         digests_before = before.select(
             *message, F.array_min(digests).alias("least_digest"), F.array_max(digests).alias("greatest_digest")
@@ -242,13 +251,13 @@ class _Run:
             .where("least <> greatest")
             .select(*message)
         )
-        judged = self._observed.where("digest IS NOT NULL").join(F.broadcast(differ), message)
+        judged = self._observed.where("digest IS NOT NULL").join(differ, message)
         saved = before.select(*message, "window_start", F.explode("saved").alias("digest"), F.lit(True).alias("pushed"))
         pulled = before.where("pulled IS NOT NULL").select(
             *message, "window_start", F.col("pulled").alias("digest"), F.lit(False).alias("pushed")
         )
         for known in (saved, pulled) if self.work.before else ():
-            judged = judged.unionByName(known.join(F.broadcast(differ), message), allowMissingColumns=True)
+            judged = judged.unionByName(known.join(differ, message), allowMissingColumns=True)
         order = ("window_start", "arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start")
         ordered = (
             judged.select(*message, "window_start", "pushed", "digest", *_WHERE, "capture_arrived_at_ns")
@@ -260,11 +269,20 @@ class _Run:
         )
 
 
+def _reading(sources: Sequence[Source]) -> tuple[IndexConvention, int]:
+    """What a saved index is in a service, and how long at most until a hole in one of its captures is told."""
+    convention = OckamOptions.from_mapping(sources[0].options).index_convention
+    return convention, max(source.tcp.idle_ns + source.tcp.hole_wait_ns for source in sources)
+
+
 class _Stream(KeyFold):
     """A stream, or a name, as across.Fold keeps it."""
 
-    def __init__(self, conventions: Mapping[str, IndexConvention], key: Mapping[str, Any], state: str | None) -> None:
-        self._fold = Fold(key["key"], conventions[key["source"]], state)
+    def __init__(
+        self, reading: Mapping[str, tuple[IndexConvention, int]], key: Mapping[str, Any], state: str | None
+    ) -> None:
+        convention, hole_ns = reading[key["source"]]
+        self._fold = Fold(key["key"], convention, state, hole_ns)
 
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         told = [row for event in events_in(rows) for row in map(_row, self._fold.take(event))]
@@ -323,16 +341,16 @@ def _changed(batches: Iterable[pa.RecordBatch], alive: Mapping[tuple[str, str], 
     """
     rows = (row for batch in batches for row in batch.to_pylist())
     for (source, _, _), of_message in groupby(rows, itemgetter("source", "stream_address", "index")):
-        known: list[Observation] = []
+        compared = Compared()
         told_in = ""
         told: list[dict[str, Any]] = []
         for window, of_window in groupby(of_message, itemgetter("window_start")):
             if told_in < alive.get((source, window), ""):
-                known = []
-            told_in, before = window, len(changed_in(known))
-            known += map(_observation, of_window)
-            whose = {"source": source, "window_start": window}
-            told += [_row(found) | whose for found in changed_in(known)[before:] if found.where.capture_id is not None]
+                compared = Compared()
+            told_in, whose = window, {"source": source, "window_start": window}
+            for found in map(compared.take, map(_observation, of_window)):
+                if found is not None and found.where.capture_id is not None:
+                    told.append(_row(found) | whose)
         if told:
             yield pa.RecordBatch.from_pylist(told, schema=_CHANGED)
 
@@ -361,7 +379,7 @@ def _indexes(run: _Run) -> DataFrame:
         *_WINDOW, "message.client_id", "message.stream_name", F.coalesce("message.partition", F.lit(0)).alias("number")
     )
     named = rows.where("stream_address IS NULL").withColumn("number", F.coalesce("partition", F.lit(0)))
-    kept = named.join(F.broadcast(without.distinct()), key, "left_semi").drop("number")
+    kept = named.join(without.distinct(), key, "left_semi").drop("number")
     return rows.where("stream_address IS NOT NULL").unionByName(kept)
 
 

@@ -8,10 +8,9 @@ the key changed; VIEW is its newest row per key.
 
 A view is given as `view:`, its SELECT; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
 a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct`, if it names one,
-beside its columns; `grouped` makes one row of those of a key, its other columns are aggregates. In the latter's list of
-columns `use: NAME` may also name a column of the table, a field of the struct, or the struct for all its fields; of
-columns of one name the first counts. `also: TABLE` adds the rows of another table to such a
-view. Columns that a part of a union lacks are null there.
+beside its columns. In the latter's list of columns `use: NAME` may also name a column of the table, a field of the
+struct, or the struct for all its fields; of columns of one name the first counts. `also: TABLE` adds the rows of
+another table to such a view. Columns that a part of a union lacks are null there.
 
 A log with `over: tcp` has the views of tcp_views.yaml.
 """
@@ -149,8 +148,6 @@ def _unfolded(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) 
         rows += f" WHERE {raw['unfold']['where']}"
     if raw["unfold"].get("newest"):
         rows = _newest(rows, raw["key"])
-    if raw["unfold"].get("grouped"):
-        rows += f" GROUP BY {_quoted(raw['key'])}"
     return tuple(columns.values()), f"SELECT {', '.join(map(selected, columns.values()))} FROM {rows}"
 
 

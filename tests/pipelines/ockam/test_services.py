@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.running import land, run, select
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.packets import parse
+from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
@@ -24,6 +26,7 @@ NAME = "spec_gaps"
 EXPECTED = json.loads((SESSIONS / f"{NAME}.expected.json").read_text())
 PORT: int = EXPECTED["server_port"]
 #: Columns that say who saw it.
+SEEN_BY = ("publishers", "consumers", "node")
 WHO = ("source", "capture_id", "record_number", "connection_id")
 TABLES = {
     "gold.ockam_streams": "stream_address",
@@ -33,8 +36,12 @@ TABLES = {
 }
 
 
-def _split(publishers: bool) -> Iterator[CapturedPacket]:
-    """The packets of publishers, or of clients that only pull."""
+def _seen_by(name: str) -> Iterator[CapturedPacket]:
+    """The packets of publishers, or of clients that only pull; or of publishers as another node sees them."""
+    if name == "node":
+        yield from (CapturedPacket(packet.ts_ns + 50_000, packet.data) for packet in _seen_by("publishers"))
+        return
+    publishers = name == "publishers"
     ports = {said["client_port"] for said in EXPECTED["connections"] if said["client"].startswith("p")}
     with (SESSIONS / f"{NAME}.pcap").open("rb") as stream:
         for batch in PacketCapture(stream).batches():
@@ -46,14 +53,14 @@ def _split(publishers: bool) -> Iterator[CapturedPacket]:
 
 @pytest.fixture(scope="module")
 def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """One capture of everything, and one of the publishers beside one of the other clients."""
+    """One capture of everything; one of the publishers, which a second node sees too, beside one of other clients."""
     folder = tmp_path_factory.mktemp("services")
     whole = Source("whole", "ockam", "pcap", str(SESSIONS / f"{NAME}.pcap"), ports=(PORT,))
     parts = []
-    for name in ("publishers", "consumers"):
+    for name in SEEN_BY:
         path = folder / f"{name}.pcap"
         with path.open("wb") as stream:
-            write_pcap(_split(name == "publishers"), stream)
+            write_pcap(_seen_by(name), stream, resolution="ns")
         parts.append(Source(name, "ockam", "pcap", str(path), {"service": "hub-1"}, ports=(PORT,)))
     lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"), (whole, *parts))
     land(lake)
@@ -72,14 +79,27 @@ def test_a_service_of_two_captures_is_as_one_of_one(lake: Lake, table: str) -> N
         for name, listed in rows.items()
     }
     assert plain["hub-1"] == plain["whole"] != []
-    assert select(lake, f"SELECT * FROM {table} WHERE source IN ('publishers', 'consumers')") == []
+    assert select(lake, f"SELECT * FROM {table} WHERE source NOT IN ('whole', 'hub-1')") == []
+
+
+def test_what_two_nodes_see_is_found_once(lake: Lake) -> None:
+    told = "SELECT rule, COUNT(*) AS times FROM gold.ockam_found WHERE source = '{}' GROUP BY rule ORDER BY rule"
+    assert select(lake, told.format("hub-1")) == select(lake, told.format("whole"))
+
+
+@pytest.mark.parametrize("table", ["gold.ockam_stream_messages", "gold.ockam_streams"])
+def test_rows_of_a_service_lead_to_their_bytes(lake: Lake, table: str) -> None:
+    row = select(lake, f"SELECT * FROM {table} WHERE source = 'hub-1'")[0]
+    out = io.StringIO()
+    trace(lake, table, f"source=hub-1,stream_address={row['stream_address']}", out)
+    assert "consumers" in out.getvalue() or "publishers" in out.getvalue()
 
 
 def test_what_one_capture_changes_is_stale_for_the_service_alone(spark: Any, lake: Lake) -> None:
     assert jobs.stale(lake) == {}
-    publishers = lake.source("publishers")
-    impatient = replace(publishers, options={"service": "hub-1", "answer_timeout_s": 60})
-    other = Lake(lake.root, lake.windows, (lake.source("whole"), impatient, lake.source("consumers")))
+    impatient = {"service": "hub-1", "answer_timeout_s": 60}
+    parts = [replace(source, options=impatient) for source in lake.sources if source.name in SEEN_BY]
+    other = Lake(lake.root, lake.windows, (lake.source("whole"), *parts))
     assert set(jobs.stale(other)) == {"silver.ockam", "gold.ockam"}
     windows = jobs.data_windows(other)
     assert jobs.run_job(spark, other, "silver.ockam", windows[0], windows[-1]).windows == tuple(windows)
