@@ -68,7 +68,8 @@ def decode_columns(data: Array | bytes, envelope: Envelope, direction: Direction
     bounds, stopped = cut(held, 0, len(held), envelope, limit)
     arrays = Arrays.of(len(bounds) - 1)
     arrays.numbers[loops.BEGIN], arrays.numbers[loops.END] = bounds[:-1], bounds[1:]
-    arrays.read(held, envelope, direction)
+    arrays.smalls[loops.SIDE] = loops.FROM_SERVER if direction is Direction.SERVER else 0
+    arrays.read(held, envelope)
     columns = [pa.array(bounds[:-1]), pa.array(bounds[1:]), *frame_columns(held, arrays, envelope)]
     return Frames(pa.RecordBatch.from_arrays(columns, schema=FRAMES), int(bounds[-1]), stopped)
 
@@ -97,9 +98,9 @@ class Arrays(NamedTuple):
             np.zeros((loops.SMALLS, frames), np.uint16),
         )
 
-    def read(self, data: Array, envelope: Envelope, direction: Direction) -> None:
-        """Read the frames whose BEGIN and END are known."""
-        loops.read_frames(data, envelope is Envelope.CBOR32, direction is Direction.SERVER, *self)
+    def read(self, data: Array, envelope: Envelope) -> None:
+        """Read the frames whose BEGIN, END and SIDE are known."""
+        loops.read_frames(data, envelope is Envelope.CBOR32, *self)
 
 
 # Columns

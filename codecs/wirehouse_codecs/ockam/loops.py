@@ -1,4 +1,4 @@
-"""Compiled loops over the frames of one direction: cut them, read their routes and the frequent messages.
+"""Compiled loops over frames: cut them, read their routes and the frequent messages.
 
 What a frame means is said in routed.py and messages.py; here is what is frequent and written as short as can be. A
 frame that isn't read here is told by REGULAR 0 and left to the readable decoder.
@@ -22,18 +22,23 @@ WAITS, STOPS = range(2)
 REQUEST_ID, INDEX, LIMIT, PARTITION = range(4)
 WORDS = 4
 HAS_CONTEXT, HAS_CLIENT, HAS_DATA, HAS_MESSAGES, HAS_STATUS = 16, 32, 64, 128, 256
-_HAS_REQUEST, _HAS_INDEX, _HAS_LIMIT, _HAS_PARTITION = 1, 2, 4, 8
-#: 32 bits, as rows of `numbers`: where it begins and ends; of each route where its first hop begins, how many there are
-#: and how long they are as text; where its parts begin and how long they are, or how many.
-BEGIN, END, ONWARD, ONWARD_HOPS, ONWARD_TEXT, RETURN, RETURN_HOPS, RETURN_TEXT = range(8)
-CONTEXT, CONTEXT_BYTES, CLIENT, CLIENT_BYTES, NAME, NAME_BYTES, DATA, DATA_BYTES, MESSAGES, MESSAGE_COUNT = range(8, 18)
-NUMBERS = 18
-#: Small numbers, as rows of `smalls`. KIND: as messages.Kind counts; PROTOCOL: as messages.PROTOCOLS does.
-KIND, PROTOCOL, REGULAR, VERSION, STATUS, HAS = range(6)
-SMALLS = 6
+_HAS_REQUEST, HAS_INDEX, _HAS_LIMIT, HAS_PARTITION = 1, 2, 4, 8
+#: 32 bits, as rows of `numbers`: where it begins and ends, which piece completed it; of each route where its first hop
+#: begins, how many there are, how long they are as text, where the last begins, and where it ends; where its parts
+#: begin and how long they are, or how many.
+BEGIN, END, PIECE, ONWARD, ONWARD_HOPS, ONWARD_TEXT, ONWARD_LAST, ONWARD_END = range(8)
+RETURN, RETURN_HOPS, RETURN_TEXT, RETURN_LAST, RETURN_END = range(8, 13)
+CONTEXT, CONTEXT_BYTES, CLIENT, CLIENT_BYTES, NAME, NAME_BYTES = range(13, 19)
+DATA, DATA_BYTES, MESSAGES, MESSAGE_COUNT = range(19, 23)
+NUMBERS = 23
+#: Small numbers, as rows of `smalls`. KIND: as messages.Kind counts; PROTOCOL: as messages.PROTOCOLS does; SIDE: who
+#: sent it, as tcp.Direction counts.
+KIND, PROTOCOL, REGULAR, VERSION, STATUS, HAS, SIDE = range(7)
+SMALLS = 7
+FROM_SERVER: Final = 1
 
-_PUSH_REQUEST, _PUSH_RESPONSE, _PULL_REQUEST, _PULL_RESPONSE, _INDEX_GET, _INDEX_SAVE, _INDEX_RESPONSE = range(2, 9)
-_PUSH, _PULL, _INDEX, _INDEX_PARTITIONED = 1, 2, 3, 4
+PUSH_REQUEST, PUSH_RESPONSE, PULL_REQUEST, PULL_RESPONSE, INDEX_GET, INDEX_SAVE, INDEX_RESPONSE = range(2, 9)
+PUSH, PULL, INDEX_SHARED, INDEX_PARTITIONED = 1, 2, 3, 4
 _PUSH_NAME: Final = np.frombuffer(b"stream_push", np.uint8)
 _PULL_NAME: Final = np.frombuffer(b"stream_pull", np.uint8)
 _INDEX_NAME: Final = np.frombuffer(b"stream_index", np.uint8)
@@ -69,11 +74,12 @@ def cut(data: Array, at: int, end: int, width: int, limit: int, bounds: Array) -
 
 
 @compiled
-def read_frames(data: Array, cbor: bool, from_server: bool, words: Array, numbers: Array, smalls: Array) -> None:
-    """Read all frames whose place `numbers` tells. The rest begins as zeros."""
+def read_frames(data: Array, cbor: bool, words: Array, numbers: Array, smalls: Array) -> None:
+    """Read all frames of which `numbers` tells the place and `smalls` the side. The rest begins as zeros."""
     width = 4 if cbor else 2
     for row in range(numbers.shape[1]):
         at, end = wide(numbers[BEGIN, row]) + width, wide(numbers[END, row])
+        from_server = smalls[SIDE, row] == FROM_SERVER
         smalls[REGULAR, row] = read_routed(data, at, end, cbor, from_server, row, words, numbers, smalls)
 
 
@@ -118,8 +124,9 @@ def read_route(data: Array, at: int, end: int, cbor: bool, route: int, row: int,
     if at < 0 or hops > _MOST_HOPS:
         return -1
     numbers[route, row], numbers[route + 1, row] = at, hops
-    text = 0
+    text, last = 0, at
     for _ in range(hops):
+        last = at
         if cbor:
             if at >= end or data[at] != 0x82:
                 return -1
@@ -132,7 +139,7 @@ def read_route(data: Array, at: int, end: int, cbor: bool, route: int, row: int,
             return -1
         at += size
         text += (1 if kind < 10 else 2 if kind < 100 else 3) + 1 + size
-    numbers[route + 2, row] = text
+    numbers[route + 2, row], numbers[route + 3, row], numbers[route + 4, row] = text, last, at
     return at
 
 
@@ -170,20 +177,20 @@ def read_payload(
     if at < 0 or at + inner != end:
         return False
     if size == len(_PUSH_NAME) and says(data, name, _PUSH_NAME):
-        smalls[PROTOCOL, row] = _PUSH
+        smalls[PROTOCOL, row] = PUSH
         if from_server:
             return read_push_response(data, at, end, row, words, smalls)
         return read_push_request(data, at, end, row, words, numbers, smalls)
     if size == len(_PULL_NAME) and says(data, name, _PULL_NAME):
-        smalls[PROTOCOL, row] = _PULL
+        smalls[PROTOCOL, row] = PULL
         if from_server:
             return read_pull_response(data, at, end, row, words, numbers, smalls)
         return read_pull_request(data, at, end, row, words, smalls)
     if size == len(_INDEX_NAME) and says(data, name, _INDEX_NAME):
-        smalls[PROTOCOL, row] = _INDEX
+        smalls[PROTOCOL, row] = INDEX_SHARED
         shared = True
     elif size == len(_INDEX_PARTITIONED_NAME) and says(data, name, _INDEX_PARTITIONED_NAME):
-        smalls[PROTOCOL, row] = _INDEX_PARTITIONED
+        smalls[PROTOCOL, row] = INDEX_PARTITIONED
         shared = False
     else:
         return False
@@ -211,7 +218,7 @@ def read_push_request(data: Array, at: int, end: int, row: int, words: Array, nu
     if at < 0:
         return False
     numbers[DATA, row], numbers[DATA_BYTES, row] = at, size
-    smalls[KIND, row] = _PUSH_REQUEST
+    smalls[KIND, row] = PUSH_REQUEST
     smalls[HAS, row] |= _HAS_REQUEST | HAS_DATA
     return at + size == end
 
@@ -224,8 +231,8 @@ def read_push_response(data: Array, at: int, end: int, row: int, words: Array, s
         return False
     smalls[STATUS, row] = data[at]
     words[INDEX, row], at = uint_at(data, at + 1, end)
-    smalls[KIND, row] = _PUSH_RESPONSE
-    smalls[HAS, row] |= _HAS_REQUEST | _HAS_INDEX | HAS_STATUS
+    smalls[KIND, row] = PUSH_RESPONSE
+    smalls[HAS, row] |= _HAS_REQUEST | HAS_INDEX | HAS_STATUS
     return at == end
 
 
@@ -236,8 +243,8 @@ def read_pull_request(data: Array, at: int, end: int, row: int, words: Array, sm
         words[word, row], at = uint_at(data, at, end)
         if at < 0:
             return False
-    smalls[KIND, row] = _PULL_REQUEST
-    smalls[HAS, row] |= _HAS_REQUEST | _HAS_INDEX | _HAS_LIMIT
+    smalls[KIND, row] = PULL_REQUEST
+    smalls[HAS, row] |= _HAS_REQUEST | HAS_INDEX | _HAS_LIMIT
     return at == end
 
 
@@ -260,7 +267,7 @@ def read_pull_response(data: Array, at: int, end: int, row: int, words: Array, n
         if at < 0:
             return False
         at += size
-    smalls[KIND, row] = _PULL_RESPONSE
+    smalls[KIND, row] = PULL_RESPONSE
     smalls[HAS, row] |= _HAS_REQUEST | HAS_MESSAGES
     return at == end
 
@@ -299,14 +306,14 @@ def read_index_request(
     partitioned = count == (2 if save else 1)
     if at != end or not (partitioned or (shared and count == (1 if save else 0))):
         return False
-    smalls[KIND, row] = _INDEX_SAVE if save else _INDEX_GET
+    smalls[KIND, row] = INDEX_SAVE if save else INDEX_GET
     smalls[HAS, row] |= HAS_CLIENT
     if save:
         words[INDEX, row] = two
-        smalls[HAS, row] |= _HAS_INDEX
+        smalls[HAS, row] |= HAS_INDEX
     if partitioned:
         words[PARTITION, row] = one if save else two
-        smalls[HAS, row] |= _HAS_PARTITION
+        smalls[HAS, row] |= HAS_PARTITION
     return True
 
 
@@ -318,7 +325,7 @@ def read_index_response(
     at = read_key(data, at, end, row, numbers)
     if at < 0:
         return False
-    smalls[KIND, row] = _INDEX_RESPONSE
+    smalls[KIND, row] = INDEX_RESPONSE
     smalls[HAS, row] |= HAS_CLIENT
     plain = shared and read_index(data, at, end, row, words, smalls)
     index, has = words[INDEX, row], smalls[HAS, row]
@@ -327,7 +334,7 @@ def read_index_response(
         words[INDEX, row], smalls[HAS, row] = index, has
         return plain
     words[PARTITION, row] = partition
-    smalls[HAS, row] |= _HAS_PARTITION
+    smalls[HAS, row] |= HAS_PARTITION
     return not plain
 
 
@@ -342,7 +349,7 @@ def read_index(data: Array, at: int, end: int, row: int, words: Array, smalls: A
     if at != end:
         return False
     words[INDEX, row] = index
-    smalls[HAS, row] |= _HAS_INDEX
+    smalls[HAS, row] |= HAS_INDEX
     return True
 
 

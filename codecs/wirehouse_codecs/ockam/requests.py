@@ -208,7 +208,8 @@ class Requests:
         self._next = 0
         #: All before this number are known to be unsure.
         self._sure_from = 0
-        self._data_bytes = 0
+        #: How much of the data of pushes is held.
+        self.data_bytes = 0
         #: Requests were forgotten for want of room.
         self.forgotten = False
 
@@ -219,23 +220,29 @@ class Requests:
         """Oldest first."""
         return chain(self._overdue.values(), self._waiting.values())
 
+    @property
+    def passed(self) -> int:
+        """How many of the oldest are past their time."""
+        return len(self._overdue)
+
     def add(self, request: Request) -> None:
         """A new request; where there is no room the oldest is forgotten."""
         if request.data is not None:
             request.data_bytes = len(request.data)
             request.digest = digest(request.data)
-            if self._data_bytes + len(request.data) > MOST_DATA_BYTES:
+            if self.data_bytes + len(request.data) > MOST_DATA_BYTES:
                 request.data = None
-        self._put(request)
+        self.put(request)
         if len(self) > MOST_REQUESTS:
             self.remove(next(iter(self)))
             self.forgotten = True
 
-    def _put(self, request: Request) -> None:
+    def put(self, request: Request) -> None:
+        """A new request for which there is room, whose data is held if it is there."""
         number = request.number = self._next
         self._next += 1
         self._waiting[number] = request
-        self._data_bytes += len(request.data or b"")
+        self.data_bytes += len(request.data or b"")
         for key in request.keys:
             self._by_key.setdefault(key, {})[number] = request
 
@@ -243,7 +250,7 @@ class Requests:
         """It has ended."""
         number = request.number
         (self._overdue if number in self._overdue else self._waiting).pop(number)
-        self._data_bytes -= len(request.data or b"")
+        self.data_bytes -= len(request.data or b"")
         for key in request.keys:
             same = self._by_key[key]
             del same[number]
@@ -298,7 +305,7 @@ class Requests:
         requests = cls()
         requests.forgotten = told[0]
         for row in told[1]:
-            requests._put(_request_from_json(row))
+            requests.put(_request_from_json(row))
         return requests
 
 

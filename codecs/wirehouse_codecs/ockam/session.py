@@ -193,7 +193,7 @@ class Session:
 
     def __init__(self, options: OckamOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
         self._options = options
-        self._roles = {
+        self.roles = {
             **dict.fromkeys(options.stream_services, Role.STREAM_SERVICE),
             **dict.fromkeys(options.index_services, Role.INDEX_SERVICE),
         }
@@ -210,21 +210,21 @@ class Session:
         self.names: set[Names] = set()
         self.requests = Requests()
         #: The last packet that showed a hole. What it released of the other side may come before what it answers.
-        self._gap: Place | None = None
-        self._now_ns = 0
-        self._requesters: dict[str, None] = {}
-        self._streams: dict[str, _Stream] = {}
-        self._addresses: dict[tuple[str, int], str] = {}
+        self.gap: Place | None = None
+        self.now_ns = 0
+        self.requesters: dict[str, None] = {}
+        self.streams: dict[str, _Stream] = {}
+        self.addresses: dict[tuple[str, int], str] = {}
         #: By requester and name: how many partitions were asked for, and have all answered.
-        self._whole: dict[tuple[str, str], int] = {}
+        self.whole: dict[tuple[str, str], int] = {}
         #: By requester and stream: ids that were saved, and the data's digest of those that were not.
-        self._saved: dict[tuple[str, str], _Saved] = {}
-        self._unsaved: dict[tuple[str, str, int], bytes] = {}
-        self._keys: dict[tuple[str, str, str, int | None], _Key] = {}
-        self._clients: dict[tuple[str, str, int], str] = {}
+        self.saved: dict[tuple[str, str], _Saved] = {}
+        self.unsaved: dict[tuple[str, str, int], bytes] = {}
+        self.keys: dict[tuple[str, str, str, int | None], _Key] = {}
+        self.clients: dict[tuple[str, str, int], str] = {}
         #: By stream: its only client; None = it has several.
-        self._only_clients: dict[tuple[str, int], str | None] = {}
-        self._pulled: dict[str, Intervals] = {}
+        self.only_clients: dict[tuple[str, int], str | None] = {}
+        self.pulled: dict[str, Intervals] = {}
         self._clear()
         if snapshot is not None:
             self._restore(json.loads(snapshot))
@@ -251,10 +251,10 @@ class Session:
 
         What was begun before them comes to `receive`, as all else does, afterwards.
         """
-        self._gap = place
+        self.gap = place
         self.requests.miss()
         # They may have been sent since the last that came.
-        self._miss(min(place.arrived_at_ns, self._now_ns + 1))
+        self._miss(min(place.arrived_at_ns, self.now_ns + 1))
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes. ValueError: the connection has ended."""
@@ -268,7 +268,7 @@ class Session:
         if routed is None or decoded is None:
             return self._take_undecodable(received, found)
         self._where = Where(received.direction, received.place, received.byte_start, received.byte_end)
-        self._held_back = received.place == self._gap or received.direction in self._searched
+        self._held_back = received.place == self.gap or received.direction in self._searched
         self._searched.discard(received.direction)
         # What the other side said before may still be looked for.
         self.missed += len(self._searched)
@@ -280,7 +280,7 @@ class Session:
         self._at, self._role = self._place_of(address)
         self._routed_at = bool(address)
         if is_request:
-            _remember(self._requesters, self._requester, None)
+            _remember(self.requesters, self._requester, None)
         if decoded.message is None:
             return self._take_no_message(received, found)
         if not decoded.canonical or not routed.canonical:
@@ -288,7 +288,7 @@ class Session:
         self._message = decoded.message
         self._also = decoded.also
         self._note_names(decoded.protocol_name, decoded.message)
-        if not is_request and self._requester not in self._requesters and self._is_complete(self._requesters):
+        if not is_request and self._requester not in self.requesters and self._is_complete(self.requesters):
             self._break("reply_to_unknown_address", f"the response goes to {self._requester or 'no address'}")
         JUDGES[decoded.message.kind](self, decoded.message)
         if self._broken:
@@ -309,7 +309,7 @@ class Session:
 
     def advance(self, now_ns: int) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now."""
-        self._now_ns = max(self._now_ns, now_ns)
+        self.now_ns = max(self.now_ns, now_ns)
         if Direction.SERVER in self._searched:
             # What it said is still looked for, or was missed before its first byte.
             self.requests.miss()
@@ -317,7 +317,7 @@ class Session:
         waited = f"no answer for more than {self._options.answer_timeout_s} s"
         return tuple(
             found
-            for request in self.requests.overdue(self._now_ns - timeout)
+            for request in self.requests.overdue(self.now_ns - timeout)
             if (found := self._unanswered(request, waited)) is not None
         )
 
@@ -351,8 +351,8 @@ class Session:
         found: list[Found] = []
         if self.partial:
             return found
-        for (_, client, name, partition), key in self._keys.items():
-            pulled = self._pulled.get(name)
+        for (_, client, name, partition), key in self.keys.items():
+            pulled = self.pulled.get(name)
             if key.saved_at is None or partition is None or pulled is None:
                 continue
             if partition >= pulled.floor and partition not in pulled:
@@ -368,7 +368,7 @@ class Session:
             self._searched.discard(received.direction)
             return Outcome(received, None, received.skip, tuple(found), self.missed)
         if received.rule is None:
-            self._gap = received.place
+            self.gap = received.place
         else:
             where = Where(received.direction, received.place, received.byte_start, received.byte_end)
             found.append(Found(RULE[received.rule], where, received.reason))
@@ -425,15 +425,15 @@ class Session:
 
     def _judge_init_of_partition(self, init: CreatePartitionedResponse) -> None:
         name = short(init.stream_name)
-        known = self._addresses.get((name, init.partition))
+        known = self.addresses.get((name, init.partition))
         request = self._partitioned_request(name, init.partition)
         if request is None:
-            if known == self._at and init.partition < self._whole.get((self._requester, name), 0):
+            if known == self._at and init.partition < self.whole.get((self._requester, name), 0):
                 self._break("partition_not_answered", f"partition {init.partition} is answered again")
             self._take_init(init, name, init.partition, None)
             return
         assert request.partitions is not None
-        stream = self._streams.get(self._at)
+        stream = self.streams.get(self._at)
         shared = stream is not None and stream.name == name and stream.partition != init.partition
         if init.partition >= request.partitions:
             asked = f"partition {init.partition} answers a create of {request.partitions}"
@@ -450,7 +450,7 @@ class Session:
         request.take(Input.ANSWER if is_whole else Input.PART)
         if is_whole:
             self.requests.remove(request)
-            _remember(self._whole, (self._requester, name), request.partitions)
+            _remember(self.whole, (self._requester, name), request.partitions)
 
     def _partitioned_request(self, name: str, partition: int) -> Request | None:
         """The create that an answer is for: the closest in name, and where the partition still waits."""
@@ -504,17 +504,17 @@ class Session:
 
     def _learn(self, name: str, partition: int) -> None:
         """The address of a stream."""
-        known = self._addresses.get((name, partition))
-        if known is not None and known != self._at and known in self._streams:
-            self._streams[known].replaced = True
-        stream = self._streams.get(self._at)
+        known = self.addresses.get((name, partition))
+        if known is not None and known != self._at and known in self.streams:
+            self.streams[known].replaced = True
+        stream = self.streams.get(self._at)
         if stream is None:
             stream = _Stream(name, partition)
-            _remember(self._streams, self._at, stream)
+            _remember(self.streams, self._at, stream)
         elif stream.name is None:
             stream.name, stream.partition = name, partition
         self._check_address(stream)
-        _remember(self._addresses, (name, partition), self._at)
+        _remember(self.addresses, (name, partition), self._at)
 
     def _check_address(self, stream: _Stream) -> None:
         """An answer from the address of `stream`."""
@@ -522,7 +522,7 @@ class Session:
             return
         stream.replaced = False
         assert stream.name is not None
-        now = self._addresses.get((stream.name, stream.partition))
+        now = self.addresses.get((stream.name, stream.partition))
         self._break("address_changed", f"{self._at} still answers, {now} is the address since")
 
     # Push and pull
@@ -536,7 +536,7 @@ class Session:
 
     def _check_reuse(self, push: PushRequest) -> None:
         number, key = push.request_id, (RequestKind.PUSH, self._requester, self._at, push.request_id)
-        saved = self._saved.get((self._requester, self._at))
+        saved = self.saved.get((self._requester, self._at))
         if saved is not None:
             last, saved.last = saved.last, None
             if number in saved.ids:
@@ -544,7 +544,7 @@ class Session:
                     self._break("request_id_reused", f"{number} was saved before")
                 return
         earlier = self.requests.oldest(*key)
-        told = self._unsaved.get((self._requester, self._at, number)) if earlier is None else earlier.digest
+        told = self.unsaved.get((self._requester, self._at, number)) if earlier is None else earlier.digest
         if told is not None and told != digest(push.data):
             self._break("request_id_reused", f"{number} was pushed with other data before")
 
@@ -566,13 +566,13 @@ class Session:
     def _note_saved(self, request: Request, number: int, is_saved: bool) -> None:
         pusher = (request.requester, request.target)
         if not is_saved:
-            _remember(self._unsaved, (*pusher, number), request.digest)
+            _remember(self.unsaved, (*pusher, number), request.digest)
             return
-        self._unsaved.pop((*pusher, number), None)
-        saved = self._saved.get(pusher)
+        self.unsaved.pop((*pusher, number), None)
+        saved = self.saved.get(pusher)
         if saved is None:
             saved = _Saved()
-            _remember(self._saved, pusher, saved)
+            _remember(self.saved, pusher, saved)
         saved.last = None if number in saved.ids else (number, request.digest)
         saved.ids.add(number, number)
 
@@ -587,12 +587,12 @@ class Session:
     def _judge_pull(self, pull: PullRequest) -> None:
         self.counts["pulls"] += 1
         is_right = self._check_stream(RequestKind.PULL)
-        stream = self._streams.get(self._at)
+        stream = self.streams.get(self._at)
         if stream is not None and stream.name is not None:
-            pulled = self._pulled.get(stream.name)
+            pulled = self.pulled.get(stream.name)
             if pulled is None:
                 pulled = Intervals(most=MOST_RUNS)
-                _remember(self._pulled, stream.name, pulled)
+                _remember(self.pulled, stream.name, pulled)
             pulled.add(stream.partition, stream.partition)
         self._open(RequestKind.PULL, is_right, request_id=pull.request_id, index=pull.index, limit=pull.limit)
 
@@ -606,7 +606,7 @@ class Session:
             self._break("response_order", "the indexes do not rise")
         if stream is not None and stream.name is not None:
             of = (stream.name, stream.partition)
-            self._consumer = self._clients.get((self._requester, *of)) or self._only_clients.get(of)
+            self._consumer = self.clients.get((self._requester, *of)) or self.only_clients.get(of)
         if request is None:
             return
         assert request.index is not None
@@ -638,7 +638,7 @@ class Session:
         return None
 
     def _answering_stream(self) -> _Stream | None:
-        stream = None if self._stream_address is None else self._streams.get(self._stream_address)
+        stream = None if self._stream_address is None else self.streams.get(self._stream_address)
         if stream is not None:
             self._check_address(stream)
         return stream
@@ -649,17 +649,17 @@ class Session:
             return False
         self._stream_address = self._stream_of()
         if self._role is Role.UNKNOWN:
-            if self._is_complete(self._streams):
+            if self._is_complete(self.streams):
                 self._break("address_not_from_init", f"no Init gave {self._at or 'the empty address'}")
             elif self._at:
-                _remember(self._streams, self._at, _Stream(None, 0))
+                _remember(self.streams, self._at, _Stream(None, 0))
         return True
 
     # Index
 
     def _judge_get(self, get: IndexGet) -> None:
         key = self._index_key(get)
-        known = self._keys.get((self._at, *key))
+        known = self.keys.get((self._at, *key))
         least = None if known is None else known.least
         self._open(RequestKind.GET, self._check_role(RequestKind.GET, Role.INDEX_SERVICE), key=key, least=least)
 
@@ -723,18 +723,18 @@ class Session:
         key = _key_of(message)
         client, name, partition = key
         stream = (name, partition or 0)
-        self._stream_address = self._addresses.get(stream)
+        self._stream_address = self.addresses.get(stream)
         if message.kind is not Kind.INDEX_RESPONSE:
-            _remember(self._clients, (self._requester, *stream), client)
-            only = self._only_clients.get(stream, client)
-            _remember(self._only_clients, stream, client if only == client else None)
+            _remember(self.clients, (self._requester, *stream), client)
+            only = self.only_clients.get(stream, client)
+            _remember(self.only_clients, stream, client if only == client else None)
         return key
 
     def _key(self, target: str, key: tuple[str, str, int | None]) -> _Key:
-        known = self._keys.get((target, *key))
+        known = self.keys.get((target, *key))
         if known is None:
             known = _Key()
-            _remember(self._keys, (target, *key), known)
+            _remember(self.keys, (target, *key), known)
         return known
 
     # Errors
@@ -801,8 +801,8 @@ class Session:
         if not address:
             return "", Role.UNKNOWN
         text = short(address_text(address[0]))
-        known = Role.STREAM if text in self._streams else Role.UNKNOWN
-        return text, self._roles.get(text, known)
+        known = Role.STREAM if text in self.streams else Role.UNKNOWN
+        return text, self.roles.get(text, known)
 
     def _stream_of(self) -> str | None:
         return None if self._role in _SERVICES or not self._routed_at else self._at
@@ -823,55 +823,55 @@ class Session:
             "partial_at_ns": self.partial_at_ns,
             "missed": self.missed,
             "searched": sorted(self._searched),
-            "gap": None if self._gap is None else self._gap.to_json(),
-            "counts": self.counts,
+            "gap": None if self.gap is None else self.gap.to_json(),
+            "counts": {name: count for name, count in sorted(self.counts.items()) if count},
             "names": sorted(self.names),
-            "now_ns": self._now_ns,
+            "now_ns": self.now_ns,
             "requests": self.requests.to_json(),
-            "requesters": list(self._requesters),
+            "requesters": list(self.requesters),
             "streams": [
                 [address, stream.name, stream.partition, stream.replaced, stream.highest, stream.confirmed.to_json()]
-                for address, stream in self._streams.items()
+                for address, stream in self.streams.items()
             ],
             "keys": [
                 [*key, known.least, None if known.saved_at is None else known.saved_at.to_json()]
-                for key, known in self._keys.items()
+                for key, known in self.keys.items()
             ],
             "saved": [
                 [*key, saved.ids.to_json(), None if saved.last is None else [saved.last[0], saved.last[1].hex()]]
-                for key, saved in self._saved.items()
+                for key, saved in self.saved.items()
             ],
-            "unsaved": [[*key, told.hex()] for key, told in self._unsaved.items()],
-            "pulled": [[name, partitions.to_json()] for name, partitions in self._pulled.items()],
-            **{name: [[*key, value] for key, value in getattr(self, f"_{name}").items()] for name in _PLAIN},
+            "unsaved": [[*key, told.hex()] for key, told in self.unsaved.items()],
+            "pulled": [[name, partitions.to_json()] for name, partitions in self.pulled.items()],
+            **{name: [[*key, value] for key, value in getattr(self, name).items()] for name in _PLAIN},
         }
         return json.dumps(state, separators=(",", ":"))
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
-        self.partial_at_ns, self._now_ns = state["partial_at_ns"], state["now_ns"]
+        self.partial_at_ns, self.now_ns = state["partial_at_ns"], state["now_ns"]
         self.missed, self._searched = state["missed"], {Direction(side) for side in state["searched"]}
-        self._gap = None if state["gap"] is None else Place.from_json(state["gap"])
+        self.gap = None if state["gap"] is None else Place.from_json(state["gap"])
         self.counts = Counter(state["counts"])
         self.names = {Names(name) for name in state["names"]}
         self.requests = Requests.from_json(state["requests"])
-        self._requesters = dict.fromkeys(state["requesters"])
+        self.requesters = dict.fromkeys(state["requesters"])
         for address, name, partition, replaced, highest, confirmed in state["streams"]:
             known = Intervals.from_json(confirmed)
-            self._streams[address] = _Stream(name, partition, replaced, highest, known)
+            self.streams[address] = _Stream(name, partition, replaced, highest, known)
         for target, client, name, partition, least, saved_at in state["keys"]:
             where = None if saved_at is None else Where.from_json(saved_at)
-            self._keys[target, client, name, partition] = _Key(least, where)
+            self.keys[target, client, name, partition] = _Key(least, where)
         for requester, target, ids, last in state["saved"]:
             told = None if last is None else (last[0], bytes.fromhex(last[1]))
-            self._saved[requester, target] = _Saved(Intervals.from_json(ids), told)
+            self.saved[requester, target] = _Saved(Intervals.from_json(ids), told)
         for requester, target, number, pushed in state["unsaved"]:
-            self._unsaved[requester, target, number] = bytes.fromhex(pushed)
+            self.unsaved[requester, target, number] = bytes.fromhex(pushed)
         for name, partitions in state["pulled"]:
-            self._pulled[name] = Intervals.from_json(partitions)
+            self.pulled[name] = Intervals.from_json(partitions)
         for table in _PLAIN:
-            getattr(self, f"_{table}").update({tuple(key): value for *key, value in state[table]})
+            getattr(self, table).update({tuple(key): value for *key, value in state[table]})
 
 
 #: Tables that are carried as they are, with keys of several parts.
