@@ -115,7 +115,7 @@ class _Side:
         #: Where the buffer begins in the stream.
         self.at = 0
         self.buffer = bytearray()
-        #: So much of the stream it takes to say more.
+        #: So much of the stream it takes to say more; 0 = that isn't known yet.
         self.needed = 0
         #: A frame is looked for, and begins not before this byte of the buffer.
         self.searching = searching
@@ -144,14 +144,14 @@ class _Side:
 
     def to_json(self) -> list[Any]:
         """All of it, in the order of `from_json`."""
-        numbers = [self.at, self.needed, self.searching, self.searched, self.passed, self.gave_up_at]
+        numbers = [self.at, self.searching, self.searched, self.passed, self.gave_up_at]
         return [self.buffer.hex(), self.rule, *numbers]
 
     @classmethod
     def from_json(cls, state: list[Any]) -> _Side:
         """The side that `to_json` wrote."""
         side = cls(searching=False)
-        buffer, rule, side.at, side.needed, side.searching, side.searched, side.passed, side.gave_up_at = state
+        buffer, rule, side.at, side.searching, side.searched, side.passed, side.gave_up_at = state
         side.buffer, side.rule = bytearray.fromhex(buffer), rule and tuple(rule)
         return side
 
@@ -213,6 +213,24 @@ class Reader:
                 found.append(self._undecoded(direction, place, len(side.buffer), reason))
         return found
 
+    # A twin that cuts frames itself
+
+    def pending(self, direction: Direction) -> tuple[int, bytes] | None:
+        """Where in the stream of `direction` its next frame begins, and what is here of it; None = there is more to say
+        than where frames end: nothing came yet, or their begin is looked for."""
+        side = self._sides[direction]
+        is_settled = side.at and not side.searching and side.gave_up_at is None
+        return (side.at, bytes(side.buffer)) if is_settled else None
+
+    def go_on(self, direction: Direction, at: int, pending: bytes) -> None:
+        """The frames of `direction` up to byte `at` were taken; `pending` is what is here of the next."""
+        side = self._sides[direction]
+        side.at, side.buffer, side.needed = at, bytearray(pending), 0
+
+    def limit(self, envelope: Envelope) -> int:
+        """The largest length of a message."""
+        return min(self._most or envelope.max_message_bytes, envelope.max_message_bytes)
+
     # Frames
 
     def _advance(self, direction: Direction, place: Place, *, final: bool) -> list[Received]:
@@ -243,8 +261,8 @@ class Reader:
         if not length:
             found.append(self._received(direction, place, end, skip=EMPTY_FRAME))
             return True
-        if length > self._limit(envelope):
-            side.search(1, ("frame", f"length {length}, the limit is {self._limit(envelope)}"))
+        if length > self.limit(envelope):
+            side.search(1, ("frame", f"length {length}, the limit is {self.limit(envelope)}"))
             return True
         if len(buffer) < end:
             side.needed = side.at + end
@@ -254,12 +272,13 @@ class Reader:
             side.search(1, ("frame", f"no message begins behind its length, and {end - len(buffer)} bytes are missing"))
             return True
         try:
-            routed = decode(buffer, envelope, width, end)
+            received = read(buffer, envelope, end, direction, place, side.at)
         except Malformed as malformed:
             return self._malformed(direction, place, found, final, end, str(malformed))
         if self.detection is None:
             self.detection = Detection(envelope, "a 16-bit length leads to the end of a message in BARE")
-        found.append(self._told(direction, place, end, routed))
+        side.consume(end)
+        found.append(received)
         return True
 
     def _opened(self, direction: Direction, place: Place, found: list[Received]) -> bool:
@@ -285,9 +304,6 @@ class Reader:
         """Until it is told, BARE is tried, which has no sign of its own."""
         return Envelope.BARE16 if self.detection is None else self.detection.envelope
 
-    def _limit(self, envelope: Envelope) -> int:
-        return min(self._most or envelope.max_message_bytes, envelope.max_message_bytes)
-
     def _malformed(
         self, direction: Direction, place: Place, found: list[Received], final: bool, end: int, reason: str
     ) -> bool:
@@ -302,26 +318,6 @@ class Reader:
             return True
         found.append(self._undecoded(direction, place, end, reason, "routed"))
         return True
-
-    def _told(self, direction: Direction, place: Place, end: int, routed: Routed) -> Received:
-        if not routed.onward_route:
-            return self._received(direction, place, end, routed=routed, skip=HEARTBEAT)
-        decoded = decode_payload(routed.payload, direction)
-        if decoded.message is not None:
-            return self._received(direction, place, end, routed=routed, decoded=decoded)
-        name = decoded.protocol_name
-        known = name is not None and name in PROTOCOLS and bool(PROTOCOLS[name][direction])
-        return self._received(
-            direction,
-            place,
-            end,
-            routed=routed,
-            decoded=decoded,
-            skip=None if known else _shown(name),
-            rule="payload" if known else None,
-            reason=decoded.reason,
-            undecoded=bytes(self._sides[direction].buffer[:end]),
-        )
 
     # The search for a frame
 
@@ -379,7 +375,7 @@ class Reader:
         if len(buffer) <= body:
             return _Look(needed=body + 1)
         length = int.from_bytes(buffer[at:body], "big")
-        if not 0 < length <= self._limit(envelope) or buffer[body] not in _FIRST[envelope]:
+        if not 0 < length <= self.limit(envelope) or buffer[body] not in _FIRST[envelope]:
             return _NONE
         needed = body + min(length, HEADER_BYTES)
         if len(buffer) < needed:
@@ -426,6 +422,30 @@ class Reader:
             name, reason = state["detection"]
             self.detection = Detection(Envelope(name), reason)
         self._sides = {direction: _Side.from_json(state["sides"][direction]) for direction in _SIDES}
+
+
+def read(
+    data: bytes | bytearray, envelope: Envelope, size: int, direction: Direction, place: Place, byte_start: int
+) -> Received:
+    """The frame that the first `size` bytes of `data` are, length included. Raises Malformed."""
+    routed = decode(data, envelope, envelope.length_bytes, size)
+    span = (direction, place, byte_start, byte_start + size)
+    if not routed.onward_route:
+        return Received(*span, routed=routed, skip=HEARTBEAT)
+    decoded = decode_payload(routed.payload, direction)
+    if decoded.message is not None:
+        return Received(*span, routed=routed, decoded=decoded)
+    name = decoded.protocol_name
+    known = name is not None and name in PROTOCOLS and bool(PROTOCOLS[name][direction])
+    return Received(
+        *span,
+        routed=routed,
+        decoded=decoded,
+        skip=None if known else _shown(name),
+        rule="payload" if known else None,
+        reason=decoded.reason,
+        undecoded=bytes(data[:size]),
+    )
 
 
 def _shown(protocol_name: str | None) -> str:

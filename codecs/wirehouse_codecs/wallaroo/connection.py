@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from wirehouse_codecs.column_parts import frozen, names, validity
+from wirehouse_codecs.interleaved import in_order
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo import loops
@@ -284,9 +285,9 @@ class _CutFrames:
     def _put_in_order(self) -> tuple[int, Arrays]:
         arrays = Arrays.of(sum(map(len, self._bounds)) - len(_SIDES))
         client, server = self._bounds
-        stop = loops.in_order(
-            self._owners, self._ends, client, server, self._lost, arrays.numbers, arrays.smalls, self._taken
-        )
+        numbers, smalls = arrays.numbers, arrays.smalls
+        placed = (numbers[loops.BEGIN], numbers[loops.END], numbers[loops.PIECE], smalls[loops.SIDE])
+        stop = in_order(self._owners, self._ends, client, server, self._lost, *placed, self._taken)
         completed = int(self._taken.sum())
         if completed < arrays.numbers.shape[1]:
             arrays = Arrays(*(np.ascontiguousarray(column[:, :completed]) for column in arrays))

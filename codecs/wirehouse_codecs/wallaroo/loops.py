@@ -1,4 +1,4 @@
-"""Compiled loops over the frames of a connection: cut them, put them in arrival order, read them, judge plain ones.
+"""Compiled loops over the frames of a connection: cut them, read them, judge plain ones.
 
 What a frame means is said in messages.py, what it does in session.py; here is what is frequent. A frame that isn't
 read here is told by `regular` 0, one that isn't judged here ends `advance`; both are left to the readable twins.
@@ -93,32 +93,6 @@ def cut(data: Array, at: int, end: int, little: bool, limit: int, bounds: Array)
         frames += 1
         bounds[frames] = at
     return frames, WAITS
-
-
-@compiled
-def in_order(
-    sides: Array, ends: Array, client: Array, server: Array, lost: Array, numbers: Array, smalls: Array, taken: Array
-) -> int:
-    """Frames of both sides in the order of the pieces that complete them: the piece where a place is lost, if any.
-
-    Each piece has the bytes of its side that follow, up to `ends`; `client` and `server` are bounds by `cut`, `lost`
-    is where the length ends that no frame has, -1 if there is none. `taken` takes how many frames of each side were
-    passed; without a lost place the number of pieces is returned, and all frames are.
-    """
-    row = 0
-    for piece in range(len(sides)):
-        side, end = sides[piece], ends[piece]
-        bounds = client if side == CLIENT else server
-        frame = taken[side]
-        while frame + 1 < len(bounds) and bounds[frame + 1] <= end:
-            numbers[BEGIN, row], numbers[END, row] = bounds[frame], bounds[frame + 1]
-            numbers[PIECE, row], smalls[SIDE, row] = piece, side
-            frame += 1
-            row += 1
-        taken[side] = frame
-        if 0 <= lost[side] <= end:
-            return piece
-    return len(sides)
 
 
 @compiled
