@@ -160,7 +160,10 @@ class Intervals:
         """The set that `to_json` wrote."""
         intervals = cls(most=told[0])
         ends = list(accumulate(told[2]))
-        intervals._firsts, intervals._lasts = ends[::2], ends[1::2]
-        intervals.count = sum(intervals._lasts) - sum(intervals._firsts) + len(intervals)
-        intervals.floor = told[1]
+        intervals.replace(ends[::2], ends[1::2], told[1])
         return intervals
+
+    def replace(self, firsts: list[int], lasts: list[int], floor: int) -> None:
+        """Hold these runs, which rise and don't touch, and know nothing below `floor`."""
+        self._firsts, self._lasts, self.floor = firsts, lasts, floor
+        self.count = sum(lasts) - sum(firsts) + len(firsts)

@@ -98,6 +98,10 @@ class Arrays(NamedTuple):
             np.zeros((loops.SMALLS, frames), np.uint16),
         )
 
+    def only(self, frames: Array | slice) -> Arrays:
+        """Those of some frames."""
+        return Arrays(*(np.ascontiguousarray(column[:, frames]) for column in self))
+
     def read(self, data: Array, envelope: Envelope) -> None:
         """Read the frames whose BEGIN, END and SIDE are known."""
         loops.read_frames(data, envelope is Envelope.CBOR32, *self)

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.ockam import connection as twin
 from wirehouse_codecs.ockam.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -36,11 +38,13 @@ from wirehouse_codecs.ockam.requests import RequestKind
 from wirehouse_codecs.ockam.routed import Routed
 from wirehouse_codecs.ockam.session import Answers, End, Found, Outcome, Session
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, schema
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
 SESSION, SKIP = "session", "skip"
 LOG_VERSION: Final = 1
+#: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
+COMPILED_FROM_BYTES: Final = 16 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
 OTHER: Final = "other"
@@ -134,6 +138,7 @@ class Conversation:
         self._reader = Reader(options, started_late=late)
         self._session = Session(options, started_late=late)
         self._closed_at_ns: int | None = None
+        self._twin = twin.Connection(self._reader, self._session, options)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
         #: Rows as they were told last: what has not changed since is not told again.
@@ -153,8 +158,18 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        for piece in pieces:
-            self._take(self._reader.receive(piece.direction, piece.data, piece.place))
+        if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
+            for piece in pieces:
+                for outcome in self._twin.receive(piece):
+                    self._tell(outcome)
+            return
+        for taken in self._twin.run(pieces):
+            plain, told = _messages(taken.plain, pieces), 0
+            for before, outcome in taken.read:
+                self._add_messages(plain.slice(told, before - told))
+                told = before
+                self._tell(outcome)
+            self._add_messages(plain.slice(told))
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
@@ -181,6 +196,10 @@ class Conversation:
     def _take(self, frames: Sequence[Received]) -> None:
         for received in frames:
             self._tell(self._session.receive(received))
+
+    def _add_messages(self, messages: pa.RecordBatch) -> None:
+        if messages.num_rows:
+            self._log.add_batch(dict(zip(messages.schema.names, messages.columns, strict=True)), messages.num_rows)
 
     def _tell(self, outcome: Outcome) -> None:
         """The rows of a frame, or of bytes that are none."""
@@ -291,6 +310,7 @@ class Conversation:
             raise StateVersionError(what="ockam log", found=state.get("version"), expected=LOG_VERSION)
         self._reader = Reader(self._options, snapshot=state["reader"])
         self._session = Session(self._options, snapshot=state["session"])
+        self._twin = twin.Connection(self._reader, self._session, self._options)
         for direction, name, frames, size in state["skips"]:
             self._skips[Direction(direction), name] = (frames, size)
 
@@ -342,3 +362,32 @@ def _index_key(message: IndexGet | IndexSave | IndexResponse) -> dict[str, Any]:
 
 def _answers(answers: Answers) -> dict[str, Any]:
     return {name: getattr(answers, name) for name in ANSWERS_TYPE.names}
+
+
+def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
+    """Columns of the log for plain messages, of which `pieces` say where they stand."""
+    rows = plain.num_rows
+    names = plain.schema.names
+
+    def struct(kind: pa.StructType, prefix: str = "", has: pa.Array | None = None) -> pa.StructArray:
+        fields = [
+            plain.column(prefix + field.name).cast(field.type)
+            if prefix + field.name in names
+            else pa.nulls(rows, field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=has)
+
+    columns = {
+        "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
+        **{name: told.take(plain.column("piece")) for name, told in place_columns(p.place for p in pieces).items()},
+        "direction": plain.column("direction").cast(pa.string()),
+        **{name: plain.column(name) for name in _SAME},
+        "message": struct(MESSAGE_TYPE),
+        "answers": struct(ANSWERS_TYPE, "answers_", pc.invert(plain.column("answers"))),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+#: Columns that plain messages and the log have in common.
+_SAME: Final = ("byte_start", "byte_end", "stream_address", "requester", "consumer")

@@ -26,11 +26,11 @@ PAIR, STREAM, ASKER, KEY, REQUESTS = range(5)
 GROUP_NUMBERS = 5
 #: What a requester pushed to a stream, as columns of `pairs`: the first of its runs of ids has its slot. LAST: the
 #: request that was saved last, NO_REQUEST, or LAST_BEFORE if it was before. USABLE: it has all this, and in numbers
-#: that are judged here.
-LAST, USABLE, FLOOR, RUNS, CHANGED = range(5)
-PAIR_NUMBERS = 5
+#: that are judged here; HAS_SAVED: something was saved.
+LAST, USABLE, FLOOR, RUNS, CHANGED, HAS_SAVED = range(6)
+PAIR_NUMBERS = 6
 NO_REQUEST, LAST_BEFORE = -1, -2
-#: What is known of a stream, as columns of `streams`, whose first columns are those of `pairs`. HIGHEST: -1 = none was
+#: What is known of a stream, as columns of `streams`, of which the first five are those of `pairs`. HIGHEST: -1 = none was
 #: confirmed. IS_PULLED: a pull changes nothing of which partitions are.
 HIGHEST, IS_PULLED = 5, 6
 STREAM_NUMBERS = 7
@@ -400,9 +400,7 @@ def take_push(
         return False
     if request_of(UNSAVED, pair, number, requests, lookup, held) != _NOWHERE:
         return False
-    if not take_request(
-        row, PUSHED, pair, number, arrived_at_ns, numbers, requests, lookup, held, session, fixed
-    ):
+    if not take_request(row, PUSHED, pair, number, arrived_at_ns, numbers, requests, lookup, held, session, fixed):
         return False
     pairs[pair, LAST], pairs[pair, CHANGED] = NO_REQUEST, 1
     request, size = session[COUNT] - 1, wide(numbers[loops.DATA_BYTES, row])
@@ -433,6 +431,8 @@ def take_confirm(
     """A confirm: the request that it answers; below 0 = it isn't plain, and nothing was done."""
     number, index = words[loops.REQUEST_ID, row], words[loops.INDEX, row]
     if smalls[loops.STATUS, row] != 0 or not pairs[pair, USABLE] or not streams[stream, USABLE]:
+        return _NOWHERE
+    if not pairs[pair, HAS_SAVED]:
         return _NOWHERE
     if number >= _WORD(BEYOND) or index >= _WORD(BEYOND) or holds(pair, wide(number), pairs, pair_runs):
         return _NOWHERE

@@ -1,0 +1,351 @@
+"""The bytes of a connection to judged messages: `reader.Reader` and `session.Session` with compiled loops for most.
+
+Once the envelope is known, all frames of a run are cut and read by columns.py, and plain.py judges those that are
+plain. Any other frame goes through the readable twins, and so do all bytes while a direction has not begun, while a
+frame is looked for, and where one is no message. Both ways give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs.column_parts import UNSIGNED, frozen, names, parts, unsigned
+from wirehouse_codecs.interleaved import in_order
+from wirehouse_codecs.ockam import loops, plain_loops, reader
+from wirehouse_codecs.ockam.bare import Malformed
+from wirehouse_codecs.ockam.columns import FRAME_FIELDS, NAME_TYPE, SPAN_FIELDS, Arrays, cut, frame_columns
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.plain import Plain, Rows
+from wirehouse_codecs.ockam.reader import Reader
+from wirehouse_codecs.ockam.requests import Request, Where
+from wirehouse_codecs.ockam.routed import Envelope
+from wirehouse_codecs.ockam.session import Outcome, Session
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import Data, Direction
+
+Array = np.ndarray[Any, Any]
+
+#: Plain messages, a row each, in arrival order; what isn't explained is as in session.Outcome.
+PLAIN: pa.Schema = pa.schema(
+    [
+        pa.field("direction", NAME_TYPE),
+        # The number of the piece that completed it.
+        pa.field("piece", pa.int64()),
+        *SPAN_FIELDS,
+        *FRAME_FIELDS,
+        pa.field("stream_address", pa.string()),
+        pa.field("requester", pa.string()),
+        pa.field("consumer", pa.string()),
+        # It answers a request, of which the rest tells; `answers_` with fields of session.Answers.
+        pa.field("answers", pa.bool_()),
+        pa.field("answers_requested_at_ns", pa.int64()),
+        pa.field("answers_request_byte_start", pa.int64()),
+        pa.field("answers_index", UNSIGNED),
+        pa.field("answers_limit", UNSIGNED),
+        pa.field("answers_data", pa.binary()),
+        pa.field("answers_data_bytes", pa.int64()),
+    ]
+)
+
+_NONE: Final = pa.RecordBatch.from_pylist([], PLAIN)
+_SIDES: Final = tuple(Direction)
+#: After a frame that isn't plain so many are left to the session before the loop is tried again, and so many pieces to
+#: the reader after a frame that is no message: twice as many each time that it didn't pay.
+_FEWEST_READ: Final = 4
+_MOST_READ: Final = 1024
+
+
+class Taken(NamedTuple):
+    """Messages of consecutive pieces."""
+
+    #: PLAIN.
+    plain: pa.RecordBatch
+    #: The others, and what is no message, each behind so many plain ones.
+    read: Sequence[tuple[int, Outcome]]
+
+
+class Connection:
+    """Reader and session of one connection, with compiled loops for most of its frames.
+
+    Both may be used beside: to advance the time, to end, and for their snapshots.
+    """
+
+    def __init__(self, reader: Reader, session: Session, options: OckamOptions) -> None:
+        self.reader, self.session = reader, session
+        self._plain = Plain(session, options)
+
+    def run(self, pieces: Sequence[Data]) -> Iterator[Taken]:
+        """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
+        feed = _Feed(pieces)
+        patience, until = 1, 0
+        while feed.piece < len(pieces):
+            if feed.piece < until or not self._is_settled(feed):
+                yield Taken(_NONE, [(0, outcome) for outcome in self._receive(*feed.take())])
+                continue
+            before = feed.piece
+            yield self._receive_compiled(feed)
+            patience = 1 if feed.piece - before > patience else min(2 * patience, _MOST_READ)
+            until = feed.piece + patience
+
+    def receive(self, piece: Data) -> list[Outcome]:
+        """Take a piece by the readable twins: of a few frames, `run` would cost more."""
+        return self._receive(piece.direction, piece.data, piece.place)
+
+    def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
+        return [self.session.receive(received) for received in self.reader.receive(direction, data, place)]
+
+    def _is_settled(self, feed: _Feed) -> bool:
+        """The envelope is known, and frames can be cut of each side that says more."""
+        if self.reader.detection is None:
+            return False
+        return all(self.reader.pending(side) is not None or not feed.left(side) for side in _SIDES)
+
+    def _receive_compiled(self, feed: _Feed) -> Taken:
+        """Take the next pieces, up to where a frame is no message, or is too long."""
+        frames = _CutFrames(self.reader, feed)
+        read = self._judge(frames)
+        frames.leave_rest(self.reader, feed)
+        return frames.taken(read)
+
+    def _judge(self, frames: _CutFrames) -> dict[int, Outcome]:
+        """Judge frames: plain ones in a loop, and of the others each with some more by the session."""
+        plain, rows = self._plain, frames.rows
+        read: dict[int, Outcome] = {}
+        cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
+        unsure = frames.unsure(self.session.gap)
+        while row < len(rows):
+            begin = row
+            if rows.worth and len(rows) - row >= cost:
+                row = plain.advance(rows, row, unsure)
+            patience = _FEWEST_READ if row - begin >= cost else min(2 * patience, _MOST_READ)
+            until = min(row + patience, len(rows))
+            while row < until:
+                where, frame = frames.where(row), frames.bytes_of(row)
+                place = where.direction, where.place, where.byte_start
+                try:
+                    received = reader.read(frame, frames.envelope, len(frame), *place)
+                except Malformed:
+                    frames.stop_before(row)
+                    return read
+                read[row] = self.session.receive(received)
+                row += 1
+        return read
+
+
+class _Feed:
+    """The bytes of a run, and what of them was taken."""
+
+    def __init__(self, pieces: Sequence[Data]) -> None:
+        self.pieces = pieces
+        self.data = {side: b"".join(piece.data for piece in pieces if piece.direction is side) for side in _SIDES}
+        self.owners = np.array([_SIDES.index(piece.direction) for piece in pieces], np.uint8)
+        self.arrived_at_ns = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
+        #: Where each piece ends in the data of its side.
+        self.ends = np.zeros(len(pieces), np.int64)
+        sizes = np.array([len(piece.data) for piece in pieces], np.int64)
+        for number in range(len(_SIDES)):
+            own = self.owners == number
+            self.ends[own] = np.cumsum(sizes[own])
+        #: The next piece, and how much was taken of each side.
+        self.piece = 0
+        self.at = dict.fromkeys(_SIDES, 0)
+
+    def left(self, side: Direction) -> int:
+        return len(self.data[side]) - self.at[side]
+
+    def take(self) -> tuple[Direction, bytes, Place]:
+        """What is left of the next piece."""
+        piece, end = self.pieces[self.piece], int(self.ends[self.piece])
+        data = self.data[piece.direction][self.at[piece.direction] : end]
+        self.at[piece.direction], self.piece = end, self.piece + 1
+        return piece.direction, data, piece.place
+
+
+class _Side(NamedTuple):
+    """One side in the data of both: its unfinished frame from `begin` on, what is new from `received` to `end`."""
+
+    begin: int
+    received: int
+    end: int
+    #: What to add to a position for one in the side's own stream, and for one in the feed.
+    to_stream: int
+    to_feed: int
+
+
+class _CutFrames:
+    """The frames of a feed's next pieces, in arrival order; both sides stand one behind the other in `rows.data`."""
+
+    def __init__(self, reader: Reader, feed: _Feed) -> None:
+        assert reader.detection is not None
+        self.envelope: Envelope = reader.detection.envelope
+        self._pieces, self._first = feed.pieces, feed.piece
+        self._owners, ends = feed.owners[feed.piece :], feed.ends[feed.piece :]
+        chunks: list[bytes] = []
+        self._sides: list[_Side] = []
+        begin = 0
+        for side in _SIDES:
+            stream_at, pending = reader.pending(side) or (0, b"")
+            chunks += [pending, feed.data[side][feed.at[side] :]]
+            received = begin + len(pending)
+            shift = stream_at - begin
+            self._sides.append(_Side(begin, received, received + len(chunks[-1]), shift, feed.at[side] - received))
+            begin = self._sides[-1].end
+        data = frozen(np.frombuffer(b"".join(chunks), np.uint8))
+        #: Where each piece ends in the data of both.
+        self._ends = ends - np.array([side.to_feed for side in self._sides])[self._owners]
+        limit, width = reader.limit(self.envelope), self.envelope.length_bytes
+        #: Where frames begin and end, and where a length ends that no message has, or -1.
+        self._bounds: list[Array] = []
+        lost = np.full(len(_SIDES), -1, np.int64)
+        for number, side_of in enumerate(self._sides):
+            bounds, is_lost = cut(data, side_of.begin, side_of.end, self.envelope, limit)
+            self._bounds.append(bounds)
+            lost[number] = bounds[-1] + width if is_lost else -1
+        #: How many frames of each side were completed, and in which piece there is more to say than where frames end.
+        self._taken = np.zeros(len(_SIDES), np.int64)
+        self._stop, arrays = self._put_in_order(lost)
+        arrays.read(data, self.envelope)
+        self.rows = Rows(data, self.envelope, arrays, feed.arrived_at_ns[feed.piece :], self.where)
+
+    def _put_in_order(self, lost: Array) -> tuple[int, Arrays]:
+        arrays = Arrays.of(sum(map(len, self._bounds)) - len(_SIDES))
+        numbers, smalls = arrays.numbers, arrays.smalls
+        placed = (numbers[loops.BEGIN], numbers[loops.END], numbers[loops.PIECE], smalls[loops.SIDE])
+        stop = in_order(self._owners, self._ends, *self._bounds, lost, *placed, self._taken)
+        return int(stop), arrays.only(slice(int(self._taken.sum())))
+
+    def where(self, row: int) -> Where:
+        """Where a frame stands."""
+        numbers = self.rows.arrays.numbers
+        side = int(self.rows.arrays.smalls[loops.SIDE, row])
+        shift = self._sides[side].to_stream
+        place = self._pieces[self._first + int(numbers[loops.PIECE, row])].place
+        return Where(_SIDES[side], place, int(numbers[loops.BEGIN, row]) + shift, int(numbers[loops.END, row]) + shift)
+
+    def bytes_of(self, row: int) -> bytes:
+        """A frame, length included."""
+        begin, end = self.rows.arrays.numbers[[loops.BEGIN, loops.END], row].tolist()
+        return self.rows.data[begin:end].tobytes()
+
+    def unsure(self, gap: Place | None) -> Array:
+        """By piece: it came with the packet that showed a hole."""
+        found = np.zeros(len(self._owners), np.bool_)
+        if gap is not None:
+            for number in np.flatnonzero(self.rows.arrived_at_ns == gap.arrived_at_ns).tolist():
+                found[number] = self._pieces[self._first + number].place == gap
+        return found
+
+    def stop_before(self, row: int) -> None:
+        """This frame and all behind it aren't taken."""
+        sides = self.rows.arrays.smalls[loops.SIDE, :row]
+        self._stop = int(self.rows.arrays.numbers[loops.PIECE, row])
+        self._taken = np.array([np.count_nonzero(sides == number) for number in range(len(_SIDES))], np.int64)
+
+    def leave_rest(self, reader: Reader, feed: _Feed) -> None:
+        """Give reader and feed what wasn't taken: of each side the unfinished frame, and the pieces that are left."""
+        for number, (direction, side) in enumerate(zip(_SIDES, self._sides, strict=True)):
+            own = self._ends[: self._stop][self._owners[: self._stop] == number]
+            consumed = int(self._bounds[number][self._taken[number]])
+            received = max(consumed, int(own[-1]) if len(own) else side.received)
+            feed.at[direction] = received + side.to_feed
+            if reader.pending(direction) is not None:
+                reader.go_on(direction, consumed + side.to_stream, self.rows.data[consumed:received].tobytes())
+        feed.piece = self._first + self._stop
+
+    def taken(self, read: dict[int, Outcome]) -> Taken:
+        """What `read` doesn't have is plain."""
+        count = int(self._taken.sum())
+        is_plain = np.ones(count, np.bool_)
+        is_plain[list(read)] = False
+        before = np.cumsum(is_plain)
+        others = [(int(before[row]), outcome) for row, outcome in read.items()]
+        return Taken(self._batch(np.flatnonzero(is_plain)), others)
+
+    def _batch(self, plain: Array) -> pa.RecordBatch:
+        """PLAIN for these rows."""
+        rows, all_arrays = self.rows, self.rows.arrays
+        arrays = all_arrays.only(plain)
+        _, numbers, smalls = arrays
+        every = np.ones(len(plain), np.bool_)
+        shifts = np.array([side.to_stream for side in self._sides])
+        told = pa.array(rows.told[plain])
+        requesters = pa.array([group.requester for group in rows.groups], pa.string())
+        pulled = smalls[loops.KIND] == loops.PULL_RESPONSE
+        columns = [
+            names(smalls[loops.SIDE], _SIDES, every),
+            pa.array(numbers[loops.PIECE] + np.int64(self._first)),
+            pa.array(numbers[loops.BEGIN] + shifts[smalls[loops.SIDE]]),
+            pa.array(numbers[loops.END] + shifts[smalls[loops.SIDE]]),
+            *frame_columns(rows.data, arrays, self.envelope),
+            pa.array(rows.stream_addresses, pa.string()).take(told),
+            requesters.take(pa.array(rows.group_of[plain])),
+            pa.array(rows.consumers, pa.string()).take(pa.array(rows.told[plain], mask=~pulled)),
+            *self._answers(plain, smalls[loops.KIND], shifts),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=PLAIN)
+
+    def _answers(self, plain: Array, kinds: Array, shifts: Array) -> list[pa.Array]:
+        """The requests that these rows answer."""
+        rows = self.rows
+        words, numbers, smalls = rows.arrays
+        answered = rows.answered[plain]
+        answers = answered != plain_loops.NO_REQUEST
+        is_push, is_pull = answers & (kinds == loops.PUSH_RESPONSE), answers & (kinds == loops.PULL_RESPONSE)
+        # Requests of this run by their rows, then those from before.
+        source = np.where(answered >= 0, answered, len(rows) + plain_loops.NO_REQUEST - 1 - answered)
+        source[~answers] = 0
+        old = _Carried.of(rows.carried)
+        arrived = rows.arrived_at_ns[numbers[loops.PIECE]]
+        starts = numbers[loops.BEGIN] + shifts[smalls[loops.SIDE]]
+
+        def of(here: Array, before: Array) -> Array:
+            return np.concatenate([here, before])[source] if len(before) else here[source]
+
+        data = rows.data
+        held = is_push & of(rows.held, old.held)
+        begins = of(numbers[loops.DATA], (old.begins + len(data)).astype(np.uint32))
+        sizes = of(numbers[loops.DATA_BYTES], old.sizes)
+        if len(old.data):
+            data = frozen(np.concatenate([data, old.data]))
+        return [
+            pa.array(answers),
+            pa.array(of(arrived, old.arrived), mask=~answers),
+            pa.array(of(starts, old.starts), mask=~answers),
+            unsigned(of(words[loops.INDEX], old.indexes), is_pull),
+            unsigned(of(words[loops.LIMIT], old.limits), is_pull),
+            parts(data, begins, np.where(held, sizes, 0), pa.binary(), held),
+            pa.array(sizes.astype(np.int64), mask=~is_push),
+        ]
+
+
+class _Carried(NamedTuple):
+    """Requests from before as arrays."""
+
+    arrived: Array
+    starts: Array
+    indexes: Array
+    limits: Array
+    held: Array
+    begins: Array
+    sizes: Array
+    #: Of all.
+    data: Array
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> _Carried:
+        data = [request.data or b"" for request in requests]
+        held = np.array([len(one) for one in data], np.int64)
+        return cls(
+            np.array([request.where.place.arrived_at_ns for request in requests], np.int64),
+            np.array([request.where.byte_start for request in requests], np.int64),
+            np.array([request.index or 0 for request in requests], np.uint64),
+            np.array([request.limit or 0 for request in requests], np.uint64),
+            np.array([request.data is not None for request in requests], np.bool_),
+            np.cumsum(held) - held,
+            np.array([request.data_bytes or 0 for request in requests], np.uint32),
+            np.frombuffer(b"".join(data), np.uint8),
+        )
