@@ -215,7 +215,8 @@ class _CutFrames:
         arrays = Arrays.of(sum(map(len, self._bounds)) - len(_SIDES))
         numbers, smalls = arrays.numbers, arrays.smalls
         placed = (numbers[loops.BEGIN], numbers[loops.END], numbers[loops.PIECE], smalls[loops.SIDE])
-        stop = in_order(self._owners, self._ends, *self._bounds, lost, *placed, self._taken)
+        client, server = self._bounds
+        stop = in_order(self._owners, self._ends, client, server, lost, *placed, self._taken)
         return int(stop), arrays.only(slice(int(self._taken.sum())))
 
     def where(self, row: int) -> Where:

@@ -132,13 +132,8 @@ class Plain:
         names = self.session.names
         self._fixed[plain_loops.SPECIFICATION] = Names.SPECIFICATION in names
         self._fixed[plain_loops.IMPLEMENTATION] = Names.IMPLEMENTATION in names
-        row = int(
-            plain_loops.advance(
-                rows.data, rows.arrived_at_ns, unsure, begin, *rows.arrays, rows.group_of, state.groups,
-                state.pairs, state.pair_runs, state.streams, state.stream_runs, state.keys,
-                state.requests, state.lookup, state.held, state.numbers, self._fixed, rows.answered,
-            )
-        )  # fmt: skip
+        frames = plain_loops.Frames(rows.data, rows.arrived_at_ns, unsure, *rows.arrays, rows.group_of)
+        row = int(plain_loops.advance(begin, frames, state.books(self._fixed), rows.answered))
         if row > begin:
             state.take(row)
         return row
@@ -263,6 +258,13 @@ class _State:
             *(_signed(first), _signed(request.limit or 0), request.data_bytes or 0, request.data is not None),
             *(1, 0, about, of_key, what, number if number < plain_loops.BEYOND else 0),
         ]
+
+    def books(self, fixed: Array) -> plain_loops.Books:
+        """All of it, with what doesn't change."""
+        return plain_loops.Books(
+            self.groups, self.pairs, self.pair_runs, self.streams, self.stream_runs, self.keys,
+            self.requests, self.lookup, self.held, self.numbers, fixed,
+        )  # fmt: skip
 
     # Back to the session
 

@@ -6,7 +6,7 @@ left to the session. Numbers from 2^62 on aren't judged here, so that sums of th
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,8 @@ GROUP_NUMBERS = 5
 LAST, USABLE, FLOOR, RUNS, CHANGED, HAS_SAVED = range(6)
 PAIR_NUMBERS = 6
 NO_REQUEST, LAST_BEFORE = -1, -2
-#: What is known of a stream, as columns of `streams`, of which the first five are those of `pairs`. HIGHEST: -1 = none was
-#: confirmed. IS_PULLED: a pull changes nothing of which partitions are.
+#: What is known of a stream, as columns of `streams`, the first five as in `pairs`. HIGHEST: -1 = none was confirmed.
+#: IS_PULLED: a pull changes nothing of which partitions are.
 HIGHEST, IS_PULLED = 5, 6
 STREAM_NUMBERS = 7
 #: What a client has at the index service, as columns of `keys`: LEAST -1 = nothing; IS_SAVED: an index was saved.
@@ -49,12 +49,44 @@ COUNTED: Final = ("pushes", "confirmed", "pulls", "delivered")
 TIMEOUT_NS, MOST_OPEN, MOST_HELD, MOST_RUNS, SPECIFICATION, IMPLEMENTATION = range(6)
 FIXED_NUMBERS = 6
 
-#: What is looked up: open requests of a kind, and ids of pushes that were not saved. AMBIGUOUS: several have one key.
+#: What is looked up: open requests of a kind, and ids of pushes that were not saved.
 PUSHED, PULLED, GOT, UNSAVED = range(4)
-_NOWHERE: Final = -1
-AMBIGUOUS: Final = -2
-_FREE: Final = -3
+#: Where requests are looked up: nothing has this key; several have.
+_FREE, _AMBIGUOUS = -1, -2
+#: What a plain message answers is NO_REQUEST or a request; this one isn't plain.
+_LEFT: Final = -2
 _LAST_SPAN = 3
+
+
+class Frames(NamedTuple):
+    """Frames in arrival order, as loops.read_frames tells of them."""
+
+    data: Array
+    #: By piece: when it arrived; whether it came with the packet that showed a hole.
+    arrived_at_ns: Array
+    unsure: Array
+    words: Array
+    numbers: Array
+    smalls: Array
+    #: By row: the number of its group; -1 = it wasn't read.
+    group_of: Array
+
+
+class Books(NamedTuple):
+    """What a session knows, as arrays."""
+
+    groups: Array
+    pairs: Array
+    pair_runs: Array
+    streams: Array
+    stream_runs: Array
+    keys: Array
+    requests: Array
+    #: Keys of requests, and which request each has.
+    lookup: Array
+    held: Array
+    session: Array
+    fixed: Array
 
 
 # Who speaks about what
@@ -140,7 +172,7 @@ def group(data: Array, words: Array, numbers: Array, smalls: Array, table: Array
 
 
 @compiled
-def place_of(what: int, about: int, number: Any, lookup: Array, held: Array) -> Any:
+def place_of(what: int, about: int, number: Any, lookup: Array, held: Array) -> int:
     """Where in `held` the request with this key stands, or is to be put; `lookup` has the keys."""
     key = _WORD(about) << _WORD(2) | _WORD(what)
     mask = _WORD(len(held) - 1)
@@ -148,7 +180,7 @@ def place_of(what: int, about: int, number: Any, lookup: Array, held: Array) -> 
     while held[place] != _FREE and (lookup[0, place] != key or lookup[1, place] != number):
         place = (place + _WORD(1)) & mask
     lookup[0, place], lookup[1, place] = key, number
-    return place
+    return wide(place)
 
 
 @compiled
@@ -160,19 +192,60 @@ def fill(requests: Array, count: int, unsaved: Array, lookup: Array, held: Array
         if requests[request, ABOUT] >= 0:
             number = _WORD(requests[request, ID])
             place = place_of(requests[request, WHAT], requests[request, ABOUT], number, lookup, held)
-            held[place] = request if held[place] == _FREE else AMBIGUOUS
+            held[place] = request if held[place] == _FREE else _AMBIGUOUS
     for one in range(unsaved.shape[1]):
-        place = place_of(UNSAVED, wide(unsaved[0, one]), unsaved[1, one], lookup, held)
-        held[place] = 0
+        held[place_of(UNSAVED, wide(unsaved[0, one]), unsaved[1, one], lookup, held)] = 0
 
 
 @inlined
-def request_of(what: int, about: int, number: Any, requests: Array, lookup: Array, held: Array) -> int:
-    """The request with this key, `AMBIGUOUS`, or `_NOWHERE`."""
-    request = held[place_of(what, about, number, lookup, held)]
-    if request == _FREE or (request >= 0 and what != UNSAVED and not requests[request, OPEN]):
-        request = _NOWHERE
+def request_of(what: int, about: int, number: Any, books: Books) -> int:
+    """The open request with this key, or _LEFT."""
+    request = wide(books.held[place_of(what, about, number, books.lookup, books.held)])
+    return request if request >= 0 and books.requests[request, OPEN] else _LEFT
+
+
+@inlined
+def was_not_saved(pair: int, number: Any, books: Books) -> bool:
+    """The session knows the id of a push that was refused."""
+    return bool(books.held[place_of(UNSAVED, pair, number, books.lookup, books.held)] != _FREE)
+
+
+@compiled
+def wait(row: int, what: int, about: int, number: Any, frames: Frames, books: Books) -> int:
+    """A request waits from here on: which it is; _LEFT = there is no room, or one with its key waits already."""
+    session, requests = books.session, books.requests
+    if session[OPEN_REQUESTS] >= books.fixed[MOST_OPEN] or number >= _WORD(BEYOND):
+        return _LEFT
+    place = place_of(what, about, number, books.lookup, books.held)
+    earlier = books.held[place]
+    if earlier == _AMBIGUOUS or (earlier >= 0 and requests[earlier, OPEN]):
+        return _LEFT
+    request = wide(session[COUNT])
+    books.held[place] = request
+    requests[request, ROW] = row
+    requests[request, AT_NS] = frames.arrived_at_ns[frames.numbers[loops.PIECE, row]]
+    requests[request, OPEN] = requests[request, WAITING] = 1
+    requests[request, WHAT], requests[request, ABOUT], requests[request, ID] = what, about, wide(number)
+    session[COUNT] += 1
+    session[OPEN_REQUESTS] += 1
     return request
+
+
+@compiled
+def close(request: int, requests: Array, session: Array) -> None:
+    """A request was answered."""
+    requests[request, OPEN] = requests[request, WAITING] = 0
+    session[OPEN_REQUESTS] -= 1
+    if requests[request, HELD]:
+        session[DATA_BYTES_HELD] -= requests[request, SIZE]
+
+
+@compiled
+def is_late(now_ns: int, requests: Array, session: Array, timeout_ns: int) -> bool:
+    """The oldest request that waits is past its time."""
+    while session[HEAD] < session[COUNT] and not requests[session[HEAD], WAITING]:
+        session[HEAD] += 1
+    return bool(session[HEAD] < session[COUNT] and requests[session[HEAD], AT_NS] < now_ns - timeout_ns)
 
 
 # Sets of numbers as intervals.Intervals holds them
@@ -183,7 +256,7 @@ def holds(slot: int, number: int, sets: Array, runs: Array) -> bool:
     """The number is in the set."""
     for run in range(sets[slot, RUNS] - 1, -1, -1):
         if runs[slot, 0, run] <= number:
-            return number <= runs[slot, 1, run]
+            return bool(number <= runs[slot, 1, run])
     return False
 
 
@@ -234,280 +307,174 @@ def keep(slot: int, kept: int, sets: Array, runs: Array) -> None:
 
 
 @compiled
-def advance(
-    data: Array,
-    arrived_at_ns: Array,
-    unsure: Array,
-    begin: int,
-    words: Array,
-    numbers: Array,
-    smalls: Array,
-    group_of: Array,
-    groups: Array,
-    pairs: Array,
-    pair_runs: Array,
-    streams: Array,
-    stream_runs: Array,
-    keys: Array,
-    requests: Array,
-    lookup: Array,
-    held: Array,
-    session: Array,
-    fixed: Array,
-    answered: Array,
-) -> int:
+def advance(begin: int, frames: Frames, books: Books, answered: Array) -> int:
     """Take the plain messages from row `begin` on: the row of the first that isn't, for which nothing is done.
 
     A message is plain if session.Session.receive finds nothing and ignores nothing, and if it tells the session nothing
     about streams, requesters or clients that it doesn't know. `answered` takes the number of the request.
     """
-    for row in range(begin, len(group_of)):
-        group = group_of[row]
-        piece = numbers[loops.PIECE, row]
-        if group < 0 or groups[group, PAIR] < 0 or unsure[piece]:
+    session = books.session
+    for row in range(begin, len(frames.group_of)):
+        group, piece = frames.group_of[row], frames.numbers[loops.PIECE, row]
+        if group < 0 or books.groups[group, PAIR] < 0 or frames.unsure[piece]:
             return row
-        now_ns = max(session[NOW_NS], arrived_at_ns[piece])
-        while session[HEAD] < session[COUNT] and not requests[session[HEAD], WAITING]:
-            session[HEAD] += 1
-        if session[HEAD] < session[COUNT] and requests[session[HEAD], AT_NS] < now_ns - fixed[TIMEOUT_NS]:
+        now_ns = max(session[NOW_NS], frames.arrived_at_ns[piece])
+        if is_late(now_ns, books.requests, session, books.fixed[TIMEOUT_NS]):
             return row
-        kind = smalls[loops.KIND, row]
-        pair, stream = groups[group, PAIR], groups[group, STREAM]
-        asker, key = groups[group, ASKER], groups[group, KEY]
-        answers = NO_REQUEST
-        if kind < loops.INDEX_GET and stream < 0:
-            return row
-        if kind == loops.PUSH_REQUEST:
-            if not take_push(
-                row, arrived_at_ns, words, numbers, pair, pairs, pair_runs, requests, lookup, held, session, fixed
-            ):
-                return row
-        elif kind == loops.PUSH_RESPONSE:
-            answers = take_confirm(
-                row, words, smalls, pair, stream, pairs, pair_runs, streams, stream_runs, requests, lookup, held, fixed
-            )
-            if answers < 0:
-                return row
-            session[CONFIRMED] += 1
-        elif kind == loops.PULL_REQUEST:
-            if not streams[stream, IS_PULLED] or not take_request(
-                row, PULLED, pair, words[loops.REQUEST_ID, row], arrived_at_ns, numbers, requests, lookup, held,
-                session, fixed,
-            ):  # fmt: skip
-                return row
-            request = session[COUNT] - 1
-            requests[request, FROM_INDEX] = wide(words[loops.INDEX, row])
-            requests[request, MOST_MESSAGES] = wide(words[loops.LIMIT, row])
-            session[PULLS] += 1
-        elif kind == loops.PULL_RESPONSE:
-            answers = take_pulled(data, row, words, numbers, pair, stream, streams, requests, lookup, held)
-            if answers < 0:
-                return row
-            session[DELIVERED] += numbers[loops.MESSAGE_COUNT, row]
+        if frames.smalls[loops.KIND, row] < loops.INDEX_GET:
+            answers = take_of_stream(row, books.groups[group, PAIR], books.groups[group, STREAM], frames, books)
         else:
-            if key < 0 or not has_known_names(row, smalls, fixed):
-                return row
-            if kind == loops.INDEX_GET:
-                if not groups[group, REQUESTS] or not take_request(
-                    row, GOT, asker, _WORD(0), arrived_at_ns, numbers, requests, lookup, held, session, fixed
-                ):
-                    return row
-                requests[session[COUNT] - 1, OF_KEY] = key
-                requests[session[COUNT] - 1, FROM_INDEX] = keys[key, LEAST]
-            elif kind == loops.INDEX_SAVE:
-                if not groups[group, REQUESTS] or not take_save(row, words, key, keys):
-                    return row
-            else:
-                answers = take_index(row, words, smalls, asker, key, keys, requests, lookup, held)
-                if answers < 0:
-                    return row
+            answers = take_of_index(row, group, frames, books)
+        if answers == _LEFT:
+            return row
         if answers >= 0:
-            close(answers, requests, session)
+            close(answers, books.requests, session)
         answered[row] = answers
         session[NOW_NS] = now_ns
-    return len(group_of)
+    return len(frames.group_of)
+
+
+@compiled
+def take_of_stream(row: int, pair: int, stream: int, frames: Frames, books: Books) -> int:
+    """A message to or from a stream: what it answers; _LEFT = it isn't plain, and nothing was done."""
+    if stream < 0 or not books.streams[stream, USABLE]:
+        return _LEFT
+    kind = frames.smalls[loops.KIND, row]
+    if kind == loops.PUSH_REQUEST:
+        return take_push(row, pair, frames, books)
+    if kind == loops.PUSH_RESPONSE:
+        return take_confirm(row, pair, stream, frames, books)
+    if kind == loops.PULL_REQUEST:
+        return take_pull(row, pair, stream, frames, books)
+    return take_pulled(row, pair, frames, books)
+
+
+@compiled
+def take_push(row: int, pair: int, frames: Frames, books: Books) -> int:
+    """A push."""
+    pairs, session = books.pairs, books.session
+    number = frames.words[loops.REQUEST_ID, row]
+    if not pairs[pair, USABLE] or number >= _WORD(BEYOND) or holds(pair, wide(number), pairs, books.pair_runs):
+        return _LEFT
+    if was_not_saved(pair, number, books):
+        return _LEFT
+    request = wait(row, PUSHED, pair, number, frames, books)
+    if request < 0:
+        return _LEFT
+    pairs[pair, LAST], pairs[pair, CHANGED] = NO_REQUEST, 1
+    size = wide(frames.numbers[loops.DATA_BYTES, row])
+    books.requests[request, SIZE] = size
+    if session[DATA_BYTES_HELD] + size <= books.fixed[MOST_HELD]:
+        books.requests[request, HELD] = 1
+        session[DATA_BYTES_HELD] += size
+    session[PUSHES] += 1
+    return NO_REQUEST
+
+
+@compiled
+def take_confirm(row: int, pair: int, stream: int, frames: Frames, books: Books) -> int:
+    """A confirm."""
+    pairs, streams = books.pairs, books.streams
+    number, index = frames.words[loops.REQUEST_ID, row], frames.words[loops.INDEX, row]
+    if frames.smalls[loops.STATUS, row] != 0 or not pairs[pair, USABLE] or not pairs[pair, HAS_SAVED]:
+        return _LEFT
+    if number >= _WORD(BEYOND) or index >= _WORD(BEYOND) or holds(pair, wide(number), pairs, books.pair_runs):
+        return _LEFT
+    if was_not_saved(pair, number, books):
+        return _LEFT
+    if wide(index) < streams[stream, HIGHEST] and not holds(stream, wide(index), streams, books.stream_runs):
+        return _LEFT
+    request = request_of(PUSHED, pair, number, books)
+    if request >= 0:
+        pairs[pair, LAST] = request
+        add(pair, wide(number), pairs, books.pair_runs, books.fixed[MOST_RUNS])
+        streams[stream, HIGHEST] = max(streams[stream, HIGHEST], wide(index))
+        add(stream, wide(index), streams, books.stream_runs, books.fixed[MOST_RUNS])
+        books.session[CONFIRMED] += 1
+    return request
+
+
+@compiled
+def take_pull(row: int, pair: int, stream: int, frames: Frames, books: Books) -> int:
+    """A pull."""
+    if not books.streams[stream, IS_PULLED]:
+        return _LEFT
+    request = wait(row, PULLED, pair, frames.words[loops.REQUEST_ID, row], frames, books)
+    if request < 0:
+        return _LEFT
+    books.requests[request, FROM_INDEX] = wide(frames.words[loops.INDEX, row])
+    books.requests[request, MOST_MESSAGES] = wide(frames.words[loops.LIMIT, row])
+    books.session[PULLS] += 1
+    return NO_REQUEST
+
+
+@compiled
+def take_pulled(row: int, pair: int, frames: Frames, books: Books) -> int:
+    """A pull response."""
+    request = request_of(PULLED, pair, frames.words[loops.REQUEST_ID, row], books)
+    count = wide(frames.numbers[loops.MESSAGE_COUNT, row])
+    if request < 0 or _WORD(count) > _WORD(books.requests[request, MOST_MESSAGES]):
+        return _LEFT
+    at, end = wide(frames.numbers[loops.MESSAGES, row]), wide(frames.numbers[loops.END, row])
+    before = _WORD(books.requests[request, FROM_INDEX])
+    for one in range(count):
+        index, at = uint_at(frames.data, at, end)
+        if index < before or (one and index == before):
+            return _LEFT
+        before = index
+        size, at = uint_length_at(frames.data, at, end)
+        at += size
+    books.session[DELIVERED] += count
+    return request
+
+
+@compiled
+def take_of_index(row: int, group: int, frames: Frames, books: Books) -> int:
+    """A message to or from an index service: what it answers; _LEFT = it isn't plain, and nothing was done."""
+    key = books.groups[group, KEY]
+    if key < 0 or not has_known_names(row, frames.smalls, books.fixed):
+        return _LEFT
+    kind = frames.smalls[loops.KIND, row]
+    if kind == loops.INDEX_RESPONSE:
+        return take_index(row, books.groups[group, ASKER], key, frames, books)
+    if not books.groups[group, REQUESTS]:
+        return _LEFT
+    if kind == loops.INDEX_SAVE:
+        return take_save(key, frames.words[loops.INDEX, row], books.keys)
+    request = wait(row, GOT, books.groups[group, ASKER], _WORD(0), frames, books)
+    if request < 0:
+        return _LEFT
+    books.requests[request, OF_KEY], books.requests[request, FROM_INDEX] = key, books.keys[key, LEAST]
+    return NO_REQUEST
 
 
 @inlined
 def has_known_names(row: int, smalls: Array, fixed: Array) -> bool:
     """A message about an index doesn't show for the first time whose names the client uses."""
     if smalls[loops.PROTOCOL, row] == loops.INDEX_PARTITIONED:
-        known = fixed[IMPLEMENTATION]
+        known = bool(fixed[IMPLEMENTATION])
     else:
-        known = fixed[SPECIFICATION] or not smalls[loops.HAS, row] & loops.HAS_PARTITION
-    return bool(known)
+        known = bool(fixed[SPECIFICATION]) or not smalls[loops.HAS, row] & loops.HAS_PARTITION
+    return known
 
 
 @compiled
-def take_request(
-    row: int,
-    what: int,
-    about: int,
-    number: Any,
-    arrived_at_ns: Array,
-    numbers: Array,
-    requests: Array,
-    lookup: Array,
-    held: Array,
-    session: Array,
-    fixed: Array,
-) -> bool:
-    """A request waits from here on; False = there is no room, or one with its key waits already."""
-    if session[OPEN_REQUESTS] >= fixed[MOST_OPEN] or number >= _WORD(BEYOND):
-        return False
-    place = place_of(what, about, number, lookup, held)
-    if held[place] == AMBIGUOUS or (held[place] >= 0 and requests[held[place], OPEN]):
-        return False
-    request = session[COUNT]
-    held[place] = request
-    requests[request, ROW] = row
-    requests[request, AT_NS] = arrived_at_ns[numbers[loops.PIECE, row]]
-    requests[request, OPEN] = requests[request, WAITING] = 1
-    requests[request, WHAT], requests[request, ABOUT] = what, about
-    requests[request, ID] = wide(number)
-    session[COUNT] += 1
-    session[OPEN_REQUESTS] += 1
-    return True
-
-
-@compiled
-def close(request: int, requests: Array, session: Array) -> None:
-    """A request was answered."""
-    requests[request, OPEN] = requests[request, WAITING] = 0
-    session[OPEN_REQUESTS] -= 1
-    if requests[request, HELD]:
-        session[DATA_BYTES_HELD] -= requests[request, SIZE]
-
-
-@compiled
-def take_push(
-    row: int,
-    arrived_at_ns: Array,
-    words: Array,
-    numbers: Array,
-    pair: int,
-    pairs: Array,
-    pair_runs: Array,
-    requests: Array,
-    lookup: Array,
-    held: Array,
-    session: Array,
-    fixed: Array,
-) -> bool:
-    """A push; False = it isn't plain, and nothing was done."""
-    number = words[loops.REQUEST_ID, row]
-    if not pairs[pair, USABLE] or number >= _WORD(BEYOND) or holds(pair, wide(number), pairs, pair_runs):
-        return False
-    if request_of(UNSAVED, pair, number, requests, lookup, held) != _NOWHERE:
-        return False
-    if not take_request(row, PUSHED, pair, number, arrived_at_ns, numbers, requests, lookup, held, session, fixed):
-        return False
-    pairs[pair, LAST], pairs[pair, CHANGED] = NO_REQUEST, 1
-    request, size = session[COUNT] - 1, wide(numbers[loops.DATA_BYTES, row])
-    requests[request, SIZE] = size
-    if session[DATA_BYTES_HELD] + size <= fixed[MOST_HELD]:
-        requests[request, HELD] = 1
-        session[DATA_BYTES_HELD] += size
-    session[PUSHES] += 1
-    return True
-
-
-@compiled
-def take_confirm(
-    row: int,
-    words: Array,
-    smalls: Array,
-    pair: int,
-    stream: int,
-    pairs: Array,
-    pair_runs: Array,
-    streams: Array,
-    stream_runs: Array,
-    requests: Array,
-    lookup: Array,
-    held: Array,
-    fixed: Array,
-) -> int:
-    """A confirm: the request that it answers; below 0 = it isn't plain, and nothing was done."""
-    number, index = words[loops.REQUEST_ID, row], words[loops.INDEX, row]
-    if smalls[loops.STATUS, row] != 0 or not pairs[pair, USABLE] or not streams[stream, USABLE]:
-        return _NOWHERE
-    if not pairs[pair, HAS_SAVED]:
-        return _NOWHERE
-    if number >= _WORD(BEYOND) or index >= _WORD(BEYOND) or holds(pair, wide(number), pairs, pair_runs):
-        return _NOWHERE
-    if request_of(UNSAVED, pair, number, requests, lookup, held) != _NOWHERE:
-        return _NOWHERE
-    if wide(index) < streams[stream, HIGHEST] and not holds(stream, wide(index), streams, stream_runs):
-        return _NOWHERE
-    request = request_of(PUSHED, pair, number, requests, lookup, held)
-    if request >= 0:
-        pairs[pair, LAST] = request
-        add(pair, wide(number), pairs, pair_runs, fixed[MOST_RUNS])
-        streams[stream, HIGHEST] = max(streams[stream, HIGHEST], wide(index))
-        add(stream, wide(index), streams, stream_runs, fixed[MOST_RUNS])
-    return request
-
-
-@compiled
-def take_pulled(
-    data: Array,
-    row: int,
-    words: Array,
-    numbers: Array,
-    pair: int,
-    stream: int,
-    streams: Array,
-    requests: Array,
-    lookup: Array,
-    held: Array,
-) -> int:
-    """A pull response: the request that it answers; below 0 = it isn't plain."""
-    if not streams[stream, USABLE]:
-        return _NOWHERE
-    request = request_of(PULLED, pair, words[loops.REQUEST_ID, row], requests, lookup, held)
-    if request < 0 or _WORD(numbers[loops.MESSAGE_COUNT, row]) > _WORD(requests[request, MOST_MESSAGES]):
-        return min(request, _NOWHERE)
-    at, end = wide(numbers[loops.MESSAGES, row]), wide(numbers[loops.END, row])
-    before = _WORD(requests[request, FROM_INDEX])
-    for one in range(numbers[loops.MESSAGE_COUNT, row]):
-        index, at = uint_at(data, at, end)
-        if index < before or (one and index == before):
-            return _NOWHERE
-        before = index
-        size, at = uint_length_at(data, at, end)
-        at += size
-    return request
-
-
-@compiled
-def take_save(row: int, words: Array, key: int, keys: Array) -> bool:
-    """A saved index; False = it isn't plain, and nothing was done."""
-    index = words[loops.INDEX, row]
+def take_save(key: int, index: Any, keys: Array) -> int:
+    """A saved index."""
     if not keys[key, IS_SAVED] or index >= _WORD(BEYOND):
-        return False
+        return _LEFT
     keys[key, LEAST], keys[key, KEY_CHANGED] = max(keys[key, LEAST], wide(index)), 1
-    return True
+    return NO_REQUEST
 
 
 @compiled
-def take_index(
-    row: int,
-    words: Array,
-    smalls: Array,
-    asker: int,
-    key: int,
-    keys: Array,
-    requests: Array,
-    lookup: Array,
-    held: Array,
-) -> int:
-    """An answer of the index service: the request that it answers; below 0 = it isn't plain, and nothing was done."""
-    index = words[loops.INDEX, row]
-    if not smalls[loops.HAS, row] & loops.HAS_INDEX or not keys[key, EXISTS] or index >= _WORD(BEYOND):
-        return _NOWHERE
-    request = request_of(GOT, asker, _WORD(0), requests, lookup, held)
-    if request < 0 or requests[request, OF_KEY] != key or wide(index) < requests[request, FROM_INDEX]:
-        return _NOWHERE
+def take_index(row: int, asker: int, key: int, frames: Frames, books: Books) -> int:
+    """An index."""
+    keys, index = books.keys, frames.words[loops.INDEX, row]
+    if not frames.smalls[loops.HAS, row] & loops.HAS_INDEX or not keys[key, EXISTS] or index >= _WORD(BEYOND):
+        return _LEFT
+    request = request_of(GOT, asker, _WORD(0), books)
+    if request < 0 or books.requests[request, OF_KEY] != key or wide(index) < books.requests[request, FROM_INDEX]:
+        return _LEFT
     keys[key, LEAST], keys[key, KEY_CHANGED] = max(keys[key, LEAST], wide(index)), 1
     return request
