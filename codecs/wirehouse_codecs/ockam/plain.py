@@ -361,7 +361,7 @@ def _room(entries: int) -> int:
 
 def _signed(word: int) -> int:
     """64 bits as a signed number."""
-    return word - (1 << 64) if word >> 63 else word
+    return word - (1 << 64) if word >= 1 << 63 else word
 
 
 def _runs(slots: int) -> Array:

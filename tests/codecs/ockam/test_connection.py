@@ -1,0 +1,315 @@
+"""The compiled twin of reader and session gives what the readable ones give: rows, findings, carried state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs.ockam import connection, log, plain
+from wirehouse_codecs.ockam.messages import (
+    CreatePartitionedRequest,
+    CreatePartitionedResponse,
+    CreateRequest,
+    CreateResponse,
+    Error,
+    IndexGet,
+    IndexResponse,
+    IndexSave,
+    Message,
+    Names,
+    PullRequest,
+    PullResponse,
+    PushRequest,
+    PushResponse,
+    Status,
+    StreamMessage,
+    base_payload,
+    encode_payload,
+)
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import Log
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Hole, Side
+from wirehouse_codecs.tcp_options import TcpOptions
+
+C, S = Direction
+BARE, CBOR = Envelope
+SECOND = 1_000_000_000
+OPTIONS = OckamOptions(answer_timeout_s=30)
+MOST = 2**64 - 1
+Row = dict[str, Any]
+Sent = tuple[Direction, bytes]
+
+
+def place(ns: int, number: int) -> Place:
+    return Place(ns, 7, b"capture", number)
+
+
+def framed(message: Message | bytes, to: str, back: str, envelope: Envelope, names: Names, **told: Any) -> bytes:
+    payload = message if isinstance(message, bytes) else encode_payload(message, names)
+    version = None if envelope is CBOR else 2 if told else 1
+    routes = [local(*hops.split("=>")) if hops else () for hops in (to, back)]
+    return frame(encode(Routed(version, *routes, payload, **told), envelope), envelope)
+
+
+@dataclass(frozen=True)
+class Chances:
+    """One in how many messages is what it says; 0 = none is."""
+
+    odd: int = 0
+    damaged: int = 0
+
+
+class Talk:
+    """A client with several workers, and a service, who now and then do what they should not."""
+
+    def __init__(self, random: Random, envelope: Envelope, chances: Chances) -> None:
+        self.random, self.envelope, self.chances = random, envelope, chances
+        self.names = random.choice(tuple(Names))
+        self.streams = [f"ST_S_{number}" for number in range(random.randint(1, 3))]
+        self.workers = ["me", "hop=>me", "other"][: random.randint(1, 3)]
+        #: What is open, by kind: who, where, and the request.
+        self.open: list[tuple[str, str, Message]] = []
+        self.confirmed = dict.fromkeys(self.streams, 0)
+        self.saved: dict[tuple[str, str, int | None], int] = {}
+        self.number = random.choice([0, 0, 2**62 - 20, MOST - 3])
+
+    def said(self, count: int) -> Iterator[Sent]:
+        if self.envelope is CBOR:
+            yield from ((C, OPENING), (S, OPENING))
+        for number, stream in enumerate(self.streams):
+            if self.is_odd():
+                continue
+            yield self.say(C, CreateRequest(f"s{number}"), "stream", "me")
+            yield self.say(S, CreateResponse(f"s{number}"), "me", stream)
+        for _ in range(count):
+            yield self.next()
+
+    def is_odd(self) -> bool:
+        return bool(self.chances.odd) and self.random.randrange(self.chances.odd) == 0
+
+    def say(self, side: Direction, message: Message | bytes, to: str, back: str) -> Sent:
+        context = {"tracing_context": "context"} if self.random.random() < 0.1 else {}
+        written = framed(message, to, back, self.envelope, self.names, **context)
+        if self.chances.damaged and self.random.randrange(self.chances.damaged) == 0:
+            damaged = bytearray(written)
+            what = self.random.randrange(4)
+            if what == 0:
+                damaged[self.random.randrange(len(damaged))] = self.random.randrange(256)
+            elif what == 1:
+                del damaged[self.random.randrange(len(damaged)) :]
+            elif what == 2:
+                damaged += bytes(self.envelope.length_bytes)
+            else:
+                damaged += self.random.randbytes(9)
+            written = bytes(damaged)
+        return side, written
+
+    def next(self) -> Sent:
+        if self.is_odd():
+            return self.odd()
+        if self.open and self.random.random() < 0.5:
+            return self.answer(*self.open.pop(0 if self.random.random() < 0.9 else -1))
+        return self.ask()
+
+    def key(self) -> tuple[str, str, int | None]:
+        stream = self.random.randrange(len(self.streams))
+        return f"client{stream}", f"s{stream}", self.random.choice([None, None, 0, 1]) if stream else None
+
+    def ask(self) -> Sent:
+        random = self.random
+        worker, stream = random.choice(self.workers), random.choice(self.streams)
+        what = random.randrange(6)
+        asked: Message
+        if what < 3:
+            self.number = min(self.number + 1, MOST)
+            asked = PushRequest(self.number, random.randbytes(random.randrange(20)))
+        elif what == 3:
+            self.number = min(self.number + 1, MOST)
+            index = random.randint(0, self.confirmed[stream])
+            asked = PullRequest(self.number, index, random.choice([1, 5, 10, MOST]))
+        else:
+            key, stream, worker = self.key(), "stream_index", self.workers[0]
+            asked = IndexGet(*key)
+            if what == 5:
+                self.saved[key] = self.saved.get(key, 0) + random.randrange(2)
+                return self.say(C, IndexSave(*key[:2], self.saved[key], key[2]), stream, worker)
+        self.open.append((worker, stream, asked))
+        return self.say(C, asked, stream, worker)
+
+    def answer(self, worker: str, stream: str, asked: Message) -> Sent:
+        told: Message
+        match asked:
+            case PushRequest():
+                told = PushResponse(asked.request_id, Status.OK, self.confirmed[stream])
+                self.confirmed[stream] += 1
+            case PullRequest():
+                until = min(asked.index + asked.limit, self.confirmed[stream])
+                pulled = [StreamMessage(index, b"data") for index in range(asked.index, until)]
+                told = PullResponse(asked.request_id, tuple(pulled))
+            case IndexGet(client, name, partition):
+                told = IndexResponse(client, name, self.saved.get((client, name, partition)), partition)
+            case _:
+                raise AssertionError(asked)
+        return self.say(S, told, worker, stream)
+
+    def odd(self) -> Sent:
+        """Something that breaks a rule, or is rare."""
+        random, worker = self.random, self.random.choice([*self.workers, "stranger", "x" * 300])
+        stream = random.choice([*self.streams, "ST_S_9", "stream", "stream_index", ""])
+        number = random.choice([self.number, max(0, self.number - 2), 2**62, MOST])
+        pulled = tuple(StreamMessage(random.randrange(5), b"data") for _ in range(random.randrange(4)))
+        client, name, partition = self.key()
+        side, message = random.choice(
+            [
+                (S, PushResponse(number, random.choice(tuple(Status)), random.choice([0, 5, 2**63, MOST]))),
+                (S, PullResponse(number, pulled)),
+                (C, PushRequest(number, b"again")),
+                (C, PullRequest(number, 0, 1)),
+                (C, IndexSave(client, name, random.choice([0, 2**62]), partition)),
+                (C, IndexSave("stranger", name, 1, partition)),
+                (C, IndexGet(client, name, random.choice([0, 1, MOST]))),
+                (S, IndexResponse(client, name, random.choice([None, 0, 1]), partition)),
+                (S, Error("no")),
+                (C, CreateRequest("s0")),
+                (S, CreateResponse("s0")),
+                (C, CreatePartitionedRequest("s1", 2)),
+                (S, CreatePartitionedResponse("s1", random.randrange(3))),
+                (random.choice((C, S)), base_payload("ping", b"")),
+                (C, b"\xff"),
+            ]
+        )
+        if random.random() < 0.1:
+            return self.say(side, message, "", worker)
+        return self.say(side, message, stream, worker) if side is C else self.say(side, message, worker, stream)
+
+
+def pieces_of(said: Iterable[Sent], random: Random) -> list[Data]:
+    """The bytes in segments, in their order; sometimes much time passes."""
+    waiting = {C: bytearray(), S: bytearray()}
+    at = {C: 0, S: 0}
+    pieces: list[Data] = []
+    most, now_ns = random.choice([5, 60, 400]), SECOND
+
+    def cut(side: Direction, size: int) -> None:
+        nonlocal now_ns
+        now_ns += random.choice([0, 1, SECOND, 40 * SECOND] if random.random() < 0.05 else [0, 1])
+        data = bytes(waiting[side][:size])
+        del waiting[side][:size]
+        pieces.append(Data(side, at[side], data, place(now_ns, len(pieces))))
+        at[side] += len(data)
+
+    for side, data in said:
+        waiting[side] += data
+        while len(waiting[side]) > most:
+            cut(side, random.randint(1, most))
+        other = C if side is S else S
+        if waiting[other] and random.random() < 0.8:
+            cut(other, len(waiting[other]))
+    for side in (C, S):
+        if waiting[side]:
+            cut(side, len(waiting[side]))
+    return pieces
+
+
+class Told:
+    """The log of one connection, whose runs are compiled or not."""
+
+    def __init__(self, opened: str, options: OckamOptions, compiled: bool) -> None:
+        self._log, self._options, self._compiled = Log(log.SCHEMA), options, compiled
+        first, sides = place(SECOND, 0), (Side(C, TcpOptions()), Side(S, TcpOptions()))
+        self._connection = Connection(b"connection", opened, first, first, *sides)
+        self._start(None)
+
+    def _start(self, snapshot: str | None) -> None:
+        self._dialogue = log.Conversation(self._log, self._connection, self._options, snapshot)
+
+    def take(self, events: Sequence[Data | Hole]) -> tuple[list[Row], str]:
+        """The rows of a run of pieces, or of a hole, and the state behind it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log, "COMPILED_FROM_BYTES", 0 if self._compiled else 1 << 60)
+            # Also what would not pay is tried.
+            patch.setattr(plain.Plain, "cost", lambda *_: 1)
+            patch.setattr(plain, "ROWS_A_GROUP", 0)
+            patch.setattr(connection, "_FEWEST_READ", 1)
+            patch.setattr(connection, "_MOST_READ", 2)
+            match events:
+                case [Hole() as hole]:
+                    self._dialogue.hole(hole)
+                case _:
+                    self._dialogue.receive(events)
+        self._dialogue.conclude()
+        return self._rows(), self._dialogue.snapshot()
+
+    def restart(self) -> None:
+        self._start(self._dialogue.snapshot())
+
+    def close(self, at: Place) -> list[Row]:
+        self._dialogue.close(Closed(at, "fin"))
+        self._dialogue.conclude()
+        return self._rows()
+
+    def _rows(self) -> list[Row]:
+        rows = []
+        for batch in self._log.take():
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+        return rows
+
+
+def runs_of(pieces: Sequence[Data], random: Random, holes: bool) -> Iterator[list[Data | Hole]]:
+    most, begin = random.choice([3, 30, 10_000]), 0
+    while begin < len(pieces):
+        if holes and random.random() < 0.2:
+            lost = pieces[begin]
+            yield [Hole(lost.direction, lost.byte_start, lost.byte_start + len(lost.data), lost.place)]
+            begin += 1
+            continue
+        end = begin + random.randint(1, most)
+        yield list(pieces[begin:end])
+        begin = end
+
+
+def check(seed: int, envelope: Envelope, chances: Chances, holes: bool, count: int = 150) -> None:
+    random = Random(seed)
+    opened = random.choice(["syn", "syn", "middle"])
+    pieces = pieces_of(Talk(random, envelope, chances).said(count), random)
+    readable, compiled = (Told(opened, OPTIONS, is_compiled) for is_compiled in (False, True))
+    for run in runs_of(pieces, random, holes):
+        expected, found = readable.take(run), compiled.take(run)
+        assert found[0] == expected[0]
+        assert found[1] == expected[1]
+        if random.random() < 0.2:
+            readable.restart()
+            compiled.restart()
+    last = pieces[-1].place
+    assert compiled.close(last) == readable.close(last)
+
+
+seeds = st.integers(0, 2**32 - 1)
+envelopes = st.sampled_from(Envelope)
+
+
+@given(seeds, envelopes)
+@settings(max_examples=10, deadline=None)
+def test_steady_traffic(seed: int, envelope: Envelope) -> None:
+    check(seed, envelope, Chances(), holes=False)
+
+
+@given(seeds, envelopes, st.sampled_from([2, 10, 50]))
+@settings(max_examples=25, deadline=None)
+def test_what_breaks_rules_and_what_is_rare(seed: int, envelope: Envelope, odd: int) -> None:
+    check(seed, envelope, Chances(odd=odd), holes=False)
+
+
+@given(seeds, envelopes, st.sampled_from([5, 40]))
+@settings(max_examples=25, deadline=None)
+def test_damaged_bytes_and_holes(seed: int, envelope: Envelope, damaged: int) -> None:
+    check(seed, envelope, Chances(odd=40, damaged=damaged), holes=True)
