@@ -505,8 +505,10 @@ class Session:
     def _learn(self, name: str, partition: int) -> None:
         """The address of a stream."""
         known = self.addresses.get((name, partition))
-        if known is not None and known != self._at and known in self.streams:
-            self.streams[known].replaced = True
+        former = None if known is None or known == self._at else self.streams.get(known)
+        # Without a name it was forgotten since, and seen again.
+        if former is not None and former.name is not None:
+            former.replaced = True
         stream = self.streams.get(self._at)
         if stream is None:
             stream = _Stream(name, partition)
