@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -102,15 +103,20 @@ def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
 _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 
 
+_NO_RECORD: Any = SimpleNamespace(**dict.fromkeys(_PLACED))
+
+
 def _placed(place: Place) -> tuple[int, int | None, bytes | None, int | None]:
     return place.order if place.capture_id else (place.arrived_at_ns, None, None, None)
 
 
 def place_columns(places: Iterable[Place]) -> dict[str, pa.Array]:
     """The columns of a log that say where its rows stand."""
-    columns = list(zip(*map(_placed, places), strict=True)) or [()] * len(_PLACED)
-    types = dict(COMMON)
-    return {name: pa.array(column, types[name]) for name, column in zip(_PLACED, columns, strict=True)}
+    listed, types = list(places), dict(COMMON)
+    recorded = [place if place.capture_id else _NO_RECORD for place in listed]
+    columns = {name: [getattr(place, name) for place in recorded] for name in _PLACED}
+    columns["arrived_at_ns"] = [place.arrived_at_ns for place in listed]
+    return {name: pa.array(column, types[name]) for name, column in columns.items()}
 
 
 class Where(NamedTuple):

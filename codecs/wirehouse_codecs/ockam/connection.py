@@ -141,8 +141,8 @@ class _Feed:
 
     def __init__(self, pieces: Sequence[Data]) -> None:
         self.pieces = pieces
-        self.data = {side: b"".join(piece.data for piece in pieces if piece.direction is side) for side in _SIDES}
-        self.owners = np.array([_SIDES.index(piece.direction) for piece in pieces], np.uint8)
+        self.data = {side: b"".join([piece.data for piece in pieces if piece.direction is side]) for side in _SIDES}
+        self.owners = np.array([piece.direction is Direction.SERVER for piece in pieces], np.uint8)
         self.arrived_at_ns = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
         #: Where each piece ends in the data of its side.
         self.ends = np.zeros(len(pieces), np.int64)
