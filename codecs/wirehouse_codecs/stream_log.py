@@ -45,6 +45,8 @@ STATE_VERSION: Final = 1
 BATCH_ROWS: Final = 20_000
 #: So many bytes of `raw` are a batch too.
 BATCH_BYTES: Final = 32 << 20
+#: Rows of columns for which nulls are kept.
+FEW_ROWS: Final = 512
 #: Bytes that a dialogue is given at once.
 RUN_BYTES: Final = 1 << 20
 
@@ -138,6 +140,8 @@ class Log:
         self.client: Endpoint | None = None
         self._rows: list[dict[str, Any]] = []
         self._batches: list[pa.RecordBatch] = []
+        #: By type: so many nulls.
+        self._few: dict[pa.DataType, pa.Array] = {}
         #: Rows that `take` would give, and how many bytes their `raw` has.
         self.waiting = 0
         self._raw_bytes = 0
@@ -181,12 +185,20 @@ class Log:
         known = {**columns, **constant}
         arrays = [known.get(field.name) for field in self.schema]
         filled = [
-            pa.nulls(rows, field.type) if array is None else array
+            self._nulls(rows, field.type) if array is None else array
             for field, array in zip(self.schema, arrays, strict=True)
         ]
         self._close_rows()
         self._batches.append(pa.RecordBatch.from_arrays(filled, schema=self.schema))
         self.waiting += rows
+
+    def _nulls(self, rows: int, kind: pa.DataType) -> pa.Array:
+        """Of few rows a part of what is there already, as some types have many parts."""
+        if rows > FEW_ROWS:
+            return pa.nulls(rows, kind)
+        if kind not in self._few:
+            self._few[kind] = pa.nulls(FEW_ROWS, kind)
+        return self._few[kind].slice(0, rows)
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """What was collected, in its order."""

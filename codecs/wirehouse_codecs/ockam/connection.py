@@ -120,7 +120,9 @@ class Connection:
         while row < len(rows):
             begin = row
             if rows.worth and len(rows) - row >= cost:
-                row = plain.advance(rows, row, unsure)
+                row, is_at_end = plain.advance(rows, row, unsure)
+                if is_at_end:
+                    continue
             patience = _FEWEST_READ if row - begin >= cost else min(2 * patience, _MOST_READ)
             until = min(row + patience, len(rows))
             while row < until:

@@ -164,12 +164,7 @@ class Conversation:
                     self._tell(outcome)
             return
         for taken in self._twin.run(pieces):
-            plain, told = _messages(taken.plain, pieces), 0
-            for before, outcome in taken.read:
-                self._add_messages(plain.slice(told, before - told))
-                told = before
-                self._tell(outcome)
-            self._add_messages(plain.slice(told))
+            self._take_run(taken, pieces)
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
@@ -197,9 +192,20 @@ class Conversation:
         for received in frames:
             self._tell(self._session.receive(received))
 
-    def _add_messages(self, messages: pa.RecordBatch) -> None:
-        if messages.num_rows:
-            self._log.add_batch(dict(zip(messages.schema.names, messages.columns, strict=True)), messages.num_rows)
+    def _take_run(self, taken: twin.Taken, pieces: Sequence[Data]) -> None:
+        """The rows of plain messages, and between them those of the others."""
+        messages = _messages(taken.plain, pieces) if taken.plain.num_rows else None
+        told = 0
+        for before, outcome in taken.read:
+            self._add_messages(messages, told, before)
+            told = before
+            self._tell(outcome)
+        self._add_messages(messages, told, taken.plain.num_rows)
+
+    def _add_messages(self, messages: pa.RecordBatch | None, begin: int, end: int) -> None:
+        if messages is not None and end > begin:
+            columns = messages.slice(begin, end - begin).columns
+            self._log.add_batch(dict(zip(messages.schema.names, columns, strict=True)), end - begin)
 
     def _tell(self, outcome: Outcome) -> None:
         """The rows of a frame, or of bytes that are none."""
@@ -366,8 +372,9 @@ def _answers(answers: Answers) -> dict[str, Any]:
 
 def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
     """Columns of the log for plain messages, of which `pieces` say where they stand."""
-    rows = plain.num_rows
-    names = plain.schema.names
+    rows, names, piece = plain.num_rows, plain.schema.names, plain.column("piece")
+    first = piece[0].as_py()
+    places = place_columns(piece.place for piece in pieces[first : piece[-1].as_py() + 1])
 
     def struct(kind: pa.StructType, prefix: str = "", has: pa.Array | None = None) -> pa.StructArray:
         fields = [
@@ -380,7 +387,7 @@ def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
 
     columns = {
         "row_kind": pa.repeat(pa.scalar(MESSAGE), rows),
-        **{name: told.take(plain.column("piece")) for name, told in place_columns(p.place for p in pieces).items()},
+        **{name: told.take(pc.subtract(piece, first)) for name, told in places.items()},
         "direction": plain.column("direction").cast(pa.string()),
         **{name: plain.column(name) for name in _SAME},
         "message": struct(MESSAGE_TYPE),

@@ -26,6 +26,8 @@ from wirehouse_codecs.ockam.session import Role, Session, short
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str, int | None]
 
+#: So many messages are taken at once at least.
+FEWEST_AT_ONCE: Final = 256
 #: More groups than one in so many messages aren't worth it.
 ROWS_A_GROUP: Final = 8
 _ROUTES: Final = ("onward_route", "return_route")
@@ -121,28 +123,36 @@ class Plain:
         fixed[plain_loops.MOST_OPEN], fixed[plain_loops.MOST_HELD] = waiting.MOST_REQUESTS, waiting.MOST_DATA_BYTES
         fixed[plain_loops.MOST_RUNS] = sessions.MOST_RUNS
         self._fixed = fixed
+        #: For so many there is room; more, the longer all are plain.
+        self._at_once = FEWEST_AT_ONCE
 
     def cost(self, rows: Rows) -> int:
         """So many frames make it worth while to begin."""
         return 16 + len(rows.groups) + (len(self.session.requests) + len(self.session.unsaved)) // 4
 
-    def advance(self, rows: Rows, begin: int, unsure: Array) -> int:
-        """Take the plain messages from row `begin` on: the row of the next frame."""
-        state = _State(self.session, rows, begin)
+    def advance(self, rows: Rows, begin: int, unsure: Array) -> tuple[int, bool]:
+        """Take the plain messages from row `begin` on, some at most: the row of the next frame, and whether it was not
+        looked at."""
+        end = min(len(rows), begin + self._at_once)
+        state = _State(self.session, rows, begin, end)
         names = self.session.names
         self._fixed[plain_loops.SPECIFICATION] = Names.SPECIFICATION in names
         self._fixed[plain_loops.IMPLEMENTATION] = Names.IMPLEMENTATION in names
         frames = plain_loops.Frames(rows.data, rows.arrived_at_ns, unsure, *rows.arrays, rows.group_of)
-        row = int(plain_loops.advance(begin, frames, state.books(self._fixed), rows.answered))
+        row = int(plain_loops.advance(begin, end, frames, state.books(self._fixed), rows.answered))
         if row > begin:
             state.take(row)
-        return row
+        if row < end:
+            self._at_once = FEWEST_AT_ONCE
+        elif row == begin + self._at_once:
+            self._at_once *= 4
+        return row, row == end
 
 
 class _State:
     """The session as arrays, as far as the groups of `rows` are about it; see plain_loops."""
 
-    def __init__(self, session: Session, rows: Rows, begin: int) -> None:
+    def __init__(self, session: Session, rows: Rows, begin: int, end: int) -> None:
         self._session, self._rows, self._begin = session, rows, begin
         self._pairs, self._streams, self._askers, self._keys = _Slots(), _Slots(), _Slots(), _Slots()
         self._stream_addresses: list[str | None] = []
@@ -152,7 +162,7 @@ class _State:
         self._export_pairs()
         self._export_streams()
         self._export_keys()
-        self._export_requests()
+        self._export_requests(end - begin)
 
     def _group(self, group: Group) -> list[int]:
         """A row of `groups`."""
@@ -220,11 +230,10 @@ class _State:
             # A GetIndex for what isn't known yet is plain.
             self.keys[slot, plain_loops.LEAST] = min(least, plain_loops.BEYOND)
 
-    def _export_requests(self) -> None:
-        session, rows = self._session, self._rows
+    def _export_requests(self, new: int) -> None:
+        session = self._session
         self._before = list(session.requests)
-        rows_left = len(rows) - self._begin
-        requests = self.requests = np.zeros((len(self._before) + rows_left, plain_loops.REQUEST_NUMBERS), np.int64)
+        requests = self.requests = np.zeros((len(self._before) + new, plain_loops.REQUEST_NUMBERS), np.int64)
         if self._before:
             requests[: len(self._before)] = [self._request(request) for request in self._before]
         requests[session.requests.passed : len(self._before), plain_loops.WAITING] = 1

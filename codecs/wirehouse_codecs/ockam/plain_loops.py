@@ -307,14 +307,14 @@ def keep(slot: int, kept: int, sets: Array, runs: Array) -> None:
 
 
 @compiled
-def advance(begin: int, frames: Frames, books: Books, answered: Array) -> int:
-    """Take the plain messages from row `begin` on: the row of the first that isn't, for which nothing is done.
+def advance(begin: int, end: int, frames: Frames, books: Books, answered: Array) -> int:
+    """Take the plain messages from row `begin` to `end`: the row of the first that isn't, for which nothing is done.
 
     A message is plain if session.Session.receive finds nothing and ignores nothing, and if it tells the session nothing
     about streams, requesters or clients that it doesn't know. `answered` takes the number of the request.
     """
     session = books.session
-    for row in range(begin, len(frames.group_of)):
+    for row in range(begin, end):
         group, piece = frames.group_of[row], frames.numbers[loops.PIECE, row]
         if group < 0 or books.groups[group, PAIR] < 0 or frames.unsure[piece]:
             return row
@@ -331,7 +331,7 @@ def advance(begin: int, frames: Frames, books: Books, answered: Array) -> int:
             close(answers, books.requests, session)
         answered[row] = answers
         session[NOW_NS] = now_ns
-    return len(frames.group_of)
+    return end
 
 
 @compiled
