@@ -53,10 +53,13 @@ PLAIN: pa.Schema = pa.schema(
 
 _NONE: Final = pa.RecordBatch.from_pylist([], PLAIN)
 _SIDES: Final = tuple(Direction)
-#: After a frame that isn't plain so many are left to the session before the loop is tried again, and so many pieces to
-#: the reader after a frame that is no message: twice as many each time that it didn't pay.
+#: After a frame that isn't plain so many are left to the session before the loop is tried again, twice as many each
+#: time that it didn't pay; beyond so many all goes the readable way, for twice as many pieces each time, up to so many.
 _FEWEST_READ: Final = 4
+_MOST_TRIED: Final = 128
 _MOST_READ: Final = 1024
+#: It pays to cut the frames of a run if one in so many is plain.
+_WORTH: Final = 4
 
 
 class Taken(NamedTuple):
@@ -77,19 +80,19 @@ class Connection:
     def __init__(self, reader: Reader, session: Session, options: OckamOptions) -> None:
         self.reader, self.session = reader, session
         self._plain = Plain(session, options)
+        #: So many pieces go the readable way, and so many did after compiled loops did not get far.
+        self._readable = 0
+        self._patience = 1
 
     def run(self, pieces: Sequence[Data]) -> Iterator[Taken]:
         """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
         feed = _Feed(pieces)
-        patience, until = 1, 0
-        while feed.piece < len(pieces):
-            if feed.piece < until or not self._is_settled(feed):
+        while not feed.is_taken:
+            if self._readable or not self._is_settled(feed):
+                self._readable = max(0, self._readable - 1)
                 yield Taken(_NONE, [(0, outcome) for outcome in self._receive(*feed.take())])
                 continue
-            before = feed.piece
             yield self._receive_compiled(feed)
-            patience = 1 if feed.piece - before > patience else min(2 * patience, _MOST_READ)
-            until = feed.piece + patience
 
     def receive(self, piece: Data) -> list[Outcome]:
         """Take a piece by the readable twins: of a few frames, `run` would cost more."""
@@ -109,7 +112,13 @@ class Connection:
         frames = _CutFrames(self.reader, feed)
         read = self._judge(frames)
         frames.leave_rest(self.reader, feed)
-        return frames.taken(read)
+        taken = frames.taken(read)
+        if _WORTH * taken.plain.num_rows >= len(frames.rows):
+            self._patience = 1
+        else:
+            self._patience = min(2 * self._patience, _MOST_READ)
+        self._readable = 0 if feed.is_taken else self._patience
+        return taken
 
     def _judge(self, frames: _CutFrames) -> dict[int, Outcome]:
         """Judge frames: plain ones in a loop, and of the others each with some more by the session."""
@@ -118,12 +127,13 @@ class Connection:
         cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
         unsure = frames.unsure(self.session.gap)
         while row < len(rows):
-            begin = row
-            if rows.worth and len(rows) - row >= cost:
-                row, is_at_end = plain.advance(rows, row, unsure)
-                if is_at_end:
-                    continue
-            patience = _FEWEST_READ if row - begin >= cost else min(2 * patience, _MOST_READ)
+            begin, is_plain = row, rows.worth and len(rows) - row >= cost
+            while is_plain and row < len(rows):
+                row, is_plain = plain.advance(rows, row, unsure)
+            patience = _FEWEST_READ if row - begin >= cost else 2 * patience
+            if patience > _MOST_TRIED:
+                frames.stop_before(row)
+                break
             until = min(row + patience, len(rows))
             while row < until:
                 where, frame = frames.where(row), frames.bytes_of(row)
@@ -155,6 +165,11 @@ class _Feed:
         #: The next piece, and how much was taken of each side.
         self.piece = 0
         self.at = dict.fromkeys(_SIDES, 0)
+
+    @property
+    def is_taken(self) -> bool:
+        """Nothing is left."""
+        return self.piece == len(self.pieces)
 
     def left(self, side: Direction) -> int:
         return len(self.data[side]) - self.at[side]

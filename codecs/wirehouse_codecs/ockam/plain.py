@@ -29,7 +29,7 @@ Key = tuple[str, str, int | None]
 #: So many messages are taken at once at least.
 FEWEST_AT_ONCE: Final = 256
 #: More groups than one in so many messages aren't worth it.
-ROWS_A_GROUP: Final = 8
+ROWS_A_GROUP: Final = 2
 _ROUTES: Final = ("onward_route", "return_route")
 _KINDS: Final = {
     RequestKind.PUSH: plain_loops.PUSHED,
@@ -128,7 +128,7 @@ class Plain:
 
     def cost(self, rows: Rows) -> int:
         """So many frames make it worth while to begin."""
-        return 16 + len(rows.groups) + (len(self.session.requests) + len(self.session.unsaved)) // 4
+        return 16 + (len(rows.groups) + len(self.session.requests) + len(self.session.unsaved)) // 4
 
     def advance(self, rows: Rows, begin: int, unsure: Array) -> tuple[int, bool]:
         """Take the plain messages from row `begin` on, some at most: the row of the next frame, and whether it was not

@@ -239,7 +239,9 @@ class Told:
             patch.setattr(plain.Plain, "cost", lambda *_: 1)
             patch.setattr(plain, "ROWS_A_GROUP", 0)
             patch.setattr(connection, "_FEWEST_READ", 1)
+            patch.setattr(connection, "_MOST_TRIED", 8)
             patch.setattr(connection, "_MOST_READ", 2)
+            patch.setattr(plain, "FEWEST_AT_ONCE", 8)
             match events:
                 case [Hole() as hole]:
                     self._dialogue.hole(hole)
