@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.ockam import connection, log, plain, requests, session
+from wirehouse_codecs import column_parts
+from wirehouse_codecs.intervals import Intervals
+from wirehouse_codecs.ockam import connection, log, plain, plain_loops, reader, requests, session
 from wirehouse_codecs.ockam.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -55,8 +58,8 @@ def place(ns: int, number: int) -> Place:
 def framed(message: Message | bytes, to: str, back: str, envelope: Envelope, names: Names, **told: Any) -> bytes:
     payload = message if isinstance(message, bytes) else encode_payload(message, names)
     version = None if envelope is CBOR else 2 if told else 1
-    routes = [local(*hops.split("=>")) if hops else () for hops in (to, back)]
-    return frame(encode(Routed(version, *routes, payload, **told), envelope), envelope)
+    onward, return_route = (local(*hops.split("=>")) if hops else () for hops in (to, back))
+    return frame(encode(Routed(version, onward, return_route, payload, **told), envelope), envelope)
 
 
 @dataclass(frozen=True)
@@ -167,25 +170,24 @@ class Talk:
         number = random.choice([self.number, max(0, self.number - 2), 2**62, MOST])
         pulled = tuple(StreamMessage(random.randrange(5), b"data") for _ in range(random.randrange(4)))
         client, name, partition = self.key()
-        side, message = random.choice(
-            [
-                (S, PushResponse(number, random.choice(tuple(Status)), random.choice([0, 5, 2**63, MOST]))),
-                (S, PullResponse(number, pulled)),
-                (C, PushRequest(number, b"again")),
-                (C, PullRequest(number, 0, 1)),
-                (C, IndexSave(client, name, random.choice([0, 2**62]), partition)),
-                (C, IndexSave("stranger", name, 1, partition)),
-                (C, IndexGet(client, name, random.choice([0, 1, MOST]))),
-                (S, IndexResponse(client, name, random.choice([None, 0, 1]), partition)),
-                (S, Error("no")),
-                (C, CreateRequest("s0")),
-                (S, CreateResponse("s0")),
-                (C, CreatePartitionedRequest("s1", 2)),
-                (S, CreatePartitionedResponse("s1", random.randrange(3))),
-                (random.choice((C, S)), base_payload("ping", b"")),
-                (C, b"\xff"),
-            ]
-        )
+        rare: list[tuple[Direction, Message | bytes]] = [
+            (S, PushResponse(number, random.choice(tuple(Status)), random.choice([0, 5, 2**63, MOST]))),
+            (S, PullResponse(number, pulled)),
+            (C, PushRequest(number, b"again")),
+            (C, PullRequest(number, 0, 1)),
+            (C, IndexSave(client, name, random.choice([0, 2**62]), partition)),
+            (C, IndexSave("stranger", name, 1, partition)),
+            (C, IndexGet(client, name, random.choice([0, 1, MOST]))),
+            (S, IndexResponse(client, name, random.choice([None, 0, 1]), partition)),
+            (S, Error("no")),
+            (C, CreateRequest("s0")),
+            (S, CreateResponse("s0")),
+            (C, CreatePartitionedRequest("s1", 2)),
+            (S, CreatePartitionedResponse("s1", random.randrange(3))),
+            (random.choice((C, S)), base_payload("ping", b"")),
+            (C, b"\xff"),
+        ]
+        side, message = random.choice(rare)
         if random.random() < 0.1:
             return self.say(side, message, "", worker)
         return self.say(side, message, stream, worker) if side is C else self.say(side, message, worker, stream)
@@ -246,7 +248,7 @@ class Told:
                 case [Hole() as hole]:
                     self._dialogue.hole(hole)
                 case _:
-                    self._dialogue.receive(events)
+                    self._dialogue.receive([event for event in events if isinstance(event, Data)])
         self._dialogue.conclude()
         return self._rows(), self._dialogue.snapshot()
 
@@ -265,7 +267,7 @@ class Told:
 
 
 def runs_of(pieces: Sequence[Data], random: Random, holes: bool) -> Iterator[list[Data | Hole]]:
-    most, begin = random.choice([3, 30, 10_000]), 0
+    most, begin = random.choice([10, 50, 10_000]), 0
     while begin < len(pieces):
         if holes and random.random() < 0.2:
             lost = pieces[begin]
@@ -277,7 +279,7 @@ def runs_of(pieces: Sequence[Data], random: Random, holes: bool) -> Iterator[lis
         begin = end
 
 
-def check(seed: int, envelope: Envelope, chances: Chances, *, holes: bool = False, count: int = 200) -> None:
+def check(seed: int, envelope: Envelope, chances: Chances, *, holes: bool = False, count: int = 150) -> None:
     random = Random(seed)
     opened: Opening = random.choice(["syn", "syn", "middle"])
     pieces = pieces_of(Talk(random, envelope, chances).said(count), random)
@@ -313,24 +315,62 @@ envelopes = st.sampled_from(Envelope)
 @given(seeds, envelopes)
 @settings(max_examples=4, deadline=None)
 def test_steady_traffic(seed: int, envelope: Envelope) -> None:
-    check(seed, envelope, Chances(), count=400)
+    check(seed, envelope, Chances(), count=300)
 
 
 @given(seeds, envelopes, st.sampled_from([2, 10, 50]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_what_breaks_rules_and_what_is_rare(seed: int, envelope: Envelope, odd: int) -> None:
     check(seed, envelope, Chances(odd=odd))
 
 
 @given(seeds, envelopes, st.sampled_from([5, 40]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_damaged_bytes_and_holes(seed: int, envelope: Envelope, damaged: int) -> None:
     check(seed, envelope, Chances(odd=40, damaged=damaged), holes=True)
 
 
 @given(seeds, envelopes)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_what_is_beyond_the_limits_of_what_is_held(seed: int, envelope: Envelope) -> None:
     with pytest.MonkeyPatch.context() as patch:
         narrow(patch)
         check(seed, envelope, Chances(odd=40))
+
+
+def test_steady_traffic_is_plain() -> None:
+    """Else the twin would be of no use: most is taken by the loop."""
+    random = Random(1)
+    talk = Talk(random, BARE, Chances())
+    talk.number = 0
+    pieces = pieces_of(talk.said(3000), random)
+    options = OckamOptions()
+    twin = connection.Connection(reader.Reader(options), session.Session(options), options)
+    taken = list(twin.run(pieces))
+    plain_rows, others = (sum(map(len, parts)) for parts in zip(*taken, strict=True))
+    assert plain_rows > 2000
+    assert plain_rows + others == 3000 + 2 * len(talk.streams)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60))
+@settings(deadline=None)
+def test_sets_in_compiled_loops_hold_what_intervals_hold(numbers: list[int]) -> None:
+    most = 4
+    expected = Intervals(most=most)
+    sets, runs = np.zeros((1, plain_loops.PAIR_NUMBERS), np.int64), np.zeros((1, 2, most + 1), np.int64)
+    for number in numbers:
+        expected.add(number)
+        plain_loops.add(0, number, sets, runs, most)
+        held = int(sets[0, plain_loops.RUNS])
+        assert list(zip(*runs[0, :, :held].tolist(), strict=True)) == list(expected)
+        assert sets[0, plain_loops.FLOOR] == expected.floor
+        assert [plain_loops.holds(0, one, sets, runs) for one in range(42)] == [one in expected for one in range(42)]
+
+
+def test_a_run_holds_no_more_than_arrow_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_parts, "MOST_BYTES", 10)
+    options = OckamOptions()
+    twin = connection.Connection(reader.Reader(options), session.Session(options), options)
+    first = framed(CreateRequest("s"), "stream", "me", BARE, Names.SPECIFICATION)
+    with pytest.raises(ValueError, match="bytes at once"):
+        list(twin.run([Data(C, 0, first, place(1, 0)), Data(C, len(first), first, place(2, 1))]))

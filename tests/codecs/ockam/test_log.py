@@ -27,7 +27,7 @@ from wirehouse_codecs.conversations import (
     packets,
 )
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.ockam import log
+from wirehouse_codecs.ockam import log, plain
 from wirehouse_codecs.ockam.messages import (
     CreatePartitionedRequest,
     CreatePartitionedResponse,
@@ -50,6 +50,7 @@ from wirehouse_codecs.ockam.messages import (
 )
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
+from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.packets import parse
@@ -350,6 +351,30 @@ def test_a_garbled_dialogue_cut_at_every_packet_tells_the_same(seed: int) -> Non
     whole, pieces = told(rows), cut(rows)
     assert said(pieces) == said(whole)
     assert newest(pieces) == newest(whole)
+
+
+def compiled(rows: list[Row], from_bytes: int) -> list[Row]:
+    """What is told if runs of so many bytes are read by the compiled twin, and runs are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_log, "RUN_BYTES", 4000)
+        patch.setattr(log, "COMPILED_FROM_BYTES", from_bytes)
+        patch.setattr(plain.Plain, "cost", lambda *_: 1)
+        return told(rows)
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+def test_either_twin_tells_the_same_of_a_capture(path: Path) -> None:
+    with path.open("rb") as stream:
+        rows = segments(stream)
+    assert compiled(rows, 0) == compiled(rows, LATE_NS)
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+@pytest.mark.parametrize("lost", [0.0, 0.02])
+def test_either_twin_tells_the_same_of_simulated_clients(envelope: Envelope, lost: float) -> None:
+    config = SimulatorConfig(dialect=envelope.value, consumers=2, streams=1, messages_per_publisher=25)
+    rows = of_packets(simulate(config, Disturbances(reordered=5 * lost, repeated=5 * lost, lost=lost)))
+    assert compiled(rows, 0) == compiled(rows, LATE_NS)
 
 
 def test_an_entity_is_told_when_it_changed() -> None:
