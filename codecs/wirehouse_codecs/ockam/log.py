@@ -44,7 +44,7 @@ from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, 
 SESSION, SKIP = "session", "skip"
 LOG_VERSION: Final = 1
 #: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
-COMPILED_FROM_BYTES: Final = 16 << 10
+COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
 OTHER: Final = "other"

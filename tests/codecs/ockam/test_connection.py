@@ -270,8 +270,8 @@ def runs_of(pieces: Sequence[Data], random: Random, holes: bool) -> Iterator[lis
     most, begin = random.choice([10, 50, 10_000]), 0
     while begin < len(pieces):
         if holes and random.random() < 0.2:
-            lost = pieces[begin]
-            yield [Hole(lost.direction, lost.byte_start, lost.byte_start + len(lost.data), lost.place)]
+            lost, shows_it = pieces[begin], pieces[min(begin + 1, len(pieces) - 1)].place
+            yield [Hole(lost.direction, lost.byte_start, lost.byte_start + len(lost.data), shows_it)]
             begin += 1
             continue
         end = begin + random.randint(1, most)
