@@ -163,8 +163,25 @@ class Talk:
                 raise AssertionError(asked)
         return self.say(S, told, worker, stream)
 
+    def wrong(self, worker: str, stream: str, asked: Message) -> Sent:
+        """An answer that should be another."""
+        random, told = self.random, asked
+        match asked:
+            case PushRequest():
+                index = random.randrange(self.confirmed[stream] + 1)
+                told = PushResponse(asked.request_id, random.choice([Status.OK, Status.OK, Status.ERROR]), index)
+            case PullRequest():
+                at = min(asked.index, 1000)
+                indexes = random.choice([[at, at], [at + 1, at], [max(0, at - 1)], range(at, at + 11)])
+                told = PullResponse(asked.request_id, tuple(StreamMessage(index, b"data") for index in indexes))
+            case IndexGet(client, name, partition):
+                told = IndexResponse(client, name, random.choice([None, 0, 2**62]), partition)
+        return self.say(S, told, worker, stream)
+
     def odd(self) -> Sent:
         """Something that breaks a rule, or is rare."""
+        if self.open and self.random.random() < 0.5:
+            return self.wrong(*self.open.pop(0))
         random, worker = self.random, self.random.choice([*self.workers, "stranger", "x" * 300])
         stream = random.choice([*self.streams, "ST_S_9", "stream", "stream_index", ""])
         number = random.choice([self.number, max(0, self.number - 2), 2**62, MOST])
