@@ -355,6 +355,58 @@ def test_what_is_beyond_the_limits_of_what_is_held(seed: int, envelope: Envelope
         check(seed, envelope, Chances(odd=40))
 
 
+def begun() -> list[Data]:
+    """A stream, two pushes and their confirms, a segment each."""
+    said: list[tuple[Direction, Message, str, str]] = [
+        (C, CreateRequest("s"), "stream", "me"),
+        (S, CreateResponse("s"), "me", "s_1"),
+        (C, PushRequest(1, b"data"), "s_1", "me"),
+        (S, PushResponse(1, Status.OK, 5), "me", "s_1"),
+        (C, PushRequest(2, b"data"), "s_1", "me"),
+        (S, PushResponse(2, Status.OK, 7), "me", "s_1"),
+    ]
+    at, pieces = {C: 0, S: 0}, []
+    for number, (side, message, to, back) in enumerate(said):
+        data = framed(message, to, back, BARE, Names.SPECIFICATION)
+        pieces.append(Data(side, at[side], data, place(SECOND + number, number)))
+        at[side] += len(data)
+    return pieces
+
+
+def after(pieces: Sequence[Data], *said: tuple[Direction, Message], missing: int = 0) -> list[Data]:
+    """More between the same two; all in one packet, before which so many bytes of the service are missing."""
+    at = {side: sum(len(piece.data) for piece in pieces if piece.direction is side) for side in (C, S)}
+    at[S] += missing
+    more = []
+    for side, message in said:
+        to, back = ("s_1", "me") if side is C else ("me", "s_1")
+        data = framed(message, to, back, BARE, Names.SPECIFICATION)
+        more.append(Data(side, at[side], data, place(2 * SECOND, 99)))
+        at[side] += len(data)
+    return more
+
+
+def check_alike(*runs: Sequence[Data | Hole]) -> None:
+    readable, compiled = (Told("syn", is_compiled) for is_compiled in (False, True))
+    for run in runs:
+        expected, found = readable.take(run), compiled.take(run)
+        check_rows(found[0], expected[0])
+        assert found[1] == expected[1]
+
+
+def test_what_is_asked_in_the_packet_that_shows_a_hole_may_have_been_answered() -> None:
+    pieces = begun()
+    more = after(pieces, (C, PushRequest(3, b"data")), (C, PushRequest(4, b"data")), missing=5)
+    at = sum(len(piece.data) for piece in pieces if piece.direction is S)
+    check_alike(pieces, [Hole(S, at, at + 5, more[0].place)], more)
+
+
+@pytest.mark.parametrize("index", [5, 6, 7, 8])
+def test_a_confirmed_index_that_does_not_rise(index: int) -> None:
+    pieces = begun()
+    check_alike(pieces, after(pieces, (C, PushRequest(3, b"data")), (S, PushResponse(3, Status.OK, index))))
+
+
 def test_steady_traffic_is_plain() -> None:
     """Else the twin would be of no use: most is taken by the loop."""
     random = Random(1)
