@@ -21,7 +21,7 @@ from wirehouse_codecs.ockam.routed import HEADER_BYTES, OPENING, Envelope, Route
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 
-READER_VERSION: Final = 1
+READER_VERSION: Final = 2
 #: So many bytes in which no frame begins are one row.
 PASSED_BYTES: Final = 1 << 16
 #: After so many none is looked for any more: twice the largest frame.
