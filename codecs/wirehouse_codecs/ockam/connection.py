@@ -21,7 +21,7 @@ from wirehouse_codecs.ockam.columns import FRAME_FIELDS, NAME_TYPE, SPAN_FIELDS,
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.plain import Plain, Rows
 from wirehouse_codecs.ockam.reader import Reader
-from wirehouse_codecs.ockam.requests import Request, Where
+from wirehouse_codecs.ockam.requests import Request, RequestState, Where
 from wirehouse_codecs.ockam.routed import Envelope
 from wirehouse_codecs.ockam.session import Outcome, Session
 from wirehouse_codecs.rules import Place
@@ -40,6 +40,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("stream_address", pa.string()),
         pa.field("requester", pa.string()),
         pa.field("consumer", pa.string()),
+        pa.field("missed", pa.int64()),
         # It answers a request, of which the rest tells; `answers_` with fields of session.Answers.
         pa.field("answers", pa.bool_()),
         pa.field("answers_requested_at_ns", pa.int64()),
@@ -48,6 +49,7 @@ PLAIN: pa.Schema = pa.schema(
         pa.field("answers_limit", UNSIGNED),
         pa.field("answers_data", pa.binary()),
         pa.field("answers_data_bytes", pa.int64()),
+        pa.field("answers_unsure", pa.bool_()),
     ]
 )
 
@@ -102,8 +104,8 @@ class Connection:
         return [self.session.receive(received) for received in self.reader.receive(direction, data, place)]
 
     def _is_settled(self, feed: _Feed) -> bool:
-        """The envelope is known, and frames can be cut of each side that says more."""
-        if self.reader.detection is None:
+        """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
+        if self.reader.detection is None or self.session.searched:
             return False
         return all(self.reader.pending(side) is not None or not feed.left(side) for side in _SIDES)
 
@@ -125,11 +127,11 @@ class Connection:
         plain, rows = self._plain, frames.rows
         read: dict[int, Outcome] = {}
         cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
-        unsure = frames.unsure(self.session.gap)
+        held_back = frames.held_back(self.session.gap)
         while row < len(rows):
             begin, is_plain = row, rows.worth and len(rows) - row >= cost
             while is_plain and row < len(rows):
-                row, is_plain = plain.advance(rows, row, unsure)
+                row, is_plain = plain.advance(rows, row, held_back)
             patience = _FEWEST_READ if row - begin >= cost else 2 * patience
             if patience > _MOST_TRIED:
                 frames.stop_before(row)
@@ -249,7 +251,7 @@ class _CutFrames:
         begin, end = self.rows.arrays.numbers[[loops.BEGIN, loops.END], row].tolist()
         return self.rows.data[begin:end].tobytes()
 
-    def unsure(self, gap: Place | None) -> Array:
+    def held_back(self, gap: Place | None) -> Array:
         """By piece: it came with the packet that showed a hole."""
         found = np.zeros(len(self._owners), np.bool_)
         if gap is not None:
@@ -302,6 +304,7 @@ class _CutFrames:
             pa.array(rows.stream_addresses, pa.string()).take(told),
             requesters.take(pa.array(rows.group_of[plain])),
             pa.array(rows.consumers, pa.string()).take(pa.array(rows.told[plain], mask=~pulled)),
+            pa.array(rows.missed[plain]),
             *self._answers(plain, smalls[loops.KIND], shifts),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=PLAIN)
@@ -337,6 +340,7 @@ class _CutFrames:
             unsigned(of(words[loops.LIMIT], old.limits), is_pull),
             parts(data, begins, np.where(held, sizes, 0), pa.binary(), held),
             pa.array(sizes.astype(np.int64), mask=~is_push),
+            pa.array(of(np.zeros(len(rows), np.bool_), old.unsure), mask=~answers),
         ]
 
 
@@ -347,6 +351,7 @@ class _Carried(NamedTuple):
     starts: Array
     indexes: Array
     limits: Array
+    unsure: Array
     held: Array
     begins: Array
     sizes: Array
@@ -362,6 +367,7 @@ class _Carried(NamedTuple):
             np.array([request.where.byte_start for request in requests], np.int64),
             np.array([request.index or 0 for request in requests], np.uint64),
             np.array([request.limit or 0 for request in requests], np.uint64),
+            np.array([request.state is RequestState.UNSURE for request in requests], np.bool_),
             np.array([request.data is not None for request in requests], np.bool_),
             np.cumsum(held) - held,
             np.array([request.data_bytes or 0 for request in requests], np.uint32),

@@ -397,4 +397,4 @@ def _messages(plain: pa.RecordBatch, pieces: Sequence[Data]) -> pa.RecordBatch:
 
 
 #: Columns that plain messages and the log have in common.
-_SAME: Final = ("byte_start", "byte_end", "stream_address", "requester", "consumer")
+_SAME: Final = ("byte_start", "byte_end", "stream_address", "requester", "consumer", "missed")

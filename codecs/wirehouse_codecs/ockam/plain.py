@@ -87,6 +87,8 @@ class Rows:
         #: lists at the end.
         self.answered = np.full(len(self), plain_loops.NO_REQUEST, np.int64)
         self.told = np.zeros(len(self), np.int32)
+        #: By row: `Outcome.missed`.
+        self.missed = np.zeros(len(self), np.int64)
         #: By row: the data that it pushed was held.
         self.held = np.zeros(len(self), np.bool_)
         #: Requests from before that were answered here.
@@ -130,7 +132,7 @@ class Plain:
         """So many frames make it worth while to begin."""
         return 16 + (len(rows.groups) + len(self.session.requests) + len(self.session.unsaved)) // 4
 
-    def advance(self, rows: Rows, begin: int, unsure: Array) -> tuple[int, bool]:
+    def advance(self, rows: Rows, begin: int, held_back: Array) -> tuple[int, bool]:
         """Take the plain messages from row `begin` on, some at most: the row of the next frame, and whether it was not
         looked at."""
         end = min(len(rows), begin + self._at_once)
@@ -138,7 +140,7 @@ class Plain:
         names = self.session.names
         self._fixed[plain_loops.SPECIFICATION] = Names.SPECIFICATION in names
         self._fixed[plain_loops.IMPLEMENTATION] = Names.IMPLEMENTATION in names
-        frames = plain_loops.Frames(rows.data, rows.arrived_at_ns, unsure, *rows.arrays, rows.group_of)
+        frames = plain_loops.Frames(rows.data, rows.arrived_at_ns, held_back, *rows.arrays, rows.group_of)
         row = int(plain_loops.advance(begin, end, frames, state.books(self._fixed), rows.answered))
         if row > begin:
             state.take(row)
@@ -257,8 +259,8 @@ class _State:
         first = request.index or 0
         if request.kind is RequestKind.GET:
             assert request.key is not None
-            first = -1 if request.least is None else request.least
-            about = self._askers.get((request.requester, request.key), -1) if first < plain_loops.BEYOND else -1
+            first = -1 if request.least is None else min(request.least, plain_loops.BEYOND)
+            about = self._askers.get((request.requester, request.key), -1)
             of_key = self._keys.get((request.target, *request.key), -1)
         elif request.kind in _KINDS and number < plain_loops.BEYOND:
             about = self._pairs.get((request.requester, request.target), -1)
@@ -308,6 +310,7 @@ class _State:
         rows.answered[span] = np.where(numbers < 0, plain_loops.NO_REQUEST, sources[numbers])
         new = self.requests[count : int(self.numbers[plain_loops.COUNT])]
         rows.held[new[:, plain_loops.ROW]] = new[:, plain_loops.HELD] != 0
+        rows.missed[span] = self._session.missed
         rows.told[span] = rows.group_of[span] + len(rows.stream_addresses)
         rows.stream_addresses += self._stream_addresses
         rows.consumers += self._consumers

@@ -64,7 +64,7 @@ class Frames(NamedTuple):
     data: Array
     #: By piece: when it arrived; whether it came with the packet that showed a hole.
     arrived_at_ns: Array
-    unsure: Array
+    held_back: Array
     words: Array
     numbers: Array
     smalls: Array
@@ -316,7 +316,7 @@ def advance(begin: int, end: int, frames: Frames, books: Books, answered: Array)
     session = books.session
     for row in range(begin, end):
         group, piece = frames.group_of[row], frames.numbers[loops.PIECE, row]
-        if group < 0 or books.groups[group, PAIR] < 0 or frames.unsure[piece]:
+        if group < 0 or books.groups[group, PAIR] < 0 or frames.held_back[piece]:
             return row
         now_ns = max(session[NOW_NS], frames.arrived_at_ns[piece])
         if is_late(now_ns, books.requests, session, books.fixed[TIMEOUT_NS]):
@@ -441,6 +441,8 @@ def take_of_index(row: int, group: int, frames: Frames, books: Books) -> int:
         return _LEFT
     if kind == loops.INDEX_SAVE:
         return take_save(key, frames.words[loops.INDEX, row], books.keys)
+    if books.keys[key, LEAST] >= BEYOND:
+        return _LEFT
     request = wait(row, GOT, books.groups[group, ASKER], _WORD(0), frames, books)
     if request < 0:
         return _LEFT

@@ -202,7 +202,7 @@ class Session:
         #: As `Outcome.missed`.
         self.missed = int(started_late)
         #: Sides whose next frame was looked for.
-        self._searched = set(Direction) if started_late else set()
+        self.searched = set(Direction) if started_late else set()
         self.ended: End | None = None
         #: How many there were: `creates`, `pushes`, `confirmed`, `pulls`, and messages that were `delivered`.
         self.counts = Counter[str]()
@@ -261,17 +261,17 @@ class Session:
         if self.ended is not None:
             raise ValueError("the connection has ended")
         if received.routed is None and received.skip is None and received.rule != "routed":
-            self._searched.add(received.direction)
+            self.searched.add(received.direction)
         found = list(self.advance(received.place.arrived_at_ns))
         self._clear()
         routed, decoded = received.routed, received.decoded
         if routed is None or decoded is None:
             return self._take_undecodable(received, found)
         self._where = Where(received.direction, received.place, received.byte_start, received.byte_end)
-        self._held_back = received.place == self.gap or received.direction in self._searched
-        self._searched.discard(received.direction)
+        self._held_back = received.place == self.gap or received.direction in self.searched
+        self.searched.discard(received.direction)
         # What the other side said before may still be looked for.
-        self.missed += len(self._searched)
+        self.missed += len(self.searched)
         is_request = received.direction is Direction.CLIENT
         back, onward = routed.return_route, routed.onward_route
         requester = route_text(back if is_request else onward)
@@ -310,7 +310,7 @@ class Session:
     def advance(self, now_ns: int) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now."""
         self.now_ns = max(self.now_ns, now_ns)
-        if Direction.SERVER in self._searched:
+        if Direction.SERVER in self.searched:
             # What it said is still looked for, or was missed before its first byte.
             self.requests.miss()
         timeout = self._options.answer_timeout_ns
@@ -365,7 +365,7 @@ class Session:
     def _take_undecodable(self, received: Received, found: list[Found]) -> Outcome:
         """Bytes that are no message with a way to go, or that the capture lacks. What is no request does nothing."""
         if received.skip is not None:
-            self._searched.discard(received.direction)
+            self.searched.discard(received.direction)
             return Outcome(received, None, received.skip, tuple(found), self.missed)
         if received.rule is None:
             self.gap = received.place
@@ -824,7 +824,7 @@ class Session:
             "version": SNAPSHOT_VERSION,
             "partial_at_ns": self.partial_at_ns,
             "missed": self.missed,
-            "searched": sorted(self._searched),
+            "searched": sorted(self.searched),
             "gap": None if self.gap is None else self.gap.to_json(),
             "counts": {name: count for name, count in sorted(self.counts.items()) if count},
             "names": sorted(self.names),
@@ -853,7 +853,7 @@ class Session:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self.partial_at_ns, self.now_ns = state["partial_at_ns"], state["now_ns"]
-        self.missed, self._searched = state["missed"], {Direction(side) for side in state["searched"]}
+        self.missed, self.searched = state["missed"], {Direction(side) for side in state["searched"]}
         self.gap = None if state["gap"] is None else Place.from_json(state["gap"])
         self.counts = Counter(state["counts"])
         self.names = {Names(name) for name in state["names"]}
