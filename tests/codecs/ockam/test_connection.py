@@ -284,15 +284,19 @@ class Told:
 
 
 def runs_of(pieces: Sequence[Data], random: Random, holes: bool) -> Iterator[list[Data | Hole]]:
-    most, begin = random.choice([10, 50, 10_000]), 0
+    """Some are lost; with the packet that shows it comes what waited for them."""
+    most, begin, waited = random.choice([10, 50, 10_000]), 0, 0
     while begin < len(pieces):
         if holes and random.random() < 0.2:
-            lost, shows_it = pieces[begin], pieces[min(begin + 1, len(pieces) - 1)].place
+            lost = pieces[begin]
+            waited = min(begin + random.choice([1, 1, 5, 20]), len(pieces) - 1)
+            shows_it = pieces[waited].place
             yield [Hole(lost.direction, lost.byte_start, lost.byte_start + len(lost.data), shows_it)]
             begin += 1
             continue
         end = begin + random.randint(1, most)
-        yield list(pieces[begin:end])
+        late = [piece._replace(place=pieces[waited].place) for piece in pieces[begin:waited]]
+        yield [*late[: end - begin], *pieces[max(begin, waited) : end]]
         begin = end
 
 
@@ -398,7 +402,51 @@ def test_what_is_asked_in_the_packet_that_shows_a_hole_may_have_been_answered() 
     pieces = begun()
     more = after(pieces, (C, PushRequest(3, b"data")), (C, PushRequest(4, b"data")), missing=5)
     at = sum(len(piece.data) for piece in pieces if piece.direction is S)
-    check_alike(pieces, [Hole(S, at, at + 5, more[0].place)], more)
+    later = after([*pieces, *more], (C, PushRequest(5, b"data")), (C, PushRequest(6, b"data")), missing=5)
+    later = [piece._replace(place=place(3 * SECOND, 100)) for piece in later]
+    check_alike(pieces, [Hole(S, at, at + 5, more[0].place)], more, later)
+
+
+def test_answers_behind_a_hole_are_unsure_and_plain() -> None:
+    pieces = begun()
+    pieces += after(pieces, *((C, PushRequest(number, b"data")) for number in (3, 4, 5)), (C, PullRequest(6, 0, 9)))
+    lost = sum(len(piece.data) for piece in pieces if piece.direction is S)
+    shown = place(3 * SECOND, 100)
+    hole = Hole(S, lost, lost + 5, shown)
+    # By these it is found again where frames begin.
+    found = after(pieces, *((S, PushResponse(number, Status.OK, 5 + number)) for number in (3, 4)), missing=5)
+    found += after([*pieces, *found], (C, PushRequest(8, b"data")), (C, PushRequest(9, b"data")), missing=5)
+    found = [piece._replace(place=shown) for piece in found]
+    pull = PullResponse(6, (StreamMessage(5, b"data"),))
+    said = (S, PushResponse(5, Status.OK, 10)), (S, pull), (C, PushRequest(7, b"data"))
+    last = after([*pieces, *found], *said, (S, PushResponse(7, Status.OK, 11)), missing=5)
+    last = [piece._replace(place=place(4 * SECOND, 101)) for piece in last]
+    check_alike(pieces, [hole], found, last)
+    compiled = Told("syn", compiled=True)
+    for run in (pieces, [hole], found):
+        compiled.take(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.Session, "receive", None)
+        rows, _ = compiled.take(last)
+    messages = [row for row in rows.to_pylist() if row["row_kind"] == "message"]
+    assert [row["answers"] and row["answers"]["unsure"] for row in messages] == [True, True, None, False]
+    assert all(row["missed"] for row in messages)
+
+
+@pytest.mark.parametrize("least", [2**62 - 1, 2**62, 2**62 + 5, MOST])
+def test_what_is_asked_of_a_large_index(least: int) -> None:
+    """Before, in and behind a run that is compiled."""
+    key = ("client", "s")
+    saved, asked, told = IndexSave(*key, least), IndexGet(*key), IndexResponse(*key, least)
+    said: list[tuple[Direction, Message]] = [(C, saved), (C, asked), (C, asked), (S, told), (C, asked), (S, told)]
+    pieces: list[Data] = []
+    for number, (side, message) in enumerate(said * 3):
+        to, back = ("stream_index", "me") if side is C else ("me", "stream_index")
+        data = framed(message, to, back, BARE, Names.SPECIFICATION)
+        at = sum(len(piece.data) for piece in pieces if piece.direction is side)
+        pieces.append(Data(side, at, data, place(SECOND + number, number)))
+    for end in range(1, len(said) + 1):
+        check_alike(pieces[:end], pieces[end:-1], pieces[-1:])
 
 
 @pytest.mark.parametrize("index", [5, 6, 7, 8])
