@@ -116,7 +116,7 @@ def place_columns(places: Iterable[Place]) -> dict[str, pa.Array]:
     """The columns of a log that say where its rows stand."""
     listed, types = list(places), dict(COMMON)
     recorded = [place if place.capture_id else _NO_RECORD for place in listed]
-    columns = {name: [getattr(place, name) for place in recorded] for name in _PLACED}
+    columns = {name: list(map(attrgetter(name), recorded)) for name in _PLACED}
     columns["arrived_at_ns"] = [place.arrived_at_ns for place in listed]
     return {name: pa.array(column, types[name]) for name, column in columns.items()}
 

@@ -8,6 +8,7 @@ frame is looked for, and where one is no message. Both ways give the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -155,14 +156,16 @@ class _Feed:
 
     def __init__(self, pieces: Sequence[Data]) -> None:
         self.pieces = pieces
-        self.data = {side: b"".join([piece.data for piece in pieces if piece.direction is side]) for side in _SIDES}
-        self.owners = np.array([piece.direction is Direction.SERVER for piece in pieces], np.uint8)
+        chunks = [piece.data for piece in pieces]
+        self.owners = np.array([_SIDES.index(piece.direction) for piece in pieces], np.uint8)
         self.arrived_at_ns = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
+        self.data: dict[Direction, bytes] = {}
         #: Where each piece ends in the data of its side.
         self.ends = np.zeros(len(pieces), np.int64)
-        sizes = np.array([len(piece.data) for piece in pieces], np.int64)
-        for number in range(len(_SIDES)):
+        sizes = np.array(list(map(len, chunks)), np.int64)
+        for number, side in enumerate(_SIDES):
             own = self.owners == number
+            self.data[side] = b"".join(compress(chunks, own.tolist()))
             self.ends[own] = np.cumsum(sizes[own])
         #: The next piece, and how much was taken of each side.
         self.piece = 0
