@@ -44,6 +44,17 @@ MESSAGE_OF_A_STREAM = Invariant(
     """,
 )
 
+HOLE_IS_OF_A_CLIENT = Invariant(
+    name="hole_is_of_a_client",
+    table="gold.ockam_delivery_holes",
+    sentence="A hole has messages, at most as many as indexes from its first to its last, and none beyond what was saved.",
+    broken="""
+        SELECT source, window_start, client_id, stream_address, first_index, last_index, messages, saved
+        FROM gold.ockam_delivery_holes
+        WHERE {windows} AND (messages < 1 OR messages > last_index - first_index + 1 OR last_index > saved)
+    """,
+)
+
 STATEMENTS = Statements(
     findings=(
         Findings(
@@ -63,5 +74,6 @@ STATEMENTS = Statements(
         row_has_its_content("silver.ockam", SESSION, SKIP),
         MESSAGE_OF_A_STREAM,
         LAG_WITHIN_STREAM,
+        HOLE_IS_OF_A_CLIENT,
     ),
 )

@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dagster as dg
@@ -21,6 +22,7 @@ from wirehouse_expectations.suites import load_library
 from wirehouse_orchestration import instance as instances
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.defs.automation import COMPUTES_TAG, spans
+from wirehouse_orchestration.defs.resources import stop_jobs
 from wirehouse_orchestration.factories import asset_key, checks_name, shown_outputs, step_name, window_tags
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines import jobs
@@ -78,8 +80,22 @@ def materialize(
             ]
             return all(done)
 
-        with ThreadPoolExecutor(os.cpu_count()) as together:
+        with _beside() as together:
             return all(list(together.map(follow, chosen.values()))) and not any(names for _, names in failed)
+
+
+@contextmanager
+def _beside() -> Iterator[ThreadPoolExecutor]:
+    """Threads, one a core. An interrupt stops the jobs of Spark that they wait for, and begins no other run."""
+    together = ThreadPoolExecutor(os.cpu_count())
+    try:
+        yield together
+    except BaseException:
+        together.shutdown(wait=False, cancel_futures=True)
+        stop_jobs()
+        raise
+    finally:
+        together.shutdown()
 
 
 _Span = tuple[str, str]

@@ -208,6 +208,12 @@ SOUND: Mapping[str, list[Row]] = {
         _logged("quarantine", finding={"rule": "capture.file_damaged", "severity": "note", "message": ""}),
     ],
     "gold.wallaroo_sessions_history": [{"source": "hub", "connection_id": b"c" * 16}],
+    "gold.ockam_streams_history": [{"stream_address": "s", "indexes": 3}],
+    "gold.ockam_stream_messages_history": [{"stream_address": "s", "index": 2}],
+    "gold.ockam_stream_indexes_history": [
+        {"client_id": "c", "stream_address": "s", "saved": 1, "position": 1, "lag": 2}
+    ],
+    "gold.ockam_delivery_holes": [{"first_index": 0, "last_index": 2, "messages": 2, "saved": 3}],
 }
 #: Invariant -> table, and the row that breaks it beside the sound ones.
 BREAKS: Mapping[str, tuple[str, Row]] = {
@@ -228,6 +234,12 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
     "every_packet_accounted_for": ("silver.wallaroo", _logged("connection", connection={"window_packets": 1})),
     "row_has_its_content": ("silver.wallaroo", _logged("session")),
     "connection_is_told": ("gold.wallaroo_sessions_history", _UNTOLD),
+    "message_of_a_stream": ("gold.ockam_stream_messages_history", {"stream_address": "t", "index": 2}),
+    "lag_within_stream": ("gold.ockam_stream_indexes_history", {"client_id": "d", "stream_address": "s", "lag": 4}),
+    "hole_is_of_a_client": (
+        "gold.ockam_delivery_holes",
+        {"first_index": 0, "last_index": 0, "messages": 2, "saved": 3},
+    ),
     "span_ends_after_it_begins": ("gold.cardinal_chain_history", _span(b"d" * 32, 9, 5)),
 }
 

@@ -55,6 +55,13 @@ class RunSession:
         return self._spark
 
 
+def stop_jobs() -> None:
+    """Cancel what Spark is doing in this process, if it was started."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.sparkContext.cancelAllJobs()
+
+
 @contextmanager
 def _default(variable: str, value: str) -> Iterator[None]:
     """The environment inside has `variable` as it is set, or else as `value`."""

@@ -196,7 +196,9 @@ class _Run:
             *place, F.coalesce("consumer", "requester").alias("consumer"), F.inline("message.messages")
         ).withColumns({"pushed": F.lit(False), "data_bytes": F.octet_length("data").cast("bigint")})
         both = pushes.unionByName(pulls, allowMissingColumns=True)
-        return both.withColumn("digest", F.when(F.col("data").isNotNull(), F.xxhash64("data")))
+        # Of a hash that a sender can't collide: what is equal here isn't looked at again.
+        first = F.conv(F.substring(F.sha2("data", 256), 1, 15), 16, 10).cast("bigint")
+        return both.withColumn("digest", F.when(F.col("data").isNotNull(), first))
 
     @cached_property
     def messages(self) -> DataFrame:
