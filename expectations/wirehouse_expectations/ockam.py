@@ -47,7 +47,7 @@ MESSAGE_OF_A_STREAM = Invariant(
 HOLE_IS_OF_A_CLIENT = Invariant(
     name="hole_is_of_a_client",
     table="gold.ockam_delivery_holes",
-    sentence="A hole has messages, at most as many as indexes from its first to its last, and none beyond what was saved.",
+    sentence="A hole has messages, at most as many as indexes from its first to its last, none beyond what was saved.",
     broken="""
         SELECT source, window_start, client_id, stream_address, first_index, last_index, messages, saved
         FROM gold.ockam_delivery_holes
