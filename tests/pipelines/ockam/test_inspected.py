@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 from tests.comparing import Told, assert_the_same_is_said, told_by_both
 from tests.running import select
 
+from wirehouse_codecs.ockam.service import PORT
+from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.packet_writer import write_pcap
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
@@ -18,12 +22,25 @@ SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 EXPECTED = {path.name.partition(".")[0]: json.loads(path.read_text()) for path in SESSIONS.glob("*.expected.json")}
 
 
+#: Rules that a simulated client or service breaks, in a capture each.
+FAULTS = ("frame", "routed", "payload", "data_changed", "index_never_confirmed", "index_never_saved")
+#: What stays open is idle for long enough before the window ends.
+MORNING_MS = 1_699_956_800_000
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    folder = tmp_path_factory.mktemp("captures")
     sources = [
         Source(name, "ockam", "pcap", str(SESSIONS / f"{name}.pcap"), ports=(said["server_port"],))
         for name, said in EXPECTED.items()
     ]
+    for dialect, fault in itertools.product(("bare16", "cbor32"), FAULTS):
+        path = folder / f"{dialect}-{fault}.pcap"
+        config = SimulatorConfig(messages_per_publisher=40, dialect=dialect, fault=fault, start_time_ms=MORNING_MS)
+        with path.open("wb") as stream:
+            write_pcap(simulate(config), stream)
+        sources.append(Source(path.stem, "ockam", "pcap", str(path), ports=(PORT,)))
     return Lake(str(tmp_path_factory.mktemp("lake")), Windows("day", "2015-01-01"), tuple(sources))
 
 
@@ -41,7 +58,9 @@ def test_the_pipeline_has_the_rows_that_inspect_prints(told: Told) -> None:
 def test_only_what_is_broken_is_found(lake: Lake) -> None:
     rows = select(lake, "SELECT DISTINCT source, rule FROM gold.ockam_violations WHERE severity <> 'note'")
     found = {(row["source"], row["rule"]) for row in rows}
-    assert found == {(name, f"ockam.{said['violation']}") for name, said in EXPECTED.items() if said["violation"]}
+    broken = {(name, f"ockam.{said['violation']}") for name, said in EXPECTED.items() if said["violation"]}
+    simulated = {source.name for source in lake.sources} - set(EXPECTED)
+    assert found == broken | {(name, f"ockam.{name.partition('-')[2]}") for name in simulated}
 
 
 @pytest.mark.usefixtures("told")
