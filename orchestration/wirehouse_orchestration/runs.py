@@ -10,10 +10,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 
 import dagster as dg
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
@@ -31,6 +31,8 @@ from wirehouse_pipelines.windows import WindowNameError
 from wirehouse_pipelines.work import BRONZE, Job
 
 Progress = Callable[[str], None]
+#: After an interrupt Spark's jobs are stopped so often, until the runs that wait for them have ended.
+STOP_SECONDS = 0.5
 
 
 class BeforeStartError(WindowNameError):
@@ -74,28 +76,31 @@ def materialize(
         # All of them: what failed in some windows says nothing against the next.
         failed = [(span, run(bronze, *span)) for span in _spans(lake, bronze, first, last)]
 
+        stopped = threading.Event()
+
         def follow(those: Sequence[Job]) -> bool:
             done = [
-                not _waits(those, span, failed) and not run(those, *span) for span in _spans(lake, those, first, last)
+                not stopped.is_set() and not _waits(those, span, failed) and not run(those, *span)
+                for span in _spans(lake, those, first, last)
             ]
             return all(done)
 
-        with _beside() as together:
-            return all(list(together.map(follow, chosen.values()))) and not any(names for _, names in failed)
+        done = _beside([partial(follow, those) for those in chosen.values()], stopped)
+        return all(done) and not any(names for _, names in failed)
 
 
-@contextmanager
-def _beside() -> Iterator[ThreadPoolExecutor]:
-    """Threads, one a core. An interrupt stops the jobs of Spark that they wait for, and begins no other run."""
-    together = ThreadPoolExecutor(os.cpu_count())
-    try:
-        yield together
-    except BaseException:
-        together.shutdown(wait=False, cancel_futures=True)
-        stop_jobs()
-        raise
-    finally:
-        together.shutdown()
+def _beside(calls: Sequence[Callable[[], bool]], stopped: threading.Event) -> list[bool]:
+    """What the calls give, as many at once as there are cores. An interrupt sets `stopped`, and stops Spark's jobs."""
+    with ThreadPoolExecutor(os.cpu_count()) as together:
+        futures = [together.submit(call) for call in calls]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            stopped.set()
+            together.shutdown(wait=False, cancel_futures=True)
+            while wait(futures, timeout=STOP_SECONDS).not_done:
+                stop_jobs()
+            raise
 
 
 _Span = tuple[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from dagster import AssetCheckKey, DagsterRunStatus
 from deltalake import DeltaTable
 
-from wirehouse_orchestration import factories, instance
+from wirehouse_orchestration import factories, instance, runs
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_orchestration.runs import BeforeStartError, materialize
 from wirehouse_pipelines import delta, jobs, sql
@@ -200,3 +201,19 @@ def test_a_conflict_with_another_writer_is_tried_again(lake: Lake, monkeypatch: 
     land(lake, lake.sources[0])
     materialize(lake, ["bronze.messages"], DAY, DAY)
     assert tries == ["bronze.messages", "bronze.messages"]
+
+
+def test_an_interrupt_stops_what_goes_on_beside_it() -> None:
+    stopped, begun = threading.Event(), threading.Event()
+
+    def interrupted() -> bool:
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    def goes_on() -> bool:
+        begun.set()
+        return stopped.wait(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        runs._beside([interrupted, goes_on], stopped)
+    assert stopped.is_set()
