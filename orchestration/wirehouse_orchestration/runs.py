@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import dagster as dg
+import sqlalchemy.orm  # noqa: F401  (Dagster and Great Expectations would each import it in a thread of their own)
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
 from wirehouse_expectations.suites import load_library
