@@ -703,6 +703,11 @@ class Fold:
                     tuple((run.first, run.last) for run in runs[:MOST_SHOWN]),
                 )
 
+    def _speaks_elsewhere(self, client: _Client, connection_id: bytes) -> bool:
+        """Another connection of the client may be open; connections that were forgotten may be its."""
+        forgotten = client.connections > len(client.recent)
+        return any(one in client.recent or forgotten or not one for one in self._alive if one != connection_id)
+
     def _got(self, got: Got) -> Sequence[Told]:
         where, client_id, index = got.where, got.client_id, got.index
         self._see(where)
@@ -713,7 +718,7 @@ class Fold:
         known = client.saved or 0
         judged = self._address is None and client.answered and not self._partial
         # What a capture lost of a connection that may still be open would be told later.
-        judged = judged and not any(one in self._alive for one in client.recent if one != where.connection_id)
+        judged = judged and not self._speaks_elsewhere(client, where.connection_id)
         if index is not None and index > known and judged:
             shown = f"client {_quoted(client_id)} is told {index}, saved was only {known}"
             told.append(self._found("index_never_saved", where, shown))

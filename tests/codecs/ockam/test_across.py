@@ -204,7 +204,7 @@ def told_of(
 
 def rules_of(steps: list[Step], convention: IndexConvention = NEXT) -> set[tuple[str, Where]]:
     """What is found under the address and under the name, as far as the model knows it."""
-    named = [step for step in steps if isinstance(step, Saved | Got | Partial)]
+    named = [step for step in steps if isinstance(step, Saved | Got | Partial | Closed)]
     told = told_of(steps, convention=convention) + told_of(named, convention=convention, key=NAME_KEY)
     return {(one.rule.name, one.where) for one in of(Found, told) if one.rule.name in MODELLED}
 
@@ -248,7 +248,7 @@ class Model:
         self.partial = False
         self.settled_ns = self.now_ns = -1
         self.unnamed: dict[bytes, int] = {}
-        alive: set[bytes] = set()
+        self.alive = alive = set[bytes]()
         pushes: list[Pushed] = []
         for step in steps:
             if speaks_on(step):
@@ -352,7 +352,8 @@ class Model:
     def get(self, event: Got) -> None:
         client = self.named(event)
         index, known = event.index or 0, client.saved or 0
-        if index > known and client.answered and not self.partial:
+        beside = client.connections & self.alive - {event.where.connection_id}
+        if index > known and client.answered and not self.partial and not beside:
             self.found.add(("index_never_saved", event.where))
         nothing = event.index is None or (index == 0 and client.saved is None)
         position = 0 if nothing else index + self.ahead
@@ -616,6 +617,7 @@ def test_an_answer_above_all_that_was_saved() -> None:
     # The first answer may tell of what was saved before the capture.
     assert Talk().save(3).get(8).found(key=NAME_KEY) == []
     assert Talk().get(4).partial().get(8).found(key=NAME_KEY) == []
+    # So may a connection of the client that is still open.
 
 
 def test_a_client_saves_beyond_a_message_that_never_came() -> None:
