@@ -28,6 +28,10 @@ class Malformed(Exception):
         return f"{self.name} at byte {self.offset}: {self.reason}"
 
 
+class BeyondLimit(Malformed):
+    """There is more than is read, by a bound of our own: bytes that may well be a value of the schema."""
+
+
 class Cursor:
     """Where in `data` the next value begins, and whether all so far were written as short as can be."""
 
@@ -136,7 +140,7 @@ class Data:
         begin = cursor.at
         size = cursor.uint(name)
         if self.most is not None and size > self.most:
-            raise Malformed(name, begin, f"{size} bytes, the limit is {self.most}")
+            raise BeyondLimit(name, begin, f"{size} bytes, the limit is {self.most}")
         return cursor.take(size, name)
 
 
@@ -220,7 +224,7 @@ class List:
         begin = cursor.at
         count = cursor.uint(name)
         if self.most is not None and count > self.most:
-            raise Malformed(name, begin, f"{count} of them, the limit is {self.most}")
+            raise BeyondLimit(name, begin, f"{count} of them, the limit is {self.most}")
         # An element has at least one byte, so the count only bounds a loop that stops at the end of the data.
         return tuple([self.of.read(cursor, name) for _ in range(count)])
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from wirehouse_codecs.column_parts import UNSIGNED, frozen, names, parts, unsigned
 from wirehouse_codecs.interleaved import in_order
-from wirehouse_codecs.ockam import loops, plain_loops, reader
+from wirehouse_codecs.ockam import loops, plain_loops, reader, starts
 from wirehouse_codecs.ockam.bare import Malformed
 from wirehouse_codecs.ockam.columns import FRAME_FIELDS, NAME_TYPE, SPAN_FIELDS, Arrays, cut, frame_columns
 from wirehouse_codecs.ockam.options import OckamOptions
@@ -102,7 +102,10 @@ class Connection:
         return self._receive(piece.direction, piece.data, piece.place)
 
     def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
-        return [self.session.receive(received) for received in self.reader.receive(direction, data, place)]
+        outcomes = [self.session.receive(received) for received in self.reader.receive(direction, data, place)]
+        if self.reader.is_lost(direction):
+            self.session.lose(direction, place)
+        return outcomes
 
     def _is_settled(self, feed: _Feed) -> bool:
         """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
@@ -220,13 +223,15 @@ class _CutFrames:
         #: Where each piece ends in the data of both.
         self._ends = ends - np.array([side.to_feed for side in self._sides])[self._owners]
         limit, width = reader.limit(self.envelope), self.envelope.length_bytes
-        #: Where frames begin and end, and where a length ends that no message has, or -1.
+        #: Where frames begin and end, and where a length ends behind which no message begins, or -1.
         self._bounds: list[Array] = []
         lost = np.full(len(_SIDES), -1, np.int64)
         for number, side_of in enumerate(self._sides):
             bounds, is_lost = cut(data, side_of.begin, side_of.end, self.envelope, limit)
-            self._bounds.append(bounds)
-            lost[number] = bounds[-1] + width if is_lost else -1
+            first_lost = starts.first_lost(data, bounds, side_of.end, self.envelope, limit)
+            is_lost = is_lost or first_lost < len(bounds)
+            self._bounds.append(bounds[: first_lost + 1])
+            lost[number] = self._bounds[-1][-1] + width if is_lost else -1
         #: How many frames of each side were completed, and in which piece there is more to say than where frames end.
         self._taken = np.zeros(len(_SIDES), np.int64)
         self._stop, arrays = self._put_in_order(lost)

@@ -2,26 +2,28 @@
 
 The first bytes of a direction tell the envelope: a byte 01 and a 32-bit length before an array of CBOR, or a 16-bit
 length before a message in BARE. In the middle of a connection, after a hole, and where a length leads to nothing that
-is a message, the next two frames in a row are looked for. Each byte is in exactly one `Received`.
+is a message, the next two frames in a row are looked for. Framing is given up as soon as a header can't be that of a
+message; what its length leads to is a frame nevertheless if the next one begins there, and none does before. Each byte
+is in exactly one `Received`.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.ockam.bare import Malformed
+from wirehouse_codecs.ockam import starts
+from wirehouse_codecs.ockam.bare import BeyondLimit, Malformed
 from wirehouse_codecs.ockam.messages import PROTOCOLS, Decoded, decode_payload
 from wirehouse_codecs.ockam.options import EnvelopeChoice, OckamOptions
-from wirehouse_codecs.ockam.routed import HEADER_BYTES, OPENING, Envelope, Routed, decode, header_fits
+from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, decode
+from wirehouse_codecs.ockam.starts import Look
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 
-READER_VERSION: Final = 2
+READER_VERSION: Final = 3
 #: So many bytes in which no frame begins are one row.
 PASSED_BYTES: Final = 1 << 16
 #: After so many none is looked for any more: twice the largest frame.
@@ -40,19 +42,7 @@ _SIDES: Final = tuple(Direction)
 #: The least that tells the envelope: 01, a length, the heads of an array and of a route.
 _TELLING_BYTES: Final = 7
 _FORCED: Final = {EnvelopeChoice.BARE: Envelope.BARE16, EnvelopeChoice.CBOR: Envelope.CBOR32}
-#: With which bytes a message begins: a version; an array of 3 or 4.
-_FIRST: Final = {Envelope.BARE16: b"\x01\x02", Envelope.CBOR32: b"\x83\x84"}
-#: Where a frame may begin by a byte of its length, that first byte, and a short route.
-_BEGINNINGS: Mapping[tuple[Envelope, ...], re.Pattern[bytes]] = {
-    envelopes: re.compile(pattern, re.DOTALL)
-    for envelopes, pattern in {
-        (Envelope.BARE16,): rb"..[\x01\x02][\x00-\x40]",
-        (Envelope.CBOR32,): rb"[\x00\x01]...[\x83\x84][\x80-\x98]",
-        tuple(Envelope): rb"..[\x01\x02][\x00-\x40]|[\x00\x01]...[\x83\x84][\x80-\x98]",
-    }.items()
-}
-#: The longest of these, less one: so many bytes at the end can't be told to be none.
-_OPEN_BYTES: Final = 5
+_NONE: Final = Look(0, 0)
 
 
 class Detection(NamedTuple):
@@ -92,24 +82,14 @@ class Received:
     reason: str = ""
     #: The bytes, for quarantine, where they give no message; of other traffic too, as only its address says if they go.
     undecoded: bytes = b""
-
-
-class _Look(NamedTuple):
-    """Whether a frame begins somewhere."""
-
-    #: Where it ends; None = none begins, or with `needed`, it can't be told yet.
-    end: int | None = None
-    #: How many bytes of the buffer it takes to tell.
-    needed: int = 0
-
-
-_NONE: Final = _Look()
+    #: The bytes are a frame that may be a message, and is above a bound of this reader.
+    beyond_limit: bool = False
 
 
 class _Side:
     """The bytes of one direction that aren't told yet."""
 
-    __slots__ = ("at", "buffer", "gave_up_at", "needed", "passed", "rule", "searched", "searching")
+    __slots__ = ("announced", "at", "buffer", "gave_up_at", "needed", "passed", "rule", "searched", "searching")
 
     def __init__(self, searching: bool) -> None:
         #: Where the buffer begins in the stream.
@@ -122,6 +102,8 @@ class _Side:
         self.searched = 0
         #: The rule of the next bytes that are passed over; None = the wire isn't at fault, or it was told.
         self.rule: tuple[str, str] | None = None
+        #: Where in the stream what was no message would end by its length; -1 = it had none.
+        self.announced = -1
         #: How many were passed over already in the same search.
         self.passed = 0
         #: From there on no frame is looked for.
@@ -132,8 +114,9 @@ class _Side:
         """How much of the stream was received."""
         return self.at + len(self.buffer)
 
-    def search(self, begin: int, rule: tuple[str, str] | None = None) -> None:
+    def search(self, begin: int, rule: tuple[str, str] | None = None, announced: int = -1) -> None:
         """Look for a frame from byte `begin` of the buffer on."""
+        self.announced = announced
         self.searching, self.searched, self.needed, self.passed, self.rule = True, begin, 0, 0, rule
 
     def consume(self, size: int) -> None:
@@ -144,14 +127,14 @@ class _Side:
 
     def to_json(self) -> list[Any]:
         """All of it, in the order of `from_json`."""
-        numbers = [self.at, self.searching, self.searched, self.passed, self.gave_up_at]
+        numbers = [self.at, self.searching, self.searched, self.announced, self.passed, self.gave_up_at]
         return [self.buffer.hex(), self.rule, *numbers]
 
     @classmethod
     def from_json(cls, state: list[Any]) -> _Side:
         """The side that `to_json` wrote."""
         side = cls(searching=False)
-        buffer, rule, side.at, side.searching, side.searched, side.passed, side.gave_up_at = state
+        buffer, rule, side.at, side.searching, side.searched, side.announced, side.passed, side.gave_up_at = state
         side.buffer, side.rule = bytearray.fromhex(buffer), rule and tuple(rule)
         return side
 
@@ -213,6 +196,14 @@ class Reader:
                 found.append(self._undecoded(direction, place, len(side.buffer), reason))
         return found
 
+    def is_lost(self, direction: Direction) -> bool:
+        """Where the next frame of `direction` begins isn't known, so that some may be held back.
+
+        A frame that is no message but ends with what came is taken for one until more comes.
+        """
+        side = self._sides[direction]
+        return side.searching and (side.passed > 0 or side.announced not in (side.end, side.at + side.searched))
+
     # A twin that cuts frames itself
 
     def pending(self, direction: Direction) -> tuple[int, bytes] | None:
@@ -265,15 +256,21 @@ class Reader:
             side.search(1, ("frame", f"length {length}, the limit is {self.limit(envelope)}"))
             return True
         if len(buffer) < end:
-            side.needed = side.at + end
             shown = self._look(buffer, 0, envelope)
-            if not final or shown.end is not None or shown.needed:
-                return False
-            side.search(1, ("frame", f"no message begins behind its length, and {end - len(buffer)} bytes are missing"))
-            return True
+            if shown == _NONE:
+                self._lose(side, end)
+                return True
+            side.needed = side.at + (shown.end or shown.needed)
+            return False
         try:
             received = read(buffer, envelope, end, direction, place, side.at)
         except Malformed as malformed:
+            if self._look(buffer, 0, envelope) == _NONE:
+                self._lose(side, end)
+                return True
+            if isinstance(malformed, BeyondLimit):
+                found.append(self._undecoded(direction, place, end, str(malformed), beyond_limit=True))
+                return True
             return self._malformed(direction, place, found, final, end, str(malformed))
         if self.detection is None:
             self.detection = Detection(envelope, "a 16-bit length leads to the end of a message in BARE")
@@ -304,16 +301,20 @@ class Reader:
         """Until it is told, BARE is tried, which has no sign of its own."""
         return Envelope.BARE16 if self.detection is None else self.detection.envelope
 
+    def _lose(self, side: _Side, end: int) -> None:
+        """What begins is no message, of which its length said that it ends at `end`."""
+        side.search(1, ("frame", "no message begins behind its length"), side.at + end)
+
     def _malformed(
         self, direction: Direction, place: Place, found: list[Received], final: bool, end: int, reason: str
     ) -> bool:
         """A frame is no message. If one follows it broke a rule itself, else its length is none."""
         side = self._sides[direction]
-        next_one = self._look(side.buffer, end, self._envelope)
+        next_one = self._look(side.buffer, end, self._envelope, searching=True)
         if next_one.needed and not final:
             side.needed = side.at + next_one.needed
             return False
-        if next_one.end is None and not next_one.needed:
+        if next_one == _NONE:
             side.search(1, ("frame", f"neither this nor what its length leads to is a message: {reason}"))
             return True
         found.append(self._undecoded(direction, place, end, reason, "routed"))
@@ -325,62 +326,33 @@ class Reader:
         """Go on looking for a frame; False = more bytes are needed."""
         side = self._sides[direction]
         envelopes = tuple(Envelope) if self.detection is None else (self.detection.envelope,)
-        begun, needed = self._begun(side, envelopes, final)
+        limits = {envelope: self.limit(envelope) for envelope in envelopes}
+        begun = starts.find(side.buffer, side.searched, limits, side.announced - side.at, final=final)
+        side.searched = begun.offset
         while side.searched >= PASSED_BYTES and side.gave_up_at is None:
             found.append(self._passed(direction, place, PASSED_BYTES))
             if side.passed >= GIVE_UP_BYTES:
                 side.gave_up_at = side.at
                 side.consume(len(side.buffer))
                 return False
-        if begun is None and not final:
-            side.needed = side.at + needed
+        if begun.envelope is None and not final:
+            side.needed = side.at + begun.needed - (begun.offset - side.searched)
             return False
         if side.searched:
+            if not side.passed and side.at + side.searched == side.announced:
+                side.rule = ("routed", self._why(side.buffer, side.searched))
             found.append(self._passed(direction, place, side.searched))
-        if begun is not None:
-            side.searching = False
-            self.detection = self.detection or Detection(begun, "two frames in a row fit in the middle of a connection")
-        return begun is not None
+        if begun.envelope is None:
+            return False
+        side.searching = False
+        self.detection = self.detection or Detection(
+            begun.envelope, "two frames in a row fit in the middle of a connection"
+        )
+        return True
 
-    def _begun(self, side: _Side, envelopes: tuple[Envelope, ...], final: bool) -> tuple[Envelope | None, int]:
-        """The envelope in which a row begins at `searched`, moved there; None = how many bytes it takes to say more."""
-        buffer, beginnings = side.buffer, _BEGINNINGS[envelopes]
-        while match := beginnings.search(buffer, side.searched):
-            side.searched = match.start()
-            needed = []
-            for envelope in envelopes:
-                row = self._row(buffer, side.searched, envelope, final)
-                if row.end is not None:
-                    return envelope, 0
-                needed += [row.needed] if row.needed else []
-            if needed and not final:
-                return None, min(needed)
-            side.searched += 1
-        side.searched = max(side.searched, len(buffer) - (0 if final else _OPEN_BYTES))
-        return None, len(buffer) + 1
-
-    def _row(self, buffer: bytearray, at: int, envelope: Envelope, final: bool) -> _Look:
-        """Whether a whole message begins at `at`, and what follows it may be another."""
-        first = self._look(buffer, at, envelope)
-        if first.end is None:
-            return first
-        if first.end > len(buffer):
-            return _Look(needed=first.end)
-        second = self._look(buffer, first.end, envelope)
-        return first if second.end is not None or (second.needed and final) else second
-
-    def _look(self, buffer: bytearray, at: int, envelope: Envelope) -> _Look:
+    def _look(self, buffer: bytearray, at: int, envelope: Envelope, *, searching: bool = False) -> Look:
         """Whether a frame begins at `at`, by its length, its routes and the length of its payload."""
-        body = at + envelope.length_bytes
-        if len(buffer) <= body:
-            return _Look(needed=body + 1)
-        length = int.from_bytes(buffer[at:body], "big")
-        if not 0 < length <= self.limit(envelope) or buffer[body] not in _FIRST[envelope]:
-            return _NONE
-        needed = body + min(length, HEADER_BYTES)
-        if len(buffer) < needed:
-            return _Look(needed=needed)
-        return _Look(body + length) if header_fits(buffer, envelope, body, body + length) else _NONE
+        return starts.look(buffer, at, envelope, self.limit(envelope), searching=searching)
 
     # What is told
 
@@ -392,10 +364,18 @@ class Reader:
         return Received(direction, place, start, start + size, **told)
 
     def _undecoded(
-        self, direction: Direction, place: Place, size: int, reason: str, rule: str | None = None
+        self,
+        direction: Direction,
+        place: Place,
+        size: int,
+        reason: str,
+        rule: str | None = None,
+        *,
+        beyond_limit: bool = False,
     ) -> Received:
         data = bytes(self._sides[direction].buffer[:size])
-        return self._received(direction, place, size, rule=rule, reason=reason, undecoded=data)
+        told = {"rule": rule, "reason": reason, "undecoded": data, "beyond_limit": beyond_limit}
+        return self._received(direction, place, size, **told)
 
     def _passed(self, direction: Direction, place: Place, size: int) -> Received:
         side = self._sides[direction]
@@ -403,6 +383,15 @@ class Reader:
         side.rule = None
         side.passed += size
         return self._undecoded(direction, place, size, reason, rule)
+
+    def _why(self, buffer: bytearray, size: int) -> str:
+        """What is wrong with a frame that is no message."""
+        try:
+            decode(buffer, self._envelope, self._envelope.length_bytes, size)
+        except Malformed as malformed:
+            return str(malformed)
+        # The other side told the envelope since.
+        return NO_FRAME
 
     def snapshot(self) -> str:
         """The state as JSON: a reader that is given it goes on as this one."""

@@ -14,15 +14,13 @@ from typing import Final, NamedTuple
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.ockam import bare
-from wirehouse_codecs.ockam.bare import DATA, STRING, UINT, Cursor, Data, List, Malformed, Optional, Struct
+from wirehouse_codecs.ockam.bare import DATA, STRING, UINT, BeyondLimit, Cursor, Data, List, Malformed, Optional, Struct
 
 #: What each side sends before its first frame of CBOR.
 OPENING: Final = b"\x01"
 #: Hops of one route that are read; real routes have a few.
 MOST_HOPS: Final = 64
 MOST_ADDRESS_BYTES: Final = 4096
-#: Where a frame is looked for, its routes and the length of its payload are at most so long.
-HEADER_BYTES: Final = 512
 #: Address types (Ockam's register).
 LOCAL: Final = 0
 TCP: Final = 1
@@ -200,7 +198,7 @@ def _cbor_route(cursor: Cursor, name: str) -> Route:
     begin = cursor.at
     count = _head(cursor, _ARRAY, name)
     if count > MOST_HOPS:
-        raise Malformed(name, begin, f"{count} of them, the limit is {MOST_HOPS}")
+        raise BeyondLimit(name, begin, f"{count} of them, the limit is {MOST_HOPS}")
     return tuple([_cbor_address(cursor, name) for _ in range(count)])
 
 
@@ -213,7 +211,7 @@ def _cbor_address(cursor: Cursor, name: str) -> Address:
     begin = cursor.at
     size = _head(cursor, _BYTES, "value")
     if size > MOST_ADDRESS_BYTES:
-        raise Malformed("value", begin, f"{size} bytes, the limit is {MOST_ADDRESS_BYTES}")
+        raise BeyondLimit("value", begin, f"{size} bytes, the limit is {MOST_ADDRESS_BYTES}")
     return Address(kind, cursor.take(size, "value"))
 
 
@@ -277,21 +275,7 @@ def decode(data: bytes | bytearray, envelope: Envelope, begin: int = 0, end: int
         context = _CONTEXTS[envelope](cursor) if has_context else None
         cursor.finish()
     except Malformed as malformed:
-        raise Malformed(malformed.name, malformed.offset - begin, malformed.reason) from None
+        raise type(malformed)(malformed.name, malformed.offset - begin, malformed.reason) from None
     with memoryview(data) as view:
         payload = bytes(view[payload_at : payload_at + payload_bytes])
     return Routed(version, onward, back, payload, context, cursor.canonical)
-
-
-def header_fits(data: bytes | bytearray, envelope: Envelope, begin: int, end: int) -> bool:
-    """A message from `begin` to `end` may be there, by its routes and the length of its payload.
-
-    Only the first HEADER_BYTES are looked at, which must be there.
-    """
-    cursor = Cursor(data, begin, min(end, begin + HEADER_BYTES))
-    try:
-        header = _HEADERS[envelope](cursor)
-    except Malformed:
-        return False
-    left = end - cursor.at - header.payload_bytes
-    return left > 0 if header.has_context else left == 0

@@ -256,12 +256,18 @@ class Session:
         # They may have been sent since the last that came.
         self._miss(min(place.arrived_at_ns, self.now_ns + 1))
 
+    def lose(self, direction: Direction, place: Place) -> None:
+        """By what came at `place` it isn't known where the next frame of `direction` begins: until one comes, those
+        that were sent may be held back. Again and again, as long as it is so."""
+        if direction not in self.searched:
+            self.searched.add(direction)
+            self.requests.miss()
+            self._miss(min(place.arrived_at_ns, self.now_ns + 1))
+
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes. ValueError: the connection has ended."""
         if self.ended is not None:
             raise ValueError("the connection has ended")
-        if received.routed is None and received.skip is None and received.rule != "routed":
-            self.searched.add(received.direction)
         found = list(self.advance(received.place.arrived_at_ns))
         self._clear()
         routed, decoded = received.routed, received.decoded
@@ -367,9 +373,12 @@ class Session:
         if received.skip is not None:
             self.searched.discard(received.direction)
             return Outcome(received, None, received.skip, tuple(found), self.missed)
-        if received.rule is None:
+        if received.direction in self.searched or (received.rule is None and not received.beyond_limit):
+            # What was held back comes with it.
             self.gap = received.place
-        else:
+        if received.rule != "routed" and not received.beyond_limit:
+            self.searched.add(received.direction)
+        if received.rule is not None:
             where = Where(received.direction, received.place, received.byte_start, received.byte_end)
             found.append(Found(RULE[received.rule], where, received.reason))
         if received.direction is Direction.SERVER:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.ockam.bare import Malformed
 from wirehouse_codecs.ockam.routed import (
-    HEADER_BYTES,
     MOST_ADDRESS_BYTES,
     MOST_HOPS,
     Address,
@@ -26,7 +25,6 @@ from wirehouse_codecs.ockam.routed import (
     decode,
     encode,
     frame,
-    header_fits,
     local,
     route_text,
 )
@@ -176,19 +174,6 @@ def test_addresses_have_a_limit(envelope: Envelope) -> None:
     larger = Routed(version, (Address(0, bytes(MOST_ADDRESS_BYTES + 1)),), (), b"")
     with pytest.raises(Malformed, match="the limit is 4096"):
         decode(encode(larger, envelope), envelope)
-
-
-@given(message=messages, wrong=st.integers(-3, 3))
-def test_a_header_fits_exactly(message: tuple[Envelope, Routed], wrong: int) -> None:
-    envelope, routed = message
-    written = encode(routed, envelope)
-    end = len(written) + wrong
-    open_end = routed.version == 2 or envelope is CBOR
-    shown = written[: min(max(end, 0), HEADER_BYTES)].ljust(min(max(end, 0), HEADER_BYTES), b"\0")
-    if wrong == 0:
-        assert header_fits(written, envelope, 0, end)
-    elif not open_end and end >= 0:
-        assert not header_fits(shown, envelope, 0, end)
 
 
 @pytest.mark.parametrize(
