@@ -8,11 +8,13 @@ import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.ockam import starts
 from wirehouse_codecs.ockam.across import Found
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.reader import HEARTBEAT, Reader
+from wirehouse_codecs.ockam.routed import Envelope
 from wirehouse_codecs.ockam.rules import PROTOCOL
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_inspection import Row
@@ -26,14 +28,17 @@ _OWN = ("stream_address",)
 
 def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so is taken for one of Ockam; None = it isn't."""
-    reader = Reader(OckamOptions())
+    reader, at = Reader(OckamOptions()), 0
     for received in reader.receive(Direction.CLIENT, client, Place(0, 0, b"", 0)):
         if received.routed is None and received.skip is None:
             return None
+        at = received.byte_end
         if received.routed is not None and received.skip != HEARTBEAT:
             assert reader.detection is not None
             return f"the client begins with a routed message: {reader.detection.reason}"
-    return None
+    envelope = Envelope.BARE16 if reader.detection is None else reader.detection.envelope
+    begun = starts.look(client, at, envelope, reader.limit(envelope), searching=True)
+    return "the client begins with a routed message: its length fits its routes and payload" if begun.end else None
 
 
 def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:

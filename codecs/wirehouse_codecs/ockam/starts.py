@@ -144,28 +144,11 @@ def _header_end(data: Array, at: int, end: int, cbor: bool, searching: bool) -> 
     if form < _WORD(least) or form > _WORD(least + 1):
         return _NONE
     has_context = form == _WORD(least + 1)
+    most = MOST_HOPS if searching else MOST_CREDIBLE_HOPS
     for _ in range(2):
-        hops, at = _number(data, at, stop, cbor, _ARRAY)
+        at = _route_end(data, at, stop, cbor, most)
         if at < 0:
             return at
-        if hops > _WORD(MOST_HOPS if searching else MOST_CREDIBLE_HOPS) or 2 * wide(hops) > stop - at:
-            return _NONE
-        for _ in range(wide(hops)):
-            if cbor:
-                parts, at = _number(data, at, stop, cbor, _ARRAY)
-                if at < 0:
-                    return at
-                if parts != _WORD(2):
-                    return _NONE
-            _, at = _number(data, at, stop, cbor, _UNSIGNED)
-            if at < 0:
-                return at
-            size, at = _number(data, at, stop, cbor, _BYTES)
-            if at < 0:
-                return at
-            if size > _WORD(stop - at):
-                return _NONE
-            at += wide(size)
     size, at = _number(data, at, stop, cbor, _BYTES)
     if at < 0:
         return at
@@ -176,28 +159,60 @@ def _header_end(data: Array, at: int, end: int, cbor: bool, searching: bool) -> 
 
 
 @compiled
+def _route_end(data: Array, at: int, stop: int, cbor: bool, most: int) -> int:
+    hops, at = _number(data, at, stop, cbor, _ARRAY)
+    # Each hop has at least two bytes.
+    if at >= 0 and (hops > _WORD(most) or 2 * wide(hops) > stop - at):
+        return _NONE
+    for _ in range(wide(hops) if at >= 0 else 0):
+        if cbor:
+            parts, at = _number(data, at, stop, cbor, _ARRAY)
+            if at >= 0 and parts != _WORD(2):
+                return _NONE
+        if at >= 0:
+            _, at = _number(data, at, stop, cbor, _UNSIGNED)
+        if at < 0:
+            return at
+        size, at = _number(data, at, stop, cbor, _BYTES)
+        if at < 0:
+            return at
+        if size > _WORD(stop - at):
+            return _NONE
+        at += wide(size)
+    return at
+
+
+@compiled
 def _number(data: Array, at: int, stop: int, cbor: bool, major: int) -> tuple[Any, int]:
     """A uint of BARE, or the argument of an item of CBOR that is of `major`; the byte after it, _NONE or _CUT."""
-    value = _WORD(0)
     if at >= stop:
-        return value, _NONE
+        return _WORD(0), _NONE
     if at >= len(data):
+        return _WORD(0), _CUT
+    return _argument(data, at, stop, major) if cbor else _uint(data, at, stop)
+
+
+@compiled
+def _argument(data: Array, at: int, stop: int, major: int) -> tuple[Any, int]:
+    value, first = _WORD(0), wide(data[at])
+    low = first & 31
+    if first >> 5 != major or low > 27:
+        return value, _NONE
+    if low < 24:
+        return _WORD(low), at + 1
+    after = at + 1 + (1 << low - 24)
+    if after > stop:
+        return value, _NONE
+    if after > len(data):
         return value, _CUT
-    if cbor:
-        first = wide(data[at])
-        low = first & 31
-        if first >> 5 != major or low > 27:
-            return value, _NONE
-        if low < 24:
-            return _WORD(low), at + 1
-        after = at + 1 + (1 << low - 24)
-        if after > stop:
-            return value, _NONE
-        if after > len(data):
-            return value, _CUT
-        for place in range(at + 1, after):
-            value = value << _WORD(8) | _WORD(data[place])
-        return value, after
+    for place in range(at + 1, after):
+        value = value << _WORD(8) | _WORD(data[place])
+    return value, after
+
+
+@compiled
+def _uint(data: Array, at: int, stop: int) -> tuple[Any, int]:
+    value = _WORD(0)
     for place in range(at, at + _UINT_BYTES):
         if place >= stop:
             return value, _NONE

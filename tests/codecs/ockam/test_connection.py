@@ -491,3 +491,26 @@ def test_a_run_holds_no_more_than_arrow_can(monkeypatch: pytest.MonkeyPatch) -> 
     first = framed(CreateRequest("s"), "stream", "me", BARE, Names.SPECIFICATION)
     with pytest.raises(ValueError, match="bytes at once"):
         list(twin.run([Data(C, 0, first, place(1, 0)), Data(C, len(first), first, place(2, 1))]))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize("junk", [b"\xff\xffjunkjunk", b"\x00\x0ajunk", b"\x00\x05junk!", b"\x00\x40" + b"Z" * 20])
+@pytest.mark.parametrize("side", Direction)
+def test_stray_bytes_before_a_run_and_within_one(side: Direction, junk: bytes, size: int) -> None:
+    """The piece that shows that no message begins there ends what is compiled, however far its length would lead."""
+    pieces = begun()
+    at = {direction: sum(len(piece.data) for piece in pieces if piece.direction is direction) for direction in (C, S)}
+    said: list[Sent] = [(side, junk)]
+    for number in range(3, 9):
+        said.append((C, framed(PushRequest(number, b"data"), "s_1", "me", BARE, Names.SPECIFICATION)))
+        said.append((S, framed(PushResponse(number, Status.OK, 5 + number), "me", "s_1", BARE, Names.SPECIFICATION)))
+    more: list[Data] = []
+    for direction, data in said:
+        for begin in range(0, len(data), size):
+            chunk = data[begin : begin + size]
+            more.append(Data(direction, at[direction], chunk, place(2 * SECOND + len(more), 10 + len(more))))
+            at[direction] += len(chunk)
+    for end in {0, 1, len(junk) // size + 1, len(more) // 2}:
+        check_alike([*pieces, *more[:end]], more[end:])
+    check_alike(pieces, more)
+    check_alike([*pieces, *more])

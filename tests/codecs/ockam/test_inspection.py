@@ -18,7 +18,7 @@ import pytest
 from wirehouse_codecs.conversations import Close, Conversation, Send, packets
 from wirehouse_codecs.inspecting import LANDED_PACKETS, Inspected
 from wirehouse_codecs.link_types import ETHERNET
-from wirehouse_codecs.ockam.inspection import inspect
+from wirehouse_codecs.ockam.inspection import inspect, recognises
 from wirehouse_codecs.ockam.messages import (
     CreateRequest,
     CreateResponse,
@@ -32,10 +32,11 @@ from wirehouse_codecs.ockam.messages import (
     base_payload,
     encode_payload,
 )
-from wirehouse_codecs.ockam.routed import Envelope, Routed, encode, frame, local
+from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.packet_captures import Packet, PacketCapture, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.recognising import HEAD_BYTES
 from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.tcp import Direction, Endpoint
 
@@ -228,3 +229,14 @@ def test_a_capture_that_begins_in_the_middle_explains_what_it_lacks() -> None:
     captured = list(packets(conversation(40_000, said, SECOND)))
     assert [rule for rule, _ in rules(of_packets(captured))] == ["ockam.index_never_confirmed"]
     assert rules(of_packets(captured[6:])) == []
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+def test_a_client_is_known_by_a_first_frame_that_is_longer_than_what_is_seen(envelope: Envelope) -> None:
+    version = 1 if envelope is Envelope.BARE16 else None
+    payload = encode_payload(PushRequest(1, bytes(2 * HEAD_BYTES)))
+    large = frame(encode(Routed(version, local("stream"), local("me"), payload), envelope), envelope)
+    begin = OPENING if envelope is Envelope.CBOR32 else b""
+    for head in (begin + large, begin + frame(encode(Routed(version, (), (), b""), envelope), envelope) + large):
+        assert recognises(head[:HEAD_BYTES], b"") is not None
+    assert recognises(begin + large[: envelope.length_bytes] + bytes(HEAD_BYTES), b"") is None

@@ -460,3 +460,78 @@ def test_refuses_the_state_of_another_version() -> None:
     state = json.loads(start(Log(log.SCHEMA), connection, SERVER, None).snapshot())
     with pytest.raises(StateVersionError):
         start(Log(log.SCHEMA), connection, SERVER, json.dumps(state | {"version": 0}))
+
+
+# Stray bytes
+
+#: What can't be a frame, whatever its length would say: the largest, one that swallows the next frames, a short one.
+STRAY = (b"\xff\xffjunkjunk", b"\x00\xff\xff\xffjunk", b"\x00\x0ajunk", b"HELLO, no frame\r\n", b"\x00\x01\x00\x50garb")
+
+
+def strayed(side: Direction, junk: bytes, envelope: Envelope, segment: int, count: int = 12) -> list[Row]:
+    """Packets of pushes and pulls, a round trip each, with `junk` from one side among them."""
+    traffic: list[tuple[Direction, Message | bytes, str, str]] = [
+        (C, CreateRequest("s"), "stream", "me"),
+        (S, CreateResponse("s"), "me", "s_1"),
+    ]
+    for number in range(count):
+        traffic += [
+            (C, PushRequest(number, b"data"), "s_1", "me"),
+            (S, PushResponse(number, Status.OK, number), "me", "s_1"),
+            (C, PullRequest(number, number, 1), "s_1", "me"),
+            (S, PullResponse(number, (StreamMessage(number, b"data"),)), "me", "s_1"),
+            (C, CreateRequest(f"s{number}"), "stream", "me"),
+            (S, CreateResponse(f"s{number}"), "me", f"s{number}"),
+        ]
+    sent = events(traffic, envelope)
+    middle = len(sent) // 2 | 1
+    at_ns = sent[middle].ts_ns + SECOND // 2
+    sent.insert(middle + 1, Send(at_ns, side, junk))
+    sent.append(Close(sent[-1].ts_ns + SECOND, C))
+    return of_packets(packets(Conversation(CLIENT, SERVER, SECOND, sent, segment_bytes=segment)))
+
+
+@pytest.mark.parametrize("segment", [1, 1400])
+@pytest.mark.parametrize("junk", STRAY)
+@pytest.mark.parametrize("side", Direction)
+@pytest.mark.parametrize("envelope", Envelope)
+def test_stray_bytes_are_one_broken_frame(envelope: Envelope, side: Direction, junk: bytes, segment: int) -> None:
+    count = 2 if segment == 1 else 12
+    packets_of = strayed(side, junk, envelope, segment, count)
+    rows = told(packets_of)
+    assert [row["finding"]["rule"] for row in of_kind(rows, "violation")] == ["ockam.frame"]
+    kept = of_kind(rows, "quarantine")
+    assert [row["raw"] for row in kept] == [junk]
+    messages = of_kind(rows, "message")
+    assert len(messages) == 2 + 6 * count
+    assert all(row["message"]["ignored"] is None for row in messages)
+    confirms = [row for row in messages if row["message"]["kind"] == "push_response"]
+    # One whose request comes out of the search only after it has none to answer.
+    assert sum(row["answers"] is not None for row in confirms) >= count - 1
+    assert of_kind(rows, "session")[-1]["session"]["partial"]
+    if segment > 1:
+        assert said(cut(packets_of)) == said(rows)
+
+
+@pytest.mark.parametrize("side", Direction)
+@pytest.mark.parametrize("envelope", Envelope)
+def test_a_frame_of_its_length_that_is_no_message_hides_no_other(envelope: Envelope, side: Direction) -> None:
+    rows = told(strayed(side, frame(b"junk!", envelope), envelope, 1400))
+    assert [row["finding"]["rule"] for row in of_kind(rows, "violation")] == ["ockam.routed"]
+    assert len(of_kind(rows, "message")) == 74
+    assert of_kind(rows, "session")[-1]["session"]["partial"] is (side is S)
+
+
+@pytest.mark.parametrize("side", Direction)
+@pytest.mark.parametrize("envelope", Envelope)
+def test_what_is_above_a_bound_of_our_own_is_kept_and_breaks_no_rule(envelope: Envelope, side: Direction) -> None:
+    version = 1 if envelope is Envelope.BARE16 else None
+    for route in (local("a" * 4_097), local(*["a"] * 65)):
+        large = frame(encode(Routed(version, route, local("me"), b""), envelope), envelope)
+        rows = told(strayed(side, large, envelope, 1400))
+        assert not of_kind(rows, "violation")
+        (kept,) = of_kind(rows, "quarantine")
+        assert (kept["raw"], kept["finding"]["rule"]) == (large, None)
+        messages = of_kind(rows, "message")
+        assert len(messages) == 74
+        assert all(row["answers"] and not row["answers"]["unsure"] for row in messages if row["direction"] == "server")
