@@ -437,8 +437,12 @@ class Session:
         known = self.addresses.get((name, init.partition))
         request = self._partitioned_request(name, init.partition)
         if request is None:
-            if known == self._at and init.partition < self.whole.get((self._requester, name), 0):
+            asked_for = self.whole.get((self._requester, name), 0)
+            if known == self._at and init.partition < asked_for:
                 self._break("partition_not_answered", f"partition {init.partition} is answered again")
+            elif 0 < asked_for <= init.partition and self._is_complete():
+                asked = f"partition {init.partition} answers a create of {asked_for}"
+                self._break("partition_not_answered", asked)
             self._take_init(init, name, init.partition, None)
             return
         assert request.partitions is not None

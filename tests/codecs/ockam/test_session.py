@@ -404,6 +404,7 @@ MORE: dict[str, tuple[str, Callable[[], Dialogue]]] = {
     ),
     "a partition twice": ("partition_not_answered", lambda: partitioned(2, 0, 0)),
     "a partition twice, when all have answered": ("partition_not_answered", lambda: partitioned(2, 0, 1, 0)),
+    "a partition too many, when all have answered": ("partition_not_answered", lambda: partitioned(2, 0, 1, 5)),
     "a partition at the address of another": (
         "partition_not_answered",
         lambda: partitioned(2, 0).s(CreatePartitionedResponse("telemetry", 1), "telemetry_0"),
