@@ -37,8 +37,9 @@ HORIZON_NS: Final = 7 * 86_400 * 10**9
 
 _WINDOW: Final = ("source", "window_start")
 _WHERE: Final = Where._fields
-#: Arrival, the place in the packet, and what is known of the connection before what it says.
-_ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "byte_start", "step")
+#: Arrival, the place in the packet, and what is known of the connection before what it says. What a hole held back has
+#: the place of one packet: the answers come before what the client says after them.
+_ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "turn", "byte_start", "step")
 _MESSAGE: Final = (*_WINDOW, "stream_address", "index")
 #: After all that a window has.
 _AT_ITS_END: Final = 2**63 - 1
@@ -116,6 +117,7 @@ class _Run:
                 *_WINDOW,
                 *_WHERE,
                 "capture_arrived_at_ns",
+                (F.col("direction") == "client").alias("turn"),
                 event.alias(EVENT),
                 F.explode(keys).alias("key"),
                 "message.stream_name",
