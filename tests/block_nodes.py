@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from wirehouse_codecs.hiero.across import Fold, Found, Told
+from wirehouse_codecs.hiero.across import Fold
+from wirehouse_codecs.hiero.across_rows import Found, Told
 from wirehouse_codecs.hiero.blocks import BlockBuilder
 from wirehouse_codecs.hiero.events import event_of, order_of
 from wirehouse_codecs.hiero.items import (

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.hiero import grpc, grpc_log
-from wirehouse_codecs.hiero.across import Fold, Found
+from wirehouse_codecs.hiero.across import Fold
+from wirehouse_codecs.hiero.across_rows import Found
 from wirehouse_codecs.hiero.blocks import BlockFile
 from wirehouse_codecs.hiero.events import Event, event_of, order_of
 from wirehouse_codecs.hiero.http2 import PREFACE

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, World, block
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero import across
-from wirehouse_codecs.hiero.across import (
+from wirehouse_codecs.hiero import across_known, across_publishers, across_subscribers
+from wirehouse_codecs.hiero.across import Fold
+from wirehouse_codecs.hiero.across_rows import (
     BlockRow,
     CatchUpRow,
     DecisionRow,
-    Fold,
     Found,
     SessionRow,
     SubscriptionRow,
@@ -541,7 +541,8 @@ def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOST_CALLS", "MOST_BLOCKS", "MOST_NODES", "MOST_PUBLISHERS", "MOST_PENDING", "MOST_WAITING"):
-        monkeypatch.setattr(across, name, 8)
+        for module in (across_known, across_publishers, across_subscribers):
+            monkeypatch.setattr(module, name, 8, raising=False)
     world = World()
     for number in range(101, 131):
         world.publisher(f"P{number}").header(number).end("ERROR", number - 1).trailers()
