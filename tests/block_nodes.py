@@ -26,7 +26,7 @@ from wirehouse_codecs.hiero.items import (
     encode_proof,
     encode_round_header,
 )
-from wirehouse_codecs.hiero.log import BLOCK, CALL, SCHEMA, Conversation
+from wirehouse_codecs.hiero.log import Conversation
 from wirehouse_codecs.hiero.messages import (
     Acknowledgement,
     BlockEnd,
@@ -46,6 +46,7 @@ from wirehouse_codecs.hiero.messages import (
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.profiles import OPEN, PROFILES, PUBLISHER_CODES, Service
+from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, VIOLATION, Log
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole, Side

@@ -23,8 +23,8 @@ from wirehouse_codecs.hiero.across_rows import Told
 from wirehouse_codecs.hiero.across_state import Call, Pending, block_row, call_rows, catch_up_row
 from wirehouse_codecs.hiero.across_subscribers import Subscribers
 from wirehouse_codecs.hiero.events import Event
-from wirehouse_codecs.hiero.log import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.profiles import Service
+from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
 
 
 class Fold(Publishers, Subscribers):

@@ -24,9 +24,9 @@ from wirehouse_codecs.hiero.across_state import (
     to_json,
 )
 from wirehouse_codecs.hiero.events import Event, Where
-from wirehouse_codecs.hiero.log import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service
+from wirehouse_codecs.hiero.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 
 STATE_VERSION: Final = 1

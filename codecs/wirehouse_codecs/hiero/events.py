@@ -8,7 +8,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.hiero.log import BLOCK, BLOCK_FILE, CALL, CLOSED, MISSED, OPENED
+from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CALL, CLOSED, MISSED, OPENED
 from wirehouse_codecs.stream_log import MESSAGE
 
 Row = Mapping[str, Any]

@@ -19,10 +19,11 @@ from wirehouse_codecs.hiero.across_rows import Found
 from wirehouse_codecs.hiero.blocks import BlockFile
 from wirehouse_codecs.hiero.events import Event, event_of, order_of
 from wirehouse_codecs.hiero.http2 import PREFACE
-from wirehouse_codecs.hiero.log import BLOCK, CALL, SCHEMA, SKIP, EntryLog, add_block_file, starter
+from wirehouse_codecs.hiero.log import EntryLog, add_block_file, starter
 from wirehouse_codecs.hiero.messages import shape_of
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import method_of
+from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA, SKIP
 from wirehouse_codecs.hiero.rules import PROTOCOL
 from wirehouse_codecs.inspecting import Inspected
 from wirehouse_codecs.rules import Place

@@ -16,14 +16,16 @@ from tests.block_nodes import C, Call, S, World, block
 
 from wirehouse_codecs import stream_log
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero import assembly, grpc, log
+from wirehouse_codecs.hiero import assembly, calls, grpc
 from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
+from wirehouse_codecs.hiero.calls import CORRELATION_ID, MOST_ITEM_BYTES, publisher_of
 from wirehouse_codecs.hiero.items import encode_item
-from wirehouse_codecs.hiero.log import SCHEMA, EntryLog, publisher_of, starter
+from wirehouse_codecs.hiero.log import EntryLog, starter
 from wirehouse_codecs.hiero.messages import BlockItems, SubscribeRequest, SubscribeStatus, encode
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import Service
 from wirehouse_codecs.hiero.protobuf import delimited
+from wirehouse_codecs.hiero.rows import SCHEMA
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
@@ -262,7 +264,7 @@ def test_parts_do_not_depend_on_pieces(data: bytes) -> None:
 
 
 def test_messages_of_many_calls_are_held_within_bounds() -> None:
-    held = Assembly(log.MOST_ITEM_BYTES)
+    held = Assembly(MOST_ITEM_BYTES)
     piece = delimited(1, encode_item(5, bytes(3 * MIB)))[: 2 * MIB]
     parts: list[Part | Cut] = []
     for call in range(1, 21, 2):
@@ -290,7 +292,7 @@ def test_a_message_of_many_parts_passes_through() -> None:
 
 
 def test_headers_and_proofs_are_held_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "BODIES_BYTES", 2000)
+    monkeypatch.setattr(calls, "BODIES_BYTES", 2000)
     world = World()
     call = world.publisher().header(121)
     for _ in range(20):
@@ -346,7 +348,7 @@ def test_secrets_stay_out_of_the_log() -> None:
     [("A-1", "A"), ("N0-STR12", "N0"), ("node", "node"), ("-1", "-1"), ("", "10.0.0.9"), ("?", "10.0.0.9")],
 )
 def test_a_publisher_is_known_by_its_correlation_id(told_id: str, publisher: str) -> None:
-    assert publisher_of({log.CORRELATION_ID: told_id}, "10.0.0.9") == publisher
+    assert publisher_of({CORRELATION_ID: told_id}, "10.0.0.9") == publisher
 
 
 def test_services_on_ports_of_their_own_are_those_of_one_node() -> None:

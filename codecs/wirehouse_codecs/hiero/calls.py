@@ -1,0 +1,567 @@
+"""Calls of a block node as rows of the log, from the events of grpc.py or grpc_log.py.
+
+A row of kind `message` for each gRPC message (of a set above assembly.PART_BYTES one for each part, the last with its
+place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
+bytes that are no message, `violation` for each broken rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from wirehouse_codecs.hiero import grpc
+from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
+from wirehouse_codecs.hiero.blocks import BlockBuilder, is_old, split
+from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, Rpc, rpc_from_json, rpc_to_json
+from wirehouse_codecs.hiero.hashes import settle
+from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name
+from wirehouse_codecs.hiero.messages import (
+    KIND_OF,
+    BlockEnd,
+    BlockItems,
+    Message,
+    Unread,
+    decode,
+    shape_of,
+)
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.pieces import Undecodable
+from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
+from wirehouse_codecs.hiero.rows import (
+    BLOCK,
+    CALL,
+    CLOSED,
+    COUNTED,
+    MISSED,
+    MOST_CHARACTERS,
+    OPENED,
+    block_content,
+    message_content,
+)
+from wirehouse_codecs.hiero.rules import RULE, RULES
+from wirehouse_codecs.hiero.session import (
+    Input,
+    QueryInput,
+    Said,
+    SubscriptionInput,
+    input_of,
+    said_of,
+)
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Log, Where
+from wirehouse_codecs.tcp import Direction
+
+#: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
+BODIES_BYTES: Final = 1 << 20
+#: An item that is larger can't be held until it is whole.
+MOST_ITEM_BYTES: Final = 6_500_000
+MOST_METADATA: Final = 64
+CORRELATION_ID: Final = "hiero-correlation-id"
+#: A correlation id is a publisher's name and the number of its connection.
+_ATTEMPT: Final = re.compile(r"(.+)-[A-Za-z]*[0-9]+")
+_SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
+_ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
+
+
+def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
+    """Who publishes: the correlation id without the number of its connection, else the client's address."""
+    told = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
+    if not told or told == "?":
+        return client
+    attempt = _ATTEMPT.fullmatch(told)
+    return attempt[1] if attempt else told
+
+
+class Calls:
+    """The calls of one connection, or of one gRPC log, as rows. It takes the events of grpc.py in their order."""
+
+    def __init__(
+        self, log: Log, options: HieroOptions, node: str | None, port: int | None, client: str | None, *, late: bool
+    ) -> None:
+        self._log, self._options = log, options
+        self._node, self._port, self._client, self._late = node, port, client, late
+        self._rpcs: dict[int, Rpc] = {}
+        self._assembly = Assembly(min(options.max_message_bytes, MOST_ITEM_BYTES))
+
+    def take(self, events: Iterable[grpc.Event]) -> None:
+        """What a reader tells."""
+        for event in events:
+            match event:
+                case grpc.MessagePart():
+                    self._part(event)
+                case grpc.Opened():
+                    self._open(event)
+                case grpc.HalfClosed():
+                    if event.direction is Direction.CLIENT:
+                        self._signal(event.call, Input.HALF_CLOSE, event.place, event)
+                case grpc.Trailers():
+                    self._end_status(event)
+                case grpc.Reset():
+                    self._reset(event)
+                case grpc.Closed():
+                    self._close(event)
+                case Undecodable():
+                    self._undecodable(event)
+
+    # Calls
+
+    def _open(self, event: grpc.Opened) -> None:
+        metadata = dict(event.metadata[:MOST_METADATA])
+        # Without any header fields the call began before the capture, or they are lost.
+        rpc = Rpc(event.call, event.place, late=not metadata)
+        self._rpcs[event.call] = rpc
+        rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
+        rpc.metadata = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in metadata.items()}
+        rpc.publisher = publisher_of(metadata, self._client)
+        method = None if rpc.path is None else method_of(rpc.path)
+        if method is not None:
+            rpc.profile, rpc.sure = profile_of(method.package, self._options.forced), True
+            rpc.begin(method.service, self._options)
+        elif rpc.path is None:
+            rpc.profile = profile_of(None, self._options.forced)
+            if self._port in self._options.publish_ports:
+                rpc.begin(Service.PUBLISH, self._options)
+            elif self._port in self._options.subscribe_ports:
+                rpc.begin(Service.SUBSCRIBE, self._options)
+        where = Where(event.direction, event.byte_start, event.byte_end)
+        self._call_row(rpc, event.place, where, {"event": OPENED, "metadata": list(rpc.metadata.items())})
+
+    def _call_row(self, rpc: Rpc, place: Place, where: Where | None, told: dict[str, Any]) -> None:
+        known = {
+            "profile": rpc.profile.name,
+            "path_inferred": rpc.path_inferred,
+            "correlation_id": rpc.metadata.get(CORRELATION_ID),
+            "partial": rpc.partial,
+            "opened_at_ns": rpc.opened_ns,
+        }
+        self._log.add(CALL, place, where, **self._about(rpc), call_event=known | told)
+
+    def _about(self, rpc: Rpc) -> dict[str, Any]:
+        return {
+            "call": f"{(self._log.connection_id or b'').hex()}/{rpc.number}",
+            "service": None if rpc.service is None else rpc.service.value,
+            "path": rpc.path,
+            "node": self._node or rpc.metadata.get(":authority"),
+            "client": self._client,
+            "publisher": rpc.publisher if rpc.service in (None, Service.PUBLISH) else None,
+        }
+
+    def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
+        """What a call does whose path can't be read, by its first message that tells."""
+        shape = shape_of(event.data, event.direction) if event.last else shape_of(b"", event.direction)
+        service = shape.service
+        if not event.last and event.data:
+            # A large message is one of items.
+            service = next(
+                (known for (known, side), tag in _SET_TAGS.items() if side is event.direction and event.data[0] == tag),
+                None,
+            )
+        if shape.new is not None and rpc.service in (None, service):
+            rpc.profile = profile_of(NEW_PACKAGE if shape.new else OLD_PACKAGE, self._options.forced)
+            rpc.sure = True
+        if service is not None and rpc.service is None:
+            rpc.path_inferred = True
+            rpc.begin(service, self._options)
+
+    def _end_status(self, event: grpc.Trailers) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is not None:
+            rpc.status, rpc.status_message = event.status, event.message[:MOST_CHARACTERS] or None
+        self._signal(event.call, Input.TRAILERS, event.place, event)
+        if rpc is not None:
+            self._end_call(rpc, event.place, "trailers")
+
+    def _reset(self, event: grpc.Reset) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is not None and not rpc.ended:
+            rpc.reset_by, rpc.reset_code = event.direction.value, event.code
+        said = Input.CANCEL if event.direction is Direction.CLIENT else Input.RESET
+        self._signal(event.call, said, event.place, event)
+        if rpc is not None:
+            self._end_call(rpc, event.place, "reset")
+
+    def _signal(
+        self, number: int, said: Input, place: Place, event: grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
+    ) -> None:
+        """What ends a side of the call, or all of it."""
+        rpc = self._rpcs.get(number)
+        if rpc is None:
+            return
+        rpc.place = place
+        if rpc.service is Service.PUBLISH:
+            if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
+                self._end_block(rpc, place, "call")
+            assert rpc.session is not None
+            _, found = rpc.session.receive(Said(said, place.arrived_at_ns))
+            where = None
+            if not isinstance(event, grpc.Closed):
+                where = Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
+            for one in found:
+                self._find(one.rule.name, one.message, place, where, rpc)
+
+    def _close(self, event: grpc.Closed) -> None:
+        if event.how is grpc.How.CLOSED:
+            self._signal(event.call, Input.DISCONNECT, event.place, event)
+        rpc = self._rpcs.pop(event.call, None)
+        if rpc is None:
+            return
+        for direction in Direction:
+            self._drop(rpc, direction, event.place, "the call ends within it")
+        self._end_block(rpc, event.place, "call")
+        self._end_call(rpc, event.place, event.how.value)
+
+    def _end_call(self, rpc: Rpc, place: Place, how: str) -> None:
+        """Tell how the call ended, once: by the first thing that ends it."""
+        if rpc.ended:
+            return
+        rpc.ended = True
+        if rpc.session is not None and rpc.service is not Service.PUBLISH:
+            end = SubscriptionInput.END if rpc.service is Service.SUBSCRIBE else QueryInput.END
+            rpc.session.receive(Said(end, place.arrived_at_ns))
+        told = {
+            "event": CLOSED,
+            "how": how,
+            "state": None if rpc.session is None else rpc.session.state.value,
+            "status": rpc.status,
+            "status_message": rpc.status_message,
+            "reset_by": rpc.reset_by,
+            "reset_code": rpc.reset_code,
+        } | {name: rpc.counts[name] for name in COUNTED}
+        self._call_row(rpc, place, None, told)
+
+    # Bytes that are no message
+
+    def _undecodable(self, event: Undecodable) -> None:
+        where = Where(event.direction, event.byte_start, event.byte_end)
+        finding = {"rule": None, "severity": None, "message": event.reason}
+        rpc = None if event.call is None else self._rpcs.get(event.call)
+        about = {} if rpc is None else self._about(rpc)
+        # Without a call they may hold header fields, and with them secrets.
+        raw = event.data if event.call is not None else None
+        self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **about)
+        if rpc is not None:
+            self._miss(rpc, event.place)
+
+    def miss(self, place: Place) -> None:
+        """Bytes of the connection are missing, which may have been of any call."""
+        for rpc in self._rpcs.values():
+            self._miss(rpc, place)
+
+    def _miss(self, rpc: Rpc, place: Place) -> None:
+        """Messages of the call are missing: also its block isn't whole."""
+        rpc.late = True
+        if rpc.missed_ns != place.arrived_at_ns:
+            rpc.missed_ns = place.arrived_at_ns
+            self._call_row(rpc, place, None, {"event": MISSED, "partial": True})
+        if rpc.session is not None:
+            rpc.session.miss()
+        if rpc.block is not None:
+            rpc.block.judged = False
+
+    def _drop(self, rpc: Rpc, direction: Direction, place: Place, reason: str, data: bytes = b"") -> None:
+        """A message won't be whole."""
+        key = (rpc.number, direction)
+        held = self._assembly.drop(key)
+        carried = rpc.sets.pop(direction, None)
+        if held is None and not data:
+            return
+        start = None if carried is None else carried.byte_start
+        raw = (b"" if held is None else held.whole or held.raw) + data
+        where = None if start is None else Where(direction, start, start)
+        finding = {"rule": None, "severity": None, "message": reason}
+        self._log.add(QUARANTINE, place, where, finding=finding, raw=raw, **self._about(rpc))
+
+    # Messages
+
+    def _part(self, event: grpc.MessagePart) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is None:
+            return
+        direction, place = event.direction, event.place
+        where = Where(direction, event.byte_start, event.byte_end)
+        if event.fault is not None:
+            self._fault(rpc, event, where)
+            return
+        if rpc.path is None and not rpc.sure and event.first:
+            self._infer(rpc, event)
+        tag = None
+        if rpc.service is not None and not rpc.profile.one_item:
+            tag = _SET_TAGS.get((rpc.service, direction))
+        if event.first:
+            rpc.sets.pop(direction, None)
+        if not event.last:
+            carried = rpc.sets.setdefault(direction, ComingSet(byte_start=event.byte_start))
+            carried.inflated_bytes += len(event.data)
+        for told in self._assembly.receive((event.call, direction), event.data, event.last, tag):
+            self._assembled(event, told, where)
+        if event.last:
+            rpc.sets.pop(direction, None)
+            rpc.place = place
+
+    def _assembled(self, event: grpc.MessagePart, told: Part | Cut, where: Where) -> None:
+        # To make room, parts of other calls may be given.
+        rpc = self._rpcs.get(told.key[0])
+        if rpc is None:
+            return
+        if isinstance(told, Cut):
+            self._add_items(rpc, told.key[1], told.items, event.place)
+        elif told.whole is not None:
+            self._whole(rpc, event, told.whole, where)
+        elif told.last:
+            self._last_part(rpc, event, told, where)
+        else:
+            self._early_part(rpc, told)
+
+    def _fault(self, rpc: Rpc, event: grpc.MessagePart, where: Where) -> None:
+        held = self._assembly.drop((event.call, event.direction))
+        rpc.sets.pop(event.direction, None)
+        raw = (b"" if held is None else held.raw) + event.data
+        finding = {"rule": None, "severity": None, "message": f"a message isn't whole: {event.fault}"}
+        self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **self._about(rpc))
+        self._miss(rpc, event.place)
+
+    def _whole(self, rpc: Rpc, event: grpc.MessagePart, data: bytes, where: Where) -> None:
+        """A message that isn't large."""
+        direction, place = event.direction, event.place
+        message: Message | None = Unread(data)
+        broken: list[tuple[str, str]] = []
+        content: dict[str, Any] = {"inflated_bytes": len(data)}
+        if rpc.service is not None:
+            decoded = decode(data, rpc.service, direction, rpc.profile)
+            message = decoded.message
+            content["unknown_fields"] = decoded.unknown_fields or None
+            if decoded.rule is not None:
+                broken.append((decoded.rule.name, decoded.reason))
+        if message is None:
+            rule, reason = broken[0]
+            finding = {"rule": RULE[rule].id, "severity": None, "message": reason}
+            self._log.add(QUARANTINE, place, where, finding=finding, raw=data, **self._about(rpc))
+            self._find(rule, reason, place, where, rpc)
+            self._miss(rpc, place)
+            return
+        if isinstance(message, BlockItems):
+            carried = rpc.sets.setdefault(direction, ComingSet(byte_start=event.byte_start))
+            for items in cut(message.raw):
+                self._add_items(rpc, direction, items, place)
+            self._tell_set(rpc, event, where, carried, message.raw, content)
+            return
+        content |= message_content(message, rpc.profile)
+        said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
+        ignored = None
+        if isinstance(message, BlockEnd):
+            broken += self._end_block(rpc, place, "block_end")
+        if said is not None and rpc.session is not None:
+            ignored, found = rpc.session.receive(said_of(said, message, place.arrived_at_ns))
+            broken += [(one.rule.name, one.message) for one in found]
+            rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
+        number = getattr(message, "block_number", None)
+        raw = data if isinstance(message, Unread) else None
+        self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
+        self._find_first(broken, place, where, rpc, number)
+
+    def _row(
+        self,
+        rpc: Rpc,
+        event: grpc.MessagePart,
+        where: Where,
+        content: dict[str, Any],
+        raw: bytes | None,
+        number: int | None,
+    ) -> None:
+        """The row of a message, or of the last part of one."""
+        rpc.counts["messages"] += 1
+        rpc.counts["message_bytes"] += event.length
+        told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
+        told |= {"message_bytes": event.length, "encoding": event.encoding}
+        about = self._about(rpc)
+        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
+
+    def _early_part(self, rpc: Rpc, part: Part) -> None:
+        """A part of a message that goes on: it stands where the message before it ended."""
+        direction = part.key[1]
+        carried = rpc.sets.setdefault(direction, ComingSet())
+        told = {"kind": "block_items" if part.is_set else "unread", "profile": rpc.profile.name}
+        told |= self._part_content(rpc, carried, part.number, last=False)
+        where = Where(direction, carried.byte_start, carried.byte_start)
+        number = _number(rpc)
+        self._log.add(MESSAGE, rpc.place, where, **self._about(rpc), block_number=number, message=told, raw=part.raw)
+
+    def _last_part(self, rpc: Rpc, event: grpc.MessagePart, part: Part, where: Where) -> None:
+        carried = rpc.sets.setdefault(event.direction, ComingSet(byte_start=event.byte_start))
+        content = {"part": part.number, "inflated_bytes": carried.inflated_bytes + len(event.data)}
+        if part.is_set:
+            if part.reason:
+                carried.broken.append(["malformed_message", part.reason])
+            self._tell_set(rpc, event, where, carried, part.raw, content)
+            return
+        self._row(rpc, event, where, content | {"kind": "unread"}, part.raw, None)
+
+    def _part_content(self, rpc: Rpc, carried: ComingSet, number: int, *, last: bool) -> dict[str, Any]:
+        old = rpc.block is not None and is_old(rpc.block.builder.header)
+        counts = {item_name(kind, old=old): count for kind, count in sorted(carried.part_counts.items())}
+        told = {"part": number, "last": last, "item_counts": sorted(counts.items())}
+        told |= {"items": sum(carried.part_counts.values()), "item_bytes": carried.part_bytes}
+        carried.part_counts, carried.part_bytes = {}, 0
+        return told
+
+    def _tell_set(
+        self, rpc: Rpc, event: grpc.MessagePart, where: Where, carried: ComingSet, raw: bytes, content: dict[str, Any]
+    ) -> None:
+        """The row of a set of items, and what it means to its call."""
+        place, block = event.place, rpc.block
+        content = {"kind": "block_items"} | content
+        content |= self._part_content(rpc, carried, content.get("part", 0), last=True)
+        content |= {"header": carried.header, "proof": carried.proof}
+        content["unknown_fields"] = (content.get("unknown_fields") or 0) + carried.unknown_fields or None
+        number = _number(rpc)
+        broken = [(rule, reason) for rule, reason in carried.broken]
+        if block is not None:
+            block.messages += 1
+            content |= _hashes(block.builder, carried)
+        ignored = None
+        rpc.counts["headers"] += carried.headers
+        rpc.counts["proofs"] += carried.proof is not None
+        if rpc.session is not None:
+            for said, said_number in _set_inputs(rpc, carried):
+                reason, found = rpc.session.receive(Said(said, place.arrived_at_ns, said_number))
+                ignored = ignored or reason
+                broken += [(one.rule.name, one.message) for one in found]
+        if carried.proof is not None and not rpc.profile.new:
+            broken += self._end_block(rpc, place, "proof")
+        self._row(rpc, event, where, content | {"ignored": ignored}, raw, number)
+        self._find_first(broken, place, where, rpc, number)
+        rpc.sets.pop(event.direction, None)
+
+    def _add_items(self, rpc: Rpc, direction: Direction, items: Items, place: Place) -> None:
+        """Items of a set, in chunks as they come."""
+        carried = rpc.sets.setdefault(direction, ComingSet())
+        for block_items in split(items) if len(items) else [items]:
+            begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
+            if begins and carried.counts:
+                carried.broken.append(["structure", "a set holds items of two blocks"])
+            if begins or rpc.block is None:
+                if rpc.block is not None:
+                    carried.broken += map(list, self._end_block(rpc, rpc.place, "header"))
+                rpc.block = ComingBlock(place.arrived_at_ns, judged=begins or not rpc.partial)
+            self._count(carried, block_items, begins)
+            block = rpc.block
+            block.builder.add(block_items)
+            if begins and carried.header is None:
+                header = block.builder.header
+                carried.header = None if header is None else header.number
+            if ItemNumber.BLOCK_PROOF in block_items.counts and carried.proof is None:
+                proof = block.builder.proof
+                carried.proof = None if proof is None else proof.block
+            if block.judged:
+                fresh = block.builder.broken[block.told :]
+                carried.broken += [[one.rule.name, one.reason] for one in fresh]
+            block.told = len(block.builder.broken)
+            if begins or carried.proof is not None:
+                self._bound_bodies()
+
+    def _count(self, carried: ComingSet, items: Items, begins: bool) -> None:
+        for kind, count in items.counts.items():
+            for counts in (carried.counts, carried.part_counts):
+                key = kind if kind in counts or len(counts) < MOST_METADATA else -1
+                counts[key] = counts.get(key, 0) + count
+        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64"))
+        carried.headers += begins
+        carried.unknown_fields += items.unknown_fields
+
+    def _bound_bodies(self) -> None:
+        """Let go of the block that holds most, if all hold too much."""
+        while True:
+            held = [(rpc.block.builder.held_bytes, rpc) for rpc in self._rpcs.values() if rpc.block is not None]
+            if sum(size for size, _ in held) <= BODIES_BYTES:
+                return
+            largest = max(held, key=lambda entry: (entry[0], entry[1].number))[1]
+            largest.block = ComingBlock(largest.opened_ns, judged=False)
+
+    # Blocks
+
+    def _end_block(self, rpc: Rpc, place: Place, ended_by: str) -> list[tuple[str, str]]:
+        """The block is over: its row, and what it breaks as a whole."""
+        block, rpc.block = rpc.block, None
+        if block is None:
+            return []
+        built = block.builder.finish()
+        if not built.counts:
+            return []
+        told = block_content(built) | {
+            "ended_by": ended_by,
+            "first_at_ns": block.first_ns,
+            "messages": block.messages,
+        }
+        if not block.judged:
+            told |= {"roots_complete": False}
+        sender = Direction.SERVER if rpc.service is Service.SUBSCRIBE else Direction.CLIENT
+        self._log.add(BLOCK, place, direction=sender.value, **self._about(rpc), block_number=built.number, block=told)
+        if not block.judged:
+            return []
+        return [(one.rule.name, one.reason) for one in built.broken[block.told :]]
+
+    # Findings
+
+    def _find_first(
+        self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
+    ) -> None:
+        """Of the rules that a message breaks the first counts."""
+        if broken:
+            rule, message = min(broken, key=lambda one: _ORDER[one[0]])
+            self._find(rule, message, place, where, rpc, number)
+
+    def _find(
+        self, rule: str, message: str, place: Place, where: Where | None, rpc: Rpc, number: int | None = None
+    ) -> None:
+        self._log.find(RULE[rule], message, place, where, **self._about(rpc), block_number=number)
+
+    # Carried state
+
+    def to_json(self) -> dict[str, Any]:
+        """The state, as JSON has it."""
+        return {"assembly": self._assembly.to_json(), "rpcs": [rpc_to_json(rpc) for rpc in self._rpcs.values()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` gave."""
+        limit = min(self._options.max_message_bytes, MOST_ITEM_BYTES)
+        self._assembly = Assembly(limit, state["assembly"])
+        for told in state["rpcs"]:
+            rpc = rpc_from_json(told, self._options)
+            self._rpcs[rpc.number] = rpc
+
+
+def _number(rpc: Rpc) -> int | None:
+    header = None if rpc.block is None else rpc.block.builder.header
+    return None if header is None else header.number
+
+
+def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
+    """What a set says to its call: its header, its proof, or that items go on."""
+    if rpc.service is not Service.PUBLISH:
+        yield SubscriptionInput.ITEMS, None
+        return
+    proven = ItemNumber.BLOCK_PROOF in carried.counts
+    if carried.headers:
+        yield Input.HEADER, carried.header
+    if proven:
+        yield Input.PROOF, carried.proof
+    if not carried.headers and not proven:
+        yield Input.ITEMS, None
+
+
+def _hashes(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:
+    """What a set tells of the chain: hashes of its header, footer or proof, and the root once the block is proven."""
+    if not carried.headers and carried.proof is None and ItemNumber.BLOCK_FOOTER not in carried.counts:
+        return {}
+    if carried.proof is None:
+        header, footer = builder.header, builder.footer
+        previous = footer.previous_block_root_hash if footer is not None else None
+        return {"previous_hash": previous or (None if header is None else header.previous_block_hash)}
+    built = builder.finish()
+    root = settle(built.roots, None)
+    kind = None if built.proof is None or built.proof.kind is None else built.proof.kind.value
+    layout = None if root.layout is None else root.layout.value
+    hashes = {"previous_hash": built.previous_hash, "block_root": root.root, "root_layout": layout}
+    return hashes | {"proof_kind": kind}
