@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from wirehouse_codecs import avro_container
 from wirehouse_codecs.capture_lines import scan_lines
-from wirehouse_codecs.inflate import ByteSource, fill, open_inflated
+from wirehouse_codecs.inflate import Ahead, ByteSource, fill, open_inflated
+from wirehouse_codecs.origins import NOWHERE, Origin
 
 #: Lines are read in blocks of about this size; a batch holds the messages of one block.
 BLOCK_BYTES: Final = 4 << 20
@@ -87,13 +88,13 @@ class NotAMessage(ValueError):
 class MessageCapture:
     """The messages of one capture, read once from start to end."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, origin: Origin = NOWHERE) -> None:
         """`stream` stands at the capture's first byte."""
         #: Why this isn't a capture of messages at all; None if it is.
         self.unreadable: str | None = None
         #: Why the capture ends early; final once `batches` is exhausted.
         self.damage: str | None = None
-        self._source = _Ahead(open_inflated(stream))
+        self._source = Ahead(open_inflated(stream, origin.limits))
         self._avro: avro_container.Container | None = None
         start = self._source.look(BLOCK_BYTES)
         if start.startswith(avro_container.MAGIC):
@@ -123,32 +124,6 @@ class MessageCapture:
             for row in batch.to_pylist():
                 row["headers"] = tuple((header["key"], header["value"]) for header in row["headers"])
                 yield Row(**row)
-
-
-class _Ahead:
-    """A source whose first bytes can be looked at before they are read."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        self._start = b""
-
-    @property
-    def damage(self) -> str | None:
-        return self._source.damage
-
-    @damage.setter
-    def damage(self, reason: str | None) -> None:
-        self._source.damage = reason
-
-    def look(self, size: int) -> bytes:
-        self._start = fill(self._source, size)
-        return self._start
-
-    def read(self, size: int) -> bytes:
-        if self._start:
-            piece, self._start = self._start[:size], self._start[size:]
-            return piece
-        return self._source.read(size)
 
 
 def _looks_like_lines(start: bytes) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import io
 import zlib
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-#: A capture inflates to at most this many bytes.
+#: A capture inflates to at most this many bytes ...
 MAX_INFLATED_BYTES = 1 << 38
-#: A capture inflates to at most this many times its compressed size ...
+#: ... and to at most this many times its compressed size ...
 MAX_INFLATED_RATIO = 250
 #: ... of which the first bytes are not judged: little captures of few messages compress well.
 UNJUDGED_BYTES = 64 << 20
@@ -42,6 +43,25 @@ class ByteSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What compressed bytes may inflate to."""
+
+    inflated_bytes: int = MAX_INFLATED_BYTES
+    inflated_ratio: int = MAX_INFLATED_RATIO
+
+    def exceeded(self, given: int, taken: int) -> str | None:
+        """Why `given` bytes are too many for `taken` compressed ones, else None."""
+        if given > self.inflated_bytes:
+            return f"inflates to more than {self.inflated_bytes} bytes"
+        if given > UNJUDGED_BYTES and given > self.inflated_ratio * taken:
+            return f"inflates to more than {self.inflated_ratio} times its size after {taken} bytes"
+        return None
+
+
+LIMITS = Limits()
+
+
 class Plain:
     """A capture as it is."""
 
@@ -62,8 +82,9 @@ class Plain:
 class _Counted:
     """How much has gone in and come out, held against the limits."""
 
-    def __init__(self, source: Plain) -> None:
+    def __init__(self, source: Plain, limits: Limits) -> None:
         self._source = source
+        self._limits = limits
         self.taken = 0
         self.given = 0
 
@@ -75,19 +96,15 @@ class _Counted:
     def give(self, size: int) -> str | None:
         """Why `size` more bytes are too many, else None."""
         self.given += size
-        if self.given > MAX_INFLATED_BYTES:
-            return f"inflates to more than {MAX_INFLATED_BYTES} bytes"
-        if self.given > UNJUDGED_BYTES and self.given > MAX_INFLATED_RATIO * self.taken:
-            return f"inflates to more than {MAX_INFLATED_RATIO} times its size after {self.taken} bytes"
-        return None
+        return self._limits.exceeded(self.given, self.taken)
 
 
 class Gzip:
     """Gzip members one after the other (RFC 1952); zero bytes after the last are padding."""
 
-    def __init__(self, source: Plain) -> None:
+    def __init__(self, source: Plain, limits: Limits = LIMITS) -> None:
         self.damage: str | None = None
-        self._count = _Counted(source)
+        self._count = _Counted(source, limits)
         self._member: zlib._Decompress | None = None
         self._members = 0
         self._input = b""
@@ -161,13 +178,14 @@ def _reason(error: Exception) -> str:
 class Zstd:
     """Zstd frames one after the other (RFC 8878)."""
 
-    def __init__(self, source: Plain, stream: BinaryIO) -> None:
+    def __init__(self, source: Plain, stream: BinaryIO, limits: Limits = LIMITS) -> None:
         self.damage: str | None = None
         self._stream = stream
+        self._limits = limits
         self._open(source)
 
     def _open(self, source: Plain) -> None:
-        self._count = _Counted(source)
+        self._count = _Counted(source, self._limits)
         self._frames = pa.CompressedInputStream(pa.PythonFile(_Feed(self._count), mode="r"), "zstd")
         self._salvaged = b""
 
@@ -218,13 +236,42 @@ class _Feed(io.RawIOBase):
         return self._count.take(size if size >= 0 else INPUT_BYTES)
 
 
-def open_inflated(stream: BinaryIO) -> ByteSource:
+class Ahead:
+    """A source whose first bytes can be looked at before they are read."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._start = b""
+
+    @property
+    def damage(self) -> str | None:
+        """See ByteSource."""
+        return self._source.damage
+
+    @damage.setter
+    def damage(self, reason: str | None) -> None:
+        self._source.damage = reason
+
+    def look(self, size: int) -> bytes:
+        """The first `size` bytes, or all if there are fewer; before anything is read."""
+        self._start = fill(self._source, size)
+        return self._start
+
+    def read(self, size: int) -> bytes:
+        """See ByteSource."""
+        if self._start:
+            piece, self._start = self._start[:size], self._start[size:]
+            return piece
+        return self._source.read(size)
+
+
+def open_inflated(stream: BinaryIO, limits: Limits = LIMITS) -> ByteSource:
     """The bytes of the capture in `stream`, which stands at its start; what is compressed is told by its magic."""
     start = stream.read(MAGIC_BYTES)
     if start.startswith(_GZIP_MAGIC):
-        return Gzip(Plain(stream, start))
+        return Gzip(Plain(stream, start), limits)
     if start.startswith(_ZSTD_MAGIC) or (start[1:] == _ZSTD_SKIPPABLE and start[0] >> 4 == 5):
-        return Zstd(Plain(stream, start), stream)
+        return Zstd(Plain(stream, start), stream, limits)
     return Plain(stream, start)
 
 

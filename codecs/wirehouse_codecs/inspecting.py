@@ -1,7 +1,7 @@
 """What looking into one capture gives, whatever its protocol.
 
-Every protocol has a module `inspection` with `inspect(batches)`: records of LANDED_MESSAGES in, rows out; or records
-of LANDED_PACKETS, and then `port` may say which one is the servers'.
+Every protocol has a module `inspection` with `INSPECT`: by kind of source what takes batches of its records
+(LANDED_MESSAGES, LANDED_PACKETS or LANDED_FILES) and gives rows. Of packets, `port` may say which one is the servers'.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from wirehouse_codecs.captures import MESSAGE_SCHEMA
+from wirehouse_codecs.file_captures import FILE_SCHEMA
 from wirehouse_codecs.packet_captures import PACKET_SCHEMA
 from wirehouse_codecs.rules import Finding
 
@@ -31,6 +32,7 @@ _PLACE: Final = (
 #: Records of a capture with their place in it.
 LANDED_MESSAGES: Final = pa.schema([*_PLACE, *MESSAGE_SCHEMA])
 LANDED_PACKETS: Final = pa.schema([*_PLACE, *PACKET_SCHEMA])
+LANDED_FILES: Final = pa.schema([*_PLACE, *FILE_SCHEMA])
 
 
 def violation(finding: Finding, **about: Any) -> Inspected:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from wirehouse_codecs import packet_records
 from wirehouse_codecs.inflate import Plain, fill, open_inflated
+from wirehouse_codecs.origins import NOWHERE, Origin
 from wirehouse_codecs.packet_records import (
     BYTE_ORDER,
     BYTE_ORDER_SWAPPED,
@@ -194,13 +195,13 @@ def _data_column(data: Array, found: Array) -> pa.Array:
 class PacketCapture:
     """The packets of one capture, read once from start to end."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, origin: Origin = NOWHERE) -> None:
         """`stream` stands at the capture's first byte."""
         #: Why this isn't a capture of packets at all; None if it is.
         self.unreadable: str | None = None
         #: Why the capture ends early; final once `batches` is exhausted.
         self.damage: str | None = None
-        self._source = open_inflated(stream)
+        self._source = open_inflated(stream, origin.limits)
         self._place = "byte {}" if isinstance(self._source, Plain) else "byte {} of the inflated capture"
         self._held = b""
         self._room = packet_records.room_for(0)

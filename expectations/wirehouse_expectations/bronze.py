@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
-from wirehouse_pipelines.lake import MESSAGE_KINDS, PACKET_KINDS
+from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS
 
 
 def landed_is_in(table: str, kinds: tuple[str, ...]) -> Invariant:
@@ -29,5 +29,9 @@ def landed_is_in(table: str, kinds: tuple[str, ...]) -> Invariant:
 
 STATEMENTS = Statements(
     findings=(Findings("bronze.findings", RULES),),
-    invariants=(landed_is_in("bronze.messages", MESSAGE_KINDS), landed_is_in("bronze.segments", PACKET_KINDS)),
+    invariants=(
+        landed_is_in("bronze.messages", MESSAGE_KINDS),
+        landed_is_in("bronze.segments", PACKET_KINDS),
+        landed_is_in("bronze.files", FILE_KINDS),
+    ),
 )

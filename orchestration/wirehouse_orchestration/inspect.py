@@ -22,10 +22,10 @@ from rich.text import Text
 
 from wirehouse_codecs import recognising
 from wirehouse_codecs.capture_rules import RULES
-from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.inspecting import (
     CONNECTION,
+    LANDED_FILES,
     LANDED_MESSAGES,
     LANDED_PACKETS,
     MESSAGE,
@@ -35,11 +35,12 @@ from wirehouse_codecs.inspecting import (
     Inspect,
     Inspected,
 )
-from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.origins import Capture, Origin
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
 from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
 from wirehouse_pipelines.capture_files import Hashed
+from wirehouse_pipelines.lake import FILE_KINDS
 from wirehouse_pipelines.landing import KINDS, CaptureFinding, Clock, capture_findings
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
@@ -60,6 +61,7 @@ class Format(NamedTuple):
 #: By kind of source; the first of which a file may be is taken for its.
 FORMATS: Final = {
     "pcap": Format(LANDED_PACKETS, {"record": "record_number", "connection": "connection_id", "from": "direction"}),
+    **{kind: Format(LANDED_FILES, {"record": "record_number"}) for kind in FILE_KINDS},
     "messages": Format(LANDED_MESSAGES, {"record": "record_number"} | {n: n for n in ("topic", "partition", "offset")}),
 }
 #: Letters of a row, and items of a list, that the terminal shows.
@@ -137,19 +139,24 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, MessageCapture | PacketCapture]:
+def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, Capture]:
     """The kind that the content of the file is of, among those that carry the protocol; and its records."""
     if protocol is not None and protocol not in PROTOCOLS:
         raise ProtocolNeededError(known=", ".join(PROTOCOLS))
-    kinds = FORMATS if protocol is None else [kind for kind in FORMATS if kind in PROTOCOLS[protocol].kinds]
+    asked = PROTOCOLS.values() if protocol is None else [PROTOCOLS[protocol]]
+    known = {kind for one in asked for kind in one.kinds}
     reasons = []
-    for kind in kinds:
+    for kind in filter(known.__contains__, FORMATS):
         stream.seek(0)
-        capture = KINDS[kind].read(stream)
+        capture = KINDS[kind].read(stream, _origin(path))
         if capture.unreadable is None:
             return kind, capture
         reasons.append(capture.unreadable)
     raise UnreadableCaptureError(path=path, reason="; ".join(reasons))
+
+
+def _origin(path: str) -> Origin:
+    return Origin(os.path.basename(path), START.start_ns(START.start))
 
 
 def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None) -> Inspect:
@@ -159,7 +166,7 @@ def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port:
         if not packets:
             raise ProtocolNeededError(known=", ".join(known))
         asked = _recognised(path, stream, kind, known, port)
-    rows_of: Inspect = _codec(asked or known[0]).inspect
+    rows_of: Inspect = _codec(asked or known[0]).INSPECT[kind]
     if port is None:
         return rows_of
     if not packets:
@@ -175,7 +182,8 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     """The one of the protocols `known` that connections of the capture begin like; any if it has none."""
     at = stream.tell()
     stream.seek(0)
-    heads = recognising.heads(_landed(KINDS[kind].read(stream), _clock(time.time_ns()), b"", LANDED_PACKETS), port)
+    capture = KINDS[kind].read(stream, _origin(path))
+    heads = recognising.heads(_landed(capture, _clock(time.time_ns()), b"", LANDED_PACKETS), port)
     stream.seek(at)
     if not heads:
         return known[0]
@@ -191,9 +199,7 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
 
-def _rows(
-    stream: BinaryIO, kind: str, capture: MessageCapture | PacketCapture, rows_of: Inspect, now_ns: int
-) -> Iterator[Inspected]:
+def _rows(stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int) -> Iterator[Inspected]:
     at = stream.tell()
     stream.seek(0)
     capture_id = bytes.fromhex(Hashed(stream).rest())
@@ -224,9 +230,7 @@ def _capture_row(finding: CaptureFinding, capture_id: bytes) -> dict[str, Any]:
     }
 
 
-def _landed(
-    capture: MessageCapture | PacketCapture, clock: Clock, capture_id: bytes, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _landed(capture: Capture, clock: Clock, capture_id: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The capture's records as they would be landed."""
     for batch in capture.batches():
         number, count = clock.records, batch.num_rows

@@ -151,7 +151,7 @@ def _print_record(
     name, record = _record(lake, manifest, record_number)
     _say(out, f"\n{what} {record_number} of capture {manifest.path}, source {source}")
     place = {"capture_id": capture_id, "landed in": name, "landed at": _time(manifest.landed_at_ns)}
-    told = ("topic", "partition", "offset", "ts_type", "link_type", "original_length", "damage")
+    told = ("topic", "partition", "offset", "ts_type", "link_type", "original_length", "name", "part", "last", "damage")
     times = {name: _time(record[name]) for name in ("ts_ns", "arrived_at_ns") if record[name] is not None}
     _fields(out, place | {name: record[name] for name in told if record.get(name) is not None} | times)
     if dump:

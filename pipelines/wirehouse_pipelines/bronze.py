@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.rules import by_name
 from wirehouse_pipelines import segments as tcp_segments
-from wirehouse_pipelines.lake import MESSAGE_KINDS, PACKET_KINDS, SOURCE_CHARACTERS, Lake
+from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, SOURCE_CHARACTERS, Lake
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
@@ -86,6 +86,10 @@ def _packets_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, A
     return {window: [claimed, listed] for window, listed in _captures_of(landed, PACKET_KINDS).items()}
 
 
+def _files_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    return _captures_of(landed, FILE_KINDS)
+
+
 def _whose(work: Work) -> tuple[Column, Column]:
     """Source and window from the object's path, .../SOURCE/WINDOW/CAPTURE_ID-NNNN.avro: the tail has a fixed length.
 
@@ -128,8 +132,14 @@ def segments(work: Work) -> Iterator[tuple[str, DataFrame]]:
     yield "bronze.segments", packets.mapInArrow(read, all_tables()["bronze.segments"].ddl)
 
 
+def files(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """`bronze.files`: landed blocks and entries."""
+    yield "bronze.files", _landed(work, FILE_KINDS)
+
+
 JOBS = (
     Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
     Job("bronze.messages", ("bronze.messages",), messages, version="1", landed=_messages_by_window),
     Job("bronze.segments", ("bronze.segments",), segments, version="1", landed=_packets_by_window),
+    Job("bronze.files", ("bronze.files",), files, version="1", landed=_files_by_window),
 )

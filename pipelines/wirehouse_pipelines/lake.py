@@ -12,9 +12,11 @@ from wirehouse_pipelines.windows import Windows
 
 #: A source's name has at most so many.
 SOURCE_CHARACTERS = 64
-#: Kinds of source whose landed records are broker messages, and those whose records are packets.
+#: Kinds of source whose landed records are broker messages, those whose records are packets, and those of files that
+#: hold blocks or entries.
 MESSAGE_KINDS = ("messages",)
 PACKET_KINDS = ("pcap",)
+FILE_KINDS = ("blocks", "grpc_log", "entries")
 
 
 @dataclass(frozen=True, slots=True)

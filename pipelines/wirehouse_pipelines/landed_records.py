@@ -1,4 +1,4 @@
-"""Landed records as Avro: the schemas of messages and packets, and records encoded straight from Arrow columns.
+"""Landed records as Avro: the schemas of messages, packets and files, and records encoded straight from Arrow columns.
 
 fastavro writes the container and compresses; the records of a block are encoded here, because a call for every
 record costs ten times as much. All of it stands in one module: machine code kept on disk is made anew when its own
@@ -57,6 +57,13 @@ PACKET: Final = _schema(
     "landed_packet",
     {"name": "link_type", "type": ["null", "int"]},
     {"name": "original_length", "type": ["null", "long"]},
+    {"name": "data", "type": ["null", "bytes"]},
+)
+FILE: Final = _schema(
+    "landed_file",
+    {"name": "name", "type": "string"},
+    {"name": "part", "type": "int"},
+    {"name": "last", "type": "boolean"},
     {"name": "data", "type": ["null", "bytes"]},
 )
 #: Records are compressed in blocks of about this size.
@@ -155,6 +162,15 @@ def encode_packets(batch: pa.RecordBatch, capture: Capture, arrived_at_ns: npt.N
     link_type, original_length = (_numbers(batch.column(name)) for name in ("link_type", "original_length"))
     every, out, ends = _every(batch, arrived_at_ns, [data], 0)
     encode_packet_rows(out, ends, capture, every, link_type, original_length, data)
+    return Encoded(out, ends)
+
+
+def encode_files(batch: pa.RecordBatch, capture: Capture, arrived_at_ns: npt.NDArray[np.int64]) -> Encoded:
+    """The rows of `batch` (file_captures.FILE_SCHEMA) as records of FILE."""
+    name, data = (_bytes(batch.column(column)) for column in ("name", "data"))
+    part, last = (batch.column(column).cast(pa.int64()).to_numpy() for column in ("part", "last"))
+    every, out, ends = _every(batch, arrived_at_ns, [name, data], 0)
+    encode_file_rows(out, ends, capture, every, name, part, last, data)
     return Encoded(out, ends)
 
 
@@ -285,6 +301,22 @@ def encode_packet_rows(
         ends[row] = to
 
 
+@compiled
+def encode_file_rows(
+    out: Array, ends: Array, capture: Capture, every: Every, name: Bytes, part: Array, last: Array, data: Bytes
+) -> None:
+    """Write all rows in the order of FILE."""
+    to = 0
+    for row in range(len(ends)):
+        to = put_start(out, to, capture, every, row)
+        to = put_plain(out, to, name.data, wide(name.offsets[row]), wide(name.offsets[row + 1]))
+        to = put_long(out, to, part[row])
+        out[to] = last[row]
+        to = put_bytes(out, to + 1, data, row)
+        to = put_damage(out, to, every, row)
+        ends[row] = to
+
+
 class Block(NamedTuple):
     """Encoded records, as fastavro's Writer takes them."""
 
@@ -326,3 +358,4 @@ class Records:
 
 MESSAGES: Final = Records(MESSAGE, encode_messages)
 PACKETS: Final = Records(PACKET, encode_packets)
+FILES: Final = Records(FILE, encode_files)

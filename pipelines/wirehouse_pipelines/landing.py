@@ -24,9 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wirehouse_codecs.bamboo.captures import entry_capture
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
+from wirehouse_codecs.origins import Origin, Reader
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Rule
 from wirehouse_pipelines import lake_json
@@ -37,7 +40,7 @@ from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathErr
 from wirehouse_pipelines.capture_files import captures_at as captures_at
 from wirehouse_pipelines.capture_files import settled as settled
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landed_records import MESSAGES, PACKETS, Capture, Records, blocks
+from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
 from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
 
@@ -60,13 +63,19 @@ LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
 class Kind:
     """How captures of a kind of source are read, and how their records are landed."""
 
-    #: Opens a capture; its batches have the columns `ts_ns` and `damaged`.
-    read: Callable[[BinaryIO], MessageCapture | PacketCapture]
+    #: Opens a capture.
+    read: Reader
     #: How they are landed.
     records: Records
 
 
-KINDS: Final = {"messages": Kind(MessageCapture, MESSAGES), "pcap": Kind(PacketCapture, PACKETS)}
+KINDS: Final = {
+    "messages": Kind(MessageCapture, MESSAGES),
+    "pcap": Kind(PacketCapture, PACKETS),
+    "blocks": Kind(BlockCapture, FILES),
+    "grpc_log": Kind(log_capture, FILES),
+    "entries": Kind(entry_capture, FILES),
+}
 
 
 class KindError(UsageError):
@@ -321,10 +330,12 @@ class _Landing:
         return manifest
 
     def _land(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
-        capture = KINDS[self._source.kind].read(stream)
+        start_ns = self._lake.windows.start_ns(self._lake.windows.start)
+        origin = Origin(PurePosixPath(self._file.name).name, start_ns)
+        capture = KINDS[self._source.kind].read(stream, origin)
         if capture.unreadable is not None:
             self._reject(stream, capture_id)
-        clock = Clock(self._lake.windows.start_ns(self._lake.windows.start), self._now_ns)
+        clock = Clock(start_ns, self._now_ns)
         with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
             for batch in _ahead(capture.batches()):
                 objects.add(batch)

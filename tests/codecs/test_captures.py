@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from wirehouse_codecs import avro_container, captures, inflate
 from wirehouse_codecs.capture_lines import scan_lines
 from wirehouse_codecs.captures import MESSAGE_SCHEMA, MessageCapture, NotAMessage, Row, read_block, read_line
+from wirehouse_codecs.origins import Origin
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
 INT64_MAX = 2**63 - 1
@@ -380,10 +381,11 @@ def test_a_bomb_is_damage_at_the_limit(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_capture_that_inflates_beyond_the_limit_is_damaged_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflate, "MAX_INFLATED_BYTES", 10_000)
     monkeypatch.setattr(captures, "BLOCK_BYTES", 1_000)
     for name in ("gzip", "zstd"):
-        _, capture = read(PACKERS[name](lines(10_000)))
+        stream = io.BytesIO(PACKERS[name](lines(10_000)))
+        capture = MessageCapture(stream, Origin(limits=inflate.Limits(inflated_bytes=10_000)))
+        list(capture.batches())
         assert "more than 10000 bytes" in (capture.damage or "")
 
 

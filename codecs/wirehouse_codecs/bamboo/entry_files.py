@@ -3,8 +3,9 @@
 The lines are objects with `entry_hex`, and `payload_hex` where the payload is at hand; other names are not read, for an
 entry says itself what it is. In a binary file nothing stands between entries, and there are no payloads.
 
-Nothing is lost: what is no entry is a record with the reason. A line that is damaged ends with its line. In a binary
-file what follows is read again from the next place on where all of a rightly encoded entry stands.
+Nothing is lost but empty lines: what is no entry is a record with the reason. A line that is damaged ends with its
+line; of one that is too long every piece is such a record. In a binary file what follows is read again from the next
+place on where all of a rightly encoded entry stands.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from wirehouse_codecs.bamboo.entries import END_OF_LOG, MAX_ENTRY_BYTES, REGULAR
 
 #: A longer line is damaged.
 MAX_LINE_BYTES: Final = 64 << 20
-#: A damaged record of a binary file has at most so many bytes; what follows is another one.
+#: A damaged record of a binary file, or of a line that is too long, has at most so many bytes; what follows is another.
 MAX_DAMAGE_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = (REGULAR, END_OF_LOG)
+_TOO_LONG: Final = "a line of more than {} bytes"
 
 
 class Record(NamedTuple):
@@ -29,12 +31,13 @@ class Record(NamedTuple):
     #: Where it stands in the file.
     byte_start: int
     byte_end: int
+    #: The bytes as they came: a line, or an entry.
+    data: bytes
     #: None: `data` is damaged.
-    entry: bytes | None
-    payload: bytes | None
-    #: Why it is no entry, and what it is; of a line that is too long, only its begin.
+    entry: bytes | None = None
+    payload: bytes | None = None
+    #: Why it is no entry.
     damage: str | None = None
-    data: bytes = b""
 
 
 class EntryReader(Protocol):
@@ -65,6 +68,16 @@ def read(pieces: Iterable[bytes]) -> Iterator[Record]:
         yield from reader.finish()
 
 
+def begins_entries(start: bytes) -> bool:
+    """What a file begins with may be entries: one of either form is there, or the begin of one."""
+    reader = reader_for(start)
+    if isinstance(reader, BinaryEntries):
+        return find(start) >= 0 or begins_right(start, 0)[0]
+    if b"\n" not in start:
+        return start.lstrip()[:1] == b"{"
+    return any(record.entry is not None for record in reader.receive(start))
+
+
 def line(entry: Entry, payload: bytes | None) -> bytes:
     """A line of a file."""
     named = {
@@ -81,41 +94,49 @@ class EntryLines:
     """JSON Lines. Empty lines are passed over."""
 
     def __init__(self) -> None:
+        #: Where the line begins that isn't whole, of which a part may have been given as damaged.
         self._at = 0
         self._line = bytearray()
-        #: How much of a line that is too long was passed over.
-        self._passed = 0
+        self._too_long = False
 
     def receive(self, data: bytes) -> list[Record]:
         """See EntryReader."""
         records = []
         begin = 0
         while (end := data.find(b"\n", begin)) >= 0:
-            self._take(data[begin : end + 1])
-            records += self._end()
+            records += self._take(data[begin : end + 1])
+            records += self.finish()
             begin = end + 1
-        self._take(data[begin:])
-        return records
+        return records + self._take(data[begin:])
 
     def finish(self) -> list[Record]:
         """See EntryReader."""
-        return self._end()
-
-    def _take(self, data: bytes) -> None:
-        self._line += data[: max(0, MAX_LINE_BYTES + 1 - len(self._line))]
-        self._passed += len(data)
-
-    def _end(self) -> list[Record]:
-        text, size, start = bytes(self._line), self._passed, self._at
-        self._line, self._passed, self._at = bytearray(), 0, start + size
-        if size > MAX_LINE_BYTES:
-            return [Record(start, start + size, None, None, f"a line of {size} bytes", text)]
+        text, too_long = bytes(self._line), self._too_long
+        self._line, self._too_long = bytearray(), False
+        start, self._at = self._at, self._at + len(text)
+        if too_long:
+            return [_damage(start, text, _TOO_LONG.format(MAX_LINE_BYTES))] if text else []
         if not text.strip():
             return []
         read = _read_line(text)
-        if isinstance(read, str):
-            return [Record(start, start + size, None, None, read, text)]
-        return [Record(start, start + size, *read)]
+        return [_damage(start, text, read) if isinstance(read, str) else Record(start, self._at, text, *read)]
+
+    def _take(self, data: bytes) -> list[Record]:
+        """Add to the line. Of one that is too long, the pieces that are there."""
+        self._line += data
+        self._too_long = self._too_long or len(self._line) > MAX_LINE_BYTES
+        records = []
+        while self._too_long and len(self._line) >= MAX_DAMAGE_BYTES:
+            records.append(_damage(self._at, bytes(self._line[:MAX_DAMAGE_BYTES]), _TOO_LONG.format(MAX_LINE_BYTES)))
+            del self._line[:MAX_DAMAGE_BYTES]
+            self._at += MAX_DAMAGE_BYTES
+        return records
+
+
+def content(data: bytes) -> tuple[bytes, bytes | None]:
+    """Entry and payload, if any, of the `data` of a record that isn't damaged."""
+    read = _read_line(data) if data.lstrip()[:1] == b"{" else ""
+    return (data, None) if isinstance(read, str) else read
 
 
 def _read_line(text: bytes) -> tuple[bytes, bytes | None] | str:
@@ -158,7 +179,7 @@ class BinaryEntries:
         if data:
             cut = not self._damaged and begins_right(data, 0)[0]
             end = self._at + len(data)
-            records.append(Record(self._at, end, data, None) if cut else _damage(self._at, data))
+            records.append(Record(self._at, end, data, data) if cut else _damage(self._at, data))
         return records
 
     def _read(self, least: int) -> list[Record]:
@@ -172,7 +193,8 @@ class BinaryEntries:
                     break
                 end = end if right else _end_before_entry(data, at)
                 if end is not None:
-                    records.append(Record(self._at + at, self._at + end, data[at:end], None))
+                    entry = data[at:end]
+                    records.append(Record(self._at + at, self._at + end, entry, entry))
                     at = end
                     continue
             begin = find(data, at + self._damaged)
@@ -187,8 +209,8 @@ class BinaryEntries:
         return records
 
 
-def _damage(start: int, data: bytes) -> Record:
-    return Record(start, start + len(data), None, None, "no entry", data)
+def _damage(start: int, data: bytes, reason: str = "no entry") -> Record:
+    return Record(start, start + len(data), data, damage=reason)
 
 
 def _end_before_entry(data: bytes, at: int) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import pyarrow as pa
 
@@ -12,7 +13,7 @@ from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import PROTOCOL
-from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.inspecting import Inspect, Inspected
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
 
@@ -69,3 +70,6 @@ def _message(row: Row) -> Inspected:
     about = {"channel": row["channel"], "kind": content.pop("kind"), "proposal": row["proposal_id"]}
     about["proposal_number"] = row["proposal_number"]
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
+
+
+INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

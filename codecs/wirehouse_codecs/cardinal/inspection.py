@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ from wirehouse_codecs.cardinal.consumer import Consumer, Row
 from wirehouse_codecs.cardinal.events import Found
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
-from wirehouse_codecs.inspecting import MESSAGE, QUARANTINE, SKIP, Inspected, violation
+from wirehouse_codecs.inspecting import MESSAGE, QUARANTINE, SKIP, Inspect, Inspected, violation
 from wirehouse_codecs.rules import Finding, Place
 
 _AVRO = pa.array(
@@ -98,3 +98,6 @@ def _damaged(record: dict[str, Any]) -> Iterator[Inspected]:
     yield _quarantine(record, rule.id, record["damage"], None, record["damaged"])
     place = Place(**{name: record[name] for name in Place.__dataclass_fields__})
     yield violation(Finding(rule, place, record["damage"]), block_hash=None, number=None)
+
+
+INSPECT: Final[Mapping[str, Inspect]] = {"messages": inspect}

@@ -208,6 +208,8 @@ class Framed(NamedTuple):
     byte_end: int
     data: bytes
     reason: str = ""
+    #: The length before the entry, as it came.
+    length: bytes = b""
 
 
 class Framer:
@@ -252,7 +254,8 @@ class Framer:
                 break
             if len(view) < begin + length:
                 break
-            yield Framed(first + at, first + begin + length, bytes(view[begin : begin + length]))
+            entry = bytes(view[begin : begin + length])
+            yield Framed(first + at, first + begin + length, entry, length=bytes(view[at:begin]))
             at = begin + length
         del self._pending[:at]
         self._start = first + at
@@ -289,6 +292,26 @@ def _length(data: bytearray, at: int, lengths: Lengths) -> tuple[int | None, int
     except Malformed:
         return None, at + len(head) if len(head) == protobuf.MOST_VARINT_BYTES else 0
     return length, at + size
+
+
+def begins_log(start: bytes) -> bool:
+    """What a file begins with may be entries: the first one is right, as far as it is there."""
+    head = bytearray(start)
+    lengths = _lengths_of(head, MAX_ENTRY_BYTES)
+    length, begin = (None, 0) if lengths is None else _length(head, 0, lengths)
+    if length is None or not 0 < length <= MAX_ENTRY_BYTES:
+        return False
+    if len(head) < begin + length:
+        return len(head) > begin and head[begin] in _TAGS
+    return isinstance(decode(bytes(head[begin : begin + length])), Entry)
+
+
+def unframe(record: bytes) -> bytes:
+    """The entry of what a file has: without its length, which is written in either way."""
+    length = int.from_bytes(record[:FIXED_BYTES], "big")
+    if length + FIXED_BYTES == len(record):
+        return record[FIXED_BYTES:]
+    return record[_length(bytearray(record[: protobuf.MOST_VARINT_BYTES]), 0, Lengths.VARINT)[1] :]
 
 
 def frame(entry: bytes, lengths: Lengths = Lengths.FIXED) -> bytes:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import method_of
 from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA, SKIP
 from wirehouse_codecs.hiero.rules import PROTOCOL
-from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.inspecting import Inspect, Inspected
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE, Log
@@ -149,3 +149,6 @@ def _message(row: Row) -> Inspected:
     content["item_counts"] = None if counts is None else dict(counts)
     about = {"kind": content.pop("kind")} | {name: row[name] for name in _ABOUT}
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
+
+
+INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
-from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.inspecting import Inspect, Inspected
 from wirehouse_codecs.ockam import starts
 from wirehouse_codecs.ockam.across import Found
 from wirehouse_codecs.ockam.events import Heard
@@ -67,3 +68,6 @@ def _message(row: Row) -> Inspected:
     about = {"kind": content.pop("kind")} | {name: row[name] for name in ("stream_address", "requester", "consumer")}
     about["requested_at_ns"] = (row["answers"] or {}).get("requested_at_ns")
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
+
+
+INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
 import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
-from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.inspecting import Inspect, Inspected
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -100,3 +100,6 @@ def _message(row: Row) -> Inspected:
     content = dict(row["message"], cookie_hash=None)
     kind = {"kind": content.pop("kind"), "stream_id": row["stream_id"]}
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | kind | content
+
+
+INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

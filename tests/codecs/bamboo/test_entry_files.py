@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo import entry_files
-from wirehouse_codecs.bamboo.entry_files import BinaryEntries, EntryLines, Record, line, read, reader_for
+from wirehouse_codecs.bamboo.entry_files import (
+    BinaryEntries,
+    EntryLines,
+    Record,
+    begins_entries,
+    content,
+    line,
+    read,
+    reader_for,
+)
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "bamboo" / "logs").glob("*.jsonl"))
 MakeLog = Callable[..., Any]
@@ -30,6 +39,7 @@ def whole(data: bytes) -> list[Record]:
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_vectors(path: Path) -> None:
     data = path.read_bytes()
+    assert begins_entries(data)
     rows = [json.loads(text) for text in data.splitlines()]
     records = whole(data)
     assert [one.entry and one.entry.hex() for one in records] == [row["entry_hex"] for row in rows]
@@ -37,6 +47,8 @@ def test_vectors(path: Path) -> None:
         (one.payload is None) == (row["payload_hex"] is None) for one, row in zip(records, rows, strict=True)
     )
     assert records == list(read(data[at : at + 700] for at in range(0, len(data), 700)))
+    assert b"".join(one.data for one in records) == data
+    assert [content(one.data) for one in records] == [(one.entry, one.payload) for one in records]
 
 
 def test_lines_are_written_and_read(make_log: MakeLog) -> None:
@@ -72,11 +84,17 @@ def test_a_damaged_line_ends_with_its_line(text: bytes, damage: str) -> None:
 
 def test_a_line_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_files, "MAX_LINE_BYTES", 30)
-    text = b'{"entry_hex":"00","payload_hex":"' + b"00" * 500 + b'"}\n'
-    reader = EntryLines()
-    records = [one for at in range(0, len(text), 7) for one in reader.receive(text[at : at + 7])]
-    assert records == [Record(0, len(text), None, None, f"a line of {len(text)} bytes", text[:31])]
-    assert reader.receive(b'{"entry_hex":"00"}\n')[0].entry == b"\0"
+    monkeypatch.setattr(entry_files, "MAX_DAMAGE_BYTES", 400)
+    good = b'{"entry_hex":"00"}\n'
+    text = good + b'{"entry_hex":"00","payload_hex":"' + b"00" * 500 + b'"}\n' + good
+    for size in (1, 7, 500, len(text)):
+        reader = EntryLines()
+        records = [one for at in range(0, len(text), size) for one in reader.receive(text[at : at + size])]
+        assert [(one.byte_start, one.byte_end) for one in records] == [
+            *((0, 19), (19, 419), (419, 819), (819, 19 + 1036), (len(text) - 19, len(text)))
+        ]
+        assert [one.damage for one in records] == [None, *["a line of more than 30 bytes"] * 3, None]
+        assert b"".join(one.data for one in records) == text
 
 
 def test_the_form_is_told_by_the_first_byte() -> None:
@@ -88,7 +106,17 @@ def test_the_form_is_told_by_the_first_byte() -> None:
 
 def test_binary_entries(make_log: MakeLog) -> None:
     entries = make_log(20).encoded()
-    assert [one.entry for one in whole(b"".join(entries))] == entries
+    records = whole(b"".join(entries))
+    assert [one.entry for one in records] == [one.data for one in records] == entries
+    assert [content(one.data) for one in records] == [(entry, None) for entry in entries]
+
+
+def test_what_may_be_a_file_of_entries(make_log: MakeLog) -> None:
+    entry = make_log(1).encoded()[0]
+    for start in (entry, b"\0junk" * 50 + entry, entry[:20], b'{"entry_hex":"00', b'junk\n{"entry_hex":"00"}\n'):
+        assert begins_entries(start)
+    for start in (b"junk", b"junk\n", b"{}\n", b"\x89PNG", b"\0" + b"\xff" * 2_000):
+        assert not begins_entries(start)
 
 
 def test_a_wrongly_encoded_entry_keeps_its_place(make_log: MakeLog) -> None:
@@ -113,7 +141,7 @@ def test_the_end_may_be_cut(make_log: MakeLog) -> None:
     for cut in range(1, len(entries[2])):
         records = whole(data[:-cut])
         assert [one.entry for one in records] == [*entries[:2], entries[2][:-cut]]
-    assert whole(data + b"\x99")[-1] == Record(len(data), len(data) + 1, None, None, "no entry", b"\x99")
+    assert whole(data + b"\x99")[-1] == Record(len(data), len(data) + 1, b"\x99", damage="no entry")
 
 
 @settings(deadline=None, max_examples=60)
@@ -133,6 +161,7 @@ def test_binary_files_lose_no_byte_however_they_are_cut(make_log: MakeLog, data:
         again = BinaryEntries()
         cut = [one for at in range(0, len(text), size) for one in again.receive(bytes(text[at : at + size]))]
         assert cut + again.finish() == records
-    assert b"".join(one.data if one.entry is None else one.entry for one in records) == bytes(text)
+    assert b"".join(one.data for one in records) == bytes(text)
+    assert all(one.entry in (None, one.data) for one in records)
     assert [one.byte_start for one in records[1:]] == [one.byte_end for one in records[:-1]]
     assert all(len(one.data) <= 2 * 644 for one in records)
