@@ -197,7 +197,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
         def recognises(client: bytes, server: bytes) -> str | None:
             return "it begins so" if server and client.startswith(beginning) else None
 
-        codec = SimpleNamespace(recognises=recognises, inspect=lambda batches, port=None: iter(()))
+        codec = SimpleNamespace(recognises=recognises, INSPECT={"pcap": lambda batches, port=None: iter(())})
         monkeypatch.setitem(sys.modules, "wirehouse_codecs.stub.inspection", codec)
         monkeypatch.setattr(inspecting_command, "PROTOCOLS", {"stub": protocol} | PROTOCOLS)
 
