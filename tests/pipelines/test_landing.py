@@ -27,8 +27,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs import captures, packet_captures
+from wirehouse_codecs import captures, file_captures, packet_captures
 from wirehouse_codecs.captures import Row, to_batch
+from wirehouse_codecs.file_captures import FileRecord
+from wirehouse_codecs.hiero.grpc_log import Entry, frame
+from wirehouse_codecs.hiero.grpc_log import encode as encode_entry
+from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.packet_captures import Packet
 from wirehouse_pipelines import capture_files, landed_records, landing
 from wirehouse_pipelines.lake import Lake, Source
@@ -235,6 +239,29 @@ def test_packets_are_encoded_as_fastavro_reads_them(rows: list[Packet], begin: i
     _assert_encoded(landed_records.PACKETS, batch, [row._asdict() for row in rows[begin:]], block_bytes)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            FileRecord,
+            ts_ns=st.none() | st.integers(-(2**63), 2**63 - 1),
+            name=st.text(max_size=5),
+            data=st.none() | st.binary(max_size=200),
+            damaged=st.none() | st.binary(max_size=3),
+            damage=st.none() | st.text(max_size=3),
+            part=st.integers(0, 2**31 - 1),
+            last=st.booleans(),
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 9),
+    st.integers(1, 300),
+)
+def test_files_are_encoded_as_fastavro_reads_them(rows: list[FileRecord], begin: int, block_bytes: int) -> None:
+    batch = file_captures.to_batch(rows)[begin:]
+    _assert_encoded(landed_records.FILES, batch, [row._asdict() for row in rows[begin:]], block_bytes)
+
+
 def _assert_encoded(
     records: landed_records.Records, batch: pa.RecordBatch, rows: list[dict[str, Any]], block_bytes: int
 ) -> None:
@@ -295,6 +322,65 @@ def test_packets_land_up_to_the_damage(tmp_path: Path) -> None:
     assert manifest.unreadable_records == 1
     assert data.endswith(records[-1]["damaged"] + data[-5:])
     assert [finding.rule for finding in manifest.findings] == ["capture.file_damaged"]
+
+
+# Blocks and entries
+
+BLOCKS = Path(__file__).parents[1] / "vectors" / "hiero" / "blocks"
+LINES = Path(__file__).parents[1] / "vectors" / "bamboo" / "logs" / "len40.jsonl"
+
+
+def _landed_files(place: Place, kind: str) -> list[tuple[Manifest, list[dict[str, Any]]]]:
+    landed = land(place.lake, Source("net", "hiero", kind, str(place.inbox)))
+    return [(manifest, [record for _, record in place.records(manifest)]) for manifest in landed]
+
+
+def test_blocks_are_landed_at_their_headers_times(tmp_path: Path) -> None:
+    place = Place(tmp_path, "day", "2020-01-01")
+    for number in (3, 4):
+        place.put(f"0000/{number}.blk.gz", gzip.compress((BLOCKS / f"sim062_{number}.blk").read_bytes()))
+    place.put("0000/notes.txt", b"no block")
+    (third, records), (_, fourth), (notes, _) = _landed_files(place, "blocks")
+    assert (third.path, third.status, third.records, list(third.windows)) == (
+        "0000/3.blk.gz",
+        "landed",
+        1,
+        ["2025-04-10"],
+    )
+    ts_ns = 1_744_322_568 * 10**9
+    assert [record["arrived_at_ns"] for record in (*records, *fourth)] == [ts_ns, ts_ns + 10**9]
+    (record,) = records
+    assert (record["name"], record["part"], record["last"], record["damage"]) == ("3.blk.gz", 0, True, None)
+    assert record["data"] == (BLOCKS / "sim062_3.blk").read_bytes()
+    assert (notes.status, notes.reason) == (
+        "rejected",
+        "neither a block nor a tar archive, plain or compressed by gzip or zstd",
+    )
+    assert Path(place.lake.root, "landing/rejected/net", notes.capture_id).read_bytes() == b"no block"
+
+
+def test_entries_of_a_log_are_landed_up_to_the_damage(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    entries = [
+        frame(encode_entry(Entry(timestamp=Timestamp(TEN // 1000, number), call_id=1, type=5))) for number in range(3)
+    ]
+    place.put("calls.log", b"".join(entries)[:-1])
+    ((manifest, records),) = _landed_files(place, "grpc_log")
+    assert [record["data"] for record in records] == [*entries[:2], None]
+    assert records[2]["damaged"] == entries[2][:-1]
+    assert [record["arrived_at_ns"] - TEN * 10**6 for record in records] == [0, 1, 1]
+    assert (manifest.status, manifest.unreadable_records) == ("damaged", 1)
+    assert [finding.rule for finding in manifest.findings] == ["capture.file_damaged"]
+
+
+def test_entry_files_are_landed_from_the_lakes_start_on(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.put("a.jsonl", LINES.read_bytes())
+    ((manifest, records),) = _landed_files(place, "entries")
+    start = place.lake.windows.start_ns("2026-01-01T00")
+    assert [record["arrived_at_ns"] for record in records] == [start + number for number in range(40)]
+    assert list(manifest.windows) == ["2026-01-01T00"]
+    assert [record["data"] for record in records] == LINES.read_bytes().splitlines(keepends=True)
 
 
 # Order of arrival
@@ -721,20 +807,27 @@ def test_progress_tells_of_each_capture(place: Place) -> None:
     assert said == ["net: a.jsonl: landed, 1,234 records"]
 
 
-def test_memory_stays_flat_whatever_the_size(place: Place) -> None:
+def peak_mib(place: Place, kind: str, path: Path) -> float:
+    """Resident memory of a process that lands a file."""
     script = """
         import resource, sys
         from wirehouse_pipelines.lake import Lake, Source
         from wirehouse_pipelines.landing import land
         from wirehouse_pipelines.windows import Windows
-        land(Lake(sys.argv[1], Windows("day", "2015-01-01")), Source("net", "cardinal", "messages", sys.argv[2]))
+        land(Lake(sys.argv[1], Windows("day", "2015-01-01")), Source("net", "cardinal", sys.argv[2], sys.argv[3]))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """
+    arguments = [sys.executable, "-c", textwrap.dedent(script), place.lake.root, kind, str(path)]
+    return int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout) / 1024
 
-    def peak_mib(size: int) -> float:
-        text = line(TEN, random.Random(1).randbytes(600))
-        path = place.put(f"{size}.jsonl", text * (size // len(text)))
-        arguments = [sys.executable, "-c", textwrap.dedent(script), place.lake.root, str(path)]
-        return int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout) / 1024
 
-    assert peak_mib(120 << 20) < peak_mib(20 << 20) + 24
+def test_memory_stays_flat_whatever_the_size(place: Place) -> None:
+    text = line(TEN, random.Random(1).randbytes(600))
+    small, large = (place.put(f"{mib}.jsonl", text * ((mib << 20) // len(text))) for mib in (20, 120))
+    assert peak_mib(place, "messages", large) < peak_mib(place, "messages", small) + 24
+
+
+def test_memory_stays_flat_whatever_the_size_of_a_block(place: Place) -> None:
+    block, item = (BLOCKS / "sim062_3.blk").read_bytes(), b"\x0a\x83\x80\x40\x22\xff\xff\x3f" + bytes(0xFFFFF)
+    small, large = (place.put(f"{mib}.blk", block + item * mib) for mib in (20, 130))
+    assert peak_mib(place, "blocks", large) < peak_mib(place, "blocks", small) + 24

@@ -60,7 +60,8 @@ class BlockCapture:
                 if self._too_much():
                     return
         after = archive.damage or "after the end of the archive"
-        piece, part = archive.no_header or fill(self._source, file_captures.PIECE_BYTES), 0
+        piece = archive.no_header + fill(self._source, file_captures.PIECE_BYTES - len(archive.no_header))
+        part = 0
         while piece:
             following = fill(self._source, file_captures.PIECE_BYTES)
             if archive.damage or any(piece):
