@@ -78,6 +78,26 @@ class Profile:
         """It is of the newer package."""
         return self.package == NEW_PACKAGE
 
+    def path(self, service: Service) -> str:
+        """`:path` of a service's method. KeyError for OTHER."""
+        return f"/{self.package}.{_SERVICES[self.new][service]}/{service}"
+
+
+_STATUS_SERVICE: Final = "BlockNodeService"
+#: By whether the package is the newer one.
+_SERVICES: Final[Mapping[bool, Mapping[Service, str]]] = {
+    False: {
+        Service.PUBLISH: "BlockStreamService",
+        Service.SUBSCRIBE: "BlockStreamService",
+        Service.STATUS: _STATUS_SERVICE,
+    },
+    True: {
+        Service.PUBLISH: "BlockStreamPublishService",
+        Service.SUBSCRIBE: "BlockStreamSubscribeService",
+        Service.STATUS: _STATUS_SERVICE,
+    },
+}
+
 
 def _codes(*names: str) -> Mapping[int, str]:
     return MappingProxyType(dict(enumerate(names)))

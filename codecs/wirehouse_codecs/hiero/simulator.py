@@ -1,0 +1,104 @@
+"""Seeded, realistic traffic of block nodes as a capture of packets, in all versions of their API, with named faults.
+
+A capture without a fault breaks no rule. Packets are made as they are asked for; of each block but the last few only
+hashes are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
+from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.hiero.ledger import LEAST_ITEM_BYTES, MOST_ITEM_BYTES
+from wirehouse_codecs.hiero.network import Network
+from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
+from wirehouse_codecs.hiero.profiles import PROFILES
+from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Client
+from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
+from wirehouse_codecs.stream_files import write_streams
+
+__all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+
+FAULTS: dict[str, object] = {}
+#: What `simulate` gives, and what writes it by the end of the name.
+RECORDS: Final = "packets"
+WRITERS: Final = {".pcap": write_file, ".pcap.gz": write_file, ".streams": write_streams}
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorConfig:
+    """What to simulate. The same configuration gives the same packets."""
+
+    seed: int = 0
+    #: The version of the API.
+    profile: str = "B"
+    #: How messages are compressed; `mixed`: each client in its own way.
+    encoding: str = MIXED
+    #: Publishers and subscribers are shared out among them.
+    nodes: int = 2
+    publishers: int = 3
+    subscribers: int = 2
+    blocks: int = 100
+    #: Items of a block, without header and proof, in bytes; and each of them, and the sets in which they are sent.
+    block_bytes: int = 20_000
+    item_bytes_least: int = 200
+    item_bytes_most: int = 1000
+    set_bytes: int = 8_000
+    #: Between blocks, at least.
+    interval_ms: int = 500
+    start_time_ms: int = 1_700_000_000_000
+    #: Name of a rule that one more node, publisher or subscriber breaks; see FAULTS.
+    fault: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a value out of range, and for a fault that there isn't."""
+        for key, names in _CHOICES.items():
+            if getattr(self, key) not in names:
+                raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(self, key)!r}")
+        for key, (least, most) in _BOUNDS.items():
+            if not least <= getattr(self, key) <= most:
+                raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
+        if self.item_bytes_most < self.item_bytes_least:
+            least, most = self.item_bytes_least, self.item_bytes_most
+            raise OptionError(key="item_bytes_most", reason=f"must be at least {least}, not {most}")
+        if self.fault is not None and self.fault not in FAULTS:
+            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
+
+
+_CHOICES = {"profile": tuple(PROFILES), "encoding": (*ENCODINGS, MIXED)}
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "nodes": (1, 100),
+    "publishers": (1, 1000),
+    "subscribers": (0, 1000),
+    "blocks": (1, 2**40),
+    "block_bytes": (1, MOST_MESSAGE_BYTES),
+    "item_bytes_least": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),
+    "item_bytes_most": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),
+    "set_bytes": (1, MOST_MESSAGE_BYTES // 2),
+    "interval_ms": (0, 86_400_000),
+    # Times of pcap end in 2106.
+    "start_time_ms": (0, 4_000_000_000_000),
+}
+
+
+def simulate(config: SimulatorConfig, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
+    """The packets of all connections in order of time, for `write_pcap`."""
+    return merge(_captured(client, disturbances) for client in _clients(config))
+
+
+def connections(config: SimulatorConfig) -> Iterator[Conversation]:
+    """The same connections before they are packets, client by client; read each before the next."""
+    for client in _clients(config):
+        yield from client.conversations()
+
+
+def _captured(client: Client, disturbances: Disturbances | None) -> Iterator[CapturedPacket]:
+    for conversation in client.conversations():
+        yield from packets(conversation, disturbances)
+
+
+def _clients(config: SimulatorConfig) -> list[Client]:
+    return Network(config).clients
