@@ -7,9 +7,10 @@ happens to one node, one kind after the other: incidents.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
+from wirehouse_codecs.hiero import incidents
 from wirehouse_codecs.hiero.ledger import Block, Ledger
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, NO_BLOCK, OPEN, Service
 from wirehouse_codecs.hiero.talk import NS_PER_MS, Client, Line, Stage, Talk
@@ -167,12 +168,23 @@ class Network(Stage):
     def _story(self) -> Steps:
         yield from self._begin()
         rounds = 0
+        happening = cycle(incidents.order(self.config.seed))
         while self.more > 0:
             yield from self.round()
             rounds += 1
             if not rounds % RANGE_ROUNDS:
                 yield from self._read(rounds // RANGE_ROUNDS)
+            if self.config.incident_rounds and not rounds % self.config.incident_rounds and self.more > 0:
+                node = self.busy[rounds // self.config.incident_rounds % len(self.busy)]
+                yield from self._happen(happening, node)
         yield from self._end()
+
+    def _happen(self, happening: Iterator[incidents.Incident], node: Node) -> Steps:
+        """The next thing that can happen to a node."""
+        able = (incident for incident in islice(happening, len(incidents.INCIDENTS)) if incident.possible(self, node))
+        for incident in able:
+            yield from incident.act(self, node)
+            return
 
     def _begin(self) -> Steps:
         """The first publisher of each node sends it all blocks so far; then all others come."""
@@ -209,6 +221,11 @@ class Network(Stage):
     def served(self) -> list[Node]:
         """Nodes with blocks."""
         return [node for node in self.nodes if node.last is not None]
+
+    @property
+    def busy(self) -> list[Node]:
+        """Nodes with publishers."""
+        return [node for node in self.nodes if node.publishers]
 
     # What is said again and again
 

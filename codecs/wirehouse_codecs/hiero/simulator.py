@@ -49,6 +49,8 @@ class SimulatorConfig:
     set_bytes: int = 8_000
     #: Between blocks, at least.
     interval_ms: int = 500
+    #: After so many rounds something happens to a node, its publishers or subscribers; 0 = never.
+    incident_rounds: int = 4
     start_time_ms: int = 1_700_000_000_000
     #: Name of a rule that one more node, publisher or subscriber breaks; see FAULTS.
     fault: str | None = None
@@ -79,6 +81,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "item_bytes_most": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),
     "set_bytes": (1, MOST_MESSAGE_BYTES // 2),
     "interval_ms": (0, 86_400_000),
+    "incident_rounds": (0, 2**40),
     # Times of pcap end in 2106.
     "start_time_ms": (0, 4_000_000_000_000),
 }
