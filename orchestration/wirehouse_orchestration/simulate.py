@@ -76,15 +76,18 @@ def _callback(simulator: Any) -> Callable[..., None]:
         except OptionError as error:
             raise click.BadParameter(str(error.fields["reason"]), param_hint=_flag(error.fields["key"])) from None
         suffixes = simulator.WRITERS
-        writer = next((write for suffix, write in suffixes.items() if out.name.endswith(suffix)), None)
-        if writer is None:
+        suffix = next((suffix for suffix in suffixes if out.name.endswith(suffix)), None)
+        if suffix is None:
             raise click.BadParameter(f"must end in {' or '.join(suffixes)}", param_hint="--out")
+        # Some simulators write other things than what `simulate` gives, too.
+        others = getattr(simulator, "OTHER_RECORDS", {})
+        records, make = others.get(suffix, (simulator.RECORDS, simulator.simulate))
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            written = writer(islice(simulator.simulate(config), most), out)
+            written = suffixes[suffix](islice(make(config), most), out)
         except OSError as error:
             raise click.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
         size = sum(path.stat().st_size for path in (out.iterdir() if out.is_dir() else [out]))
-        click.echo(f"{written:,} {simulator.RECORDS}, {size:,} bytes in {out}")
+        click.echo(f"{written:,} {records}, {size:,} bytes in {out}")
 
     return write

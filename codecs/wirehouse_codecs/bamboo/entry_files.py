@@ -13,9 +13,19 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from wirehouse_codecs.bamboo.entries import END_OF_LOG, MAX_ENTRY_BYTES, REGULAR, Entry, begins_right, end_of, find
+from wirehouse_codecs.bamboo.entries import (
+    END_OF_LOG,
+    MAX_ENTRY_BYTES,
+    REGULAR,
+    Entry,
+    begins_right,
+    decode,
+    end_of,
+    find,
+)
 
 #: A longer line is damaged.
 MAX_LINE_BYTES: Final = 64 << 20
@@ -76,6 +86,40 @@ def begins_entries(start: bytes) -> bool:
     if b"\n" not in start:
         return start.lstrip()[:1] == b"{"
     return any(record.entry is not None for record in reader.receive(start))
+
+
+class Written(NamedTuple):
+    """An entry as it is written to a file, right or not."""
+
+    data: bytes
+    payload: bytes | None = None
+
+
+def write_lines(entries: Iterable[Written], path: Path) -> int:
+    """Write a file of lines. Returns how many entries."""
+    return _write((_line_of(one) for one in entries), path)
+
+
+def write_binary(entries: Iterable[Written], path: Path) -> int:
+    """Write a binary file, which has no payloads. Returns how many entries."""
+    return _write((one.data for one in entries), path)
+
+
+def _write(pieces: Iterable[bytes], path: Path) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            count += 1
+    return count
+
+
+def _line_of(written: Written) -> bytes:
+    decoded = decode(written.data)
+    if decoded.entry is not None:
+        return line(decoded.entry, written.payload)
+    named = {"entry_hex": written.data.hex(), "payload_hex": None if written.payload is None else written.payload.hex()}
+    return json.dumps(named, separators=(",", ":")).encode() + b"\n"
 
 
 def line(entry: Entry, payload: bytes | None) -> bytes:

@@ -1,0 +1,141 @@
+"""Bamboo logs that never were: authors with real keys, entries with right links, and their payloads.
+
+All follows from a seed. A log grows entry by entry; of a long one only the hashes are kept that later entries link to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+from typing import Final, NamedTuple
+
+import nacl.signing
+
+from wirehouse_codecs.bamboo import varu64, yamf
+from wirehouse_codecs.bamboo.entries import END_OF_LOG, REGULAR, SIGNATURE_BYTES, Entry, publish
+from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.proposals import open_targets
+
+#: Payloads differ in so many texts, after their number.
+TEXTS: Final = 512
+_WORDS: Final = 400
+_LETTERS: Final = "aabcdeeefghiiklmnnoooprsttuvw"
+#: Of a log that isn't kept, hashes are forgotten after so many entries.
+_PRUNED_EVERY: Final = 1024
+#: The first byte of an entry's metadata on the data channel.
+_METADATA: Final = {REGULAR: b"\x80", END_OF_LOG: b"\x81"}
+
+
+def author_key(seed: int, name: str) -> nacl.signing.SigningKey:
+    """The key of an author."""
+    return nacl.signing.SigningKey(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=32).digest())
+
+
+class Contents:
+    """Payloads by log and sequence number: texts of a few words that come again and again. No two are equal."""
+
+    def __init__(self, seed: int, mean_bytes: int) -> None:
+        random = Random(f"{seed} contents")
+        words = [
+            "".join(random.choices("aabcdeeefghiiklmnnoooprsttuvw", k=random.randint(2, 9))) for _ in range(_WORDS)
+        ]
+        self._texts = []
+        for _ in range(TEXTS):
+            size = random.randint(mean_bytes - mean_bytes // 2, mean_bytes + mean_bytes // 2)
+            text = " ".join(random.choices(words, k=size // 3 + 1))
+            self._texts.append(text[:size].encode())
+
+    def payload(self, log: int, seq: int) -> bytes:
+        """The payload of entry `seq` of log number `log`."""
+        return self._texts[(seq * 167 + log * 31) % TEXTS] + b" %d.%d" % (log, seq)
+
+
+class Published(NamedTuple):
+    """An entry with its payload."""
+
+    entry: Entry
+    payload: bytes
+    #: The entry as it is hashed, and its digest.
+    data: bytes
+    hash: bytes
+
+    @property
+    def seq(self) -> int:
+        """Its sequence number."""
+        return self.entry.seq
+
+    def metadata(self, *, backlink: bool = False) -> bytes:
+        """The packet of the data channel, with its backlink or without."""
+        entry = self.entry
+        size = yamf.HASH_BYTES + SIGNATURE_BYTES + len(varu64.encode(entry.payload_size))
+        link = yamf.encode(entry.backlink) if backlink and entry.backlink is not None else b""
+        return _METADATA[self.data[0]] + link + self.data[-size:]
+
+
+class Chain:
+    """A log as it grows, of which only what later entries link to is remembered."""
+
+    def __init__(self, key: nacl.signing.SigningKey, log_id: int = 0) -> None:
+        self.key, self.log_id = key, log_id
+        self.author = bytes(key.verify_key)
+        self.length = 0
+        self._hashes: dict[int, bytes] = {}
+
+    def append(self, payload: bytes, *, end_of_log: bool = False) -> Published:
+        """The next entry."""
+        made = self.make(self.length + 1, payload, end_of_log=end_of_log)
+        self.length += 1
+        self._hashes[self.length] = made.hash
+        if self.length % _PRUNED_EVERY == 0:
+            self._hashes = {seq: self._hashes[seq] for seq in open_targets(self.length)}
+        return made
+
+    def make(
+        self,
+        seq: int,
+        payload: bytes,
+        *,
+        end_of_log: bool = False,
+        lipmaalink: bytes | None = None,
+        backlink: bytes | None = None,
+    ) -> Published:
+        """An entry that isn't added. `lipmaalink` and `backlink` take the place of the right ones."""
+        targets = link_targets(seq)
+        if targets and backlink is None:
+            backlink = self._hashes[targets[-1]]
+        if len(targets) == 2 and lipmaalink is None:
+            lipmaalink = self._hashes[targets[0]]
+        entry = publish(
+            self.key,
+            payload,
+            log_id=self.log_id,
+            seq=seq,
+            lipmaalink=lipmaalink,
+            backlink=backlink,
+            end_of_log=end_of_log,
+        )
+        data = entry.encode()
+        return Published(entry, payload, data, yamf.digest(data))
+
+
+class Log(Chain):
+    """A short log, all of which is kept: by sequence number."""
+
+    def __init__(self, key: nacl.signing.SigningKey, log_id: int = 0) -> None:
+        super().__init__(key, log_id)
+        self.entries: dict[int, Published] = {}
+
+    def append(self, payload: bytes, *, end_of_log: bool = False) -> Published:
+        """The next entry."""
+        made = super().append(payload, end_of_log=end_of_log)
+        self.entries[made.seq] = made
+        return made
+
+    def branch(self, after: int) -> Log:
+        """A log that is the same up to entry `after`."""
+        other = Log(self.key, self.log_id)
+        for seq in range(1, after + 1):
+            other.entries[seq] = self.entries[seq]
+            other._hashes[seq] = self.entries[seq].hash
+        other.length = after
+        return other

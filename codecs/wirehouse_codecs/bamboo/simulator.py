@@ -1,0 +1,212 @@
+"""Seeded, realistic traffic of peers that replicate Bamboo logs, as a capture of packets, with named faults.
+
+A capture without a fault breaks no rule and gives no note. Packets are made as they are asked for; what is kept does
+not grow with the number of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from wirehouse_codecs.bamboo.bymux import Channel, Role
+from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
+from wirehouse_codecs.bamboo.logs import Chain, Contents, author_key
+from wirehouse_codecs.bamboo.messages import Setup
+from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
+from wirehouse_codecs.bamboo.peers import NS_PER_MS, Manner, Talk
+from wirehouse_codecs.bamboo.replication import whole_logs
+from wirehouse_codecs.bamboo.varu64 import MAX_U64
+from wirehouse_codecs.conversations import Conversation, Disturbances, Event, merge, packets
+from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
+from wirehouse_codecs.stream_files import write_streams
+from wirehouse_codecs.tcp import Endpoint
+
+__all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+
+#: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
+RECORDS: Final = "packets"
+WRITERS: Final = {
+    ".pcap": write_file,
+    ".pcap.gz": write_file,
+    ".streams": write_streams,
+    ".jsonl": write_lines,
+    ".entries": write_binary,
+}
+FAULTS: Final[dict[str, Any]] = {}
+
+#: Of the servers: for bymux, and for each channel where these have connections of their own.
+PORT: Final = 8019
+PORTS: Final = {Channel.CONTROL: 8020, Channel.DATA: 8021}
+#: How peers send.
+MIXED, SAFE, GREEDY = "mixed", "safe", "greedy"
+#: Connections begin so far apart.
+_BEGIN_NS: Final = 1_370_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorConfig:
+    """What to simulate. The same configuration gives the same packets."""
+
+    seed: int = 0
+    #: How the channels are carried: `bymux`, or `two_connections`.
+    transport: str = BYMUX
+    #: How peers send: `safe`, `greedy`, or each connection in another way.
+    mode: str = MIXED
+    connections: int = 4
+    #: Logs that are replicated from entry 1 on, on each connection; every second one by the side that was called.
+    logs: int = 2
+    #: Of each log.
+    entries: int = 1000
+    #: So many connections replicate the same logs.
+    replicas: int = 1
+    #: Mean size of the payloads; sizes are from about half to one and a half of it.
+    payload_bytes: int = 200
+    #: Share of the entries of a log that are written while it is replicated, one after another.
+    live_share: float = 0.1
+    #: Between two of them.
+    interval_ms: int = 50
+    #: The largest window for compression; 0 = none.
+    window_bytes: int = 32_768
+    #: Share of payloads that are compressed.
+    compressed_share: float = 0.5
+    start_time_ms: int = 1_700_000_000_000
+    #: Name of a rule that one more connection breaks; see FAULTS.
+    fault: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a value out of range, and for a fault that there isn't."""
+        for key, names in _CHOICES.items():
+            if getattr(self, key) not in names:
+                raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(self, key)!r}")
+        for key, (least, most) in _BOUNDS.items():
+            if not least <= getattr(self, key) <= most:
+                raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
+        if self.fault is not None and self.fault not in FAULTS:
+            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
+
+
+_CHOICES: Final = {"transport": (BYMUX, TWO_CONNECTIONS), "mode": (MIXED, SAFE, GREEDY)}
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "connections": (1, 10_000),
+    "logs": (0, 256),
+    "entries": (1, 2**40),
+    "replicas": (1, 10_000),
+    "payload_bytes": (0, 1_000_000),
+    "live_share": (0, 1),
+    "interval_ms": (0, 86_400_000),
+    "window_bytes": (0, MAX_U64),
+    "compressed_share": (0, 1),
+    # Times of pcap end in 2106.
+    "start_time_ms": (0, 4_000_000_000_000),
+}
+
+
+def simulate(config: SimulatorConfig, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
+    """The packets of all connections in order of time, for `write_pcap`."""
+    return merge(packets(conversation, disturbances) for conversation in connections(config))
+
+
+def connections(config: SimulatorConfig) -> Iterator[Conversation]:
+    """The same connections before they are packets."""
+    contents = Contents(config.seed, config.payload_bytes)
+    for number in range(config.connections):
+        yield from _Pair(config, contents, number).conversations()
+
+
+def entries(config: SimulatorConfig) -> Iterator[Written]:
+    """The entries of the logs that are replicated from entry 1 on, log by log, for files of entries."""
+    contents = Contents(config.seed, config.payload_bytes)
+    for number in range(-(-config.connections // config.replicas) * config.logs):
+        chain = _chain(config, number)
+        for seq in range(1, config.entries + 1):
+            published = chain.append(contents.payload(number, seq))
+            yield Written(published.data, published.payload)
+
+
+#: What is written instead of `simulate`'s packets, and what makes it, by the end of the name.
+OTHER_RECORDS: Final = {".jsonl": ("entries", entries), ".entries": ("entries", entries)}
+
+
+def source_options(config: SimulatorConfig) -> dict[str, Any]:
+    """The options of a source that reads the packets."""
+    if config.transport == BYMUX:
+        return {}
+    setups = _manner(config, 0).setups
+    told = {
+        name: {key: getattr(setups[role], key) for key in _SETUP}
+        for name, role in (("client_setup", Role.PROACTIVE), ("server_setup", Role.REACTIVE))
+    }
+    ports = {"control_port": PORTS[Channel.CONTROL], "data_port": PORTS[Channel.DATA]}
+    return {"transport": TWO_CONNECTIONS, "pairs": NEXT_PORT, **ports, **told}
+
+
+_SETUP: Final = ("sends_greedily", "receives_greedily", "send_window", "receive_window")
+
+
+def _manner(config: SimulatorConfig, number: int) -> Manner:
+    """How the peers of connection `number` speak: there are a few ways, one after the other."""
+    alone = config.transport == TWO_CONNECTIONS
+    at = 0 if alone else number
+    greedy = {SAFE: (0, 0), GREEDY: (1, 1), MIXED: ((0, 0), (1, 1), (1, 0), (0, 1))[at % 4]}[config.mode]
+    window = config.window_bytes
+    # In one way of five a side accepts no compression, in another it accepts less.
+    receives = window if at % 5 < 3 else (0, window // 4)[at % 5 - 3]
+    setups = {
+        Role.PROACTIVE: Setup(bool(greedy[0]), bool(greedy[1]), window, window),
+        Role.REACTIVE: Setup(bool(greedy[1]), bool(greedy[0]), window, receives, 0xF0 * (at % 7 == 6)),
+    }
+    return Manner(
+        setups,
+        creates=not alone and at % 3 == 2,
+        two_connections=alone,
+        cuts=not alone and at % 4 == 3,
+        compressed=config.compressed_share,
+    )
+
+
+def _chain(config: SimulatorConfig, number: int) -> Chain:
+    """The log with that number, without an entry. Two in a row are of one author."""
+    return Chain(author_key(config.seed, f"author {number // 2}"), number % 2)
+
+
+class _Pair:
+    """Two peers, and their connection, or the connections of their channels."""
+
+    def __init__(self, config: SimulatorConfig, contents: Contents, number: int) -> None:
+        self._config, self._contents, self._number = config, contents, number
+        self._client = f"10.0.{number // 250}.{number % 250 + 1}"
+        self._opened_ns = config.start_time_ms * NS_PER_MS + number * _BEGIN_NS
+
+    def conversations(self) -> Iterator[Conversation]:
+        if self._config.transport == BYMUX:
+            yield self._converse(40_000, PORT, (event for _, event in self._script()))
+            return
+        # What both channels have in common is made twice, so that none waits for the other.
+        for port, channel in enumerate(Channel, 40_000):
+            yield self._converse(port, PORTS[channel], self._of(channel))
+
+    def _of(self, channel: Channel) -> Iterator[Event]:
+        return (event for whose, event in self._script() if whose is channel)
+
+    def _converse(self, client_port: int, port: int, events: Iterator[Event]) -> Conversation:
+        random = Random(f"{self._config.seed} {self._number} {port}")
+        client, server = Endpoint(self._client, client_port), Endpoint("10.1.0.1", port)
+        return Conversation(client, server, self._opened_ns, events, random.getrandbits(32), random.getrandbits(32))
+
+    def _script(self) -> Iterator[tuple[Channel, Event]]:
+        config = self._config
+        talk = Talk(_manner(config, self._number), self._opened_ns, Random(f"{config.seed} {self._number}"))
+        talk.begin()
+        live = round(config.entries * config.live_share)
+        first = self._number // config.replicas * config.logs
+        chains = [(n, _chain(config, n)) for n in range(first, first + config.logs)]
+        steps = whole_logs(talk, chains, self._contents, config.entries - live, live, config.interval_ms)
+        for _ in steps:
+            yield from talk.take()
+        talk.shut_down()
+        talk.close()
+        yield from talk.take()
