@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -22,7 +22,6 @@ from wirehouse_codecs.bamboo.entries import (
     REGULAR,
     Entry,
     begins_right,
-    decode,
     end_of,
     find,
 )
@@ -97,7 +96,7 @@ class Written(NamedTuple):
 
 def write_lines(entries: Iterable[Written], path: Path) -> int:
     """Write a file of lines. Returns how many entries."""
-    return _write((_line_of(one) for one in entries), path)
+    return _write((_line({"entry_hex": one.data, "payload_hex": one.payload}) for one in entries), path)
 
 
 def write_binary(entries: Iterable[Written], path: Path) -> int:
@@ -114,24 +113,16 @@ def _write(pieces: Iterable[bytes], path: Path) -> int:
     return count
 
 
-def _line_of(written: Written) -> bytes:
-    decoded = decode(written.data)
-    if decoded.entry is not None:
-        return line(decoded.entry, written.payload)
-    named = {"entry_hex": written.data.hex(), "payload_hex": None if written.payload is None else written.payload.hex()}
-    return json.dumps(named, separators=(",", ":")).encode() + b"\n"
-
-
 def line(entry: Entry, payload: bytes | None) -> bytes:
     """A line of a file."""
-    named = {
-        "author": entry.author.hex(),
-        "entry_hex": entry.encode().hex(),
-        "log_id": str(entry.log_id),
-        "payload_hex": None if payload is None else payload.hex(),
-        "seq": entry.seq,
-    }
-    return json.dumps(named, separators=(",", ":")).encode() + b"\n"
+    place = {"author": entry.author.hex(), "log_id": str(entry.log_id), "seq": entry.seq}
+    return _line({"entry_hex": entry.encode(), "payload_hex": payload} | place)
+
+
+def _line(fields: Mapping[str, bytes | str | int | None]) -> bytes:
+    """The line of an object; bytes are written in hexadecimal."""
+    named = {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}
+    return json.dumps(named, separators=(",", ":"), sort_keys=True).encode() + b"\n"
 
 
 class EntryLines:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from wirehouse_codecs.bamboo import bymux, varu64
 from wirehouse_codecs.bamboo.bymux import Channel, Role, Type
@@ -20,11 +20,11 @@ from wirehouse_codecs.bamboo.logs import Chain, Log, Published
 from wirehouse_codecs.bamboo.lzfoo import Deflater
 from wirehouse_codecs.bamboo.messages import (
     Adjust,
-    Apology,
     Cancel,
     Cancelled,
     CancelReason,
     CompressedPayload,
+    DataPacket,
     Eagerness,
     Notify,
     PointToPoint,
@@ -304,9 +304,17 @@ class Exchange:
         self.talk.say(self.proposer.peer, Adjust(self.id, eagerness, size_limit, may_skip))
         return self
 
-    def cancel(self, role: Role, reason: CancelReason = CancelReason.END_REACHED, **shown: object) -> None:
+    def adjust(self, role: Role, **changed: Any) -> None:
+        """A side adjusts."""
+        adjust = Adjust(self.id, **changed)
+        self.talk.say(role, adjust)
+        places = {role: self.piece(role) for role in Role}
+        self.plan = self.plan.adjusted(adjust)
+        self.index = {role: self.plan.index(place) for role, place in places.items()}
+
+    def cancel(self, role: Role, reason: CancelReason = CancelReason.END_REACHED, **shown: Any) -> None:
         """A side cancels, the other confirms that, and both say so on the data channel."""
-        self.talk.say(role, Cancel(reason, self.id, **shown))  # type: ignore[arg-type]
+        self.talk.say(role, Cancel(reason, self.id, **shown))
         self.talk.say(role, Cancelled(self.id))
         self.talk.say(role.peer, Cancel(CancelReason.CONFIRMING, self.id))
         self.talk.say(role.peer, Cancelled(self.id))
@@ -384,7 +392,7 @@ class Exchange:
         if self._at[role] == len(published.payload):
             self.pass_over(role)
 
-    def apologise(self, role: Role, packet: bytes) -> None:
-        """A side sends `packet` for the piece that is due, and apologises for it."""
-        self.talk.write(role, Channel.DATA, self.talk.switched(role, self.id) + packet)
-        self.say(role, Apology())
+    def unsaid(self, role: Role, packet: bytes, *after: DataPacket) -> None:
+        """A side sends the packet of something that isn't due, and what takes that back."""
+        said = b"".join([self.talk.switched(role, self.id), packet, *map(encode, after)])
+        self.talk.write(role, Channel.DATA, said)

@@ -46,10 +46,11 @@ def whole_logs(
 
 def _append(exchange: Exchange, chain: Chain, number: int, contents: Contents, count: int) -> None:
     """The next entries of a log, sent to the side that proposed it."""
+    if not count:
+        return
     talk, sender = exchange.talk, exchange.proposer.peer
     said = [talk.switched(sender, exchange.id)]
     for _ in range(count):
         published = chain.append(contents.payload(number, chain.length + 1))
         said += (published.metadata(), talk.payload(sender, published.payload))
-    if count:
-        talk.write(sender, Channel.DATA, b"".join(said))
+    talk.write(sender, Channel.DATA, b"".join(said))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.peers import NS_PER_MS, Manner, Talk
 from wirehouse_codecs.bamboo.replication import whole_logs
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
+from wirehouse_codecs.bamboo.ways import WAYS, Logs, at_once, forked
 from wirehouse_codecs.conversations import Conversation, Disturbances, Event, merge, packets
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
@@ -45,6 +47,8 @@ PORTS: Final = {Channel.CONTROL: 8020, Channel.DATA: 8021}
 MIXED, SAFE, GREEDY = "mixed", "safe", "greedy"
 #: Connections begin so far apart.
 _BEGIN_NS: Final = 1_370_000
+#: A connection begins with another way than the one before.
+_WAYS_APART: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,10 @@ class SimulatorConfig:
     interval_ms: int = 50
     #: The largest window for compression; 0 = none.
     window_bytes: int = 32_768
+    #: Further proposals of each connection, of which each is dealt with in another way.
+    ways: int = 20
+    #: Proposals of each connection that are cancelled with the proof of a fork.
+    forks: int = 0
     #: Share of payloads that are compressed.
     compressed_share: float = 0.5
     start_time_ms: int = 1_700_000_000_000
@@ -98,6 +106,8 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "payload_bytes": (0, 1_000_000),
     "live_share": (0, 1),
     "interval_ms": (0, 86_400_000),
+    "ways": (0, 100_000),
+    "forks": (0, 100_000),
     "window_bytes": (0, MAX_U64),
     "compressed_share": (0, 1),
     # Times of pcap end in 2106.
@@ -121,9 +131,9 @@ def entries(config: SimulatorConfig) -> Iterator[Written]:
     """The entries of the logs that are replicated from entry 1 on, log by log, for files of entries."""
     contents = Contents(config.seed, config.payload_bytes)
     for number in range(-(-config.connections // config.replicas) * config.logs):
-        chain = _chain(config, number)
+        log = _log(config, number)
         for seq in range(1, config.entries + 1):
-            published = chain.append(contents.payload(number, seq))
+            published = log.append(contents.payload(number, seq))
             yield Written(published.data, published.payload)
 
 
@@ -168,7 +178,7 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
     )
 
 
-def _chain(config: SimulatorConfig, number: int) -> Chain:
+def _log(config: SimulatorConfig, number: int) -> Chain:
     """The log with that number, without an entry. Two in a row are of one author."""
     return Chain(author_key(config.seed, f"author {number // 2}"), number % 2)
 
@@ -203,9 +213,12 @@ class _Pair:
         talk.begin()
         live = round(config.entries * config.live_share)
         first = self._number // config.replicas * config.logs
-        chains = [(n, _chain(config, n)) for n in range(first, first + config.logs)]
+        chains = [(n, _log(config, n)) for n in range(first, first + config.logs)]
         steps = whole_logs(talk, chains, self._contents, config.entries - live, live, config.interval_ms)
-        for _ in steps:
+        logs = Logs(author_key(config.seed, f"author of {self._number}"), talk.random)
+        ways = [WAYS[(self._number * _WAYS_APART + n) % len(WAYS)](talk, logs) for n in range(config.ways)]
+        ways += [forked(talk, logs) for _ in range(config.forks)]
+        for _ in chain(steps, at_once(talk, ways)):
             yield from talk.take()
         talk.shut_down()
         talk.close()
