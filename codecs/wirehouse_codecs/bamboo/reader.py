@@ -32,6 +32,7 @@ MOST_BYTES: Final = (1 << 63) - 1
 AFTER_VIOLATION: Final = "after_violation"
 AFTER_HOLE: Final = "no packet can be told after bytes that are missing"
 STARTED_LATE: Final = "no packet can be told, the capture begins within the connection"
+UNKNOWN_STREAM: Final = "what a stream is for can't be told, it was created in bytes that are missing"
 #: Bytes among which the next packets are looked for at once.
 MOST_SEARCHED_BYTES: Final = 1 << 16
 #: Writes that hold whole packets, after which a place is believed.
@@ -176,6 +177,9 @@ class Reader:
             if isinstance(item, Delivered):
                 if item.channel is not None:
                     reads += self._deliver(role, item, place)
+                elif self._bymux.blind and self._bymux.by_creation:
+                    end = item.byte_start + len(item.data) + self._sides[role].setup_bytes
+                    reads.append(Read(role, place, Layer.BYMUX, end, end, None, reason=UNKNOWN_STREAM))
             else:
                 reads.append(self._told(role, item, place, data[item.byte_start - before :][:1]))
         if self._bymux.ended_by is not None:
@@ -273,6 +277,9 @@ class Reader:
             at = byte_end if each is role else self._unread_from(each)
             if side.stopped is None or (each is role and at < side.stopped[0]):
                 side.stopped = (at, AFTER_VIOLATION)
+            elif side.stopped[1] != AFTER_VIOLATION:
+                # Packets are not looked for any more.
+                side.stopped = (side.stopped[0], AFTER_VIOLATION)
 
     def finish(self, place: Place, *, in_order: bool) -> list[Read]:
         """The connection has ended: what is cut, and, if it ended in order, what was not answered."""

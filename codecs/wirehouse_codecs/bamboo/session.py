@@ -70,7 +70,7 @@ from wirehouse_codecs.bamboo.proposals import (
     untrue_fork,
     untrue_hash,
 )
-from wirehouse_codecs.bamboo.reader import Layer, Read
+from wirehouse_codecs.bamboo.reader import UNKNOWN_STREAM, Layer, Read
 from wirehouse_codecs.bamboo.rebuilding import Known, Rebuilt, rebuild
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS, RULE
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
@@ -204,6 +204,8 @@ class Session:
         if self.ended_by is not None:
             raise ValueError("the session has ended")
         self._clear()
+        if read.reason == UNKNOWN_STREAM:
+            self.miss(read.role)
         if read.packet is not None and not read.late:
             self._unheard.discard(read.role)
         self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
@@ -294,6 +296,10 @@ class Session:
         if before is not None:
             before.outcome, before.ended_at_ns = Outcome.UNSEEN, self._at_ns
             self._told["ended"] = (before,)
+            for each, current in self.current.items():
+                # A packet that was found by a search may be older than what the other side's were taken for.
+                if current == (before.propose.id, before.number):
+                    self.current[each] = None
         proposal = Proposal.new(self.numbers, role, propose, self._at_ns)
         proposal.partial = bool(self._unheard)
         self.numbers += 1
@@ -394,7 +400,9 @@ class Session:
         event = proposal.input_of(role)
         broken = broken_adjust(proposal, role, adjust, confirms=event is Input.CONFIRM)
         if broken is not None and not (proposal.partial and broken[0] in AFTER_OTHERS):
-            self._find(*broken)
+            if not proposal.partial:
+                # Else it may be about a later proposal with that id.
+                self._find(*broken)
             return
         raced = None if proposal.partial else raced_by(proposal, role, adjust)
         if raced is not None:
@@ -811,8 +819,10 @@ class _Taking:
         if not isinstance(packet, RawPayload | CompressedPayload) or packet.at:
             return
         sizes = [turn.size for turn in turns if turn.sender.last is not Sent.PREFIX]
-        if sizes and all(
-            size is not None and turn.settings.unwanted(size) for turn, size in zip(turns, sizes, strict=False)
+        if (
+            sizes
+            and not self._proposal.partial
+            and all(size is not None and turn.settings.unwanted(size) for turn, size in zip(turns, sizes, strict=False))
         ):
             wants = turns[-1].settings
             reason = f"{sizes[-1]} bytes, wanted are {wants.min_payload} to {wants.max_payload}"
