@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
+from wirehouse_codecs.bamboo.faults import FAULTS, OF_BYMUX, Fault, Scene
 from wirehouse_codecs.bamboo.logs import Chain, Contents, author_key
 from wirehouse_codecs.bamboo.messages import Setup
 from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
@@ -25,7 +26,7 @@ from wirehouse_codecs.conversations import Conversation, Disturbances, Event, me
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
 from wirehouse_codecs.stream_files import write_streams
-from wirehouse_codecs.tcp import Endpoint
+from wirehouse_codecs.tcp import Direction, Endpoint
 
 __all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
 
@@ -38,7 +39,6 @@ WRITERS: Final = {
     ".jsonl": write_lines,
     ".entries": write_binary,
 }
-FAULTS: Final[dict[str, Any]] = {}
 
 #: Of the servers: for bymux, and for each channel where these have connections of their own.
 PORT: Final = 8019
@@ -81,8 +81,10 @@ class SimulatorConfig:
     forks: int = 0
     #: Share of payloads that are compressed.
     compressed_share: float = 0.5
+    #: The side that is proactive: `client` or `server`.
+    proactive: str = Direction.CLIENT.value
     start_time_ms: int = 1_700_000_000_000
-    #: Name of a rule that one more connection breaks; see FAULTS.
+    #: Name of a rule that one more connection, or one more entry of a file, breaks; see FAULTS.
     fault: str | None = None
 
     def __post_init__(self) -> None:
@@ -95,9 +97,11 @@ class SimulatorConfig:
                 raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
         if self.fault is not None and self.fault not in FAULTS:
             raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
+        if self.transport != BYMUX and self.fault in OF_BYMUX:
+            raise OptionError(key="fault", reason=f"{self.fault} is broken over {BYMUX} alone")
 
 
-_CHOICES: Final = {"transport": (BYMUX, TWO_CONNECTIONS), "mode": (MIXED, SAFE, GREEDY)}
+_CHOICES: Final = {"transport": (BYMUX, TWO_CONNECTIONS), "mode": (MIXED, SAFE, GREEDY), "proactive": tuple(Direction)}
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "connections": (1, 10_000),
     "logs": (0, 256),
@@ -125,6 +129,8 @@ def connections(config: SimulatorConfig) -> Iterator[Conversation]:
     contents = Contents(config.seed, config.payload_bytes)
     for number in range(config.connections):
         yield from _Pair(config, contents, number).conversations()
+    if config.fault is not None and FAULTS[config.fault].act is not None:
+        yield from _FaultyPair(config, contents, config.connections).conversations()
 
 
 def entries(config: SimulatorConfig) -> Iterator[Written]:
@@ -135,6 +141,8 @@ def entries(config: SimulatorConfig) -> Iterator[Written]:
         for seq in range(1, config.entries + 1):
             published = log.append(contents.payload(number, seq))
             yield Written(published.data, published.payload)
+    if config.fault is not None:
+        yield from FAULTS[config.fault].written(config.seed)
 
 
 #: What is written instead of `simulate`'s packets, and what makes it, by the end of the name.
@@ -143,18 +151,23 @@ OTHER_RECORDS: Final = {".jsonl": ("entries", entries), ".entries": ("entries", 
 
 def source_options(config: SimulatorConfig) -> dict[str, Any]:
     """The options of a source that reads the packets."""
+    proactive = {"proactive": config.proactive}
     if config.transport == BYMUX:
-        return {}
+        return proactive
     setups = _manner(config, 0).setups
     told = {
         name: {key: getattr(setups[role], key) for key in _SETUP}
-        for name, role in (("client_setup", Role.PROACTIVE), ("server_setup", Role.REACTIVE))
+        for name, role in (("client_setup", _client(config)), ("server_setup", _client(config).peer))
     }
     ports = {"control_port": PORTS[Channel.CONTROL], "data_port": PORTS[Channel.DATA]}
-    return {"transport": TWO_CONNECTIONS, "pairs": NEXT_PORT, **ports, **told}
+    return {"transport": TWO_CONNECTIONS, "pairs": NEXT_PORT, **proactive, **ports, **told}
 
 
 _SETUP: Final = ("sends_greedily", "receives_greedily", "send_window", "receive_window")
+
+
+def _client(config: SimulatorConfig) -> Role:
+    return Role.PROACTIVE if config.proactive == Direction.CLIENT else Role.REACTIVE
 
 
 def _manner(config: SimulatorConfig, number: int) -> Manner:
@@ -171,6 +184,7 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
     }
     return Manner(
         setups,
+        _client(config),
         creates=not alone and at % 3 == 2,
         two_connections=alone,
         cuts=not alone and at % 4 == 3,
@@ -205,11 +219,25 @@ class _Pair:
     def _converse(self, client_port: int, port: int, events: Iterator[Event]) -> Conversation:
         random = Random(f"{self._config.seed} {self._number} {port}")
         client, server = Endpoint(self._client, client_port), Endpoint("10.1.0.1", port)
-        return Conversation(client, server, self._opened_ns, events, random.getrandbits(32), random.getrandbits(32))
+        return Conversation(
+            client,
+            server,
+            self._opened_ns,
+            events,
+            random.getrandbits(32),
+            random.getrandbits(32),
+            captured_from_ns=self._captured_from_ns(),
+        )
+
+    def _random(self) -> Random:
+        return Random(f"{self._config.seed} {self._number}")
+
+    def _captured_from_ns(self) -> int:
+        return 0
 
     def _script(self) -> Iterator[tuple[Channel, Event]]:
         config = self._config
-        talk = Talk(_manner(config, self._number), self._opened_ns, Random(f"{config.seed} {self._number}"))
+        talk = Talk(_manner(config, self._number), self._opened_ns, self._random())
         talk.begin()
         live = round(config.entries * config.live_share)
         first = self._number // config.replicas * config.logs
@@ -223,3 +251,22 @@ class _Pair:
         talk.shut_down()
         talk.close()
         yield from talk.take()
+
+
+class _FaultyPair(_Pair):
+    """Two peers, one of which breaks a rule."""
+
+    def _scene(self) -> Scene:
+        config = self._config
+        assert config.fault is not None
+        fault: Fault = FAULTS[config.fault]
+        manner = fault.manner(_client(config), two_connections=config.transport != BYMUX)
+        scene = Scene(manner, self._opened_ns, self._random())
+        fault.play(config.fault, scene)
+        return scene
+
+    def _captured_from_ns(self) -> int:
+        return self._scene().captured_from_ns
+
+    def _script(self) -> Iterator[tuple[Channel, Event]]:
+        yield from self._scene().take()
