@@ -8,14 +8,13 @@ frame is looked for, and where one is no message. Both ways give the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from wirehouse_codecs.column_parts import UNSIGNED, frozen, names, parts, unsigned
-from wirehouse_codecs.interleaved import in_order
+from wirehouse_codecs.column_parts import UNSIGNED, frozen, parts, unsigned
+from wirehouse_codecs.interleaved import SIDES, CutFrames, Feed, Unfinished
 from wirehouse_codecs.ockam import loops, plain_loops, reader, starts
 from wirehouse_codecs.ockam.bare import Malformed
 from wirehouse_codecs.ockam.columns import FRAME_FIELDS, NAME_TYPE, SPAN_FIELDS, Arrays, cut, frame_columns
@@ -55,7 +54,6 @@ PLAIN: pa.Schema = pa.schema(
 )
 
 _NONE: Final = pa.RecordBatch.from_pylist([], PLAIN)
-_SIDES: Final = tuple(Direction)
 #: After a frame that isn't plain so many are left to the session before the loop is tried again, twice as many each
 #: time that it didn't pay; beyond so many all goes the readable way, for twice as many pieces each time, up to so many.
 _FEWEST_READ: Final = 4
@@ -89,7 +87,7 @@ class Connection:
 
     def run(self, pieces: Sequence[Data]) -> Iterator[Taken]:
         """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
-        feed = _Feed(pieces)
+        feed = Feed(pieces)
         while not feed.is_taken:
             if self._readable or not self._is_settled(feed):
                 self._readable = max(0, self._readable - 1)
@@ -107,17 +105,19 @@ class Connection:
             self.session.lose(direction, place)
         return outcomes
 
-    def _is_settled(self, feed: _Feed) -> bool:
+    def _is_settled(self, feed: Feed) -> bool:
         """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
         if self.reader.detection is None or self.session.searched:
             return False
-        return all(self.reader.pending(side) is not None or not feed.left(side) for side in _SIDES)
+        return all(self.reader.pending(side) is not None or not feed.left(side) for side in SIDES)
 
-    def _receive_compiled(self, feed: _Feed) -> Taken:
+    def _receive_compiled(self, feed: Feed) -> Taken:
         """Take the next pieces, up to where a frame is no message, or is too long."""
-        frames = _CutFrames(self.reader, feed)
+        frames = _Frames(self.reader, feed)
         read = self._judge(frames)
-        frames.leave_rest(self.reader, feed)
+        for side, rest in zip(SIDES, frames.leave_rest(), strict=True):
+            if self.reader.pending(side) is not None:
+                self.reader.go_on(side, *rest)
         taken = frames.taken(read)
         if _WORTH * taken.plain.num_rows >= len(frames.rows):
             self._patience = 1
@@ -126,7 +126,7 @@ class Connection:
         self._readable = 0 if feed.is_taken else self._patience
         return taken
 
-    def _judge(self, frames: _CutFrames) -> dict[int, Outcome]:
+    def _judge(self, frames: _Frames) -> dict[int, Outcome]:
         """Judge frames: plain ones in a loop, and of the others each with some more by the session."""
         plain, rows = self._plain, frames.rows
         read: dict[int, Outcome] = {}
@@ -142,10 +142,9 @@ class Connection:
                 break
             until = min(row + patience, len(rows))
             while row < until:
-                where, frame = frames.where(row), frames.bytes_of(row)
-                place = where.direction, where.place, where.byte_start
+                (direction, place, byte_start, _), frame = frames.where(row), frames.bytes_of(row)
                 try:
-                    received = reader.read(frame, frames.envelope, len(frame), *place)
+                    received = reader.read(frame, frames.envelope, len(frame), direction, place, byte_start)
                 except Malformed:
                     frames.stop_before(row)
                     return read
@@ -154,140 +153,39 @@ class Connection:
         return read
 
 
-class _Feed:
-    """The bytes of a run, and what of them was taken."""
+class _Frames(CutFrames):
+    """The frames of a feed's next pieces."""
 
-    def __init__(self, pieces: Sequence[Data]) -> None:
-        self.pieces = pieces
-        chunks = [piece.data for piece in pieces]
-        self.owners = np.array([_SIDES.index(piece.direction) for piece in pieces], np.uint8)
-        self.arrived_at_ns = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
-        self.data: dict[Direction, bytes] = {}
-        #: Where each piece ends in the data of its side.
-        self.ends = np.zeros(len(pieces), np.int64)
-        sizes = np.array(list(map(len, chunks)), np.int64)
-        for number, side in enumerate(_SIDES):
-            own = self.owners == number
-            self.data[side] = b"".join(compress(chunks, own.tolist()))
-            self.ends[own] = np.cumsum(sizes[own])
-        #: The next piece, and how much was taken of each side.
-        self.piece = 0
-        self.at = dict.fromkeys(_SIDES, 0)
-
-    @property
-    def is_taken(self) -> bool:
-        """Nothing is left."""
-        return self.piece == len(self.pieces)
-
-    def left(self, side: Direction) -> int:
-        return len(self.data[side]) - self.at[side]
-
-    def take(self) -> tuple[Direction, bytes, Place]:
-        """What is left of the next piece."""
-        piece, end = self.pieces[self.piece], int(self.ends[self.piece])
-        data = self.data[piece.direction][self.at[piece.direction] : end]
-        self.at[piece.direction], self.piece = end, self.piece + 1
-        return piece.direction, data, piece.place
-
-
-class _Side(NamedTuple):
-    """One side in the data of both: its unfinished frame from `begin` on, what is new from `received` to `end`."""
-
-    begin: int
-    received: int
-    end: int
-    #: What to add to a position for one in the side's own stream, and for one in the feed.
-    to_stream: int
-    to_feed: int
-
-
-class _CutFrames:
-    """The frames of a feed's next pieces, in arrival order; both sides stand one behind the other in `rows.data`."""
-
-    def __init__(self, reader: Reader, feed: _Feed) -> None:
+    def __init__(self, reader: Reader, feed: Feed) -> None:
         assert reader.detection is not None
         self.envelope: Envelope = reader.detection.envelope
-        self._pieces, self._first = feed.pieces, feed.piece
-        self._owners, ends = feed.owners[feed.piece :], feed.ends[feed.piece :]
-        chunks: list[bytes] = []
-        self._sides: list[_Side] = []
-        begin = 0
-        for side in _SIDES:
-            stream_at, pending = reader.pending(side) or (0, b"")
-            chunks += [pending, feed.data[side][feed.at[side] :]]
-            received = begin + len(pending)
-            shift = stream_at - begin
-            self._sides.append(_Side(begin, received, received + len(chunks[-1]), shift, feed.at[side] - received))
-            begin = self._sides[-1].end
-        data = frozen(np.frombuffer(b"".join(chunks), np.uint8))
-        #: Where each piece ends in the data of both.
-        self._ends = ends - np.array([side.to_feed for side in self._sides])[self._owners]
-        limit, width = reader.limit(self.envelope), self.envelope.length_bytes
-        #: Where frames begin and end, and where a length ends behind which no message begins, or -1.
-        self._bounds: list[Array] = []
-        lost = np.full(len(_SIDES), -1, np.int64)
-        for number, side_of in enumerate(self._sides):
-            bounds, is_lost = cut(data, side_of.begin, side_of.end, self.envelope, limit)
-            first_lost = starts.first_lost(data, bounds, side_of.end, self.envelope, limit)
-            is_lost = is_lost or first_lost < len(bounds)
-            self._bounds.append(bounds[: first_lost + 1])
-            lost[number] = self._bounds[-1][-1] + width if is_lost else -1
-        #: How many frames of each side were completed, and in which piece there is more to say than where frames end.
-        self._taken = np.zeros(len(_SIDES), np.int64)
-        self._stop, arrays = self._put_in_order(lost)
-        arrays.read(data, self.envelope)
-        self.rows = Rows(data, self.envelope, arrays, feed.arrived_at_ns[feed.piece :], self.where)
+        self._limit = reader.limit(self.envelope)
+        super().__init__(feed, [Unfinished(*(reader.pending(side) or ())) for side in SIDES], self._cut)
+        arrays = Arrays.of(len(self))
+        placed = arrays.numbers[loops.BEGIN], arrays.numbers[loops.END], arrays.numbers[loops.PIECE]
+        for column, positions in zip((*placed, arrays.smalls[loops.SIDE]), self.positions, strict=True):
+            column[:] = positions
+        arrays.read(self.data, self.envelope)
+        self.rows = Rows(self.data, self.envelope, arrays, self.arrived_at_ns, lambda row: Where(*self.where(row)))
 
-    def _put_in_order(self, lost: Array) -> tuple[int, Arrays]:
-        arrays = Arrays.of(sum(map(len, self._bounds)) - len(_SIDES))
-        numbers, smalls = arrays.numbers, arrays.smalls
-        placed = (numbers[loops.BEGIN], numbers[loops.END], numbers[loops.PIECE], smalls[loops.SIDE])
-        client, server = self._bounds
-        stop = in_order(self._owners, self._ends, client, server, lost, *placed, self._taken)
-        return int(stop), arrays.only(slice(int(self._taken.sum())))
-
-    def where(self, row: int) -> Where:
-        """Where a frame stands."""
-        numbers = self.rows.arrays.numbers
-        side = int(self.rows.arrays.smalls[loops.SIDE, row])
-        shift = self._sides[side].to_stream
-        place = self._pieces[self._first + int(numbers[loops.PIECE, row])].place
-        return Where(_SIDES[side], place, int(numbers[loops.BEGIN, row]) + shift, int(numbers[loops.END, row]) + shift)
-
-    def bytes_of(self, row: int) -> bytes:
-        """A frame, length included."""
-        begin, end = self.rows.arrays.numbers[[loops.BEGIN, loops.END], row].tolist()
-        return self.rows.data[begin:end].tobytes()
+    def _cut(self, data: Array, begin: int, end: int, _: int) -> tuple[Array, int]:
+        bounds, is_lost = cut(data, begin, end, self.envelope, self._limit)
+        first_lost = starts.first_lost(data, bounds, end, self.envelope, self._limit)
+        is_lost = is_lost or first_lost < len(bounds)
+        bounds = bounds[: first_lost + 1]
+        return bounds, bounds[-1] + self.envelope.length_bytes if is_lost else -1
 
     def held_back(self, gap: Place | None) -> Array:
         """By piece: it came with the packet that showed a hole."""
-        found = np.zeros(len(self._owners), np.bool_)
+        found = np.zeros(len(self.arrived_at_ns), np.bool_)
         if gap is not None:
-            for number in np.flatnonzero(self.rows.arrived_at_ns == gap.arrived_at_ns).tolist():
-                found[number] = self._pieces[self._first + number].place == gap
+            for number in np.flatnonzero(self.arrived_at_ns == gap.arrived_at_ns).tolist():
+                found[number] = self.place_of(number) == gap
         return found
-
-    def stop_before(self, row: int) -> None:
-        """This frame and all behind it aren't taken."""
-        sides = self.rows.arrays.smalls[loops.SIDE, :row]
-        self._stop = int(self.rows.arrays.numbers[loops.PIECE, row])
-        self._taken = np.array([np.count_nonzero(sides == number) for number in range(len(_SIDES))], np.int64)
-
-    def leave_rest(self, reader: Reader, feed: _Feed) -> None:
-        """Give reader and feed what wasn't taken: of each side the unfinished frame, and the pieces that are left."""
-        for number, (direction, side) in enumerate(zip(_SIDES, self._sides, strict=True)):
-            own = self._ends[: self._stop][self._owners[: self._stop] == number]
-            consumed = int(self._bounds[number][self._taken[number]])
-            received = max(consumed, int(own[-1]) if len(own) else side.received)
-            feed.at[direction] = received + side.to_feed
-            if reader.pending(direction) is not None:
-                reader.go_on(direction, consumed + side.to_stream, self.rows.data[consumed:received].tobytes())
-        feed.piece = self._first + self._stop
 
     def taken(self, read: dict[int, Outcome]) -> Taken:
         """What `read` doesn't have is plain."""
-        count = int(self._taken.sum())
-        is_plain = np.ones(count, np.bool_)
+        is_plain = np.ones(len(self), np.bool_)
         is_plain[list(read)] = False
         before = np.cumsum(is_plain)
         others = [(int(before[row]), outcome) for row, outcome in read.items()]
@@ -297,27 +195,21 @@ class _CutFrames:
         """PLAIN for these rows."""
         rows, all_arrays = self.rows, self.rows.arrays
         arrays = all_arrays.only(plain)
-        _, numbers, smalls = arrays
-        every = np.ones(len(plain), np.bool_)
-        shifts = np.array([side.to_stream for side in self._sides])
         told = pa.array(rows.told[plain])
         requesters = pa.array([group.requester for group in rows.groups], pa.string())
-        pulled = smalls[loops.KIND] == loops.PULL_RESPONSE
+        pulled = arrays.smalls[loops.KIND] == loops.PULL_RESPONSE
         columns = [
-            names(smalls[loops.SIDE], _SIDES, every),
-            pa.array(numbers[loops.PIECE] + np.int64(self._first)),
-            pa.array(numbers[loops.BEGIN] + shifts[smalls[loops.SIDE]]),
-            pa.array(numbers[loops.END] + shifts[smalls[loops.SIDE]]),
+            *self.columns(plain),
             *frame_columns(rows.data, arrays, self.envelope),
             pa.array(rows.stream_addresses, pa.string()).take(told),
             requesters.take(pa.array(rows.group_of[plain])),
             pa.array(rows.consumers, pa.string()).take(pa.array(rows.told[plain], mask=~pulled)),
             pa.array(rows.missed[plain]),
-            *self._answers(plain, smalls[loops.KIND], shifts),
+            *self._answers(plain, arrays.smalls[loops.KIND]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=PLAIN)
 
-    def _answers(self, plain: Array, kinds: Array, shifts: Array) -> list[pa.Array]:
+    def _answers(self, plain: Array, kinds: Array) -> list[pa.Array]:
         """The requests that these rows answer."""
         rows = self.rows
         words, numbers, smalls = rows.arrays
@@ -329,7 +221,7 @@ class _CutFrames:
         source[~answers] = 0
         old = _Carried.of(rows.carried)
         arrived = rows.arrived_at_ns[numbers[loops.PIECE]]
-        starts = numbers[loops.BEGIN] + shifts[smalls[loops.SIDE]]
+        starts = numbers[loops.BEGIN] + self.shifts[smalls[loops.SIDE]]
 
         def of(here: Array, before: Array) -> Array:
             return np.concatenate([here, before])[source] if len(before) else here[source]

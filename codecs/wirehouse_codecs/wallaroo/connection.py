@@ -7,16 +7,16 @@ start is looked for, and after a place was lost. Both ways give the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from wirehouse_codecs.column_parts import frozen, names, validity
-from wirehouse_codecs.interleaved import in_order
+from wirehouse_codecs.column_parts import validity
+from wirehouse_codecs.interleaved import SIDES, CutFrames, Feed, Unfinished
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Data, Direction
 from wirehouse_codecs.wallaroo import loops
 from wirehouse_codecs.wallaroo.columns import (
     FRAME_FIELDS,
@@ -56,7 +56,6 @@ ROWS: pa.Schema = pa.schema(
     ]
 )
 
-_SIDES: Final = tuple(Direction)
 _KINDS: Final = tuple(Kind)
 _KIND_CODE: Mapping[Kind, int] = {kind: code for code, kind in enumerate(_KINDS)}
 #: After a frame that isn't plain so many are left to the session before the loop is tried again: twice as many each
@@ -65,22 +64,6 @@ _FEWEST_READ: Final = 4
 _MOST_READ: Final = 1024
 #: So much is cut and read before it is judged: what stands about them fits the processor's cache.
 _BYTES_AT_ONCE: Final = 1 << 21
-
-
-class Pieces(NamedTuple):
-    """Delivered bytes in arrival order: each piece is what follows of its side."""
-
-    #: Who sent it, as a position in Direction: uint8.
-    sides: Array
-    #: Where it ends in the data of its side: int64.
-    ends: Array
-    #: int64.
-    arrived_at_ns: Array
-    #: The place of a piece by its number.
-    place_of: Callable[[int], Place]
-
-    def __len__(self) -> int:
-        return len(self.ends)
 
 
 class Read(NamedTuple):
@@ -123,12 +106,12 @@ class Connection:
         """The session; None = no frame was judged yet, or none can be."""
         return None if self._plain is None else self._plain.session
 
-    def run(self, data: Mapping[Direction, bytes | Array], pieces: Pieces) -> Run:
-        """Take `pieces` of `data`, which holds what was delivered of each side. ValueError: 2 GiB or more."""
-        feed, taken = _Feed(data, pieces), _Taken()
+    def run(self, pieces: Sequence[Data]) -> Run:
+        """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
+        feed, taken = Feed(pieces), _Taken()
         if self._plain is not None:
             self._plain.settle()
-        while feed.piece < len(pieces):
+        while not feed.is_taken:
             if self._settled(feed):
                 self._receive_compiled(feed, taken)
             else:
@@ -147,15 +130,18 @@ class Connection:
         """No more bytes come: what is left unfinished. The session goes on, to be ended."""
         return [self._read(one) for one in self.reader.finish(place, closed=closed)]
 
-    def _settled(self, feed: _Feed) -> bool:
+    def _settled(self, feed: Feed) -> bool:
         """The dialect is known, and frames can be cut of each side that says more."""
         if self.reader.dialect is None:
             return False
-        return all(self.reader.framer(direction) or not feed.left(side) for side, direction in enumerate(_SIDES))
+        return all(self.reader.framer(side) or not feed.left(side) for side in SIDES)
 
-    def _receive(self, feed: _Feed, taken: _Taken) -> None:
+    def _receive(self, feed: Feed, taken: _Taken) -> None:
         """Take a piece, or what is left of it, by the readable twins."""
-        taken.add_read(self.receive(*feed.take()), feed.known)
+        number = feed.piece
+        direction, data, place = feed.take()
+        taken.known[place] = number
+        taken.add_read(self.receive(direction, data, place))
 
     def _read(self, received: Received) -> Read:
         return Read(received, None if self.reader.dialect is None else self._judge().session.receive(received))
@@ -166,17 +152,20 @@ class Connection:
             self._plain = Plain(self._new_session(self.reader.dialect), self._options)
         return self._plain
 
-    def _receive_compiled(self, feed: _Feed, taken: _Taken) -> None:
+    def _receive_compiled(self, feed: Feed, taken: _Taken) -> None:
         """Take the next pieces. The one in which a side loses its place goes the readable way from there on."""
         dialect = self.reader.dialect
         assert dialect is not None
-        frames = _CutFrames(self.reader, feed, dialect)
+        frames = _Frames(self.reader, feed, dialect)
         taken.add_rows(frames, self._judge_frames(frames), dialect)
-        frames.leave_rest(self.reader, feed)
-        if frames.lost:
+        for side, rest in zip(SIDES, frames.leave_rest(), strict=True):
+            framer = self.reader.framer(side)
+            if framer is not None:
+                framer.go_on(*rest)
+        if frames.is_lost:
             self._receive(feed, taken)
 
-    def _judge_frames(self, frames: _CutFrames) -> dict[int, Read]:
+    def _judge_frames(self, frames: _Frames) -> dict[int, Read]:
         """Judge all frames: plain ones in a loop, and of the others each with some more by the session."""
         plain, rows = self._judge(), frames.rows
         read: dict[int, Read] = {}
@@ -194,122 +183,34 @@ class Connection:
         return read
 
 
-class _Feed:
-    """The bytes of a run, and what of them was taken."""
+class _Frames(CutFrames):
+    """The frames of a feed's next pieces."""
 
-    def __init__(self, data: Mapping[Direction, bytes | Array], pieces: Pieces) -> None:
-        self.data = [frozen(np.frombuffer(data.get(side, b""), np.uint8)) for side in _SIDES]
-        self.pieces = pieces
-        #: The next piece, and how much was taken of each side.
-        self.piece = 0
-        self.at = [0, 0]
-        sizes = np.zeros(len(pieces), np.int64)
-        for side in range(len(_SIDES)):
-            own = pieces.sides == side
-            sizes[own] = np.diff(pieces.ends[own], prepend=0)
-        self._totals = np.cumsum(sizes)
-        #: The pieces that the reader took, by their place: it may hold frames back.
-        self.known: dict[Place, int] = {}
+    def __init__(self, reader: Reader, feed: Feed, dialect: Dialect) -> None:
+        framers = [reader.framer(direction) for direction in SIDES]
 
-    def left(self, side: int) -> int:
-        return len(self.data[side]) - self.at[side]
+        def cut_side(data: Array, begin: int, end: int, side: int) -> tuple[Array, int]:
+            framer = framers[side]
+            bounds, is_lost = cut(data, begin, end, dialect, 0 if framer is None else framer.limit)
+            return bounds, bounds[-1] + LENGTH_BYTES if is_lost else -1
 
-    def next_pieces(self) -> slice:
-        """The next pieces, of about _BYTES_AT_ONCE."""
-        before = int(self._totals[self.piece - 1]) if self.piece else 0
-        until = int(np.searchsorted(self._totals, before + _BYTES_AT_ONCE, side="right"))
-        return slice(self.piece, max(until, self.piece + 1))
-
-    def take(self) -> tuple[Direction, bytes, Place]:
-        """What is left of the next piece."""
-        side, end = int(self.pieces.sides[self.piece]), int(self.pieces.ends[self.piece])
-        data = self.data[side][self.at[side] : end].tobytes()
-        place = self.pieces.place_of(self.piece)
-        self.known[place] = self.piece
-        self.at[side], self.piece = end, self.piece + 1
-        return _SIDES[side], data, place
-
-
-class _Side(NamedTuple):
-    """One side in the data of both: its unfinished frame from `begin` on, what is new from `received` to `end`."""
-
-    begin: int
-    received: int
-    end: int
-    #: What to add to a position for one in the side's own stream, and for one in the feed.
-    to_stream: int
-    to_feed: int
-
-
-class _CutFrames:
-    """The frames of a feed's next pieces, in arrival order; both sides stand one behind the other in `rows.data`."""
-
-    def __init__(self, reader: Reader, feed: _Feed, dialect: Dialect) -> None:
-        self._first, self._place_of = feed.piece, feed.pieces.place_of
-        pieces = feed.next_pieces()
-        self._owners, ends = feed.pieces.sides[pieces], feed.pieces.ends[pieces]
-        parts: list[Array] = []
-        self._sides: list[_Side] = []
-        begin = 0
-        framers = [reader.framer(direction) for direction in _SIDES]
-        for number, framer in enumerate(framers):
-            pending = b"" if framer is None else framer.pending
-            at, own = feed.at[number], ends[self._owners == number]
-            parts += [np.frombuffer(pending, np.uint8), feed.data[number][at : own[-1] if len(own) else at]]
-            received = begin + len(pending)
-            stream_at = 0 if framer is None else framer.byte_end
-            self._sides.append(_Side(begin, received, received + len(parts[-1]), stream_at - received, at - received))
-            begin = self._sides[-1].end
-        data = frozen(np.concatenate(parts))
-        #: Where each piece ends in the data of both.
-        self._ends = ends - np.array([side.to_feed for side in self._sides])[self._owners]
-        #: Where frames begin and end, and where a length ends that no frame has, or -1.
-        self._bounds: list[Array] = []
-        self._lost = np.full(len(_SIDES), -1, np.int64)
-        for number, (framer, side) in enumerate(zip(framers, self._sides, strict=True)):
-            bounds, is_lost = cut(data, side.begin, side.end, dialect, 0 if framer is None else framer.limit)
-            self._bounds.append(bounds)
-            self._lost[number] = bounds[-1] + LENGTH_BYTES if is_lost else -1
-        #: How many frames of each side were completed.
-        self._taken = np.zeros(len(_SIDES), np.int64)
-        self._stop, arrays = self._put_in_order()
-        arrays.read(data, dialect)
-        balances = np.zeros(arrays.numbers.shape[1], np.int64)
-        self.rows = Rows(data, feed.pieces.arrived_at_ns[pieces], *arrays, balances, self.where)
-
-    @property
-    def lost(self) -> bool:
-        """A side loses its place in the next piece."""
-        return self._stop < len(self._ends)
-
-    def _put_in_order(self) -> tuple[int, Arrays]:
-        arrays = Arrays.of(sum(map(len, self._bounds)) - len(_SIDES))
-        client, server = self._bounds
-        numbers, smalls = arrays.numbers, arrays.smalls
-        placed = (numbers[loops.BEGIN], numbers[loops.END], numbers[loops.PIECE], smalls[loops.SIDE])
-        stop = in_order(self._owners, self._ends, client, server, self._lost, *placed, self._taken)
-        completed = int(self._taken.sum())
-        if completed < arrays.numbers.shape[1]:
-            arrays = Arrays(*(np.ascontiguousarray(column[:, :completed]) for column in arrays))
-        return int(stop), arrays
-
-    def _span(self, row: int) -> tuple[int, int]:
-        begin, end = self.rows.numbers[loops.BEGIN : loops.END + 1, row].tolist()
-        return begin, end
-
-    def where(self, row: int) -> Where:
-        """Where a frame stands."""
-        side = int(self.rows.smalls[loops.SIDE, row])
-        begin, end = self._span(row)
-        shift = self._sides[side].to_stream
-        place = self._place_of(self._first + int(self.rows.numbers[loops.PIECE, row]))
-        return Where(_SIDES[side], place, begin + shift, end + shift)
+        unfinished = [
+            Unfinished() if framer is None else Unfinished(framer.byte_end - len(framer.pending), framer.pending)
+            for framer in framers
+        ]
+        super().__init__(feed, unfinished, cut_side, _BYTES_AT_ONCE)
+        arrays = Arrays.of(len(self))
+        placed = arrays.numbers[loops.BEGIN], arrays.numbers[loops.END], arrays.numbers[loops.PIECE]
+        for column, positions in zip((*placed, arrays.smalls[loops.SIDE]), self.positions, strict=True):
+            column[:] = positions
+        arrays.read(self.data, dialect)
+        balances = np.zeros(len(self), np.int64)
+        self.rows = Rows(self.data, self.arrived_at_ns, *arrays, balances, lambda row: Where(*self.where(row)))
 
     def received(self, reader: Reader, row: int) -> Received:
         """A frame as `reader` gives it."""
-        where, (begin, end) = self.where(row), self._span(row)
-        body = self.rows.data[begin + LENGTH_BYTES : end].tobytes()
-        return reader.decode(where.direction, where.place, Framed(where.byte_start, where.byte_end, body))
+        direction, place, byte_start, byte_end = self.where(row)
+        return reader.decode(direction, place, Framed(byte_start, byte_end, self.bytes_of(row)[LENGTH_BYTES:]))
 
     def note(self, row: int, outcome: Outcome | None) -> None:
         """What the session said of a frame."""
@@ -322,31 +223,15 @@ class _CutFrames:
         if outcome.stream_id is not None:
             rows.words[loops.STREAM_ID, row], rows.smalls[loops.ATTRIBUTED, row] = outcome.stream_id, 1
 
-    def leave_rest(self, reader: Reader, feed: _Feed) -> None:
-        """Give reader and feed what wasn't taken: of each side the unfinished frame, and the pieces that are left."""
-        for number, (direction, side) in enumerate(zip(_SIDES, self._sides, strict=True)):
-            own = self._ends[: self._stop][self._owners[: self._stop] == number]
-            consumed = int(self._bounds[number][self._taken[number]])
-            received = max(consumed, int(own[-1]) if len(own) else side.received)
-            feed.at[number] = received + side.to_feed
-            framer = reader.framer(direction)
-            if framer is not None:
-                framer.go_on(consumed + side.to_stream, self.rows.data[consumed:received].tobytes())
-        feed.piece = self._first + self._stop
-
     def batch(self, dialect: Dialect, read: Mapping[int, Read]) -> pa.RecordBatch:
         """ROWS."""
         _, _, words, numbers, smalls, balances, _ = self.rows
         frames = len(self.rows)
-        shifts = np.array([side.to_stream for side in self._sides])[smalls[loops.SIDE]]
         plain = np.ones(frames, np.bool_)
         plain[list(read)] = False
         arrays = Arrays(words, numbers, smalls)
         columns = [
-            names(smalls[loops.SIDE], _SIDES, np.ones(frames, np.bool_)),
-            pa.array(numbers[loops.PIECE] + np.int64(self._first)),
-            pa.array(numbers[loops.BEGIN] + shifts),
-            pa.array(numbers[loops.END] + shifts),
+            *self.columns(slice(None)),
             *frame_columns(self.rows.data, arrays, dialect, _KINDS),
             pa.array(plain),
             pa.Array.from_buffers(pa.int64(), frames, [validity(smalls[loops.BALANCED_BY]), pa.py_buffer(balances)]),
@@ -373,20 +258,22 @@ class _Taken:
         self._batches: list[pa.RecordBatch] = []
         self._read: dict[int, Read] = {}
         self._rows = 0
+        #: Pieces that the reader took, by their place: it may hold frames back.
+        self.known: dict[Place, int] = {}
 
-    def add_rows(self, frames: _CutFrames, read: Mapping[int, Read], dialect: Dialect) -> None:
+    def add_rows(self, frames: _Frames, read: Mapping[int, Read], dialect: Dialect) -> None:
         """Frames that were cut, and those among them that were read."""
         self._read.update((self._rows + row, one) for row, one in read.items())
         self._rows += len(frames.rows)
         self._batches.append(frames.batch(dialect, read))
 
-    def add_read(self, read: list[Read], known: Mapping[Place, int]) -> None:
-        """Frames from the readable reader; `known` are the numbers of pieces."""
+    def add_read(self, read: list[Read]) -> None:
+        """Frames from the readable reader."""
         if not read:
             return
         self._read.update((self._rows + row, one) for row, one in enumerate(read))
         self._rows += len(read)
-        self._batches.append(pa.RecordBatch.from_pylist([_row_of(one, known) for one in read], schema=ROWS))
+        self._batches.append(pa.RecordBatch.from_pylist([_row_of(one, self.known) for one in read], schema=ROWS))
 
     def run(self) -> Run:
         return Run(pa.Table.from_batches(self._batches, ROWS), self._read)

@@ -214,8 +214,7 @@ class Conversation:
             for piece in pieces:
                 self._take(self._twin.receive(piece.direction, piece.data, piece.place))
             return
-        data = {side: b"".join(piece.data for piece in pieces if piece.direction is side) for side in Direction}
-        run = self._twin.run(data, _pieces(pieces))
+        run = self._twin.run(pieces)
         plain = run.rows.filter(run.rows.column("plain"))
         self._notice_names(plain)
         messages = _messages(plain, pieces)
@@ -534,20 +533,6 @@ def _hasher(key: bytes) -> Callable[[bytes], bytes]:
 
 def _is_overdrawn(outcome: Outcome | None) -> bool:
     return outcome is not None and any(found.rule.name == "credits_overdrawn" for found in outcome.findings)
-
-
-def _pieces(pieces: Sequence[Data]) -> twin.Pieces:
-    """The pieces as the compiled twin takes them."""
-    sides = np.array([_SIDE[piece.direction] for piece in pieces], np.uint8)
-    sizes = np.array([len(piece.data) for piece in pieces], np.int64)
-    ends = np.zeros(len(pieces), np.int64)
-    for side in _SIDE.values():
-        ends[sides == side] = np.cumsum(sizes[sides == side])
-    arrived = np.array([piece.place.arrived_at_ns for piece in pieces], np.int64)
-    return twin.Pieces(sides, ends, arrived, lambda number: pieces[number].place)
-
-
-_SIDE: Final = {direction: number for number, direction in enumerate(Direction)}
 
 
 def _messages(plain: pa.Table, pieces: Sequence[Data]) -> pa.RecordBatch:

@@ -14,9 +14,9 @@ import numpy as np
 
 from wirehouse_codecs.conversations import Send
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Data, Direction
 from wirehouse_codecs.wallaroo.columns import decode_columns
-from wirehouse_codecs.wallaroo.connection import Connection, Pieces
+from wirehouse_codecs.wallaroo.connection import Connection
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.messages import DIALECTS
 from wirehouse_codecs.wallaroo.options import WallarooOptions
@@ -77,29 +77,23 @@ def _codec() -> list[str]:
     ]
 
 
-def _runs(sends: Sequence[Send]) -> Iterator[tuple[dict[Direction, bytes], Pieces]]:
+def _runs(sends: Sequence[Send]) -> Iterator[list[Data]]:
     """The sends, a MiB at a time."""
     taken: list[Send] = []
     for send in sends:
         taken.append(send)
         if sum(len(each.data) for each in taken) >= 1 << 20 or send is sends[-1]:
-            data = {side: b"".join(each.data for each in taken if each.direction is side) for side in Direction}
-            sides = np.array([each.direction is Direction.SERVER for each in taken], np.uint8)
-            sizes = np.array([len(each.data) for each in taken])
-            ends = np.where(sides == 1, np.cumsum(sizes * (sides == 1)), np.cumsum(sizes * (sides == 0)))
-            times = np.array([each.ts_ns for each in taken])
-            yield data, Pieces(sides, ends, times, partial(_place, times))
+            yield [
+                Data(each.direction, 0, each.data, Place(each.ts_ns, 1, b"", number))
+                for number, each in enumerate(taken)
+            ]
             taken = []
 
 
-def _place(times: Any, number: int) -> Place:
-    return Place(int(times[number]), 1, b"", number)
-
-
-def _judge(runs: Sequence[tuple[dict[Direction, bytes], Pieces]], options: WallarooOptions) -> None:
+def _judge(runs: Sequence[list[Data]], options: WallarooOptions) -> None:
     connection = Connection(Reader(options), options, lambda dialect: Session(dialect, options))
-    for data, pieces in runs:
-        connection.run(data, pieces)
+    for pieces in runs:
+        connection.run(pieces)
 
 
 def _programs(path: Path, layers: Sequence[Layer]) -> Iterator[str]:

@@ -8,18 +8,17 @@ from random import Random
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs import column_parts
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Data, Direction
 from wirehouse_codecs.wallaroo import connection, plain, streams
 from wirehouse_codecs.wallaroo import session as sessions
 from wirehouse_codecs.wallaroo.columns import FRAMES, decode_columns
-from wirehouse_codecs.wallaroo.connection import ROWS, Connection, Pieces, Read
+from wirehouse_codecs.wallaroo.connection import ROWS, Connection, Read
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     KIND_OF,
@@ -160,15 +159,13 @@ def test_what_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 # A connection
 
 
-def pieces_of(said: Said, first: int = 0) -> tuple[dict[Direction, bytes], Pieces]:
-    data = {side: b"".join(part for sender, _, part in said if sender is side) for side in Direction}
-    ends, at = [], dict.fromkeys(Direction, 0)
-    for side, _, part in said:
+def pieces_of(said: Said, first: int = 0) -> list[Data]:
+    at = dict.fromkeys(Direction, 0)
+    pieces = []
+    for number, (side, ns, part) in enumerate(said, first):
+        pieces.append(Data(side, at[side], part, place(ns, number)))
         at[side] += len(part)
-        ends.append(at[side])
-    now = np.array([ns for _, ns, _ in said], np.int64)
-    sides = np.array([0 if side is C else 1 for side, _, _ in said], np.uint8)
-    return data, Pieces(sides, np.array(ends, np.int64), now, lambda piece: place(int(now[piece]), first + piece))
+    return pieces
 
 
 def place(ns: int, number: int) -> Place:
@@ -195,7 +192,7 @@ def check_runs(options: WallarooOptions, said: Said, late: bool, cuts: Sequence[
     )
     row = 0
     for begin, end in zip([0, *cuts], [*cuts, len(said)], strict=True):
-        run = twin.run(*pieces_of(said[begin:end], begin))
+        run = twin.run(pieces_of(said[begin:end], begin))
         run.rows.validate(full=True)
         assert run.rows.schema == ROWS
         for number, found in enumerate(run.rows.to_pylist()):
@@ -379,7 +376,7 @@ def test_typical_frames_are_plain(name: str, msg: Messages, acked: Acks, greetin
             said.append((S, SECOND + number, encode(ack, dialect)))
     options = WallarooOptions(dialect=name)
     check_runs(options, said, late=False)
-    run = Connection(Reader(options), options, lambda one: Session(one, options)).run(*pieces_of(said))
+    run = Connection(Reader(options), options, lambda one: Session(one, options)).run(pieces_of(said))
     # The handshake, and what the loop waits for after it.
     assert len(run.read) < 40
 
@@ -498,7 +495,7 @@ def test_no_frame_is_taken_after_the_end(msg: Messages, greeting: Greetings) -> 
     assert twin.session is not None
     twin.session.end(End.CAPTURE_END, place(2 * SECOND, 90))
     with eager(), pytest.raises(ValueError, match="has ended"):
-        twin.run(*pieces_of([(C, 3 * SECOND, encode(msg("v3", 1, 1), DIALECTS["v3"]))], 91))
+        twin.run(pieces_of([(C, 3 * SECOND, encode(msg("v3", 1, 1), DIALECTS["v3"]))], 91))
 
 
 @pytest.mark.parametrize("name", ["v3", "seed_sid"])
@@ -534,13 +531,13 @@ def test_a_connection_goes_on_from_carried_state(msg: Messages, acked: Acks, gre
     said += [(S, SECOND, encode(acked(5, (1, 49)), DIALECTS["v3"]))]
     before, after = said[:20], said[20:]
     twin = Connection(Reader(options), options, lambda one: Session(one, options))
-    twin.run(*pieces_of(before))
+    twin.run(pieces_of(before))
     assert twin.session is not None
     session = Session(DIALECTS["v3"], options, snapshot=twin.session.snapshot())
     reader = Reader(options, snapshot=twin.reader.snapshot())
     carried = Connection(reader, options, lambda one: Session(one, options), session)
-    twin.run(*pieces_of(after, 20))
-    carried.run(*pieces_of(after, 20))
+    twin.run(pieces_of(after, 20))
+    carried.run(pieces_of(after, 20))
     assert carried.session is session
     assert session.snapshot() == twin.session.snapshot()
 
