@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.running import assert_same_rows, land, run, select
+from tests.cut_anywhere import CutAnywhere, rotate
+from tests.running import select
 
 from wirehouse_codecs.conversations import Disturbances
 from wirehouse_codecs.ockam.service import PORT
 from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_writer import write_pcap
-from wirehouse_pipelines import jobs, landing
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.spark
 
@@ -43,92 +39,30 @@ STREAMS = {
     ),
     "lossy": SimulatorConfig(seed=3, messages_per_publisher=200, interval_ms=8 * _MINUTE_MS, poll_ms=10 * _MINUTE_MS),
 }
-FIRST = {"day": "2023-11-14", "hour": "2023-11-14T22"}
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each source's packets in three files, as a capture that was rotated."""
-    folder = tmp_path_factory.mktemp("captures")
-    for name, config in STREAMS.items():
-        (folder / name).mkdir()
-        lost = Disturbances(seed=1, lost=0.02, reordered=0.02, contradicted=0.01) if name == "lossy" else None
-        packets = list(simulate(config, lost))
-        # Long after, another connection: by then what was left open has ended, in windows of any size.
-        begins_ms = packets[-1].ts_ns // 1_000_000 + 5 * 60 * _MINUTE_MS
-        packets += simulate(SimulatorConfig(publishers=1, messages_per_publisher=20, start_time_ms=begins_ms))
-        rest = iter(packets)
-        for number in range(3):
-            with (folder / name / f"{number}.pcap").open("wb") as stream:
-                count = len(packets) if number == 2 else len(packets) // 3
-                write_pcap(islice(rest, count), stream, resolution="ns")
-    return folder
+class TestWindows(CutAnywhere):
+    protocol = "ockam"
 
+    def sources(self, folder: Path) -> list[Source]:
+        for name, config in STREAMS.items():
+            lost = Disturbances(seed=1, lost=0.02, reordered=0.02, contradicted=0.01) if name == "lossy" else None
+            packets = list(simulate(config, lost))
+            # Long after, another connection: by then what was left open has ended, in windows of any size.
+            begins_ms = packets[-1].ts_ns // 1_000_000 + 5 * 60 * _MINUTE_MS
+            packets += simulate(SimulatorConfig(publishers=1, messages_per_publisher=20, start_time_ms=begins_ms))
+            rotate(packets, folder / name)
+        return [Source(name, "ockam", "pcap", str(folder / name), ports=(PORT,)) for name in STREAMS]
 
-def _lake(root: Path, size: str, files: Path) -> Lake:
-    sources = [Source(name, "ockam", "pcap", str(files / name), ports=(PORT,)) for name in STREAMS]
-    return Lake(str(root), Windows(size, FIRST[size]), tuple(sources))  # type: ignore[arg-type]
+    def test_the_captures_are_worth_comparing(self, at_once: Lake) -> None:
+        assert {row["kind"] for row in select(at_once, "SELECT kind FROM gold.ockam_delivery_holes")} >= {"server_gap"}
+        assert select(at_once, "SELECT * FROM gold.ockam_streams WHERE incarnation = 2")
+        assert select(at_once, "SELECT * FROM gold.ockam_stream_indexes WHERE lag > 0 OR connections > 1")
+        assert {"capture.hole"} <= {row["rule"] for row in select(at_once, "SELECT rule FROM gold.violations")}
 
-
-@pytest.fixture(scope="module")
-def at_once(spark: Any, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Day windows in one range."""
-    lake = _lake(tmp_path_factory.mktemp("days"), "day", files)
-    land(lake)
-    run(spark, lake)
-    return lake
-
-
-@pytest.fixture(scope="module")
-def hours(spark: Any, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Hour windows; silver and gold in steps of three."""
-    lake = _lake(tmp_path_factory.mktemp("hours"), "hour", files)
-    land(lake)
-    windows = jobs.data_windows(lake)
-    for name in ("bronze.captures", "bronze.segments"):
-        jobs.run_job(spark, lake, name, windows[0], windows[-1])
-    for begin in range(0, len(windows), 3):
-        step = windows[begin : begin + 3]
-        for name in ("silver.ockam", "gold.ockam"):
-            jobs.run_job(spark, lake, name, step[0], step[-1])
-    return lake
-
-
-def test_the_captures_are_worth_comparing(at_once: Lake, hours: Lake) -> None:
-    assert len(jobs.data_windows(at_once)) >= 2
-    assert len(jobs.data_windows(hours)) >= 6
-    assert {row["kind"] for row in select(at_once, "SELECT kind FROM gold.ockam_delivery_holes")} >= {"server_gap"}
-    assert select(at_once, "SELECT * FROM gold.ockam_streams WHERE incarnation = 2")
-    assert select(at_once, "SELECT * FROM gold.ockam_stream_indexes WHERE lag > 0 OR connections > 1")
-    assert {"capture.hole"} <= {row["rule"] for row in select(at_once, "SELECT rule FROM gold.violations")}
-
-
-def test_legal_traffic_breaks_no_rule(at_once: Lake) -> None:
-    """Nor does a packet that the capture lost."""
-    told = "SELECT source, rule, message FROM gold.ockam_violations WHERE rule LIKE 'ockam.%' AND severity <> 'note'"
-    assert select(at_once, told) == []
-
-
-def test_hours_step_by_step_are_days_at_once(at_once: Lake, hours: Lake) -> None:
-    assert_same_rows(at_once, hours, without=["window_start"])
-
-
-def test_a_range_again_gives_the_same_rows(spark: Any, at_once: Lake, hours: Lake) -> None:
-    windows = jobs.data_windows(hours)
-    for name in ("silver.ockam", "gold.ockam"):
-        report = jobs.run_job(spark, hours, name, windows[2], windows[-1], force=True)
-        assert set(report.windows) == set(windows[2:])
-    assert_same_rows(at_once, hours, without=["window_start"])
-    assert jobs.stale(hours) == {}
-
-
-def test_a_late_file_gives_the_rows_of_one_in_time(spark: Any, files: Path, at_once: Lake, tmp_path: Path) -> None:
-    """The middle file of each source comes after the rest was run."""
-    lake = _lake(tmp_path / "apart", "day", files)
-    for source in lake.sources:
-        landing.land(lake, source, [f"{source.path}/{number}.pcap" for number in (0, 2)])
-    run(spark, lake)
-    land(lake)
-    assert jobs.stale(lake)
-    run(spark, lake)
-    assert_same_rows(at_once, lake)
+    def test_legal_traffic_breaks_no_rule(self, at_once: Lake) -> None:
+        """Nor does a packet that the capture lost."""
+        told = (
+            "SELECT source, rule, message FROM gold.ockam_violations WHERE rule LIKE 'ockam.%' AND severity <> 'note'"
+        )
+        assert select(at_once, told) == []
