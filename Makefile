@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check bench ui
 BIN := .venv/bin
+# What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 # Of the UI: yours, else the demo's.
 CONFIG ?= $(or $(WIREHOUSE_CONFIG),$(firstword $(wildcard wirehouse.toml demo-lake/wirehouse.toml)))
 
