@@ -25,7 +25,18 @@ from wirehouse_codecs.conversations import other
 from wirehouse_codecs.inspecting import SKIP, Inspected
 from wirehouse_codecs.packets import ACK, SYN, parse
 from wirehouse_codecs.rules import Place, Rule
-from wirehouse_codecs.stream_log import CONNECTION, QUARANTINE, STATE, VIOLATION, FlowLog, Log, Start
+from wirehouse_codecs.stream_log import (
+    CONNECTION,
+    QUARANTINE,
+    STATE,
+    VIOLATION,
+    FlowLog,
+    Gather,
+    GatheredFlows,
+    Log,
+    Start,
+    addresses,
+)
 from wirehouse_codecs.tcp import Direction, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -33,6 +44,8 @@ from wirehouse_codecs.tcp_options import TcpOptions
 PIECE_PACKETS: Final = 1_000
 MOST_ENDED: Final = 4_096
 MOST_PAIRS: Final = 65_536
+#: Where servers are: the port, all ports, or it isn't known.
+Port = int | tuple[int, ...] | None
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
 
@@ -42,12 +55,17 @@ _DIRECTIONS: Final = {str(direction): direction for direction in Direction}
 _SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
 
 
-def read(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema, port: int | None = None) -> Iterator[Row]:
+def read(
+    batches: Iterable[pa.RecordBatch],
+    start: Start | Gather,
+    schema: pa.Schema,
+    port: int | tuple[int, ...] | None = None,
+) -> Iterator[Row]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), in order of arrival piece by piece.
 
-    `start` makes the dialogues of a log with `schema`. Rows of what belongs to a connection come when it has ended, its
-    own when no more of it can come, all at the latest at the end. When a batch was read, what had ended
-    `TcpOptions.idle_ns` before its last packet is told.
+    `start` makes the dialogues of a log with `schema`; `port` is the servers', or all of theirs. Rows of what belongs
+    to a connection come when it has ended, its own when no more of it can come, all at the latest at the end. When a
+    batch was read, what had ended `TcpOptions.idle_ns` before its last packet is told.
     """
     connections = _Connections(Log(schema), start, port)
     for batch in batches:
@@ -92,17 +110,21 @@ class _Pair:
     turned: bool
     #: A handshake, or the port, says who the server is.
     known: bool
+    #: Those that its dialogues share something with.
+    gathered: GatheredFlows | None = None
 
 
 class _Connections:
     """All port pairs of a capture, those that were silent for longest first."""
 
-    def __init__(self, log: Log, start: Start, port: int | None) -> None:
-        self._log, self._start, self._port = log, start, port
+    def __init__(self, log: Log, start: Start | Gather, port: Port) -> None:
+        self._log, self._start, self._port = log, start, (port,) if isinstance(port, int) else port
         self._options = TcpOptions()
         self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
         #: Those whose connection has ended, in the order in which they did.
         self._ended: OrderedDict[bytes, None] = OrderedDict()
+        #: By the addresses of server and client: the port pairs whose dialogues share something.
+        self._gathered: dict[bytes, GatheredFlows] = {}
 
     def receive(self, packets: pa.RecordBatch) -> Iterator[Row]:
         """The rows of the next packets."""
@@ -114,6 +136,8 @@ class _Connections:
         for row in zip(*(column.filter(claimed).to_pylist() for column in columns), strict=True):
             place, (key, sender, *segment) = Place(*row[:4]), row[4:]
             pair, from_ = self._pair(key, _DIRECTIONS[sender], segment[2])
+            if pair.gathered is not None:
+                pair.gathered.turn_to(pair.log.key, place.arrived_at_ns)
             pair.log.receive(TcpSegment(place, from_, *segment))
             touched[key] = pair
         for key, pair in touched.items():
@@ -127,7 +151,7 @@ class _Connections:
     def finish(self) -> Iterator[Row]:
         """The rows of what ends with the capture."""
         for pair in self._pairs.values():
-            pair.log.finish()
+            self._finish(pair)
             if self._log.full:
                 yield from sorted(self._rows(), key=_arrival)
         self._pairs.clear()
@@ -138,7 +162,8 @@ class _Connections:
         ports = [parsed.column(end).fill_null(-1) for end in ("destination_port", "source_port")]
         if self._port is None:
             return pc.greater_equal(ports[0], 0), pc.greater_equal(ports[1], 0)
-        return pc.equal(ports[0], self._port), pc.equal(ports[1], self._port)
+        servers = pa.array(self._port, ports[0].type)
+        return pc.is_in(ports[0], servers), pc.is_in(ports[1], servers)
 
     def _pair(self, key: bytes, sender: Direction, flags: int) -> tuple[_Pair, Direction]:
         """The pair that a segment belongs to, and who sends it; `sender` is so if the server is the lower side."""
@@ -148,15 +173,32 @@ class _Connections:
             client = other(sender) if flags & ACK else sender
             turned = self._port is None and bool(flags & SYN) and client is Direction.SERVER
             if pair is not None and pair.turned is not turned:
-                pair.log.finish()
+                self._finish(pair)
                 pair = None
             if pair is None:
-                flow = key[len(key) // 2 :] + key[: len(key) // 2] if turned else key
-                pair = _Pair(FlowLog(self._log, self._start, "", flow, self._options), turned, known)
+                pair = self._new(key[len(key) // 2 :] + key[: len(key) // 2] if turned else key, turned, known)
                 self._pairs[key] = pair
             pair.known = known
         self._pairs.move_to_end(key)
         return pair, other(sender) if pair.turned else sender
+
+    def _new(self, flow: bytes, turned: bool, known: bool) -> _Pair:
+        start = self._start
+        if not isinstance(start, Gather):
+            return _Pair(FlowLog(self._log, start, "", flow, self._options), turned, known)
+        between = addresses(flow)
+        if between not in self._gathered:
+            self._gathered[between] = GatheredFlows(self._log, start, "", between, self._options, {})
+        gathered = self._gathered[between]
+        return _Pair(gathered.add(flow), turned, known, gathered)
+
+    def _finish(self, pair: _Pair) -> None:
+        """No segment of the pair comes any more."""
+        if pair.gathered is not None:
+            pair.gathered.remove(pair.log)
+            if pair.gathered.idle:
+                del self._gathered[addresses(pair.log.key)]
+        pair.log.finish()
 
     def _note_end(self, key: bytes, pair: _Pair) -> None:
         connection = pair.log.connection
@@ -178,7 +220,7 @@ class _Connections:
             self._let_go(next(iter(self._pairs)))
 
     def _let_go(self, key: bytes) -> None:
-        self._pairs.pop(key).log.finish()
+        self._finish(self._pairs.pop(key))
         self._ended.pop(key, None)
 
     def _rows(self) -> Iterator[Row]:

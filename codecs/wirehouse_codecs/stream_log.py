@@ -246,6 +246,26 @@ class Dialogue(Protocol):
 Start = Callable[[Log, Connection, Endpoint, str | None], Dialogue]
 
 
+class Gathering(Protocol):
+    """What the dialogues share of all connections between two addresses."""
+
+    def start(self, log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+        """As `Start`."""
+
+    def conclude(self) -> None:
+        """A window ends: add a row of each entity that changed and isn't of a single connection."""
+
+    def snapshot(self) -> str | None:
+        """What is shared, from which it goes on; None: nothing is to be carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Dialogues that share something. `begin` makes what those of two addresses share; given a snapshot it goes on."""
+
+    begin: Callable[[Log, str | None], Gathering]
+
+
 class Seal(Protocol):
     """Keeps carried state from readers: it holds bytes of the wire, and with them secrets."""
 
@@ -284,7 +304,7 @@ class FlowLog:
         state: str | None = None,
         seal: Seal | None = None,
     ) -> None:
-        self._log, self._start, self._key, self._seal = log, start, flow, seal
+        self._log, self._start, self.key, self._seal = log, start, flow, seal
         server, client = self._ends = endpoints(flow)
         self._options = options
         self._flow = Flow(source, client, server, options)
@@ -304,7 +324,7 @@ class FlowLog:
         self._packets = 0
 
     def _restore(self, source: str, state: str) -> None:
-        told = json.loads(state if self._seal is None else self._seal.open(state, self._key))
+        told = json.loads(state if self._seal is None else self._seal.open(state, self.key))
         if told["version"] != STATE_VERSION:
             raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
         server, client = self._ends
@@ -321,6 +341,11 @@ class FlowLog:
     def connection(self) -> Connection | None:
         """The connection that segments belong to, as `Flow.connection`."""
         return self._flow.connection
+
+    @property
+    def ends_ns(self) -> int | None:
+        """When silence alone does something to the connection, as `Flow.ends_ns`."""
+        return self._flow.ends_ns
 
     @property
     def idle(self) -> bool:
@@ -341,17 +366,21 @@ class FlowLog:
             self._dialogue.receive(self._pieces)
         self._pieces, self._pieces_bytes = [], 0
 
+    def expire(self, ns: int) -> None:
+        """Until `ns` no segment has come: what ends with time alone does."""
+        for event in self._flow.expire(ns):
+            self._take(event)
+
     def end_window(self, window: Window) -> None:
         """The window is over: what ends with time alone does, and what changed in it is told."""
         before = self._connection
-        for event in self._flow.expire(window.end_ns):
-            self._take(event)
+        self.expire(window.end_ns)
         if self._touched:
             self.flush()
             self._conclude()
         if self._touched or self._flow.connection is not before:
             self._log.connection_id = None
-            self._log.add(STATE, Place.before(window.end_ns), flow=self._key, state=self._state())
+            self._log.add(STATE, Place.before(window.end_ns), flow=self.key, state=self._state())
         self._connection, self._touched = self._flow.connection, False
 
     def finish(self) -> None:
@@ -367,7 +396,7 @@ class FlowLog:
         dialogue = None if self._dialogue is None else self._dialogue.snapshot()
         told = {"version": STATE_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
         text = json.dumps(told, separators=(",", ":"))
-        return text if self._seal is None else self._seal.close(text, self._key)
+        return text if self._seal is None else self._seal.close(text, self.key)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Data):
@@ -426,6 +455,113 @@ class FlowLog:
         dialogue.conclude()
 
 
+class GatheredFlows:
+    """The port pairs between two addresses, whose dialogues share something, through consecutive windows.
+
+    What they say is told in the order in which it can be. Errors are those of FlowLog; `states` are by port pair, that
+    of what is shared by `addresses`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        gather: Gather,
+        source: str,
+        addresses: bytes,
+        options: TcpOptions,
+        states: Mapping[bytes, str],
+        seal: Seal | None = None,
+    ) -> None:
+        self._log, self._source, self._key, self._options, self._seal = log, source, addresses, options, seal
+        self._state = states.get(addresses)
+        state = self._state if self._state is None or seal is None else seal.open(self._state, addresses)
+        try:
+            self._gathering = gather.begin(log, state)
+        except _NO_STATE as error:
+            shown = f"{type(error).__name__}: {error}"
+            raise StateDamagedError(what=f"the addresses {addresses.hex()}", reason=shown) from error
+        self._flows: dict[bytes, FlowLog] = {}
+        for flow in sorted(set(states) - {addresses}):
+            self.add(flow, states[flow])
+        #: The port pair of the last segment, and when silence alone does something to another one at the earliest.
+        self._last: FlowLog | None = None
+        self._due_ns = 0
+
+    @property
+    def idle(self) -> bool:
+        """As `FlowLog.idle`."""
+        return not self._flows
+
+    def add(self, flow: bytes, state: str | None = None) -> FlowLog:
+        """A port pair."""
+        start = self._gathering.start
+        log = FlowLog(self._log, start, self._source, flow, self._options, state, self._seal)
+        self._flows[flow] = log
+        return log
+
+    def remove(self, flow: FlowLog) -> None:
+        """A port pair that is let go of; what was said before it ends is told."""
+        if self._last is not None:
+            self._last.flush()
+        if flow is self._last:
+            self._last = None
+        del self._flows[flow.key]
+
+    def turn_to(self, flow: bytes, ns: int) -> FlowLog:
+        """The port pair of the next segment, which arrives at `ns`: all that was said before is told."""
+        log = self._flows.get(flow) or self.add(flow)
+        if self._last is not None and (log is not self._last or ns >= self._due_ns):
+            self._last.flush()
+            self._due_ns = min(self._due_ns, _never_or(self._last.ends_ns))
+        self._last = log
+        if ns >= self._due_ns:
+            self._expire(ns, besides=log)
+            others = (one for one in self._flows.values() if one is not log)
+            self._due_ns = min((_never_or(one.ends_ns) for one in others), default=_NEVER)
+        return log
+
+    def _expire(self, ns: int, besides: FlowLog | None = None) -> None:
+        """What ends until `ns` with time alone does, in its order."""
+        while True:
+            ending = ((_never_or(log.ends_ns), flow) for flow, log in self._flows.items() if log is not besides)
+            ends_ns, flow = min(ending, default=(_NEVER, b""))
+            if ends_ns > ns:
+                return
+            self._flows[flow].expire(ends_ns)
+
+    def end_window(self, window: Window) -> None:
+        """As `FlowLog.end_window`."""
+        if self._last is not None:
+            self._last.flush()
+        self._expire(window.end_ns)
+        for log in list(self._flows.values()):
+            log.end_window(window)
+            if log.idle:
+                self.remove(log)
+        self._gathering.conclude()
+        text = self._gathering.snapshot()
+        state = text if text is None or self._seal is None else self._seal.close(text, self._key)
+        if state != self._state:
+            self._state, self._log.connection_id = state, None
+            self._log.add(STATE, Place.before(window.end_ns), flow=self._key, state=state)
+
+
+#: No time is as late.
+_NEVER: Final = 1 << 63
+
+
+def _never_or(ns: int | None) -> int:
+    return _NEVER if ns is None else ns
+
+
+def addresses(flow: bytes) -> bytes:
+    """The addresses of server and client of a flow, 4 or 16 bytes each; of addresses the same."""
+    if len(flow) in (8, 32):
+        return flow
+    half = len(flow) // 2
+    return flow[: half - 2] + flow[half:-2]
+
+
 def endpoints(flow: bytes) -> tuple[Endpoint, Endpoint]:
     """Server and client of a flow: address and port of each, 6 or 18 bytes."""
     half = len(flow) // 2
@@ -463,7 +599,7 @@ def _connection_row(
 class SourceLog:
     """How the connections of a source are read, and through which windows."""
 
-    start: Start
+    start: Start | Gather
     options: TcpOptions
     windows: tuple[Window, ...]
     seal: Seal | None = None
@@ -474,7 +610,8 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of the log for `batches` of SEGMENT_COLUMNS, sorted by source, flow, and in these by arrival.
 
-    The state of a flow at the end of the window before, if it has one, is the first of its rows.
+    Where the source gathers its dialogues, they are sorted by `addresses` in place of the flow. The state of a flow at
+    the end of the window before, if it has one, is the first of its rows; likewise that of addresses.
     """
     log = Log(schema)
     reading: _Reading | None = None
@@ -484,9 +621,11 @@ def read(
             if reading is None or not reading.is_of(source, flow):
                 if reading is not None:
                     reading.finish()
-                reading = _Reading(log, source, sources[source], flow, state)
+                reading = _Reading(log, source, sources[source], flow)
             if state is None:
-                reading.receive(window, rest)
+                reading.receive(flow, window, rest)
+            else:
+                reading.carry(flow, state)
             if log.full:
                 yield from log.take()
     if reading is not None:
@@ -495,33 +634,52 @@ def read(
 
 
 class _Reading:
-    """One flow's way through the windows."""
+    """The way of one flow through the windows, or of those that are gathered."""
 
-    def __init__(self, log: Log, source: str, how: SourceLog, flow: bytes, state: str | None) -> None:
-        self._log, self._source, self._key, self._windows = log, source, flow, how.windows
+    def __init__(self, log: Log, source: str, how: SourceLog, flow: bytes) -> None:
+        self._log, self._source, self._how, self._windows = log, source, how, how.windows
+        self._gathers = isinstance(how.start, Gather)
+        self._key = addresses(flow) if self._gathers else flow
+        self._states: dict[bytes, str] = {}
         self._at = 0
+        self._flows: FlowLog | GatheredFlows | None = None
         log.source, log.window_start = source, how.windows[0].name
-        self._flow = FlowLog(log, how.start, source, flow, how.options, state, how.seal)
 
     def is_of(self, source: str, flow: bytes) -> bool:
-        return flow == self._key and source == self._source
+        return (addresses(flow) if self._gathers else flow) == self._key and source == self._source
 
-    def receive(self, window: str, fields: list[Any]) -> None:
+    def carry(self, flow: bytes, state: str) -> None:
+        self._states[flow] = state
+
+    def _begun(self) -> FlowLog | GatheredFlows:
+        if self._flows is None:
+            log, source, key, how, states = self._log, self._source, self._key, self._how, self._states
+            if isinstance(how.start, Gather):
+                self._flows = GatheredFlows(log, how.start, source, key, how.options, states, how.seal)
+            else:
+                self._flows = FlowLog(log, how.start, source, key, how.options, states.get(key), how.seal)
+        return self._flows
+
+    def receive(self, flow: bytes, window: str, fields: list[Any]) -> None:
+        flows = self._flows or self._begun()
         while window > self._windows[self._at].name:
-            if self._flow.idle:
+            if flows.idle:
                 self._go_to(bisect_left(self._windows, window, key=attrgetter("name")))
             else:
-                self._next_window()
+                self._next_window(flows)
         arrived, capture_arrived, capture_id, record_number, direction, *segment = fields
         place = Place(arrived, capture_arrived, capture_id, record_number)
-        self._flow.receive(TcpSegment(place, _DIRECTIONS[direction], *segment))
+        if isinstance(flows, GatheredFlows):
+            flows = flows.turn_to(flow, arrived)
+        flows.receive(TcpSegment(place, _DIRECTIONS[direction], *segment))
 
     def finish(self) -> None:
-        while self._at < len(self._windows) and not self._flow.idle:
-            self._next_window()
+        flows = self._begun()
+        while self._at < len(self._windows) and not flows.idle:
+            self._next_window(flows)
 
-    def _next_window(self) -> None:
-        self._flow.end_window(self._windows[self._at])
+    def _next_window(self, flows: FlowLog | GatheredFlows) -> None:
+        flows.end_window(self._windows[self._at])
         self._go_to(self._at + 1)
 
     def _go_to(self, at: int) -> None:

@@ -258,6 +258,11 @@ class Side:
         return self._gap_since_ns is None and self._fin is None
 
     @property
+    def incomplete(self) -> bool:
+        """Bytes are known to have been sent that were neither delivered nor passed over."""
+        return bool(self._waiting) or self._gap_since_ns is not None or self.lacks(self._acknowledged)
+
+    @property
     def next_byte(self) -> int:
         """Position in the stream of the first byte that was neither delivered nor passed over."""
         return self._next
@@ -753,6 +758,16 @@ class Flow:
         if ahead:
             theirs.note_acknowledgment(acknowledgment)
         return [ours.deliver(payload, place)] if payload_bytes else []
+
+    @property
+    def ends_ns(self) -> int | None:
+        """When silence alone does something to the connection; None = there is no connection."""
+        connection = self.connection
+        if connection is None:
+            return None
+        finished = connection.client.is_finished and connection.server.is_finished
+        soon = finished and connection.closed is None
+        return connection.last.arrived_at_ns + (self._options.hole_wait_ns if soon else self._options.idle_ns)
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""

@@ -1,7 +1,8 @@
 """The decoding pass of protocols over TCP: segments of bronze to the rows of a protocol's log, in one streaming pass.
 
 Segments are brought together by port pair and sorted by arrival; each task reads one port pair after another and
-keeps the state of one. What is carried to the next window is a `state` row of each port pair that is alive.
+keeps the state of one. What is carried to the next window is a `state` row of each port pair that is alive. Where the
+dialogues of a source share something, all port pairs between two addresses are read at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 from wirehouse_codecs import stream_log
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.rules import Rule
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, STATE, SourceLog, Start
+from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, STATE, Gather, SourceLog, Start
 from wirehouse_pipelines import hash_key
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.tables import all_tables
@@ -29,10 +30,16 @@ CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 
 
-def job(protocol: str, version: str, schema: pa.Schema, starter: Callable[[Source, bytes], Start]) -> Job:
+#: What `stream_log.addresses` gives.
+_ADDRESSES = """CASE length(flow) WHEN 12 THEN concat(substring(flow, 1, 4), substring(flow, 7, 4))
+    WHEN 36 THEN concat(substring(flow, 1, 16), substring(flow, 19, 16)) ELSE flow END"""
+
+
+def job(protocol: str, version: str, schema: pa.Schema, starter: Callable[[Source, bytes], Start | Gather]) -> Job:
     """The decoding job of a protocol over TCP, which writes the log `silver.PROTOCOL` with the columns `schema`.
 
-    `starter` makes the dialogues of a source, given the lake's key; `version` is that of the protocol's decoder.
+    `starter` makes the dialogues of a source, given the lake's key, or says how they are gathered; `version` is that
+    of the protocol's decoder.
     """
     table, decoder = f"silver.{protocol}", f"{VERSION}.{version}"
 
@@ -81,7 +88,7 @@ def each_once(log: DataFrame) -> DataFrame:
     return log.join(again.distinct(), ["window_start", "connection_id"], "left_anti")
 
 
-def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start]) -> DataFrame:
+def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> DataFrame:
     """The rows of log `table` without `decoder_version`; `start` makes the dialogues of a source."""
     windows, seal = work.lake.windows, hash_key.StateSeal(hash_key.of(work.lake))
     sources = {
@@ -97,15 +104,18 @@ def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], St
     columns = {column.name: column.ddl for column in all_tables()[table].columns}
     ddl = ", ".join(columns[name] for name in schema.names)
     segments = work.read("bronze.segments")
-    rows = _by_flow(work, table, segments).mapInArrow(read, ddl)
+    gathered = [name for name, source in sources.items() if isinstance(source.start, Gather)]
+    rows = _by_flow(work, table, segments, gathered).mapInArrow(read, ddl)
     clock = work.clock(lambda source: source.tcp.idle_ns).withColumn("row_kind", F.lit(STATE))
     for other in (clock, _skipped(segments)):
         rows = rows.unionByName(other, allowMissingColumns=True)
     return rows
 
 
-def _by_flow(work: Work, table: str, segments: DataFrame) -> DataFrame:
-    """SEGMENT_COLUMNS of all segments and carried states, a port pair after another."""
+def _by_flow(work: Work, table: str, segments: DataFrame, gathered: list[str]) -> DataFrame:
+    """SEGMENT_COLUMNS of all segments and carried states, a port pair after another; of sources that gather them, all
+    port pairs of two addresses at once.
+    """
     new = segments.where("skip IS NULL").withColumn("state", F.lit(None).cast("string"))
     newest = Window.partitionBy("source", "flow").orderBy(F.desc("window_start"))
     carried = (
@@ -119,7 +129,8 @@ def _by_flow(work: Work, table: str, segments: DataFrame) -> DataFrame:
     if work.before:
         both = both.unionByName(carried, allowMissingColumns=True)
     # The state comes first: it has no arrival.
-    return both.repartition("source", "flow").sortWithinPartitions("source", "flow", *_ARRIVAL)
+    key = F.when(F.col("source").isin(gathered), F.expr(_ADDRESSES)).otherwise(F.col("flow")) if gathered else "flow"
+    return both.repartition("source", key).sortWithinPartitions("source", key, *_ARRIVAL)
 
 
 def _skipped(segments: DataFrame) -> DataFrame:

@@ -52,13 +52,16 @@ def _control_packets(data: bytes) -> int | None:
     return len(received) if items and all(one.rule is None for one in received) else None
 
 
-def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
+def inspect(
+    batches: Iterable[pa.RecordBatch], port: int | None = None, options: BambooOptions | None = None
+) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
-    The servers are those at `port`, else handshakes tell; clients are taken for the proactive sides. Entries are put
-    together from what the connection holds; no signature is checked.
+    The servers are those at `port`, or at the ports of `options`, else handshakes tell; without options clients are
+    taken for the proactive sides. Entries are put together from what the connection holds; no signature is checked.
     """
-    for row in stream_inspection.read(batches, starter(BambooOptions()), SCHEMA, port):
+    options = options or BambooOptions()
+    for row in stream_inspection.read(batches, starter(options), SCHEMA, options.ports or port):
         if row["row_kind"] == MESSAGE:
             yield _message(row)
         elif (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:

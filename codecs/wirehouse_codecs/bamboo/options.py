@@ -20,7 +20,8 @@ from wirehouse_codecs.tcp import Direction
 BYMUX, TWO_CONNECTIONS = "bymux", "two_connections"
 #: Streams of the channels: there from the start, or created; AUTO = there, unless the proactive side creates them.
 AUTO, EXISTING, CREATED = "auto", "existing", "created"
-#: Which connections belong together: the n-th ones of two addresses; or those whose client's ports follow each other.
+#: Which connections belong together: the n-th ones of two addresses; or those where the client's port of the data
+#: channel is the one after that of the control channel.
 ORDER, NEXT_PORT = "order", "next_port"
 #: The most bytes of an unfinished packet that may be configured: of each side one is carried on.
 MOST_PIECE_BYTES: Final = 4 << 20
@@ -95,10 +96,13 @@ class BambooOptions:
         """The role of the side that sends in `direction`."""
         return Role.PROACTIVE if direction is self.proactive else Role.REACTIVE
 
-    def channel_at(self, port: int) -> Channel | None:
-        """The channel that connections to a server's port are; None: they are of bymux."""
-        if self.transport == BYMUX:
-            return None
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The servers' ports of the control and of the data channel, with two connections."""
+        return tuple(port for port in (self.control_port, self.data_port) if port is not None)
+
+    def channel_at(self, port: int) -> Channel:
+        """With two connections, the channel that those to a server's port are."""
         return Channel.CONTROL if port == self.control_port else Channel.DATA
 
     def start(self) -> Start:

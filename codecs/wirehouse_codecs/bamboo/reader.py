@@ -268,8 +268,8 @@ class Reader:
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
         return min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun])
 
-    def stop(self, role: Role, byte_end: int) -> None:
-        """A violation ended the connection: what `role` sent after `byte_end`, and its peer after now, isn't read.
+    def stop(self, role: Role | None = None, byte_end: int = 0) -> None:
+        """A violation ended the session: what `role` sent after `byte_end`, and its peer after now, isn't read.
 
         Of several the first one counts, in whichever order they are told.
         """

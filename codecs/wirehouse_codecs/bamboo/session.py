@@ -46,7 +46,7 @@ from wirehouse_codecs.bamboo.messages import (
     Switch,
     send_mode,
 )
-from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.options import BYMUX, BambooOptions
 from wirehouse_codecs.bamboo.proposals import (
     AFTER_OTHERS,
     LIFE,
@@ -171,7 +171,7 @@ class Session:
         self.proposals: dict[int, Proposal] = {}
         #: The current proposal of each side: its id and its number.
         self.current: dict[Role, tuple[int, int] | None] = dict.fromkeys(Role)
-        #: Bytes are missing, and those of these sides aren't read again yet.
+        #: Bytes are missing, and those of these sides aren't read again yet; of two connections they never all are.
         self.partial = started_late
         self._unheard: set[Role] = set(Role) if started_late else set()
         #: There was no room for a proposal.
@@ -206,7 +206,7 @@ class Session:
         self._clear()
         if read.reason == UNKNOWN_STREAM:
             self.miss(read.role)
-        if read.packet is not None and not read.late:
+        if read.packet is not None and not read.late and self._options.transport == BYMUX:
             self._unheard.discard(read.role)
         self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
         self._broken = list(read.broken)

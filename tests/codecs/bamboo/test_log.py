@@ -37,13 +37,13 @@ from wirehouse_codecs.bamboo.messages import (
     Switch,
     encode,
 )
-from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS, BambooOptions
+from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Reader
 from wirehouse_codecs.conversations import Close, Conversation, Send
 from wirehouse_codecs.inspecting import LANDED_PACKETS, MESSAGE, VIOLATION
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import FlowLog, Log, Window
+from wirehouse_codecs.stream_log import FlowLog, Gather, Log, Window
 from wirehouse_codecs.tcp import Direction, Endpoint, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -80,6 +80,7 @@ def told(given: Sequence[TcpSegment], cuts: Iterable[int] = (), **options: Any) 
         starter(BambooOptions(**options)),
         b"".join(end.packed + end.port.to_bytes(2, "big") for end in (SERVER, CLIENT)),
     )
+    assert not isinstance(start, Gather)
     log, state, at = Log(SCHEMA), None, 0
     rows: list[Row] = []
     for cut in [*sorted(set(cuts)), len(given)]:
@@ -367,23 +368,6 @@ def test_the_largest_numbers_have_their_place(make_log: Callable[..., Any]) -> N
 def test_a_window_for_every_packet(lost: tuple[int, ...]) -> None:
     given = segments(from_vector("happy_1"), lost=lost)
     assert events(told(given, range(1, len(given)))) == events(told(given))
-
-
-def test_connections_of_one_channel_are_cut_into_packets(make_log: Callable[..., Any]) -> None:
-    log = make_log(1)
-    data: list[PointToPoint] = [Switch(0), metadata(log.entries[1]), raw(log.payloads[1])]
-    options = {"transport": TWO_CONNECTIONS, "control_port": SERVER.port - 1, "data_port": SERVER.port}
-    made = [(B, encode(packet)[at : at + 1]) for packet in data for at in range(len(encode(packet)))]
-    rows = told(segments([*made, (B, b"\x01"), (B, b"rest")]), range(20, 40), **options)
-    messages = [row for row in rows if row["row_kind"] == "message"]
-    assert [(row["channel"], row["message"]["kind"]) for row in messages] == [
-        ("data", "switch"),
-        ("data", "metadata"),
-        ("data", "raw"),
-    ]
-    assert messages[-1]["message"]["data"] == log.payloads[1]
-    assert rules(rows) == ["bamboo.unused_data_byte"]
-    assert [row["raw"] for row in rows if row["row_kind"] == "quarantine"] == [b"\x01", None]
 
 
 # Captures

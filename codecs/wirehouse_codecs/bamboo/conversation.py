@@ -1,0 +1,285 @@
+"""What both sides of a session say, as rows: over bymux, in one connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from wirehouse_codecs.bamboo import bymux, varu64
+from wirehouse_codecs.bamboo.bymux import Broken, Channel, Role
+from wirehouse_codecs.bamboo.messages import Cancel, CompressedPayload, RawPayload, kind_of
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.proposals import Proposal
+from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
+from wirehouse_codecs.bamboo.rows import (
+    ENTRY,
+    PROPOSAL,
+    SESSION,
+    SETUP,
+    SHARED,
+    bymux_fields,
+    half_row,
+    packet_fields,
+    payload_row,
+    rebuilt_row,
+    shown_row,
+)
+from wirehouse_codecs.bamboo.rules import RULE
+from wirehouse_codecs.bamboo.session import Session, Told
+from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Log, Where
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Hole
+
+LOG_VERSION: Final = 1
+#: In all rows the client is the proactive side.
+SIDES: Final = {Role.PROACTIVE: Direction.CLIENT, Role.REACTIVE: Direction.SERVER}
+#: A byte and two numbers.
+_MOST_SETUP_BYTES: Final = 1 + 2 * varu64.MAX_BYTES
+
+
+class Account:
+    """A session as rows of the log."""
+
+    def __init__(self, log: Log, options: BambooOptions, session: Session) -> None:
+        self._log, self._options, self.session = log, options, session
+        #: The connection that its own rows stand with, and its first place; and, of two, that of the data channel.
+        self.connection_id: bytes | None = None
+        self.first: Place | None = None
+        self.data_connection_id: bytes | None = None
+        self.closed: str | None = None
+        #: The streams that the channels are carried by.
+        self.streams: Mapping[Channel, int] = {}
+        #: Rows as they were told last: what has not changed since is not told again.
+        self._told: dict[int | None, dict[str, Any]] = {}
+
+    def settle(self) -> None:
+        """All that is known by now has been told."""
+        self._told = self._rows()
+
+    # Packets
+
+    def end(self, place: Place, *, in_order: bool) -> None:
+        """No packet comes any more: what never came."""
+        for ending in self.session.end(in_order=in_order):
+            self._find(ending.broken, place, None, None, ending.proposal)
+
+    def tell(self, told: Told) -> None:
+        """The rows of a packet, or of bytes that are none."""
+        read = told.read
+        where = Where(SIDES[read.role], read.byte_start, read.byte_end)
+        about = told.proposal
+        if read.packet is not None:
+            self._add_message(told, where)
+        elif where.byte_end > where.byte_start:
+            first = told.broken[0] if told.broken else None
+            finding = {
+                "rule": None if first is None else first.rule.id,
+                "severity": None,
+                "message": read.reason if first is None else first.reason,
+            }
+            self._log.add(QUARANTINE, read.place, where, finding=finding, raw=read.undecoded or None)
+        for broken in told.broken:
+            self._find(broken, read.place, where, read.layer, about)
+        for proposal in told.ended:
+            self._told.pop(proposal.number, None)
+            self._add_proposal(proposal, self._proposal_row(proposal))
+
+    def _find(
+        self, broken: Broken, place: Place, where: Where | None, layer: Layer | None, proposal: Proposal | None
+    ) -> None:
+        self._log.find(
+            broken.rule,
+            broken.reason,
+            place,
+            where,
+            channel=layer,
+            proposal_id=None if proposal is None else proposal.propose.id,
+            proposal_number=None if proposal is None else proposal.number,
+        )
+
+    def _add_message(self, told: Told, where: Where) -> None:
+        read, packet, proposal = told.read, told.read.packet, told.proposal
+        assert packet is not None
+        about: dict[str, Any] = {
+            "channel": read.layer.value,
+            "proposal_id": getattr(packet, "id", None) if proposal is None else proposal.propose.id,
+            "proposal_number": None if proposal is None else proposal.number,
+        }
+        if isinstance(packet, bymux.Packet):
+            self._log.add(MESSAGE, read.place, where, message=bymux_fields(packet, read), **about)
+            return
+        message = packet_fields(packet) | {
+            "kind": kind_of(packet),
+            "cursor_before": told.cursor_before,
+            "cursor_after": told.cursor_after,
+            "seq": told.seq,
+            "follows_byte_start": told.follows,
+            "entry_hash": None if told.entry is None else told.entry.entry_hash,
+            "payload": None if told.payload is None else payload_row(told.payload),
+        }
+        if isinstance(packet, RawPayload | CompressedPayload):
+            message |= {"data": told.data, "compressed": told.compressed}
+        self._log.add(MESSAGE, read.place, where, message=message, **about)
+        if told.entry is not None:
+            mode = self.session.mode(read.role)
+            entry = rebuilt_row(told.entry) | {"greedy": None if mode is None else mode.greedy}
+            self._log.add(ENTRY, read.place, where, entry=entry, **about)
+        if isinstance(packet, Cancel) and proposal is not None:
+            for shown in packet.entries:
+                self._log.add(ENTRY, read.place, where, entry=shown_row(shown.in_log(*proposal.log)), **about)
+
+    # Entities
+
+    def conclude(self) -> None:
+        """A row of the session and of each proposal that changed since it was told last."""
+        rows = self._rows()
+        for key, row in rows.items():
+            if key is None and self._told.get(key) != row:
+                self._add_entity(SESSION, session=row)
+        for proposal in self.session.proposals.values():
+            row = rows[proposal.number]
+            if self._told.get(proposal.number) != row:
+                self._add_proposal(proposal, row)
+        self._told = rows
+
+    def _add_proposal(self, proposal: Proposal, row: dict[str, Any]) -> None:
+        about = {"proposal_id": proposal.propose.id, "proposal_number": proposal.number}
+        self._add_entity(PROPOSAL, proposal=row, **about)
+
+    def _add_entity(self, kind: str, **content: Any) -> None:
+        assert self.first is not None
+        self._log.add(kind, self.first, connection_id=self.connection_id, **content)
+
+    def _rows(self) -> dict[int | None, dict[str, Any]]:
+        proposals = self.session.proposals.values()
+        return {None: self._session_row(), **{one.number: self._proposal_row(one) for one in proposals}}
+
+    def _session_row(self) -> dict[str, Any]:
+        session, options = self.session, self._options
+        return {
+            "proactive": options.proactive.value,
+            "transport": options.transport,
+            "control_stream": self.streams.get(Channel.CONTROL),
+            "data_stream": self.streams.get(Channel.DATA),
+            "data_connection_id": self.data_connection_id,
+            **{SIDES[role].value: self._side_row(role) for role in Role},
+            "open_proposals": len(session.proposals),
+            "partial": session.partial,
+            "ended_by": session.ended_by,
+            "closed": self.closed,
+        }
+
+    def _side_row(self, role: Role) -> dict[str, Any]:
+        session, setup, mode = self.session, self.session.setups.get(role), self.session.mode(role)
+        return {
+            **({} if setup is None else {name: getattr(setup, name) for name in SETUP}),
+            "send_mode": None if mode is None else "greedy" if mode.greedy else "safe",
+            "compression_window": None if mode is None else mode.window,
+            "credit_granted": min(session.granted[role], varu64.MAX_U64),
+            "credit": session.credit[role],
+            "proposals": session.proposed[role],
+        }
+
+    def _proposal_row(self, proposal: Proposal) -> dict[str, Any]:
+        propose = proposal.propose
+        return {
+            "proposer": SIDES[proposal.proposer].value,
+            **{name: getattr(propose, name) for name in SHARED},
+            "end": proposal.plan.end,
+            "upper_info": proposal.plan.upper_info,
+            "state": proposal.life.value,
+            "outcome": None if proposal.outcome is None else proposal.outcome.value,
+            "proposed_at_ns": proposal.proposed_at_ns,
+            "confirmed_at_ns": proposal.confirmed_at_ns,
+            "ended_at_ns": proposal.ended_at_ns,
+            "partial": proposal.partial,
+            **{SIDES[role].value: half_row(proposal, role) for role in Role},
+        }
+
+
+class Conversation:
+    """One connection of bymux. A `Dialogue`."""
+
+    dialect = None, None
+
+    def __init__(self, log: Log, connection: Connection, options: BambooOptions, snapshot: str | None) -> None:
+        self._log, self._options = log, options
+        late = connection.opened == "middle"
+        self._reader = Reader(options, started_late=late)
+        self._account = Account(log, options, Session(options, started_late=late))
+        self._begun = False
+        if snapshot is not None:
+            self._restore(json.loads(snapshot))
+        account = self._account
+        account.connection_id, account.first = connection.connection_id, connection.first
+        account.streams = self._reader.streams
+        if snapshot is not None:
+            account.settle()
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+        if pieces and not self._begun:
+            self._begun = True
+            if self._account.session.partial:
+                self._no_setup(pieces[0].place, "the capture begins within the connection")
+        for piece in pieces:
+            self._take(self._reader.receive(piece.direction, piece.data, piece.place))
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came."""
+        role, session = self._options.role_of(hole.direction), self._account.session
+        if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
+            session.miss(role)
+            if role not in session.setups and hole.byte_start < _MOST_SETUP_BYTES:
+                self._no_setup(hole.place, f"the set-up of the {role} side is missing")
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended."""
+        self._account.closed = closed.how
+        in_order = closed.how == "fin"
+        self._take(self._reader.finish(closed.place, in_order=in_order))
+        self._account.end(closed.place, in_order=in_order)
+        add_rest(self._log, self._reader, closed.place)
+
+    def _no_setup(self, place: Place, reason: str) -> None:
+        self._log.find(RULE["no_setup_seen"], reason, place)
+
+    def _take(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            told = self._account.session.receive(read)
+            self._account.tell(told)
+            if told.ends:
+                self._reader.stop(read.role, read.byte_end)
+                break
+
+    def conclude(self) -> None:
+        """A row of the session and of each proposal that changed since it was told last."""
+        self._account.conclude()
+
+    def snapshot(self) -> str:
+        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
+        state = {
+            "version": LOG_VERSION,
+            "reader": self._reader.snapshot(),
+            "session": self._account.session.snapshot(),
+            "begun": self._begun,
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state.get("version") != LOG_VERSION:
+            raise StateVersionError(what="bamboo log", found=state.get("version"), expected=LOG_VERSION)
+        self._reader = Reader(self._options, snapshot=state["reader"])
+        self._account = Account(self._log, self._options, Session(self._options, snapshot=state["session"]))
+        self._begun = state["begun"]
+
+
+def add_rest(log: Log, reader: Reader, place: Place) -> None:
+    """The bytes of a connection that has ended which were not read."""
+    for role in Role:
+        rest = reader.rest(role)
+        if rest is not None:
+            finding = {"rule": None, "severity": None, "message": rest.reason}
+            log.add(QUARANTINE, place, Where(SIDES[role], rest.byte_start, rest.byte_end), finding=finding)
