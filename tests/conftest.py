@@ -28,6 +28,21 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def store() -> Iterator[dict[str, str]]:
+    """A real object store, and the variables that say how to reach it, which are set."""
+    from wirehouse_orchestration import infra
+
+    infra.up(("store",), lambda text: None)
+    settings = infra.environment()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            if name.startswith("AWS_"):
+                patch.setenv(name, value)
+        yield settings
+    infra.down(("store",), lambda text: None)
+
+
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are as wide as in a file, whatever the terminal."""

@@ -21,6 +21,7 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config, render
 from wirehouse_orchestration.progress import Steps
 from wirehouse_orchestration.simulate import Simulators
+from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS
 
@@ -42,7 +43,9 @@ class Context:
 
     def lake(self) -> Lake:
         """The configured lake; ConfigError if it can't be used."""
-        return config.load(self.file)
+        lake = config.load(self.file)
+        lake_json.check(lake)
+        return lake
 
 
 pass_context = click.make_pass_decorator(Context)
@@ -323,6 +326,43 @@ def ui(context: Context, port: int | None) -> None:
         click.echo(f"there is no {file}: this is the demo's lake, {demo_file}")
         file = demo_file
     serve(config.load(file), file, port, click.echo)
+
+
+@cli.group()
+def infra() -> None:
+    """Real servers on this machine: store, kafka, postgres, spark."""
+
+
+server_names = click.argument("names", nargs=-1, metavar="[SERVER]...")
+
+
+@infra.command()
+@server_names
+def up(names: tuple[str, ...]) -> None:
+    """Install servers on first use and start them."""
+    from wirehouse_orchestration import infra as servers
+
+    servers.up(names, click.echo)
+    click.echo(f"to use them: set -a; . {servers.run_folder() / 'env'}; set +a")
+
+
+@infra.command()
+@server_names
+def down(names: tuple[str, ...]) -> None:
+    """Stop servers; their data stays."""
+    from wirehouse_orchestration import infra as servers
+
+    servers.down(names, click.echo)
+
+
+@infra.command()
+@server_names
+def status(names: tuple[str, ...]) -> None:
+    """Show which servers there are and which run."""
+    from wirehouse_orchestration import infra as servers
+
+    for line in servers.status(names):
+        click.echo(line)
 
 
 @cli.command()

@@ -19,14 +19,20 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.lake import PACKET_KINDS, SOURCE_CHARACTERS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.storage import is_local
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
 
 VARIABLE = "WIREHOUSE_CONFIG"
+#: The lake's root, before what the file says.
+ROOT_VARIABLE = "WIREHOUSE_ROOT"
+#: Beside the configuration file: what the runs of a lake in a bucket share on this machine.
+HOME = ".wirehouse"
 DEFAULT = "wirehouse.toml"
 FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 
 _SOURCE_NAME = re.compile(rf"[a-z0-9_-]{{1,{SOURCE_CHARACTERS}}}")
+_BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
 _SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "options")
 _MOST_PORT = 65_535
@@ -63,12 +69,14 @@ def load(path: str | Path | None = None) -> Lake:
     _refuse_unknown(raw, ("lakehouse", "source"), "", refuse)
     folder = file.absolute().parent
     lake = _lake(_table(raw, "lakehouse", "", refuse), _sources(raw.get("source", []), folder, refuse), folder, refuse)
-    try:
-        lake_json.check(lake)
-    except lake_json.WindowSizeError as error:
-        raise refuse("lakehouse.window", str(error)) from None
-    except lake_json.StartError as error:
-        raise refuse("lakehouse.start", str(error)) from None
+    # A bucket is asked when something is landed: to load definitions no socket is opened.
+    if is_local(lake.root):
+        try:
+            lake_json.check(lake)
+        except lake_json.WindowSizeError as error:
+            raise refuse("lakehouse.window", str(error)) from None
+        except lake_json.StartError as error:
+            raise refuse("lakehouse.start", str(error)) from None
     return lake
 
 
@@ -121,7 +129,9 @@ def _shown(value: object) -> str:
 def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, refuse: Refuse) -> Lake:
     within = "lakehouse."
     _refuse_unknown(table, _LAKEHOUSE_KEYS, within, refuse)
-    root = _resolved(_text(table, "root", within, refuse), "lakehouse.root", folder, refuse)
+    root = os.environ.get(ROOT_VARIABLE) or _text(table, "root", within, refuse)
+    remote = root.startswith("s3://")
+    root = _bucket(root, refuse) if remote else _resolved(root, "lakehouse.root", folder, refuse)
     size: Size = "day"
     if "window" in table:
         size = "hour" if _choice(table, "window", within, refuse, SIZES) == "hour" else "day"
@@ -138,9 +148,16 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
     if not root.isprintable() or set(root) & set("*?[]{}\\%|"):
         # Spark reads them as patterns, others as parts of an address.
         raise refuse("lakehouse.root", f"{root!r} must not have any of * ? [ ] {{ }} \\ % | or a line break in it")
-    if Path(root).is_file():
+    if not remote and Path(root).is_file():
         raise refuse("lakehouse.root", f"{root} is a file, not a folder")
-    return Lake(root, windows, sources)
+    return Lake(root, windows, sources, str(folder / HOME / root.removeprefix("s3://")) if remote else None)
+
+
+def _bucket(root: str, refuse: Refuse) -> str:
+    """The address of a lake in a bucket."""
+    if not _BUCKET_ADDRESS.fullmatch(root):
+        raise refuse("lakehouse.root", f"{root!r} is no s3://bucket/prefix")
+    return root.rstrip("/")
 
 
 def _sources(listed: Any, folder: Path, refuse: Refuse) -> tuple[Source, ...]:

@@ -19,10 +19,12 @@ from wirehouse_orchestration import config
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines import forgetting, jars, java
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import StorageError, is_local, open_storage
 
 OLDEST_PYTHON = (3, 11)
 #: Spark sorts and shuffles on disk, and Delta keeps replaced files until they are vacuumed.
 LEAST_FREE_BYTES = 2 << 30
+_PROBE = "doctor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def _java() -> Finding:
 def _jars() -> Finding:
     folder = jars.folder()
     count = len(list(folder.glob("*.jar")))
-    if jars.up_to_date(folder):
+    if jars.SPARK.up_to_date(folder):
         return Finding("Spark jars", f"{count} in {folder}")
     state = f"{count} in {folder}, not those of this release" if count else f"none in {folder}"
     return Finding("Spark jars", state, "run `make setup`")
@@ -107,19 +109,27 @@ def _existing(root: str) -> Path:
 
 
 def _writable(lake: Lake) -> Finding:
-    folder = _existing(lake.root)
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            return Finding("lake", f"{lake.root}, {lake.windows.size} windows")
+        if is_local(lake.root):
+            folder = _existing(lake.root)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        else:
+            storage = open_storage(lake.root)
+            storage.write(_PROBE, b"")
+            storage.delete(_PROBE)
+    except StorageError as error:
+        return Finding("lake", str(error), "mend what it says, or choose another [lakehouse] root")
     except OSError as error:
         return Finding(
             "lake", f"{folder} can't be written: {error.strerror}", "choose another [lakehouse] root, or its owner"
         )
+    return Finding("lake", f"{lake.root}, {lake.windows.size} windows")
 
 
 def _space(lake: Lake) -> Finding:
-    free = shutil.disk_usage(_existing(lake.root)).free
+    free = shutil.disk_usage(_existing(lake.home)).free
     mend = (
         f"free some: Spark needs {LEAST_FREE_BYTES >> 30} GiB and more to shuffle" if free < LEAST_FREE_BYTES else None
     )
-    return Finding("disk", f"{free >> 30} GiB free at {lake.root}", mend)
+    return Finding("disk", f"{free >> 30} GiB free at {lake.home}", mend)

@@ -41,7 +41,7 @@ UNFINISHED = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunSta
 
 def home(lake: Lake) -> Path:
     """The folder of the lake's instance, with its settings; made if missing."""
-    folder = Path(lake.root, ".dagster")
+    folder = Path(lake.home, ".dagster")
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "dagster.yaml"
     with _alone(folder):

@@ -109,7 +109,7 @@ def _landed(work: Work, kinds: tuple[str, ...]) -> DataFrame:
     """Landed records of sources of `kinds`; source and window stand in the object's path."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     objects = [
-        f"{work.lake.root}/{name}"
+        work.lake.address(name)
         for manifest in work.landed
         if manifest.kind in kinds
         for window, listed in manifest.windows.items()

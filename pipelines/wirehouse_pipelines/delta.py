@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from pyspark.sql import DataFrame, SparkSession
 
-from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
@@ -44,25 +43,24 @@ def in_spans(spans: Sequence[SourceWindows]) -> str:
 
 def exists(lake: Lake, name: str) -> bool:
     """Whether the table was ever written."""
-    return (Path(lake.table_path(name)) / "_delta_log").exists()
+    return delta_tables.exists(lake.table_path(name))
 
 
 def _create_or_widen(lake: Lake, table: Table) -> None:
     """Create the table, or add the columns that its definition gained. Needs no JVM."""
     comments = {column.name: column.comment for column in table.columns}
     fields = [field.with_metadata({"comment": comments[field.name]}) for field in arrow_types.schema(table)]
-    if not exists(lake, table.name):
-        DeltaTable.create(
+    known = delta_tables.opened(lake.table_path(table.name))
+    if known is None:
+        delta_tables.created(
             lake.table_path(table.name),
-            Schema.from_arrow(pa.schema(fields)),
-            mode="ignore",
+            pa.schema(fields),
             partition_by=list(table.partition_by),
             name=table.name,
             description=table.comment,
             configuration={"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else None,
         )
         return
-    known = DeltaTable(lake.table_path(table.name))
     present = {field.name for field in known.schema().fields}
     new = [field for field in fields if field.name not in present]
     if new:
@@ -91,9 +89,10 @@ def replace(lake: Lake, name: str, frame: DataFrame, spans: Sequence[SourceWindo
 
 def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:
     """Rows by (source, window), from the table's log alone."""
-    if not exists(lake, name):
+    known = delta_tables.opened(lake.table_path(name))
+    if known is None:
         return {}
-    actions = DeltaTable(lake.table_path(name)).get_add_actions(flatten=True)
+    actions = known.get_add_actions(flatten=True)
     rows: dict[tuple[str, str], int] = {}
     columns = (actions.column(key).to_pylist() for key in ("partition.source", "partition.window_start", "num_records"))
     for source, window, count in zip(*columns, strict=True):

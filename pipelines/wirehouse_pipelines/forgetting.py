@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from deltalake import DeltaTable
-
 from wirehouse_codecs.errors import UsageError
-from wirehouse_pipelines import jobs, landing, ledger
+from wirehouse_pipelines import delta_tables, jobs, landing, ledger
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables
 
@@ -67,5 +63,5 @@ def forget(lake: Lake, name: str) -> None:
 
 
 def _delete(path: str, condition: str) -> None:
-    if (Path(path) / "_delta_log").exists():
-        DeltaTable(path).delete(condition)
+    if known := delta_tables.opened(path):
+        known.delete(condition)

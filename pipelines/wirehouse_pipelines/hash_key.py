@@ -50,11 +50,12 @@ def of(lake: Lake) -> bytes:
             raise HashKeyError(variable=VARIABLE)
         return given.encode()
     storage = open_storage(lake.root)
-    with storage.lock(NAME):
-        if not storage.exists(NAME):
-            storage.write(NAME, secrets.token_hex(_KEY_BYTES).encode(), private=True)
-        with storage.open(NAME) as stream:
-            return stream.read()
+    if not storage.exists(NAME):
+        with storage.lock(NAME):
+            if not storage.exists(NAME):
+                storage.write(NAME, secrets.token_hex(_KEY_BYTES).encode(), private=True)
+    with storage.open(NAME) as stream:
+        return stream.read()
 
 
 def name_of(lake: Lake) -> str:

@@ -1,8 +1,9 @@
-"""The Spark jars: which ones, and resolving them once into a folder (`python -m wirehouse_pipelines.jars`).
+"""Jars: which ones Spark's sessions need, and resolving them once into a folder (`python -m wirehouse_pipelines.jars`).
 
 A session that names `spark.jars.packages` asks registries at every start. Instead the Ivy that pyspark carries
 resolves the coordinates below at set-up, and sessions put the folder in front of the class path. What Spark's own
-wheel already has is left out: an older copy in front of it breaks the session.
+wheel already has is left out: an older copy in front of it breaks the session. Our one class, the log store of Delta
+on S3, is compiled by the Janino that Spark carries: a Java without a compiler is enough.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import java
 
 #: spark-avro follows pyspark's version; the awssdk modules are the ones S3A needs of the 686 MB bundle.
-COORDINATES = (
+_COORDINATES: Final = (
     "io.delta:delta-spark_4.1_2.13:4.4.0",
     "org.apache.spark:spark-avro_2.13:4.1.1",
     "org.apache.hadoop:hadoop-aws:3.4.2",
@@ -27,7 +33,7 @@ COORDINATES = (
     *(f"software.amazon.awssdk:{module}:2.29.52" for module in ("apache-client", "netty-nio-client")),
 )
 #: GROUP:MODULE, `*` for all of a group.
-EXCLUDES = (
+_EXCLUDES: Final = (
     "software.amazon.awssdk:bundle",
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
@@ -49,72 +55,138 @@ EXCLUDES = (
     "org.tukaani:*",
     "org.apache.spark:spark-tags_2.13",
 )
-STAMP = "resolved"
+STAMP: Final = "resolved"
+_LOG_STORE: Final = Path(__file__).parent / "log_store" / "ConditionalLogStore.java"
 
 
 class JarsError(WirehouseError):
     """The jars are missing or could not be resolved."""
 
-    template = "Spark's jars: {reason}"
+    template = "Java jars: {reason}"
     retry_helps = True
 
 
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """What belongs together in one folder."""
+
+    coordinates: tuple[str, ...]
+    #: GROUP:MODULE, `*` for all of a group.
+    excludes: tuple[str, ...] = ()
+    #: A class of ours that is compiled against them.
+    source: Path | None = None
+
+    def digest(self) -> str:
+        """Identifies what should be resolved."""
+        text = "\n".join((*self.coordinates, "", *self.excludes, "", self.source.read_text() if self.source else ""))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def up_to_date(self, where: Path) -> bool:
+        """Whether `where` holds what is listed here."""
+        stamp = where / STAMP
+        return stamp.exists() and stamp.read_text() == self.digest()
+
+    def resolve(self, where: Path) -> int:
+        """Bring the jars into the folder `where` and return how many there are; does nothing if they are up to date.
+
+        Raises JarsError if Java is missing or a coordinate can't be had.
+        """
+        if not self.up_to_date(where):
+            where.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="ivy-", dir=where.parent) as ivy:
+                self._run_ivy(Path(ivy))
+                if self.source:
+                    _compile(self.source, Path(ivy) / "jars" / f"{self.source.stem}.jar")
+                shutil.rmtree(where, ignore_errors=True)
+                (Path(ivy) / "jars").rename(where)
+            (where / STAMP).write_text(self.digest())
+        return len(list(where.glob("*.jar")))
+
+    def _run_ivy(self, ivy: Path) -> None:
+        """Ivy runs inside spark-submit before the program does: it is an empty one, and no session starts."""
+        import pyspark
+
+        found = java.find()
+        if found is None or not found.supported:
+            raise JarsError(reason=java.trouble())
+        program = ivy / "nothing.py"
+        program.touch()
+        answer = subprocess.run(
+            [Path(pyspark.__file__).parent / "bin" / "spark-submit"]
+            + ["--master", "local[1]", "--conf", f"spark.jars.ivy={ivy}", "--packages", ",".join(self.coordinates)]
+            + (["--exclude-packages", ",".join(self.excludes)] if self.excludes else [])
+            + [str(program)],
+            env={**os.environ, "JAVA_HOME": str(found.home), "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+        )
+        if answer.returncode:
+            log = ivy.parent / "resolve.log"
+            log.write_text(answer.stdout + answer.stderr)
+            raise JarsError(
+                reason=f"could not be resolved: {log} says why (no network? a mirror is set in ivysettings)"
+            )
+
+
+SPARK: Final = Jars(_COORDINATES, _EXCLUDES, _LOG_STORE)
+
+
 def folder() -> Path:
-    """Where the jars lie: WIREHOUSE_JARS, else `.jars/jars` beside the four source roots."""
+    """Where Spark's jars lie: WIREHOUSE_JARS, else `.jars/jars` beside the four source roots."""
     return Path(os.environ.get("WIREHOUSE_JARS") or Path(__file__).resolve().parents[2] / ".jars" / "jars")
 
 
-def digest() -> str:
-    """Identifies what should be resolved."""
-    return hashlib.sha256("\n".join((*COORDINATES, "", *EXCLUDES)).encode()).hexdigest()
-
-
-def up_to_date(where: Path) -> bool:
-    """Whether `where` holds what the lists above ask for."""
-    stamp = where / STAMP
-    return stamp.exists() and stamp.read_text() == digest()
-
-
-def resolve(where: Path) -> int:
-    """Bring the jars into the folder `where` and return how many there are; does nothing if they are up to date.
-
-    Raises JarsError if Java is missing or a coordinate can't be had.
-    """
-    if not up_to_date(where):
-        where.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="ivy-", dir=where.parent) as ivy:
-            _run_ivy(Path(ivy))
-            shutil.rmtree(where, ignore_errors=True)
-            (Path(ivy) / "jars").rename(where)
-        (where / STAMP).write_text(digest())
-    return len(list(where.glob("*.jar")))
-
-
-def _run_ivy(ivy: Path) -> None:
-    """Ivy runs inside spark-submit before the program does, so the program is an empty one and no session starts."""
+def _compile(source: Path, jar: Path) -> None:
+    """Compile a class against the jars beside `jar` and Spark's own, into `jar`. Nothing of Spark is started."""
     import pyspark
+    from pyspark.java_gateway import launch_gateway
 
     found = java.find()
-    if found is None or not found.supported:
-        raise JarsError(reason=java.trouble())
-    program = ivy / "nothing.py"
-    program.touch()
-    answer = subprocess.run(
-        [Path(pyspark.__file__).parent / "bin" / "spark-submit"]
-        + ["--master", "local[1]", "--conf", f"spark.jars.ivy={ivy}", "--packages", ",".join(COORDINATES)]
-        + ["--exclude-packages", ",".join(EXCLUDES), str(program)],
-        env={**os.environ, "JAVA_HOME": str(found.home), "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
+    settings = {"PYSPARK_SUBMIT_ARGS": "--driver-memory 256m pyspark-shell"} | (
+        {"JAVA_HOME": str(found.home)} if found else {}
     )
-    if answer.returncode:
-        log = ivy.parent / "resolve.log"
-        log.write_text(answer.stdout + answer.stderr)
-        raise JarsError(reason=f"could not be resolved: {log} says why (no network? a mirror is set in ivysettings)")
+    with tempfile.TemporaryDirectory() as classes, _environment(settings):
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        try:
+            jvm = gateway.jvm
+            known = [*jar.parent.glob("*.jar"), *(Path(pyspark.__file__).parent / "jars").glob("*.jar")]
+            compiler = jvm.org.codehaus.janino.Compiler()
+            compiler.setClassPath(_files(gateway, known))
+            compiler.setDestinationDirectory(jvm.java.io.File(classes), False)
+            compiler.compile(_files(gateway, [source]))
+        finally:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+        with zipfile.ZipFile(jar, "w") as archive:
+            for compiled in Path(classes).rglob("*.class"):
+                archive.write(compiled, compiled.relative_to(classes))
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Variables that alone can tell pyspark how to start its JVM."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _files(gateway: Any, paths: Sequence[Path]) -> Any:
+    array = gateway.new_array(gateway.jvm.java.io.File, len(paths))
+    for i, path in enumerate(paths):
+        array[i] = gateway.jvm.java.io.File(str(path))
+    return array
 
 
 if __name__ == "__main__":
     try:
-        print(f"{resolve(folder())} jars in {folder()}")
+        print(f"{SPARK.resolve(folder())} jars in {folder()}")
     except JarsError as error:
         sys.exit(str(error))

@@ -48,6 +48,13 @@ class Lake:
     root: str
     windows: Windows
     sources: tuple[Source, ...] = ()
+    #: Of a root that is no folder: the folder of this machine for what runs on it share.
+    local_home: str | None = None
+
+    @property
+    def home(self) -> str:
+        """The folder of this machine for what the lake's runs share."""
+        return self.local_home or self.root
 
     def source(self, name: str) -> Source:
         """The source of that name; KeyError if none."""
@@ -69,7 +76,11 @@ class Lake:
         """What rows may have as their `source`: sources and services."""
         return {name for source in self.sources for name in (source.name, source.service)}
 
+    def address(self, name: str) -> str:
+        """Where the object or folder `name` of the lake lies, for Spark and Delta's readers."""
+        # Hadoop knows its client of S3 by another scheme, which others understand as well.
+        return f"{self.root}/{name}".replace("s3://", "s3a://", 1)
+
     def table_path(self, name: str) -> str:
         """Where the Delta table `layer.name` lies."""
-        table = all_tables()[name]
-        return f"{self.root}/{table.name.replace('.', '/')}"
+        return self.address(all_tables()[name].name.replace(".", "/"))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from wirehouse_pipelines import delta_tables
 from wirehouse_pipelines.lake import Lake
 
 SCHEMA = pa.schema(
@@ -57,14 +57,13 @@ class Entry:
 
 def path(lake: Lake) -> str:
     """Where it lies."""
-    return f"{lake.root}/ledger"
+    return lake.address("ledger")
 
 
 def read(lake: Lake) -> dict[Key, Entry]:
     """All entries by (table, source, window)."""
-    if not (Path(path(lake)) / "_delta_log").exists():
-        return {}
-    return _entries(DeltaTable(path(lake)))
+    known = delta_tables.opened(path(lake))
+    return _entries(known) if known else {}
 
 
 def _entries(known: DeltaTable) -> dict[Key, Entry]:
@@ -92,7 +91,7 @@ def _key(entry: Entry) -> Key:
 def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> None:
     if not keys:
         return
-    known = DeltaTable.create(path(lake), SCHEMA, mode="ignore", partition_by=["table_name"])
+    known = delta_tables.created(path(lake), SCHEMA, partition_by=["table_name"])
     tables = {table for table, _, _ in keys}
     kept = [entry for key, entry in _entries(known).items() if key[0] in tables and key not in keys]
     rows = pa.Table.from_pylist([asdict(entry) for entry in (*kept, *entries)], schema=SCHEMA)

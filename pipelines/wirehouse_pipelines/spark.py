@@ -46,6 +46,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # Delta's own loses commits when two drivers write a table.
+    "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
     "spark.executor.extraJavaOptions": AVRO_LIMITS,
 }
 
@@ -84,6 +86,16 @@ def _quiet_start() -> Iterator[None]:
             os.close(ours)
 
 
+def _object_store() -> dict[str, str]:
+    """How S3A reaches the store: as boto3 does. The keys it takes from the environment itself: none stands here."""
+    settings = {}
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+    if region := os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")):
+        settings["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return settings
+
+
 def session(name: str = "wirehouse") -> SparkSession:
     """The session of this process, started on first use.
 
@@ -101,6 +113,7 @@ def session(name: str = "wirehouse") -> SparkSession:
         "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {os.environ.get('WIREHOUSE_JAVA_OPTIONS', '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
         "spark.executor.extraClassPath": f"{folder}/*",
+        **_object_store(),
     }
     for key, value in settings.items():
         builder = builder.config(key, value)

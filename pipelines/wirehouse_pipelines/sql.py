@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from wirehouse_codecs.errors import UsageError
-from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
@@ -167,10 +167,8 @@ def _register(engine: QueryBuilder, lake: Lake, table: Table, scratch: str, know
 
 def _open(lake: Lake, table: Table, scratch: str) -> DeltaTable:
     """The Delta table, or an empty one of its columns if it was never written."""
-    path = lake.table_path(table.name)
-    if DeltaTable.is_deltatable(path):
-        return DeltaTable(path)
-    return DeltaTable.create(f"{scratch}/{table.name}", arrow_types.schema(table))
+    known = delta_tables.opened(lake.table_path(table.name))
+    return known or delta_tables.created(f"{scratch}/{table.name}", arrow_types.schema(table))
 
 
 @contextmanager

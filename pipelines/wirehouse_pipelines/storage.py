@@ -79,19 +79,16 @@ class LocalStorage:
         self.root = os.path.abspath(root)
 
     def _path(self, name: str) -> Path:
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts or any(_hidden(part) for part in parts):
-            raise StorageError(name=name, reason="is no name of an object")
-        return Path(self.root, *parts)
+        return Path(self.root, *check_name(name))
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """See Storage."""
         folder = self._path(prefix) if prefix else Path(self.root)
         found = []
         for parent, folders, files in os.walk(folder):
-            folders[:] = [name for name in folders if not _hidden(name)]
+            folders[:] = [name for name in folders if not is_hidden(name)]
             for name in files:
-                if not _hidden(name):
+                if not is_hidden(name):
                     path = Path(parent, name)
                     found.append(Stored(path.relative_to(self.root).as_posix(), path.stat().st_size))
         yield from sorted(found)
@@ -148,7 +145,16 @@ class LocalStorage:
             yield
 
 
-def _hidden(part: str) -> bool:
+def check_name(name: str) -> tuple[str, ...]:
+    """The parts of an object's name. StorageError if it is none."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or any(is_hidden(part) for part in parts):
+        raise StorageError(name=name, reason="is no name of an object")
+    return parts
+
+
+def is_hidden(part: str) -> bool:
+    """A part of a name that makes it nobody's object."""
     return part.startswith(".") or part.endswith(PART)
 
 
@@ -168,8 +174,18 @@ def _sync_folder(folder: Path) -> None:
         os.close(number)
 
 
+def is_local(root: str) -> bool:
+    """`root` is a folder of this machine, not an address."""
+    return "://" not in root
+
+
 def open_storage(root: str) -> Storage:
     """The storage of a lake's root; StorageError for a kind of place that isn't supported."""
-    if "://" in root:
-        raise StorageError(name=root, reason="only a local folder can be a lake's root in this release")
-    return LocalStorage(root)
+    if is_local(root):
+        return LocalStorage(root)
+    if not root.startswith("s3://"):
+        raise StorageError(name=root, reason="a lake's root is a folder or s3://bucket/prefix")
+    # Its library takes a while to load, and a local lake doesn't need it.
+    from wirehouse_pipelines.object_storage import S3Storage
+
+    return S3Storage(root)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from wirehouse_pipelines import jars, java
-from wirehouse_pipelines.jars import JarsError
+from wirehouse_pipelines.jars import SPARK, JarsError
 from wirehouse_pipelines.java import Java
 
 
@@ -57,23 +58,24 @@ def test_a_java_that_is_too_old_is_told(bare: Path, monkeypatch: pytest.MonkeyPa
     assert "is not one Spark runs on" in (java.trouble() or "")
 
 
-def test_jars_of_another_release_are_not_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not jars.up_to_date(tmp_path)
-    (tmp_path / jars.STAMP).write_text(jars.digest())
-    assert jars.up_to_date(tmp_path)
-    monkeypatch.setattr(jars, "COORDINATES", (*jars.COORDINATES, "org.example:more:1.0"))
-    assert not jars.up_to_date(tmp_path)
+def test_jars_of_another_release_are_not_up_to_date(tmp_path: Path) -> None:
+    assert not SPARK.up_to_date(tmp_path)
+    (tmp_path / jars.STAMP).write_text(SPARK.digest())
+    assert SPARK.up_to_date(tmp_path)
+    assert not replace(SPARK, coordinates=(*SPARK.coordinates, "org.example:more:1.0")).up_to_date(tmp_path)
+    (tmp_path / "Other.java").write_text("class Other {}")
+    assert not replace(SPARK, source=tmp_path / "Other.java").up_to_date(tmp_path)
 
 
 def test_jars_up_to_date_are_left_alone(tmp_path: Path, bare: Path) -> None:
-    (tmp_path / jars.STAMP).write_text(jars.digest())
+    (tmp_path / jars.STAMP).write_text(SPARK.digest())
     (tmp_path / "a.jar").touch()
-    assert jars.resolve(tmp_path) == 1
+    assert SPARK.resolve(tmp_path) == 1
 
 
 def test_resolving_without_java_says_what_to_do(bare: Path) -> None:
     with pytest.raises(JarsError, match="openjdk-17-jre-headless"):
-        jars.resolve(bare / "jars")
+        SPARK.resolve(bare / "jars")
 
 
 def test_the_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,41 @@
+"""A Spark cluster: a master and two workers, from the wheel that is installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from wirehouse_orchestration.infra import HOST, Command, Server, Settings, free_port, java_program, listens
+
+WORKERS: Final = 2
+_DEPLOY: Final = "org.apache.spark.deploy"
+
+
+def _install(where: Path) -> None:
+    where.mkdir(parents=True, exist_ok=True)
+
+
+def _choose() -> Settings:
+    return {"SPARK_MASTER": f"spark://{HOST}:{free_port()}"}
+
+
+def _commands(installed: Path, folder: Path, settings: Settings) -> list[Command]:
+    home = Path(pyspark.__file__).parent
+    java = [java_program(), "-Xmx512m", "-cp", f"{home}/jars/*"]
+    environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": sys.executable}
+    address = settings["SPARK_MASTER"].removeprefix("spark://")
+    host, _, port = address.partition(":")
+    master = [f"{_DEPLOY}.master.Master", "--host", host, "--port", port, "--webui-port", "0"]
+    worker = [f"{_DEPLOY}.worker.Worker", settings["SPARK_MASTER"], "--host", host, "--webui-port", "0"]
+    worker += ["--cores", "1", "--memory", "1500m", "--work-dir", str(folder / "work")]
+    return [Command([*java, *arguments], environment) for arguments in (master, *[worker] * WORKERS)]
+
+
+def _answers(settings: Settings) -> bool:
+    return listens(int(settings["SPARK_MASTER"].rpartition(":")[2]))
+
+
+SERVER: Final = Server("spark", "Spark cluster, a master and two workers", _install, _choose, _commands, _answers)

@@ -1,0 +1,32 @@
+"""Delta tables without a JVM, on a folder or in a bucket."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from wirehouse_pipelines.storage import is_local
+
+
+def _options(path: str) -> dict[str, str]:
+    """What the reader doesn't take from the environment by itself: plain HTTP is refused unless it is asked for."""
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {} if is_local(path) or not plain else {"AWS_ALLOW_HTTP": "true"}
+
+
+def exists(path: str) -> bool:
+    """There is a table at `path`."""
+    return DeltaTable.is_deltatable(path, _options(path))
+
+
+def opened(path: str) -> DeltaTable | None:
+    """The table at `path`; None if there is none."""
+    return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
+
+
+def created(path: str, schema: pa.Schema, **how: Any) -> DeltaTable:
+    """The table at `path`, made with the columns `schema` and what `DeltaTable.create` takes if there is none."""
+    return DeltaTable.create(path, Schema.from_arrow(schema), mode="ignore", storage_options=_options(path), **how)

@@ -1,0 +1,313 @@
+"""Objects in a bucket of an S3 store (s3://bucket/prefix), through boto3.
+
+Endpoint, region and keys come from the standard variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY …) or wherever boto3 finds them. Calls are tried again with growing pauses. An object appears
+whole when its upload ends, a large one as a multipart upload.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, BinaryIO, Final, cast
+from urllib.parse import urlsplit
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, NoCredentialsError
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines.storage import StorageError, Stored, check_name, is_hidden
+
+#: Objects are uploaded in parts of so many bytes, and read so many at a time.
+PART_BYTES: Final = 8 << 20
+#: Uploads up to this size stay in memory until they are sent.
+_SPOOL_BYTES: Final = 8 << 20
+#: A call that fails is tried so often.
+ATTEMPTS: Final = 8
+#: A lock whose holder hasn't renewed it for so long is another's to take.
+LEASE_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 0.2
+_LOCKS: Final = ".locks"
+_HELD, _FREE = b"held", b"free"
+_GONE = ("404", "NoSuchKey", "NotFound")
+_TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
+#: What the store says, in words that tell what to do.
+_REASONS: Final = {
+    "NoSuchBucket": "there is no bucket {bucket}: create it, or correct the root",
+    "InvalidAccessKeyId": "the store doesn't know the access key: correct AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "the store refuses the secret key: correct AWS_SECRET_ACCESS_KEY",
+    "AccessDenied": "these keys may not do that in bucket {bucket}: let them read, write, list and delete",
+    "403": "the store refuses these keys: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their rights",
+}
+
+
+class LockLostError(WirehouseError):
+    """A lock could not be renewed in time, so another may hold it now."""
+
+    template = "{root}: the lock of {name} was lost, the store could not be reached in time: run again"
+    retry_helps = True
+
+
+def client() -> Any:
+    """The S3 client of this process's environment. A session of its own: the default one is not for threads."""
+    style = "path" if os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL")) else "auto"
+    config = Config(retries={"mode": "standard", "max_attempts": ATTEMPTS}, s3={"addressing_style": style})
+    return boto3.session.Session().client("s3", config=config)
+
+
+class S3Storage:
+    """Objects of a bucket under a prefix. See storage.Storage."""
+
+    def __init__(self, root: str) -> None:
+        parts = urlsplit(root)
+        self.root = root.rstrip("/")
+        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
+        with self._in_words(root):
+            self._client = client()
+
+    def _key(self, name: str) -> str:
+        check_name(name)
+        return self._under(name)
+
+    def _under(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    @contextmanager
+    def _in_words(self, name: str) -> Iterator[None]:
+        """What boto3 says as FileNotFoundError, or a StorageError that says what to do."""
+        try:
+            yield
+        except NoCredentialsError:
+            reason = "no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
+            raise StorageError(name=name, reason=reason) from None
+        except EndpointConnectionError as error:
+            reason = f"the store can't be reached ({error}): check the network and AWS_ENDPOINT_URL"
+            raise StorageError(name=name, reason=reason) from None
+        except ClientError as error:
+            code = _code(error)
+            if code in _GONE:
+                raise FileNotFoundError(f"{self.root}/{name}") from None
+            reason = _REASONS.get(code, str(error)).format(bucket=self._bucket)
+            raise StorageError(name=self.root, reason=reason) from None
+        except BotoCoreError as error:
+            raise StorageError(name=self.root, reason=str(error)) from None
+
+    def list(self, prefix: str) -> Iterator[Stored]:
+        """See Storage."""
+        folder = f"{self._key(prefix)}/" if prefix else self._under("")
+        with self._in_words(prefix):
+            found = [
+                Stored(found["Key"][len(self._under("")) :], found["Size"])
+                for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
+                for found in page.get("Contents", ())
+            ]
+        yield from sorted(stored for stored in found if not any(map(is_hidden, stored.name.split("/"))))
+
+    def open(self, name: str) -> BinaryIO:
+        """See Storage."""
+        with self._in_words(name):
+            size = self._client.head_object(Bucket=self._bucket, Key=self._key(name))["ContentLength"]
+        return cast(BinaryIO, io.BufferedReader(_Object(self, name, size), PART_BYTES))
+
+    def read_range(self, name: str, begin: int, end: int) -> bytes:
+        """The bytes of an object from `begin` up to `end`."""
+        with self._in_words(name):
+            wanted = f"bytes={begin}-{end - 1}"
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._key(name), Range=wanted)
+            return cast(bytes, answer["Body"].read())
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[BinaryIO]:
+        """See Storage."""
+        key = self._key(name)
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as stream:
+            yield cast(BinaryIO, stream)
+            stream.seek(0)
+            parts = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
+            with self._in_words(name):
+                self._client.upload_fileobj(_Kept(stream), self._bucket, key, Config=parts)
+
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """See Storage; who may read an object is said by the bucket's policy."""
+        with self._in_words(name):
+            self._client.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
+
+    def delete(self, name: str) -> None:
+        """See Storage."""
+        with self._in_words(name):
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(name))
+
+    def exists(self, name: str) -> bool:
+        """See Storage."""
+        try:
+            with self._in_words(name):
+                self._client.head_object(Bucket=self._bucket, Key=self._key(name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def sweep(self, prefix: str) -> None:
+        """See Storage: uploads that were never ended."""
+        pages = self._client.get_paginator("list_multipart_uploads")
+        with self._in_words(prefix):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(prefix)}/"):
+                for upload in page.get("Uploads", ()):
+                    which = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    self._client.abort_multipart_upload(Bucket=self._bucket, **which)
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """See Storage: an object that only one can create, renewed while it is held.
+
+        Raises LockLostError at the end if it could not be renewed in time.
+        """
+        check_name(name)
+        folder = self._under(f"{_LOCKS}/{name}")
+        with self._in_words(name):
+            key = self._take(folder)
+        holding = _Holding(lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD))
+        try:
+            yield
+        finally:
+            lost = holding.stop()
+            if not lost:
+                with self._in_words(name):
+                    self._client.put_object(Bucket=self._bucket, Key=key, Body=_FREE)
+        if lost:
+            raise LockLostError(root=self.root, name=name)
+
+    def _take(self, folder: str) -> str:
+        """The key of the lock under `folder`, once it is ours: the next number after the newest that is free.
+
+        Numbers only grow, and of several who create one the store lets the first: no two ever hold the lock.
+        """
+        while True:
+            number, free, old = self._newest(folder)
+            if free:
+                key = f"{folder}/{number + 1:012d}"
+                try:
+                    self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD, IfNoneMatch="*")
+                except ClientError as error:
+                    if _code(error) not in _TAKEN:
+                        raise
+                else:
+                    for past in old:
+                        self._client.delete_object(Bucket=self._bucket, Key=past)
+                    return key
+            time.sleep(_RETRY_SECONDS)
+
+    def _newest(self, folder: str) -> tuple[int, bool, tuple[str, ...]]:
+        """The number of the newest lock, whether it may be followed, and the keys of those before it."""
+        answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{folder}/")
+        # Some stores list an object that is just being written under a name of its own.
+        numbered = (found for found in answer.get("Contents", ()) if found["Key"].rpartition("/")[2].isdigit())
+        known = sorted(numbered, key=lambda found: cast(str, found["Key"]))
+        if not known:
+            return 0, True, ()
+        newest = known[-1]
+        # Both times are the store's: no clock of ours is asked.
+        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        expired = now - newest["LastModified"] > timedelta(seconds=LEASE_SECONDS)
+        number = int(newest["Key"].rpartition("/")[2])
+        free = expired or self._client.get_object(Bucket=self._bucket, Key=newest["Key"])["Body"].read() == _FREE
+        return number, free, tuple(found["Key"] for found in known[:-1])
+
+
+class _Holding:
+    """Renews a lock in the background."""
+
+    def __init__(self, renew: Any) -> None:
+        self._renew = renew
+        self._over = threading.Event()
+        self._renewed = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(LEASE_SECONDS / 4):
+            began = time.monotonic()
+            try:
+                self._renew()
+            except (ClientError, BotoCoreError):
+                continue
+            if began - self._renewed > LEASE_SECONDS:
+                # Another may have taken it already.
+                return
+            self._renewed = began
+
+    def stop(self) -> bool:
+        """End it; whether the lock may have been another's meanwhile."""
+        self._over.set()
+        self._thread.join()
+        return time.monotonic() - self._renewed > LEASE_SECONDS
+
+
+class _Object(io.RawIOBase):
+    """The bytes of an object, each piece a request of its own that is tried again."""
+
+    def __init__(self, storage: S3Storage, name: str, size: int) -> None:
+        self._storage, self._name, self._size, self._at = storage, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self._next(PART_BYTES), b""))
+
+    def _next(self, most: int) -> bytes:
+        end = min(self._at + most, self._size)
+        if end <= self._at:
+            return b""
+        data = self._storage.read_range(self._name, self._at, end)
+        self._at += len(data)
+        return data
+
+
+class _Kept(io.RawIOBase):
+    """A stream that an upload reads and must not close."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return cast(int, self._stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return cast(int, self._stream.tell())
+
+    def read(self, size: int = -1) -> bytes:
+        return cast(bytes, self._stream.read(size))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

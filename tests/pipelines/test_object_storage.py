@@ -1,0 +1,155 @@
+"""Objects in a bucket of a real S3 store."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import threading
+import time
+
+import pytest
+
+from wirehouse_pipelines import object_storage
+from wirehouse_pipelines.storage import StorageError, Stored, open_storage
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def root(store: dict[str, str], request: pytest.FixtureRequest) -> str:
+    """A place of the test's own in the bucket."""
+    return f"s3://wirehouse/{request.node.name}"
+
+
+def test_what_is_written_is_read(root: str) -> None:
+    storage = open_storage(root)
+    storage.write("a/b.json", b"one")
+    with storage.writer("a/c.bin") as stream:
+        stream.write(b"two ")
+        stream.write(b"three")
+    assert list(storage.list("")) == [Stored("a/b.json", 3), Stored("a/c.bin", 9)]
+    assert list(storage.list("a")) == list(storage.list(""))
+    assert list(storage.list("b")) == []
+    with storage.open("a/c.bin") as read:
+        assert read.read() == b"two three"
+    storage.delete("a/c.bin")
+    storage.delete("a/c.bin")
+    assert not storage.exists("a/c.bin")
+    with pytest.raises(FileNotFoundError):
+        storage.open("a/c.bin")
+
+
+def test_a_large_object_goes_in_parts_and_is_read_anywhere(root: str) -> None:
+    storage = open_storage(root)
+    data = bytes(range(256)) * (80 << 10)
+    with storage.writer("large") as stream:
+        stream.write(data)
+    with storage.open("large") as read:
+        assert read.read() == data
+        read.seek(object_storage.PART_BYTES - 10)
+        assert read.read(20) == data[object_storage.PART_BYTES - 10 :][:20]
+        assert read.seek(-5, io.SEEK_END) == len(data) - 5
+        assert read.read() == data[-5:]
+
+
+def test_a_writer_that_fails_leaves_nothing(root: str) -> None:
+    storage = open_storage(root)
+
+    def fail() -> None:
+        with storage.writer("half") as stream:
+            stream.write(b"x" * (20 << 20))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list(storage.list("")) == []
+
+
+def test_uploads_that_were_never_ended_are_swept(root: str) -> None:
+    storage = open_storage(root)
+    client = object_storage.client()
+    prefix = root.removeprefix("s3://wirehouse/")
+    client.create_multipart_upload(Bucket="wirehouse", Key=f"{prefix}/landing/x")
+    storage.sweep("landing")
+    assert not client.list_multipart_uploads(Bucket="wirehouse", Prefix=prefix).get("Uploads")
+
+
+@pytest.mark.parametrize("name", ["", "/a", "../a", "a/../b", ".a", "a/.b", "a.part"])
+def test_names_that_are_none(root: str, name: str) -> None:
+    with pytest.raises(StorageError, match="is no name of an object"):
+        open_storage(root).write(name, b"")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "wrong", "AWS_SECRET_ACCESS_KEY"),
+        ("AWS_ACCESS_KEY_ID", "nobody", "AWS_ACCESS_KEY_ID"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", "can't be reached"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    root: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    with pytest.raises(StorageError, match=said) as refused:
+        open_storage(root).write("a", b"")
+    assert secret not in str(refused.value)
+
+
+def test_a_bucket_that_is_missing_is_said(store: dict[str, str]) -> None:
+    with pytest.raises(StorageError, match="there is no bucket nowhere: create it"):
+        list(open_storage("s3://nowhere/lake").list(""))
+
+
+def _count(root: str, rounds: int) -> None:
+    storage = open_storage(root)
+    for _ in range(rounds):
+        with storage.lock("counter"):
+            with storage.open("counter") as stream:
+                value = int(stream.read())
+            storage.write("counter", str(value + 1).encode())
+
+
+def test_a_lock_keeps_processes_apart(root: str) -> None:
+    storage = open_storage(root)
+    storage.write("counter", b"0")
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=_count, args=(root, 5)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    with storage.open("counter") as stream:
+        assert stream.read() == b"15"
+    assert [stored.name for stored in storage.list("")] == ["counter"]
+
+
+def test_the_lock_of_a_killed_process_runs_out(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
+    client = object_storage.client()
+    prefix = root.removeprefix("s3://wirehouse/")
+    client.put_object(Bucket="wirehouse", Key=f"{prefix}/.locks/a/000000000007", Body=b"held")
+    began = time.monotonic()
+    with open_storage(root).lock("a"):
+        assert time.monotonic() - began >= 1
+
+
+def test_a_lock_that_is_held_is_renewed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
+    entered: list[str] = []
+
+    def other() -> None:
+        with open_storage(root).lock("a"):
+            entered.append("other")
+
+    with open_storage(root).lock("a"):
+        waiting = threading.Thread(target=other)
+        waiting.start()
+        waiting.join(5)
+        assert entered == []
+    waiting.join(10)
+    assert entered == ["other"]
