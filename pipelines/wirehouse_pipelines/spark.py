@@ -88,7 +88,7 @@ def _quiet_start() -> Iterator[None]:
 
 def _object_store() -> dict[str, str]:
     """How S3A reaches the store: as boto3 does. The keys it takes from the environment itself: none stands here."""
-    settings = {}
+    settings: dict[str, str] = {}
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
     if region := os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")):

@@ -136,5 +136,5 @@ def test_a_lock_keeps_other_processes_out(root: Path) -> None:
 
 
 def test_another_kind_of_place_is_refused() -> None:
-    with pytest.raises(StorageError, match="s3://bucket/lake"):
-        open_storage("s3://bucket/lake")
+    with pytest.raises(StorageError, match="gs://bucket/lake"):
+        open_storage("gs://bucket/lake")

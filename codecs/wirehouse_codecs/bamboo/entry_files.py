@@ -119,7 +119,7 @@ def line(entry: Entry, payload: bytes | None) -> bytes:
     return _line({"entry_hex": entry.encode(), "payload_hex": payload} | place)
 
 
-def _line(fields: Mapping[str, bytes | str | int | None]) -> bytes:
+def _line(fields: Mapping[str, object]) -> bytes:
     """The line of an object; bytes are written in hexadecimal."""
     named = {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}
     return json.dumps(named, separators=(",", ":"), sort_keys=True).encode() + b"\n"

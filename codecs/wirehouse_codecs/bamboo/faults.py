@@ -1,4 +1,4 @@
-"""For every rule what breaks it, a connection or a file of entries: what simulator.py adds when it is asked for a fault.
+"""For every rule what breaks it, a connection or a file of entries: what simulator.py adds when one is asked for.
 
 A fault breaks its rule for certain, and of the others only those that follow from it by the specification. It has peers
 and logs of its own. Rules of entries are broken in files of entries; and on a connection by a cancel that shows such an

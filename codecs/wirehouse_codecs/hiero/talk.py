@@ -22,9 +22,9 @@ from wirehouse_codecs.conversations import (
     Send,
     other,
 )
+from wirehouse_codecs.hiero.calls import CORRELATION_ID
 from wirehouse_codecs.hiero.http2 import FRAME_BYTES
 from wirehouse_codecs.hiero.ledger import Block
-from wirehouse_codecs.hiero.log import CORRELATION_ID
 from wirehouse_codecs.hiero.messages import (
     Acknowledgement,
     BlockEnd,
