@@ -23,6 +23,7 @@ from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.community_id import community_id
 from wirehouse_codecs.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.rules import Place, Rule
+from wirehouse_codecs.segment_rows import FEW_SEGMENTS, Pieces, Plain, SegmentRows
 from wirehouse_codecs.tcp import (
     Closed,
     Connection,
@@ -316,8 +317,9 @@ class FlowLog:
             except _NO_STATE as error:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
-        self._pieces: list[Data] = []
-        self._pieces_bytes = 0
+        self._pieces = Pieces()
+        #: So many segments are looked at one by one, as those before them were not plain.
+        self._apart = 0
         #: The connection that the rows are about, whether it had anything in this window, and how many packets.
         self._connection = self._flow.connection
         self._touched = False
@@ -359,12 +361,57 @@ class FlowLog:
         self._touched = True
         self._packets += 1
 
+    def receive_rows(self, rows: SegmentRows, row: int, end: int) -> int:
+        """The segment at `row`, and plain ones behind it before `end`; the row after them.
+
+        `let_go` before `rows` do.
+        """
+        connection = self._flow.connection
+        if connection is None or not connection.is_regular or self._apart or end - row < FEW_SEGMENTS:
+            self._apart -= self._apart > 0
+            self.receive(rows.segment(row))
+            return row + 1
+        expected = (connection.client.expected, connection.server.expected)
+        last_ns, most = connection.last.arrived_at_ns, RUN_BYTES - self._pieces.size
+        plain = rows.plain(row, end, last_ns, expected, self._options.idle_ns, most)
+        if plain.stop == row:
+            self._apart = 2 * FEW_SEGMENTS
+            self.receive(rows.segment(row))
+            return row + 1
+        self._pass_plain(connection, plain, plain.stop - row)
+        return plain.stop
+
+    def _pass_plain(self, connection: Connection, plain: Plain, segments: int) -> None:
+        """As `receive` does with each."""
+        for stretch in plain.stretches(connection.client, connection.server):
+            connection.sides(stretch.direction)[0].deliver_stretch(stretch.data)
+            self._pieces.add(stretch)
+        connection.last = plain.rows.place(plain.stop - 1)
+        connection.client.packets += plain.client_packets
+        connection.server.packets += plain.server_packets
+        connection.client.zero_windows += plain.client_zero_windows
+        connection.server.zero_windows += plain.server_zero_windows
+        self._touched = True
+        self._packets += segments
+        if self._pieces.size >= RUN_BYTES:
+            self.flush()
+        elif segments < FEW_SEGMENTS:
+            self._apart = 2 * FEW_SEGMENTS
+
+    def let_go(self) -> None:
+        """Hold nothing of the rows that were received."""
+        self.flush()
+        if self._flow.connection is not None:
+            self._flow.connection.client.keep_bytes()
+            self._flow.connection.server.keep_bytes()
+
     def flush(self) -> None:
         """Give the dialogue the bytes that wait: what the segments so far say is in the log."""
         self._log.connection_id = None if self._connection is None else self._connection.connection_id
-        if self._pieces and self._dialogue is not None:
-            self._dialogue.receive(self._pieces)
-        self._pieces, self._pieces_bytes = [], 0
+        if self._pieces.parts:
+            pieces, self._pieces = self._pieces, Pieces()
+            if self._dialogue is not None:
+                self._dialogue.receive(pieces)
 
     def expire(self, ns: int) -> None:
         """Until `ns` no segment has come: what ends with time alone does."""
@@ -400,9 +447,8 @@ class FlowLog:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Data):
-            self._pieces.append(event)
-            self._pieces_bytes += len(event.data)
-            if self._pieces_bytes >= RUN_BYTES:
+            self._pieces.add(event)
+            if self._pieces.size >= RUN_BYTES:
                 self.flush()
             return
         self.flush()
@@ -520,6 +566,13 @@ class GatheredFlows:
             self._due_ns = min((_never_or(one.ends_ns) for one in others), default=_NEVER)
         return log
 
+    def let_go(self) -> None:
+        """As `FlowLog.let_go`."""
+        if self._last is not None:
+            self._last.flush()
+        for log in self._flows.values():
+            log.let_go()
+
     def _expire(self, ns: int, besides: FlowLog | None = None) -> None:
         """What ends until `ns` with time alone does, in its order."""
         while True:
@@ -616,18 +669,23 @@ def read(
     log = Log(schema)
     reading: _Reading | None = None
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in SEGMENT_COLUMNS]
-        for source, flow, window, state, *rest in zip(*columns, strict=True):
+        rows = SegmentRows(batch)
+        for row, end in rows.groups():
+            source, flow, window, state = rows.key(row)
             if reading is None or not reading.is_of(source, flow):
                 if reading is not None:
                     reading.finish()
                 reading = _Reading(log, source, sources[source], flow)
-            if state is None:
-                reading.receive(flow, window, rest)
-            else:
+            if state is not None:
                 reading.carry(flow, state)
+            while state is None and row < end:
+                row = reading.receive(flow, window, rows, row, end)
+                if log.full:
+                    yield from log.take()
             if log.full:
                 yield from log.take()
+        if reading is not None:
+            reading.let_go()
     if reading is not None:
         reading.finish()
     yield from log.take()
@@ -660,18 +718,23 @@ class _Reading:
                 self._flows = FlowLog(log, how.start, source, key, how.options, states.get(key), how.seal)
         return self._flows
 
-    def receive(self, flow: bytes, window: str, fields: list[Any]) -> None:
+    def receive(self, flow: bytes, window: str, rows: SegmentRows, row: int, end: int) -> int:
+        """As `FlowLog.receive_rows`."""
         flows = self._flows or self._begun()
         while window > self._windows[self._at].name:
             if flows.idle:
                 self._go_to(bisect_left(self._windows, window, key=attrgetter("name")))
             else:
                 self._next_window(flows)
-        arrived, capture_arrived, capture_id, record_number, direction, *segment = fields
-        place = Place(arrived, capture_arrived, capture_id, record_number)
         if isinstance(flows, GatheredFlows):
-            flows = flows.turn_to(flow, arrived)
-        flows.receive(TcpSegment(place, _DIRECTIONS[direction], *segment))
+            # Between any two segments another connection may end.
+            return flows.turn_to(flow, rows.arrived_at_ns(row)).receive_rows(rows, row, row + 1)
+        return flows.receive_rows(rows, row, end)
+
+    def let_go(self) -> None:
+        """As `FlowLog.let_go`."""
+        if self._flows is not None:
+            self._flows.let_go()
 
     def finish(self) -> None:
         flows = self._begun()
@@ -688,7 +751,6 @@ class _Reading:
             self._log.window_start = self._windows[at].name
 
 
-_DIRECTIONS: Final = {str(direction): direction for direction in Direction}
 #: Columns of bronze.segments, and the carried state of a flow.
 SEGMENT_COLUMNS: Final = (
     *("source", "flow", "window_start", "state"),

@@ -62,8 +62,9 @@ WINDOW_BYTES: Final = 1 << 24
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
 ACKNOWLEDGED_BYTES: Final = 1 << 16
 
-_MASK: Final = 2**32 - 1
-_CONTROL: Final = SYN | FIN | RST | ACK
+SEQUENCE_MASK: Final = 2**32 - 1
+#: Flags that say what a segment is.
+CONTROL: Final = SYN | FIN | RST | ACK
 #: In place of a sequence number.
 _UNKNOWN: Final = -1
 
@@ -219,7 +220,7 @@ class Side:
     _waiting: list[_Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
     #: The last bytes that were delivered, without a hole up to `_next`.
-    _recent: list[bytes] = field(default_factory=list, repr=False)
+    _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
     _recent_bytes: int = 0
 
     @property
@@ -267,6 +268,11 @@ class Side:
         """Position in the stream of the first byte that was neither delivered nor passed over."""
         return self._next
 
+    @property
+    def expected(self) -> int:
+        """The sequence number of that byte; -1 while none is numbered."""
+        return self._expected
+
     def position(self, sequence: int) -> int | None:
         """Position in the stream of the byte with this sequence number, near what is expected; None before any is."""
         return None if self._expected == _UNKNOWN else self._next + _distance(sequence, self._expected)
@@ -274,21 +280,21 @@ class Side:
     def begin(self, sequence: int) -> None:
         """Number the bytes from that with `sequence` on, unless they are numbered."""
         if self._expected == _UNKNOWN:
-            self._expected = sequence & _MASK
-            self._initial = (sequence - 1) & _MASK
+            self._expected = sequence & SEQUENCE_MASK
+            self._initial = (sequence - 1) & SEQUENCE_MASK
 
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
-        return self._initial == sequence & _MASK
+        return self._initial == sequence & SEQUENCE_MASK
 
     def is_answered_by(self, acknowledgment: int) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
-        taken = (acknowledgment - self._initial) & _MASK
+        taken = (acknowledgment - self._initial) & SEQUENCE_MASK
         return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """The other side has everything before `acknowledgment`."""
-        ahead = (acknowledgment - self._expected) & _MASK
+        ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
         if self._expected == _UNKNOWN or ahead >= WINDOW_BYTES:
             return
         end = self._next + ahead
@@ -323,12 +329,30 @@ class Side:
         start = self._next
         size = len(data)
         self._next = start + size
-        self._expected = (self._expected + size) & _MASK
+        self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
         self._recent_bytes += size
         if self._recent_bytes > 2 * self.options.compared_bytes:
             self._kept()
         return Data(self.direction, start, data, place)
+
+    def deliver_stretch(self, data: memoryview) -> None:
+        """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
+        size = len(data)
+        self._next += size
+        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self._recent.append(data)
+        self._recent_bytes += size
+        least, enough = 0, self.options.compared_bytes
+        while least < len(self._recent) - 1 and self._recent_bytes - len(self._recent[least]) >= enough:
+            self._recent_bytes -= len(self._recent[least])
+            least += 1
+        del self._recent[:least]
+
+    def keep_bytes(self) -> None:
+        """What is kept of stretches no longer needs them."""
+        if any(isinstance(piece, memoryview) for piece in self._recent):
+            self._kept()
 
     def take(
         self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None
@@ -343,7 +367,7 @@ class Side:
             if sequence != self._stray or self._fin is not None:
                 self._ignore_stray(sequence, payload, size)
                 return []
-            self._reach = self._next + ((sequence - self._expected) & _MASK)
+            self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
         start = self._next + _distance(sequence, self._expected)
         end = start + size
@@ -435,7 +459,7 @@ class Side:
         self.strays += 1
         self.ignored_bytes += len(payload)
         if size:
-            self._stray = (sequence + size) & _MASK
+            self._stray = (sequence + size) & SEQUENCE_MASK
 
     def _end_at(self, fin: int) -> None:
         """Note the FIN; what waits behind it is ignored."""
@@ -554,7 +578,7 @@ class Side:
         """Pass over the gap at `_next`, if nothing is known to stand behind it up to `end`."""
         start, end = self._next, self._waiting[0].start if self._waiting else max(self._reach, end)
         self._next = end
-        self._expected = (self._expected + end - start) & _MASK
+        self._expected = (self._expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
         events: list[Event] = [Hole(self.direction, start, end, place), *self._release(place)]
@@ -628,7 +652,7 @@ def _waits_since_ns(side: Side) -> int:
 
 def _distance(sequence: int, expected: int) -> int:
     """How far `sequence` is ahead, by the shorter way round; negative if it is behind."""
-    return ((sequence - expected + 2**31) & _MASK) - 2**31
+    return ((sequence - expected + 2**31) & SEQUENCE_MASK) - 2**31
 
 
 @dataclass(slots=True)
@@ -644,7 +668,6 @@ class Connection:
     closed: Ending | None = None
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
-    #: It is open, without gaps and FINs.
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -664,6 +687,11 @@ class Connection:
             return not theirs.is_answered_by(segment.acknowledgment)
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
+
+    @property
+    def is_regular(self) -> bool:
+        """It is open, without gaps and FINs: the next segment can be a plain one."""
+        return self._regular
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
@@ -711,7 +739,7 @@ def connection_id(
     digest = hashlib.sha256(struct.pack(">I", len(name)) + name)
     for endpoint in (client, server):
         digest.update(struct.pack(">B", len(endpoint.packed)) + endpoint.packed + struct.pack(">H", endpoint.port))
-    digest.update(struct.pack(">Iq", sequence & _MASK, arrived_at_ns))
+    digest.update(struct.pack(">Iq", sequence & SEQUENCE_MASK, arrived_at_ns))
     if ordinal:
         digest.update(struct.pack(">Q", ordinal))
     return digest.digest()[:16]
@@ -743,12 +771,12 @@ class Flow:
         if (
             connection is None
             or not connection._regular
-            or flags & _CONTROL != ACK
+            or flags & CONTROL != ACK
             or place.arrived_at_ns - connection.last.arrived_at_ns >= self._options.idle_ns
         ):
             return self._receive_any(segment)
         ours, theirs = connection.sides(direction)
-        ahead = 0 < acknowledgment - theirs._expected & _MASK < WINDOW_BYTES
+        ahead = 0 < acknowledgment - theirs._expected & SEQUENCE_MASK < WINDOW_BYTES
         if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place
@@ -849,7 +877,7 @@ def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
     if not segment.window:
         ours.zero_windows += 1
     if flags & SYN:
-        sequence = (sequence + 1) & _MASK
+        sequence = (sequence + 1) & SEQUENCE_MASK
         ours.begin(sequence)
         if flags & ACK:
             theirs.begin(segment.acknowledgment)

@@ -208,7 +208,7 @@ def test_of_a_long_connection_little_is_held(monkeypatch: pytest.MonkeyPatch) ->
 
     def flush(self: stream_log.FlowLog) -> None:
         nonlocal largest
-        largest = max(largest, self._pieces_bytes)
+        largest = max(largest, self._pieces.size)
         taken(self)
 
     monkeypatch.setattr(stream_log.FlowLog, "flush", flush)

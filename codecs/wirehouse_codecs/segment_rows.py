@@ -1,0 +1,238 @@
+"""Rows of bronze.segments as reassembly takes them: one by one, and as stretches of plain segments.
+
+Most segments of a bulk transfer go on where the last one of their side ended, and most others only acknowledge. A
+compiled loop passes over these as `tcp.Flow.receive` does with each, and their bytes stay where Arrow has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.compiled import compiled, wide
+from wirehouse_codecs.packets import ACK
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.tcp import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Data, Direction, Side, TcpSegment
+
+Array = np.ndarray[Any, Any]
+
+_SIDES: Final = (Direction.CLIENT, Direction.SERVER)
+_PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "record_number")
+_HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_bytes")
+#: A plain stretch has at least so many segments, or it isn't worth to look for the next one.
+FEW_SEGMENTS: Final = 4
+
+
+class SegmentRows:
+    """A batch of SEGMENT_COLUMNS (see stream_log)."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self.numbers = {name: _numbers(batch.column(name)) for name in (*_PLACED, *_HEADER)}
+        self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
+        payload = batch.column("payload").cast(pa.binary())
+        _, offsets, data = payload.buffers()
+        # Null rows, which hold carried state, have equal offsets.
+        self.offsets: Array = np.frombuffer(offsets, np.int32)[payload.offset : payload.offset + len(payload) + 1]
+        self.payload = memoryview(b"" if data is None else data).cast("B")
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """First and last + 1 of the rows that have source, flow and window in common, and all or none a state."""
+        changes = np.zeros(max(self._batch.num_rows - 1, 0), bool)
+        for name in ("source", "flow", "window_start"):
+            column = self._batch.column(name)
+            changes |= np.asarray(pc.not_equal(column[1:], column[:-1]).fill_null(True))
+        carried = np.asarray(self._batch.column("state").is_valid())
+        cuts = np.flatnonzero(changes | (carried[1:] != carried[:-1])) + 1
+        bounds = [0, *cuts.tolist(), self._batch.num_rows]
+        yield from ((begin, end) for begin, end in pairwise(bounds) if begin < end)
+
+    def key(self, row: int) -> tuple[str, bytes, str, str | None]:
+        """Source, flow, window and state of a row."""
+        source, flow, window, state = (
+            self._batch.column(name)[row].as_py() for name in ("source", "flow", "window_start", "state")
+        )
+        return source, flow, window, state
+
+    @cached_property
+    def _captures(self) -> tuple[list[bytes], Array]:
+        """The captures of the batch, and which of them each row is of."""
+        encoded = self._batch.column("capture_id").dictionary_encode()
+        return encoded.dictionary.to_pylist(), _numbers(encoded.indices)
+
+    def arrived_at_ns(self, row: int) -> int:
+        """When the segment arrived."""
+        return int(self.numbers[_PLACED[0]][row])
+
+    def place(self, row: int) -> Place:
+        """Where the segment stands."""
+        names, codes = self._captures
+        arrived, capture_arrived, record = (int(self.numbers[name][row]) for name in _PLACED)
+        return Place(arrived, capture_arrived, names[codes[row]], record)
+
+    def places(self, rows: Array) -> list[Place]:
+        """Where several segments stand."""
+        names, codes = self._captures
+        arrived, capture_arrived, record = (self.numbers[name][rows].tolist() for name in _PLACED)
+        captures = [names[code] for code in codes[rows].tolist()]
+        return list(map(Place, arrived, capture_arrived, captures, record))
+
+    def segment(self, row: int) -> TcpSegment:
+        """The segment of a row."""
+        sequence, acknowledgment, flags, window, size = (int(self.numbers[name][row]) for name in _HEADER)
+        payload = bytes(self.payload[self.offsets[row] : self.offsets[row + 1]])
+        direction = _SIDES[self.servers[row]]
+        return TcpSegment(self.place(row), direction, sequence, acknowledgment, flags, window, payload, size)
+
+    def plain(self, row: int, end: int, last_ns: int, expected: tuple[int, int], idle_ns: int, most: int) -> Plain:
+        """The plain segments from `row` on, before `end`, until they have `most` bytes or more.
+
+        `last_ns`: when the last one before them arrived; `expected`: the next sequence numbers of client and server.
+        """
+        told = np.array([last_ns, *expected, 0, 0, 0, 0], np.int64)
+        data_rows = np.empty(end - row, np.int64)
+        columns = (self.numbers["arrived_at_ns"], *(self.numbers[name] for name in _HEADER), self.servers, self.offsets)
+        stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
+        return Plain(self, stop, data_rows[:count], *told[3:].tolist())
+
+
+def _numbers(column: pa.Array) -> Array:
+    # Rows of carried state have none.
+    return np.asarray(column.fill_null(0) if column.null_count else column).astype(np.int64, copy=False)
+
+
+class Plain(NamedTuple):
+    """Plain segments of a batch that follow each other."""
+
+    rows: SegmentRows
+    #: The row after the last of them.
+    stop: int
+    #: Those that have bytes.
+    data_rows: Array
+    client_packets: int
+    server_packets: int
+    client_zero_windows: int
+    server_zero_windows: int
+
+    def stretches(self, client: Side, server: Side) -> Iterator[Stretch]:
+        """Their bytes, parted where the other side speaks; each is the next of its side when it is asked for."""
+        if not len(self.data_rows):
+            return
+        servers = self.rows.servers[self.data_rows]
+        cuts = [0, *(np.flatnonzero(servers[1:] != servers[:-1]) + 1).tolist(), len(servers)]
+        for begin, end in pairwise(cuts):
+            side = server if servers[begin] else client
+            yield Stretch(self.rows, side.direction, side.next_byte, self.data_rows[begin:end])
+
+
+@compiled
+def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any, data_rows: Any) -> tuple[int, int]:
+    """Pass over plain segments: the row after them, and how many have bytes.
+
+    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over.
+    """
+    arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
+    count = wide(0)
+    size = wide(0)
+    while row < end and size < most:
+        side = wide(servers[row])
+        ahead = (acknowledgment[row] - told[2 - side]) & SEQUENCE_MASK
+        captured = wide(offsets[row + 1]) - wide(offsets[row])
+        if (
+            flags[row] & CONTROL != ACK
+            or arrived_at_ns[row] - told[0] >= idle_ns
+            or 0 < ahead < WINDOW_BYTES
+            or captured != payload_bytes[row]
+            or (captured and sequence[row] != told[1 + side])
+        ):
+            break
+        told[0] = arrived_at_ns[row]
+        told[3 + side] += 1
+        told[5 + side] += window[row] == 0
+        if captured:
+            told[1 + side] = (told[1 + side] + captured) & SEQUENCE_MASK
+            data_rows[count] = row
+            count += 1
+            size += captured
+        row += 1
+    return row, count
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bytes of one side that follow each other, as those of several segments of a batch."""
+
+    rows: SegmentRows
+    direction: Direction
+    byte_start: int
+    #: The rows with these bytes; rows between them have none.
+    at: Array
+
+    @cached_property
+    def data(self) -> memoryview:
+        """The bytes, in the batch."""
+        return self.rows.payload[self.rows.offsets[self.at[0]] : self.rows.offsets[self.at[-1] + 1]]
+
+    @cached_property
+    def ends(self) -> Array:
+        """Where the bytes of each segment end in the stream of their side."""
+        ends: Array = self.rows.offsets[self.at + 1] - self.rows.offsets[self.at[0]] + np.int64(self.byte_start)
+        return ends
+
+    def place_of(self, byte_end: int) -> Place:
+        """The place of the segment that holds the byte before `byte_end`."""
+        found = min(int(np.searchsorted(self.ends, byte_end)), len(self.at) - 1)
+        return self.rows.place(int(self.at[found]))
+
+    def pieces(self) -> Iterator[Data]:
+        """A piece for each segment."""
+        first, data, at = self.byte_start, bytes(self.data), 0
+        for place, byte_end in zip(self.rows.places(self.at), self.ends.tolist(), strict=True):
+            end = byte_end - first
+            yield Data(self.direction, first + at, data[at:end], place)
+            at = end
+
+
+class Pieces(Sequence[Data]):
+    """Bytes of both sides in arrival order: pieces, and stretches, which are looked at as pieces only if asked to."""
+
+    def __init__(self) -> None:
+        self.parts: list[Data | Stretch] = []
+        self._each: list[Data] | None = None
+        self.size = 0
+
+    def add(self, part: Data | Stretch) -> None:
+        """The next bytes."""
+        self.parts.append(part)
+        self.size += len(part.data)
+
+    @property
+    def each(self) -> list[Data]:
+        """All as pieces."""
+        if self._each is None:
+            self._each = []
+            for part in self.parts:
+                self._each.extend(part.pieces() if isinstance(part, Stretch) else (part,))
+        return self._each
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    def __iter__(self) -> Iterator[Data]:
+        return iter(self.each)
+
+    @overload
+    def __getitem__(self, at: int) -> Data: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Data]: ...
+
+    def __getitem__(self, at: int | slice) -> Data | Sequence[Data]:
+        return self.each[at]
