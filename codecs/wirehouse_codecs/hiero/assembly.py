@@ -41,7 +41,7 @@ class Part(NamedTuple):
     #: The message; None = a part.
     whole: bytes | None
     #: Of a part: bytes of the set. Without a set, bytes of the message.
-    raw: bytes = b""
+    raw: bytes | bytearray = b""
     #: Which part it is, from 0 on, and whether it is the last.
     number: int = 0
     last: bool = True
@@ -86,7 +86,7 @@ class Assembly:
             message = self._messages[call, Direction(direction)] = _restored(told, limit)
             self._held += message.held
 
-    def receive(self, key: Key, data: bytes, last: bool, tag: int | None) -> list[Part | Cut]:
+    def receive(self, key: Key, data: bytes | memoryview, last: bool, tag: int | None) -> list[Part | Cut]:
         """The next bytes of a message; `tag` is that of a set of items on this side, if sets come here."""
         message = self._messages.get(key)
         if message is None:
@@ -94,8 +94,12 @@ class Assembly:
                 return [Part(key, bytes(data))]
             message = self._messages[key] = _Message(tag)
         parts: list[Part | Cut] = []
+        data = memoryview(data)
         at = 0
-        if message.head is not None:
+        if message.head is not None and not message.head and len(data) > WHOLE_BYTES:
+            message.head, at = None, len(data)
+            self._begin_stream(key, message, data, parts)
+        elif message.head is not None:
             at = min(WHOLE_BYTES + 1 - len(message.head), len(data))
             message.head += data[:at]
             self._held += at
@@ -104,7 +108,7 @@ class Assembly:
             else:
                 self._relieve(parts)
         if message.head is None and at < len(data):
-            self._stream(key, message, data[at:] if at else data, parts)
+            self._stream(key, message, data[at:], parts)
         if last:
             parts += self._finish(key, message)
         return parts
@@ -135,28 +139,32 @@ class Assembly:
             message.reason = _reason(fault) if fault is not None else missing
         return [*parts, self._part(key, message, last=True)]
 
-    def _cut(self, key: Key, message: _Message, parts: list[Part | Cut]) -> None:
-        """Cut what came since the last time into items."""
+    def _cut(self, key: Key, message: _Message, parts: list[Part | Cut], fresh: memoryview | None = None) -> None:
+        """Cut what came since the last time into items; `fresh`: what that is, where it stands at once."""
         reader = message.reader
         if reader is None or message.cut == len(message.raw):
             return
         before = message.held
-        parts += [Cut(key, items) for items in reader.receive(bytes(message.raw[message.cut :]))]
+        data = bytes(memoryview(message.raw)[message.cut :]) if fresh is None else fresh
+        parts += [Cut(key, items) for items in reader.receive(data)]
         message.cut = len(message.raw)
         if reader.fault is not None:
             self._pass_over(message, _reason(reader.fault))
         self._held += message.held - before
 
     def _begin(self, key: Key, message: _Message, parts: list[Part | Cut]) -> None:
-        """The message is large."""
+        """What is held of the message isn't all of it, and it isn't held back any more."""
         assert message.head is not None
         head, message.head = bytes(message.head), None
         self._held -= len(head)
-        if message.tag is not None and head[0] == message.tag:
-            message.reader = ItemReader(self._limit)
-        self._stream(key, message, head, parts)
+        self._begin_stream(key, message, memoryview(head), parts)
 
-    def _stream(self, key: Key, message: _Message, data: bytes, parts: list[Part | Cut]) -> None:
+    def _begin_stream(self, key: Key, message: _Message, data: memoryview, parts: list[Part | Cut]) -> None:
+        if message.tag is not None and data[0] == message.tag:
+            message.reader = ItemReader(self._limit)
+        self._stream(key, message, data, parts)
+
+    def _stream(self, key: Key, message: _Message, data: memoryview, parts: list[Part | Cut]) -> None:
         at, end = 0, len(data)
         while at < end:
             if message.reader is not None and not message.left:
@@ -170,20 +178,21 @@ class Assembly:
             if message.reader is not None:
                 taken = min(taken, message.left)
                 message.left -= taken
-            piece = data[at : at + taken] if taken < end else data
+            piece = data[at : at + taken]
             at += taken
+            fresh = piece if message.cut == len(message.raw) else None
             message.raw += piece
             self._held += taken
             full = len(message.raw) == PART_BYTES
             if full or not message.left or len(message.raw) - message.cut >= CUT_BYTES:
-                self._cut(key, message, parts)
+                self._cut(key, message, parts, fresh)
             if full:
                 parts.append(self._emit(key, message))
 
-    def _take_prefix(self, message: _Message, data: bytes, at: int) -> int:
+    def _take_prefix(self, message: _Message, data: memoryview, at: int) -> int:
         """Take the tag and the length of a set; a message may have several, which count as one."""
         before = len(message.prefix)
-        prefix = message.prefix + data[at : at + _MOST_PREFIX - before]
+        prefix = message.prefix + bytes(data[at : at + _MOST_PREFIX - before])
         try:
             tag, body = read_varint(prefix, 0, len(prefix))
             if tag != message.tag:
@@ -212,11 +221,7 @@ class Assembly:
         while self._held > SETS_BYTES - 2:
             key, message = max(self._messages.items(), key=lambda entry: (entry[1].held, entry[0]))
             if message.head is not None:
-                head, message.head = bytes(message.head), None
-                self._held -= len(head)
-                if message.tag is not None and head[:1] == bytes([message.tag]):
-                    message.reader = ItemReader(self._limit)
-                self._stream(key, message, head, parts)
+                self._begin(key, message, parts)
             elif message.raw:
                 self._cut(key, message, parts)
                 parts.append(self._emit(key, message))
@@ -231,9 +236,8 @@ class Assembly:
 
     def _part(self, key: Key, message: _Message, *, last: bool) -> Part:
         is_set = message.reader is not None or bool(message.reason)
-        part = Part(key, None, bytes(message.raw), message.number, last, is_set, message.reason)
-        message.raw.clear()
-        message.cut = 0
+        part = Part(key, None, message.raw, message.number, last, is_set, message.reason)
+        message.raw, message.cut = bytearray(), 0
         message.number += 1
         return part
 

@@ -150,7 +150,7 @@ class Calls:
 
     def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
         """What a call does whose path can't be read, by its first message that tells."""
-        shape = shape_of(event.data, event.direction) if event.last else shape_of(b"", event.direction)
+        shape = shape_of(bytes(event.data), event.direction) if event.last else shape_of(b"", event.direction)
         service = shape.service
         if not event.last and event.data:
             # A large message is one of items.
@@ -317,7 +317,7 @@ class Calls:
     def _fault(self, rpc: Rpc, event: grpc.MessagePart, where: Where) -> None:
         held = self._assembly.drop((event.call, event.direction))
         rpc.sets.pop(event.direction, None)
-        raw = (b"" if held is None else held.raw) + event.data
+        raw = (b"" if held is None else held.raw) + bytes(event.data)
         finding = {"rule": None, "severity": None, "message": f"a message isn't whole: {event.fault}"}
         self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **self._about(rpc))
         self._miss(rpc, event.place)
@@ -367,7 +367,7 @@ class Calls:
         event: grpc.MessagePart,
         where: Where,
         content: dict[str, Any],
-        raw: bytes | None,
+        raw: bytes | bytearray | None,
         number: int | None,
     ) -> None:
         """The row of a message, or of the last part of one."""
@@ -407,7 +407,13 @@ class Calls:
         return told
 
     def _tell_set(
-        self, rpc: Rpc, event: grpc.MessagePart, where: Where, carried: ComingSet, raw: bytes, content: dict[str, Any]
+        self,
+        rpc: Rpc,
+        event: grpc.MessagePart,
+        where: Where,
+        carried: ComingSet,
+        raw: bytes | bytearray,
+        content: dict[str, Any],
     ) -> None:
         """The row of a set of items, and what it means to its call."""
         place, block = event.place, rpc.block

@@ -27,7 +27,16 @@ from urllib.parse import unquote
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, http2
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
-from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Passed, Run, Undecodable, from_text, to_text
+from wirehouse_codecs.hiero.pieces import (
+    UNDECODABLE_BYTES,
+    Content,
+    Passed,
+    Run,
+    Undecodable,
+    from_text,
+    run_of,
+    to_text,
+)
 from wirehouse_codecs.hiero.protobuf import Malformed, WireType, read_varint
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Hole
@@ -106,7 +115,7 @@ class MessagePart(NamedTuple):
     #: How it was compressed; None = it wasn't.
     encoding: str | None
     #: Inflated, unless there is a fault.
-    data: bytes
+    data: bytes | memoryview
     first: bool
     last: bool
     #: Why the message isn't whole. Of a compressed one `data` is then what was sent.
@@ -197,6 +206,11 @@ class _Inbound:
     #: Position after the last byte that was taken.
     end: int = 0
 
+    @property
+    def irregular(self) -> bool:
+        """Frames matter: something is looked for in them, or passed over."""
+        return self.searching or bool(self.fault) or bool(self.passed.data)
+
     def reset(self) -> None:
         """No message is being read."""
         self.prefix, self.left, self.begun, self.fault, self.held = b"", 0, False, "", None
@@ -261,12 +275,9 @@ class Reader:
         for event in told:
             match event:
                 case http2.Body():
-                    inbound = self._inbound(event.stream_id, event.run.direction, event, events)
-                    self._read(event.stream_id, inbound, event.run, event.start, event.end, events)
-                    if event.frame_ends and (inbound.searching or inbound.passed.data):
-                        self._end_frame(event.stream_id, inbound, _place_of(event), events)
-                    if event.end_stream:
-                        self._half_close(event.stream_id, inbound, _place_of(event), events)
+                    self._take_body(event, events)
+                case http2.Bodies():
+                    self._take_bodies(event, events)
                 case http2.Headers():
                     self._take_headers(event, events)
                 case http2.Missing():
@@ -280,6 +291,31 @@ class Reader:
                 case _:
                     events.append(event)
         return events
+
+    def _take_body(self, event: http2.Body, events: list[Event]) -> None:
+        inbound = self._inbound(event.stream_id, event.run.direction, event, events)
+        self._read(event.stream_id, inbound, event.run, event.start, event.end, events)
+        if event.frame_ends and (inbound.searching or inbound.passed.data):
+            self._end_frame(event.stream_id, inbound, _place_of(event), events)
+        if event.end_stream:
+            self._half_close(event.stream_id, inbound, _place_of(event), events)
+
+    def _take_bodies(self, event: http2.Bodies, events: list[Event]) -> None:
+        """As each of the bodies; while messages follow each other frames don't matter."""
+        number, part, begin = event.stream_id, 0, event.spans[0][0]
+        inbound = self._inbound(number, event.run.direction, next(event.each()), events)
+        if not inbound.irregular:
+            content, at = Content(event.run, event.spans), 0
+            end = len(content.data)
+            while at < end and not inbound.irregular:
+                at = self._read_message(number, inbound, content, at, end, events)
+            inbound.end = content.end_of(at)
+            if at == end and not inbound.irregular:
+                return
+            part, begin = content.part_of(at - 1)
+            begin += 1
+        for body in event.each(part, begin):
+            self._take_body(body, events)
 
     # Calls
 
@@ -411,17 +447,25 @@ class Reader:
                 if not inbound.left:
                     events += inbound.passed.flush(run.place_of(run.start + at))
                     inbound.reset()
-            elif inbound.left:
-                at = self._take_content(number, inbound, run, at, end, events)
             else:
-                at = self._take_prefix(number, inbound, run, at, end, events)
+                at = self._read_message(number, inbound, run, at, end, events)
         inbound.end = run.start + end
 
-    def _take_prefix(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
+    def _read_message(
+        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+    ) -> int:
+        """Take the prefix of a message, content, or both; the position after it."""
+        if inbound.left:
+            return self._take_content(number, inbound, run, at, end, events)
+        return self._take_prefix(number, inbound, run, at, end, events)
+
+    def _take_prefix(
+        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+    ) -> int:
         if not inbound.prefix:
-            inbound.start = run.start + at
+            inbound.start = run.start_of(at)
         taken = min(PREFIX_BYTES - len(inbound.prefix), end - at)
-        prefix = inbound.prefix + run.data[at : at + taken]
+        prefix = inbound.prefix + bytes(run.data[at : at + taken])
         at += taken
         if len(prefix) < PREFIX_BYTES:
             inbound.prefix = prefix
@@ -430,8 +474,9 @@ class Reader:
         flag, length = prefix[0], int.from_bytes(prefix[1:], "big")
         if flag > 1 or length > self._limit:
             reason = f"no message has the flag {flag}" if flag > 1 else f"a message of {length} bytes is too long"
-            told = (inbound.start, run.start + at, number, prefix, reason)
-            events.append(Undecodable(run.direction, run.place_of(run.start + at), *told))
+            byte_end = run.end_of(at)
+            told = (inbound.start, byte_end, number, prefix, reason)
+            events.append(Undecodable(run.direction, run.place_of(byte_end), *told))
             inbound.searching = inbound.hopeless = True
             return at
         inbound.length = inbound.left = length
@@ -441,14 +486,16 @@ class Reader:
             return self._take_content(number, inbound, run, at, end, events)
         return at
 
-    def _take_content(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
+    def _take_content(
+        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+    ) -> int:
         taken = min(inbound.left, end - at)
         if inbound.held is not None:
             taken = min(taken, HELD_BYTES - self._held_bytes)
         data = run.data[at : at + taken]
         inbound.left -= taken
         at += taken
-        byte_end = run.start + at
+        byte_end = run.end_of(at)
         if inbound.held is None:
             self._give(number, inbound, run.place_of(byte_end), byte_end, data, events)
             return at
@@ -463,7 +510,7 @@ class Reader:
         return at
 
     def _give(
-        self, number: int, inbound: _Inbound, place: Place, byte_end: int, data: bytes, events: list[Event]
+        self, number: int, inbound: _Inbound, place: Place, byte_end: int, data: memoryview, events: list[Event]
     ) -> None:
         """The next part of a message that isn't compressed."""
         first, last = not inbound.begun, not inbound.left
@@ -538,11 +585,10 @@ class Reader:
         del passed.data[offset:]
         events += passed.flush(place)
         inbound.searching = False
-        end = start + len(data)
         self._read(
             number,
             inbound,
-            Run(passed.direction, start + offset, data[offset:], (end,), (place,)),
+            run_of(passed.direction, start + offset, data[offset:], place),
             0,
             len(data) - offset,
             events,

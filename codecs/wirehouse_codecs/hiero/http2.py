@@ -28,11 +28,12 @@ from __future__ import annotations
 import re
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from hpack import Decoder, HPACKError
 from hpack.exceptions import InvalidTableIndexError
 from hpack.table import HeaderTable
@@ -52,7 +53,8 @@ from hyperframe.frame import (
 )
 
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Passed, Run, Undecodable, from_text, runs, to_text
+from wirehouse_codecs.hiero import loops
+from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Passed, Run, Undecodable, from_text, run_of, runs, to_text
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Hole
 
@@ -74,6 +76,9 @@ MAX_CLOSED: Final = 256
 #: So many credible frame headers in a row are believed. Frames between them are not longer than this.
 CHAIN: Final = 3
 CHAIN_FRAME_BYTES: Final = 1 << 16
+#: Of so many bytes the DATA frames are looked for together, at most so many.
+BULK_BYTES: Final = 512
+MOST_SPANS: Final = 1024
 #: In place of a name that isn't known.
 UNKNOWN_NAME: Final = b"?"
 
@@ -155,6 +160,23 @@ class Body(NamedTuple):
     end_stream: bool
 
 
+class Bodies(NamedTuple):
+    """Content of consecutive DATA frames of a stream, which go on: `run.data[begin:end]` of each span."""
+
+    run: Run
+    spans: list[tuple[int, int]]
+    stream_id: int
+    #: The last bytes are the last of their frame.
+    frame_ends: bool
+
+    def each(self, part: int = 0, begin: int | None = None) -> Iterator[Body]:
+        """From a part on, and within it from `begin` on, each as a body of its own."""
+        for number, (first, end) in enumerate(self.spans[part:], part):
+            ends = number + 1 < len(self.spans) or self.frame_ends
+            yield Body(self.run, first if begin is None else begin, end, self.stream_id, ends, False)
+            begin = None
+
+
 class Missing(NamedTuple):
     """Content of a stream that is not in the capture."""
 
@@ -207,7 +229,7 @@ class Gone(NamedTuple):
     ended: bool
 
 
-Event = Headers | Body | Missing | Lost | Reset | GoAway | Gone | Undecodable
+Event = Headers | Body | Bodies | Missing | Lost | Reset | GoAway | Gone | Undecodable
 
 
 class _Mode(StrEnum):
@@ -314,6 +336,7 @@ class Reader:
         self._highest = 0
         #: What it is instead of HTTP/2.
         self._other = ""
+        self._spans = np.empty((MOST_SPANS, 2), np.int64)
         self._readers: Mapping[_Mode, Callable[[_Side, Run, int, list[Event]], int]] = {
             _Mode.START: self._start,
             _Mode.FRAMES: self._frames,
@@ -394,7 +417,7 @@ class Reader:
             data = bytes(side.pending)
             side.pending.clear()
             side.mode = _Mode.FRAMES
-            self._reread(side, Run(side.direction, side.start, data, (run.start + at,), (place,)), events)
+            self._reread(side, run_of(side.direction, side.start, data, place), events)
         elif not PREFACE.startswith(side.pending):
             self._lose(side, place, run.start + at, "no HTTP/2 preface", events, keep=True)
         elif len(side.pending) == len(PREFACE):
@@ -426,7 +449,9 @@ class Reader:
         """Take frames, and parts of frames, as long as their places are known; the position after them."""
         end = len(run.data)
         while at < end and side.mode is _Mode.FRAMES:
-            if side.padded:
+            if end - at >= BULK_BYTES and self._takes_bulk(side, run, at):
+                at = self._take_bulk(side, run, at, events)
+            elif side.padded:
                 side.padded, side.padding = False, run.data[at]
                 side.framing_bytes += 1
                 at = self._begin_padded(side, run, at + 1, events)
@@ -452,6 +477,37 @@ class Reader:
                 at += taken
             else:
                 at = self._hold(side, run, at, events)
+        return at
+
+    def _takes_bulk(self, side: _Side, run: Run, at: int) -> bool:
+        """What comes is content of the stream that DATA was of last, and goes on."""
+        if side.pending or side.padded or side.padding or side.refused or side.block is not None:
+            return False
+        if side.content:
+            return not side.end_stream
+        stream = self._streams.get(side.stream_id)
+        if stream is None or side.direction in stream.ended or run.data[at + 3] != _DATA or run.data[at + 4]:
+            return False
+        high, low, _, _, stream_id = _HEADER.unpack_from(run.data, at)
+        length: int = high << 8 | low
+        return stream_id == side.stream_id and 0 < length <= self._bulk_limit(side)
+
+    def _bulk_limit(self, side: _Side) -> int:
+        """The largest frame that needs no other look."""
+        return min(side.frame_limit, UNTOLD_FRAME_BYTES) if side.partial else side.frame_limit
+
+    def _take_bulk(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
+        """Take DATA frames of one stream, and parts of such frames; the position after them."""
+        data = np.frombuffer(run.data, np.uint8)
+        known = (side.content, side.stream_id, self._bulk_limit(side))
+        count, frames, at, side.content, frame_ends = loops.data_frames(data, at, *known, self._spans)
+        spans: list[tuple[int, int]] = self._spans[:count].tolist()
+        if count:
+            events.append(Bodies(run, spans, side.stream_id, bool(frame_ends)))
+        if frames:
+            side.framing_bytes += HEADER_BYTES * frames
+            side.end_stream = False
+            self._streams.move_to_end(side.stream_id)
         return at
 
     def _hold(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
@@ -540,7 +596,7 @@ class Reader:
     def _refuse(self, side: _Side, run: Run, length: int, reason: str, events: list[Event]) -> None:
         """Pass over the frame whose header is held, and whose payload has `length` bytes."""
         place = run.place_of(side.start + HEADER_BYTES)
-        header = Run(side.direction, side.start, bytes(side.pending), (side.start + HEADER_BYTES,), (place,))
+        header = run_of(side.direction, side.start, bytes(side.pending), place)
         side.pending.clear()
         events += side.passed.add(header, 0, HEADER_BYTES, reason)
         side.refused, side.reason = length, reason
@@ -774,7 +830,7 @@ class Reader:
             side.framing_bytes += len(PREFACE)
             side.partial = side.table.partial = False
             data, start = data[len(PREFACE) :], start + len(PREFACE)
-        self._reread(side, Run(side.direction, start, data, (start + len(data),), (place,)), events)
+        self._reread(side, run_of(side.direction, start, data, place), events)
 
     def _let_go(self, side: _Side, size: int, place: Place, events: list[Event]) -> None:
         if size:

@@ -48,7 +48,7 @@ def recognises(client: bytes, server: bytes) -> str | None:
             return f"a call of {event.path}"
         if begun or not isinstance(event, grpc.MessagePart) or not event.last or not event.first:
             continue
-        service = shape_of(event.data, event.direction).service
+        service = shape_of(bytes(event.data), event.direction).service
         if service is not None:
             return f"a message in the shape of {service}"
     return None

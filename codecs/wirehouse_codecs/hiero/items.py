@@ -156,7 +156,7 @@ class Fault(NamedTuple):
 class Items:
     """Items of a run, at most CHUNK_ITEMS. Offsets count in `data`."""
 
-    data: bytes
+    data: bytes | memoryview
     #: Where each item's tag begins, its body begins and it ends, int32.
     starts: Array
     bodies: Array
@@ -188,10 +188,10 @@ class Items:
 
     def body(self, position: int) -> bytes:
         """The BlockItem at `position`: its field with tag and length, without the run's."""
-        return self.data[self.bodies[position] : self.ends[position]]
+        return bytes(self.data[self.bodies[position] : self.ends[position]])
 
 
-def cut(data: bytes, begin: int = 0) -> Iterator[Items]:
+def cut(data: bytes | memoryview, begin: int = 0) -> Iterator[Items]:
     """The items of a whole run (BlockItemSet or Block), in chunks; the last says if what follows can't be read.
 
     ValueError: `data` has 2 GiB or more.
@@ -209,7 +209,7 @@ def cut(data: bytes, begin: int = 0) -> Iterator[Items]:
             return
 
 
-def _walk(data: bytes, at: int) -> tuple[Items, int, int]:
+def _walk(data: bytes | memoryview, at: int) -> tuple[Items, int, int]:
     room = min(CHUNK_ITEMS, (len(data) - at) // _LEAST_BYTES + 1)
     out = np.empty((loops.ROWS, room), np.int32)
     count, at, stopped, unknown = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
@@ -217,7 +217,7 @@ def _walk(data: bytes, at: int) -> tuple[Items, int, int]:
     return Items(data, starts, bodies, ends, numbers, unknown), at, stopped
 
 
-def _reason(data: bytes, at: int) -> str:
+def _reason(data: bytes | memoryview, at: int) -> str:
     """The readable walk's word on what stands at `at`."""
     try:
         read_item(data, at, len(data))
@@ -236,7 +236,7 @@ class Item(NamedTuple):
     number: int | None
 
 
-def read_item(data: bytes, at: int, end: int) -> Item:
+def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
     """The field of a run at `at`. Raises Malformed."""
     field = protobuf.read_field(data, at, end)
     if field.number != 1 or field.wire_type != WireType.LEN:
@@ -262,7 +262,7 @@ class ItemReader:
     def __init__(self, limit: int) -> None:
         #: The largest item, in bytes with its tag and length.
         self.limit = limit
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._held = 0
         #: So many bytes must be held before there is anything to read.
         self._needed = 1
@@ -276,14 +276,15 @@ class ItemReader:
         """How many bytes have come."""
         return self._at + self._held
 
-    def receive(self, data: bytes) -> list[Items]:
+    def receive(self, data: bytes | memoryview) -> list[Items]:
         """The items that `data` completes, in chunks; their offsets count in their own `data`."""
         self._held += len(data)
         if self.fault is not None:
             return []
-        self._pieces.append(data)
         if self._held < self._needed:
+            self._pieces.append(bytes(data))
             return []
+        self._pieces.append(data)
         run = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         chunks, at, stopped = [], 0, loops.FULL
         while stopped == loops.FULL:
@@ -292,7 +293,7 @@ class ItemReader:
                 chunks.append(found)
         self._at += at
         self._held -= at
-        self._pieces = [run[at:]]
+        self._pieces = [bytes(run[at:])]
         if stopped == loops.BAD:
             self._lose(_reason(run, at))
         else:
@@ -332,7 +333,7 @@ class ItemReader:
         return self.fault
 
 
-def _needed(data: bytes, at: int) -> int:
+def _needed(data: bytes | memoryview, at: int) -> int:
     """The size of the unfinished field at `at`, as far as it is told."""
     held = len(data) - at
     try:

@@ -1,4 +1,6 @@
-"""The walk over a run of block items as machine code; `items.read_item` is its readable twin."""
+"""Loops over bytes as machine code: items of a run, which `items.read_item` reads readably, and DATA frames, which
+`http2.Reader` takes one by one too.
+"""
 
 from __future__ import annotations
 
@@ -108,3 +110,43 @@ def walk(data: Any, begin: int, end: int, out: Any) -> tuple[int, int, int, int]
         count += 1
         at = over
     return count, at, DONE, unknown
+
+
+@compiled
+def data_frames(
+    data: Any, at: int, left: int, stream_id: int, limit: int, spans: Any
+) -> tuple[int, int, int, int, int]:
+    """Content of consecutive DATA frames of a stream, without flags and of 1 to `limit` bytes, until there is another.
+
+    `left` bytes from `at` on are of a frame that has begun. `spans` takes where each content begins and ends. Returns
+    how many of them and how many headers there are, where the loop ended, how much is left there of the last frame, and
+    whether the last content is the end of its frame.
+    """
+    end = wide(len(data))
+    here = wide(at)
+    rest = wide(left)
+    count = wide(0)
+    headers = wide(0)
+    over = wide(0)
+    while count < len(spans):
+        if rest == 0:
+            if end - here < 9 or data[here + 3] != 0 or data[here + 4] != 0:
+                break
+            length = wide(data[here]) << 16 | wide(data[here + 1]) << 8 | wide(data[here + 2])
+            number = wide(data[here + 5]) << 24 | wide(data[here + 6]) << 16
+            number |= wide(data[here + 7]) << 8 | wide(data[here + 8])
+            if length == 0 or length > limit or number != stream_id:
+                break
+            here += 9
+            headers += 1
+            rest = length
+        taken = min(rest, end - here)
+        if taken == 0:
+            break
+        spans[count, 0] = here
+        spans[count, 1] = here + taken
+        count += 1
+        here += taken
+        rest -= taken
+        over = wide(rest == 0)
+    return count, headers, here, rest, over

@@ -57,7 +57,7 @@ class WireField(NamedTuple):
     number_value: int = 0
 
 
-def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """The number at `at`, of at most ten bytes, and where it ends. Bits above the 64th are lost. Raises Malformed."""
     if at < end and data[at] < 0x80:
         return data[at], at + 1
@@ -73,7 +73,7 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise Malformed(at, f"a number has more than {MOST_VARINT_BYTES} bytes")
 
 
-def walk(data: bytes, start: int, end: int) -> Iterator[WireField]:
+def walk(data: bytes | memoryview, start: int, end: int) -> Iterator[WireField]:
     """The fields of `data` between `start` and `end`, in order. Raises Malformed."""
     at = start
     for _ in range(MOST_FIELDS):
@@ -86,7 +86,7 @@ def walk(data: bytes, start: int, end: int) -> Iterator[WireField]:
         raise Malformed(at, f"a message has more than {MOST_FIELDS} fields")
 
 
-def read_field(data: bytes, start: int, end: int) -> WireField:
+def read_field(data: bytes | memoryview, start: int, end: int) -> WireField:
     """The field at `start`. Raises Malformed."""
     tag, at = read_varint(data, start, end)
     number, wire_type = tag >> 3, tag & 7

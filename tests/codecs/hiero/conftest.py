@@ -143,7 +143,7 @@ def whole(events: Iterable[grpc.Event]) -> list[grpc.Event]:
             continue
         key = event.call, event.direction
         assert event.first == (key not in parts)
-        data = parts.pop(key, b"") + event.data
+        data = parts.pop(key, b"") + bytes(event.data)
         if event.last:
             told.append(event._replace(data=data, first=True))
         else:
@@ -155,7 +155,7 @@ def whole(events: Iterable[grpc.Event]) -> list[grpc.Event]:
 def messages(events: Iterable[grpc.Event], call: int, direction: Direction) -> list[bytes]:
     """The whole messages of one side of a call."""
     ours = (event for event in whole(events) if isinstance(event, grpc.MessagePart))
-    return [one.data for one in ours if (one.call, one.direction, one.fault) == (call, direction, None)]
+    return [bytes(one.data) for one in ours if (one.call, one.direction, one.fault) == (call, direction, None)]
 
 
 def undecodable(events: Iterable[grpc.Event]) -> list[Undecodable]:

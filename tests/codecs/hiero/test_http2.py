@@ -21,7 +21,7 @@ from hyperframe.frame import (
 )
 
 from wirehouse_codecs.hiero import http2
-from wirehouse_codecs.hiero.http2 import Block, Body, Gone, Headers, Reader
+from wirehouse_codecs.hiero.http2 import Block, Bodies, Body, Gone, Headers, Reader
 from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Undecodable
 from wirehouse_codecs.tcp import Data, Direction, Hole
@@ -36,7 +36,12 @@ def feed(reader: Reader, said: Sequence[Data | Hole]) -> list[http2.Event]:
 
 def read(wire: Any, script: Any, *, late: bool = False) -> list[http2.Event]:
     reader = Reader(started_late=late)
-    return feed(reader, script.said) + reader.finish(wire.LAST)
+    return each(feed(reader, script.said) + reader.finish(wire.LAST))
+
+
+def each(events: Sequence[http2.Event]) -> list[http2.Event]:
+    """Bodies that were found together, one by one."""
+    return [part for one in events for part in (one.each() if isinstance(one, Bodies) else (one,))]
 
 
 def content(events: Sequence[http2.Event], stream_id: int = 1) -> bytes:
