@@ -7,8 +7,6 @@ compiled loop passes over these as `tcp.Flow.receive` does with each, and their 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, overload
 
@@ -36,11 +34,15 @@ class SegmentRows:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self.numbers = {name: _numbers(batch.column(name)) for name in (*_PLACED, *_HEADER)}
+        self._placed = tuple(self.numbers[name] for name in _PLACED)
         self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
         payload = batch.column("payload").cast(pa.binary())
         _, offsets, data = payload.buffers()
         # Null rows, which hold carried state, have equal offsets.
         self.offsets: Array = np.frombuffer(offsets, np.int32)[payload.offset : payload.offset + len(payload) + 1]
+        captures = batch.column("capture_id").dictionary_encode()
+        #: The captures of the batch, and which of them each row is of.
+        self._captures = captures.dictionary.to_pylist(), _numbers(captures.indices)
         self.payload = memoryview(b"" if data is None else data).cast("B")
 
     def groups(self) -> Iterator[tuple[int, int]]:
@@ -61,12 +63,6 @@ class SegmentRows:
         )
         return source, flow, window, state
 
-    @cached_property
-    def _captures(self) -> tuple[list[bytes], Array]:
-        """The captures of the batch, and which of them each row is of."""
-        encoded = self._batch.column("capture_id").dictionary_encode()
-        return encoded.dictionary.to_pylist(), _numbers(encoded.indices)
-
     def arrived_at_ns(self, row: int) -> int:
         """When the segment arrived."""
         return int(self.numbers[_PLACED[0]][row])
@@ -74,13 +70,13 @@ class SegmentRows:
     def place(self, row: int) -> Place:
         """Where the segment stands."""
         names, codes = self._captures
-        arrived, capture_arrived, record = (int(self.numbers[name][row]) for name in _PLACED)
-        return Place(arrived, capture_arrived, names[codes[row]], record)
+        arrived, capture_arrived, record = self._placed
+        return Place(int(arrived[row]), int(capture_arrived[row]), names[codes[row]], int(record[row]))
 
     def places(self, rows: Array) -> list[Place]:
         """Where several segments stand."""
         names, codes = self._captures
-        arrived, capture_arrived, record = (self.numbers[name][rows].tolist() for name in _PLACED)
+        arrived, capture_arrived, record = (numbers[rows].tolist() for numbers in self._placed)
         captures = [names[code] for code in codes[rows].tolist()]
         return list(map(Place, arrived, capture_arrived, captures, record))
 
@@ -165,38 +161,34 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
     return row, count
 
 
-@dataclass(frozen=True)
 class Stretch:
     """Bytes of one side that follow each other, as those of several segments of a batch."""
 
-    rows: SegmentRows
-    direction: Direction
-    byte_start: int
-    #: The rows with these bytes; rows between them have none.
-    at: Array
+    __slots__ = ("_base", "at", "byte_start", "data", "direction", "rows")
 
-    @cached_property
-    def data(self) -> memoryview:
-        """The bytes, in the batch."""
-        return self.rows.payload[self.rows.offsets[self.at[0]] : self.rows.offsets[self.at[-1] + 1]]
-
-    @cached_property
-    def ends(self) -> Array:
-        """Where the bytes of each segment end in the stream of their side."""
-        ends: Array = self.rows.offsets[self.at + 1] - self.rows.offsets[self.at[0]] + np.int64(self.byte_start)
-        return ends
+    def __init__(self, rows: SegmentRows, direction: Direction, byte_start: int, at: Array) -> None:
+        self.rows = rows
+        self.direction = direction
+        self.byte_start = byte_start
+        #: The rows with these bytes; rows between them have none.
+        self.at = at
+        begin = int(rows.offsets[at[0]])
+        #: The bytes, in the batch.
+        self.data = rows.payload[begin : rows.offsets[at[-1] + 1]]
+        self._base = begin - byte_start
 
     def place_of(self, byte_end: int) -> Place:
         """The place of the segment that holds the byte before `byte_end`."""
-        found = min(int(np.searchsorted(self.ends, byte_end)), len(self.at) - 1)
-        return self.rows.place(int(self.at[found]))
+        first, last = int(self.at[0]), int(self.at[-1])
+        found = first + int(self.rows.offsets[first + 1 : last + 1].searchsorted(self._base + byte_end))
+        return self.rows.place(found)
 
     def pieces(self) -> Iterator[Data]:
         """A piece for each segment."""
-        first, data, at = self.byte_start, bytes(self.data), 0
-        for place, byte_end in zip(self.rows.places(self.at), self.ends.tolist(), strict=True):
-            end = byte_end - first
-            yield Data(self.direction, first + at, data[at:end], place)
+        data, at = bytes(self.data), 0
+        ends = (self.rows.offsets[self.at + 1] - self.rows.offsets[self.at[0]]).tolist()
+        for place, end in zip(self.rows.places(self.at), ends, strict=True):
+            yield Data(self.direction, self.byte_start + at, data[at:end], place)
             at = end
 
 

@@ -45,7 +45,7 @@ STATE_VERSION: Final = 1
 #: Rows of a batch that leaves the log.
 BATCH_ROWS: Final = 20_000
 #: So many bytes of `raw` are a batch too.
-BATCH_BYTES: Final = 32 << 20
+BATCH_BYTES: Final = 8 << 20
 #: Rows of columns for which nulls are kept.
 FEW_ROWS: Final = 512
 #: Bytes that a dialogue is given at once.

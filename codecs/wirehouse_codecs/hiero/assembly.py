@@ -20,7 +20,7 @@ PART_BYTES: Final = 4 << 20
 #: Held of all unfinished messages of a connection.
 SETS_BYTES: Final = 8 << 20
 #: So many bytes of a set are cut into items at once: of fewer the start costs more.
-CUT_BYTES: Final = 256 << 10
+CUT_BYTES: Final = 1 << 20
 _MOST_PREFIX: Final = 20
 
 #: A call, and who sends.
@@ -128,7 +128,7 @@ class Assembly:
 
     def _finish(self, key: Key, message: _Message) -> list[Part | Cut]:
         parts: list[Part | Cut] = []
-        self._cut(key, message, parts)
+        self._cut(key, message, parts, memoryview(message.raw)[message.cut :])
         self._held -= message.held
         del self._messages[key]
         if message.head is not None:
@@ -140,7 +140,7 @@ class Assembly:
         return [*parts, self._part(key, message, last=True)]
 
     def _cut(self, key: Key, message: _Message, parts: list[Part | Cut], fresh: memoryview | None = None) -> None:
-        """Cut what came since the last time into items; `fresh`: what that is, where it stands at once."""
+        """Cut what came since the last time into items. `fresh`: that, where it can be read without a copy."""
         reader = message.reader
         if reader is None or message.cut == len(message.raw):
             return
@@ -168,7 +168,8 @@ class Assembly:
         at, end = 0, len(data)
         while at < end:
             if message.reader is not None and not message.left:
-                at = self._take_prefix(message, data, at)
+                self._cut(key, message, parts)
+                at = at if message.reader is None else self._take_prefix(message, data, at)
                 continue
             room = (SETS_BYTES - self._held) // 2
             if room < 1:
@@ -183,11 +184,11 @@ class Assembly:
             fresh = piece if message.cut == len(message.raw) else None
             message.raw += piece
             self._held += taken
-            full = len(message.raw) == PART_BYTES
-            if full or not message.left or len(message.raw) - message.cut >= CUT_BYTES:
-                self._cut(key, message, parts, fresh)
-            if full:
+            if len(message.raw) == PART_BYTES:
+                self._cut(key, message, parts, memoryview(message.raw)[message.cut :])
                 parts.append(self._emit(key, message))
+            elif len(message.raw) - message.cut >= CUT_BYTES:
+                self._cut(key, message, parts, fresh)
 
     def _take_prefix(self, message: _Message, data: memoryview, at: int) -> int:
         """Take the tag and the length of a set; a message may have several, which count as one."""

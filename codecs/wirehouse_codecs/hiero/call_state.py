@@ -52,7 +52,9 @@ class ComingSet:
     headers: int = 0
     unknown_fields: int = 0
     broken: list[list[str]] = field(default_factory=list)
+    #: Of its message: the first byte, and when the prefix had arrived.
     byte_start: int = 0
+    begun_ns: int = 0
     inflated_bytes: int = 0
 
 

@@ -290,10 +290,10 @@ class Calls:
         if rpc.service is not None and not rpc.profile.one_item:
             tag = _SET_TAGS.get((rpc.service, direction))
         if event.first:
-            rpc.sets.pop(direction, None)
+            begun_ns = event.begun_ns or place.arrived_at_ns
+            rpc.sets[direction] = ComingSet(byte_start=event.byte_start, begun_ns=begun_ns)
         if not event.last:
-            carried = rpc.sets.setdefault(direction, ComingSet(byte_start=event.byte_start))
-            carried.inflated_bytes += len(event.data)
+            rpc.sets[direction].inflated_bytes += len(event.data)
         for told in self._assembly.receive((event.call, direction), event.data, event.last, tag):
             self._assembled(event, told, where)
         if event.last:
@@ -306,7 +306,7 @@ class Calls:
         if rpc is None:
             return
         if isinstance(told, Cut):
-            self._add_items(rpc, told.key[1], told.items, event.place)
+            self._add_items(rpc, told.key[1], told.items, rpc.sets[told.key[1]].begun_ns)
         elif told.whole is not None:
             self._whole(rpc, event, told.whole, where)
         elif told.last:
@@ -342,9 +342,9 @@ class Calls:
             self._miss(rpc, place)
             return
         if isinstance(message, BlockItems):
-            carried = rpc.sets.setdefault(direction, ComingSet(byte_start=event.byte_start))
+            carried = rpc.sets[direction]
             for items in cut(message.raw):
-                self._add_items(rpc, direction, items, place)
+                self._add_items(rpc, direction, items, place.arrived_at_ns)
             self._tell_set(rpc, event, where, carried, message.raw, content)
             return
         content |= message_content(message, rpc.profile)
@@ -381,7 +381,7 @@ class Calls:
     def _early_part(self, rpc: Rpc, part: Part) -> None:
         """A part of a message that goes on: it stands where the message before it ended."""
         direction = part.key[1]
-        carried = rpc.sets.setdefault(direction, ComingSet())
+        carried = rpc.sets[direction]
         told = {"kind": "block_items" if part.is_set else "unread", "profile": rpc.profile.name}
         told |= self._part_content(rpc, carried, part.number, last=False)
         where = Where(direction, carried.byte_start, carried.byte_start)
@@ -389,7 +389,7 @@ class Calls:
         self._log.add(MESSAGE, rpc.place, where, **self._about(rpc), block_number=number, message=told, raw=part.raw)
 
     def _last_part(self, rpc: Rpc, event: grpc.MessagePart, part: Part, where: Where) -> None:
-        carried = rpc.sets.setdefault(event.direction, ComingSet(byte_start=event.byte_start))
+        carried = rpc.sets[event.direction]
         content = {"part": part.number, "inflated_bytes": carried.inflated_bytes + len(event.data)}
         if part.is_set:
             if part.reason:
@@ -440,9 +440,9 @@ class Calls:
         self._find_first(broken, place, where, rpc, number)
         rpc.sets.pop(event.direction, None)
 
-    def _add_items(self, rpc: Rpc, direction: Direction, items: Items, place: Place) -> None:
+    def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
         """Items of a set, in chunks as they come."""
-        carried = rpc.sets.setdefault(direction, ComingSet())
+        carried = rpc.sets[direction]
         for block_items in split(items) if len(items) else [items]:
             begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
             if begins and carried.counts:
@@ -450,7 +450,7 @@ class Calls:
             if begins or rpc.block is None:
                 if rpc.block is not None:
                     carried.broken += map(list, self._end_block(rpc, rpc.place, "header"))
-                rpc.block = ComingBlock(place.arrived_at_ns, judged=begins or not rpc.partial)
+                rpc.block = ComingBlock(at_ns, judged=begins or not rpc.partial)
             self._count(carried, block_items, begins)
             block = rpc.block
             block.builder.add(block_items)

@@ -120,6 +120,8 @@ class MessagePart(NamedTuple):
     last: bool
     #: Why the message isn't whole. Of a compressed one `data` is then what was sent.
     fault: str | None = None
+    #: When its prefix had arrived; 0: with the rest.
+    begun_ns: int = 0
 
 
 class HalfClosed(NamedTuple):
@@ -193,11 +195,13 @@ class _Inbound:
     #: It isn't known where a message begins; nor is it looked for in what is left of this frame.
     searching: bool = False
     hopeless: bool = False
-    #: Of the message being read: what there is of its prefix, where that begins, its length, and what is left of it.
+    #: Of the message being read: what there is of its prefix, where that begins, its length, what is left of it, and
+    #: when the prefix had arrived.
     prefix: bytes = b""
     start: int = 0
     length: int = 0
     left: int = 0
+    begun_ns: int = 0
     #: A part of it was given; why it will have no more.
     begun: bool = False
     fault: str = ""
@@ -480,6 +484,7 @@ class Reader:
             inbound.searching = inbound.hopeless = True
             return at
         inbound.length = inbound.left = length
+        inbound.begun_ns = run.place_of(run.end_of(at)).arrived_at_ns
         if flag and length:
             inbound.held = bytearray()
         elif length <= end - at:
@@ -515,7 +520,7 @@ class Reader:
         """The next part of a message that isn't compressed."""
         first, last = not inbound.begun, not inbound.left
         span = (inbound.passed.direction, place, inbound.start, byte_end, number, inbound.length)
-        events.append(MessagePart(*span, None, data, first, last))
+        events.append(MessagePart(*span, None, data, first, last, None, inbound.begun_ns))
         inbound.begun = not last
 
     def _inflate(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
@@ -535,7 +540,8 @@ class Reader:
         span = (inbound.passed.direction, place, inbound.start, inbound.end, number, inbound.length, encoding)
         pieces = inflated.pieces or (b"",)
         for piece_number, piece in enumerate(pieces):
-            events.append(MessagePart(*span, piece, not piece_number, piece_number == len(pieces) - 1))
+            last = piece_number == len(pieces) - 1
+            events.append(MessagePart(*span, piece, not piece_number, last, None, inbound.begun_ns))
         inbound.reset()
 
     def _fail(self, number: int, inbound: _Inbound, place: Place, fault: str, events: list[Event]) -> None:
@@ -547,7 +553,7 @@ class Reader:
             data, encoding = bytes(inbound.held), inbound.encoding
             self._release(inbound)
         span = (inbound.passed.direction, place, inbound.start, inbound.end, number, inbound.length, encoding)
-        events.append(MessagePart(*span, data, not inbound.begun, True, fault))
+        events.append(MessagePart(*span, data, not inbound.begun, True, fault, inbound.begun_ns))
         inbound.fault = fault
         if not inbound.left:
             inbound.reset()
@@ -699,7 +705,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 #: What of a side carried state holds as it is.
-_PLAIN: Final = (*("encoding", "searching", "hopeless", "start", "length", "left", "begun", "fault", "end"),)
+_PLAIN: Final = (
+    *("encoding", "searching", "hopeless", "start", "length", "left", "begun_ns", "begun", "fault", "end"),
+)
 
 
 def _inbound_to_json(inbound: _Inbound) -> dict[str, Any]:

@@ -96,6 +96,8 @@ _BLOCKS: Final = frozenset((_HEADERS, _PUSH, _CONTINUATION))
 _CONTROL: Final = frozenset(
     frame.type for frame in (PriorityFrame, RstStreamFrame, SettingsFrame, PingFrame, GoAwayFrame, WindowUpdateFrame)
 )
+_UPDATE: Final = WindowUpdateFrame.type
+_UPDATE_BYTES: Final = HEADER_BYTES + 4
 #: The start of a TLS record: a handshake of version 3.x (RFC 8446 section 5.1).
 _TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]", re.DOTALL)
 #: A header that a frame of gRPC has, by length, type, flags and stream; or a preface.
@@ -528,7 +530,10 @@ class Reader:
         if len(held) == size:
             frame = bytes(held)
             held.clear()
-            self._take_frame(side, frame, run.place_of(run.start + at), events)
+            if _is_update(frame):
+                side.framing_bytes += size
+            else:
+                self._take_frame(side, frame, run.place_of(run.start + at), events)
         return at
 
     def _begin(self, side: _Side, run: Run, at: int, events: list[Event]) -> bool:
@@ -893,6 +898,13 @@ def _new_side(direction: Direction, started_late: bool) -> _Side:
         side.mode, side.reason, table.partial = _Mode.SEARCH, "no frame begins here", True
         side.frame_limit, decoder.max_allowed_table_size = UNTOLD_FRAME_BYTES, MAX_TABLE_BYTES
     return side
+
+
+def _is_update(frame: bytes) -> bool:
+    """WINDOW_UPDATE, of which a bulk transfer has very many: nothing is told of it."""
+    if frame[3] != _UPDATE or len(frame) != _UPDATE_BYTES:
+        return False
+    return 0 < int.from_bytes(frame[HEADER_BYTES:], "big") <= _STREAM_MASK
 
 
 def _chain(held: bytes | bytearray, at: int, limit: int, *, final: bool = False) -> tuple[bool | None, int]:
