@@ -1,0 +1,58 @@
+"""bronze.files holds what landed of blocks, logs and entries, byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.running import land, select
+
+from wirehouse_codecs.hiero.grpc_log import Entry, Message, encode, frame
+from wirehouse_codecs.hiero.items import Timestamp
+from wirehouse_expectations.suites import invariants_check
+from wirehouse_pipelines import jobs
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.windows import Windows
+
+pytestmark = pytest.mark.spark
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+BLOCK = (VECTORS / "hiero" / "blocks" / "sim062_3.blk").read_bytes()
+LINES = (VECTORS / "bamboo" / "logs" / "len40.jsonl").read_bytes()
+#: Longer than a row holds.
+LARGE = b"".join(
+    frame(encode(Entry(timestamp=Timestamp(1_700_000_000), type=3, message=Message(n, b"m" * n)))) for n in (9 << 20, 5)
+)
+
+
+def test_what_landed_is_in_bronze(spark: Any, tmp_path: Path) -> None:
+    files = {"blocks": gzip.compress(BLOCK), "grpc_log": LARGE[:-1], "entries": LINES}
+    for kind, data in files.items():
+        (tmp_path / kind).write_bytes(data)
+    sources = tuple(Source(kind, "hiero", kind, str(tmp_path / kind)) for kind in files)
+    lake = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"), sources)
+    land(lake)
+    windows = jobs.data_windows(lake)
+    assert windows == ["2015-01-01", "2023-11-14", "2025-04-10"]
+    jobs.run_job(spark, lake, "bronze.files", windows[0], windows[-1])
+
+    rows = select(lake, "SELECT * FROM bronze.files ORDER BY source, record_number")
+    of = {kind: [row for row in rows if row["source"] == kind] for kind in files}
+    assert all(row["capture_id"] == hashlib.sha256(files[row["source"]]).digest() for row in rows)
+    assert [(row["name"], row["part"], row["last"], row["data"]) for row in of["blocks"]] == [
+        ("blocks", 0, True, BLOCK)
+    ]
+    assert b"".join(row["data"] or row["damaged"] for row in of["grpc_log"]) == LARGE[:-1]
+    assert [(row["part"], row["last"], row["damage"]) for row in of["grpc_log"]] == [
+        (0, False, None),
+        (1, False, None),
+        (2, True, None),
+        (0, True, "an entry that is cut off"),
+    ]
+    assert [row["data"] for row in of["entries"]] == LINES.splitlines(keepends=True)
+    first = Windows("day", "2015-01-01").start_ns("2015-01-01")
+    assert [row["arrived_at_ns"] - first for row in of["entries"]] == list(range(40))
+    assert invariants_check(lake, spark, "bronze.files", windows[0], windows[-1]).passed
