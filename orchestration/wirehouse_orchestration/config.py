@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from wirehouse_codecs.errors import OptionError, UsageError
+from wirehouse_codecs.option_values import MOST_PORT, source_name
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.lake import PACKET_KINDS, SOURCE_CHARACTERS, Lake, Source
+from wirehouse_pipelines.lake import PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.storage import is_local
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
@@ -31,11 +32,9 @@ DEFAULT = "wirehouse.toml"
 FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 
-_SOURCE_NAME = re.compile(rf"[a-z0-9_-]{{1,{SOURCE_CHARACTERS}}}")
 _BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
 _SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "options")
-_MOST_PORT = 65_535
 
 
 class ConfigError(UsageError):
@@ -175,10 +174,8 @@ def _sources(listed: Any, folder: Path, refuse: Refuse) -> tuple[Source, ...]:
 
 
 def _check_service(source: Source, sources: Mapping[str, Source], refuse: Refuse) -> None:
-    """Rows have a service's name as their source: it has to be one, and that of no source of another service."""
+    """Rows have a service's name as their source: it has to be that of no source of another service."""
     key = f"source.{source.name}.options.service"
-    if not _SOURCE_NAME.fullmatch(source.service):
-        raise refuse(key, f"must be of a-z, 0-9, _ and - ({SOURCE_CHARACTERS} at most), not {source.service!r}")
     if sources.get(source.service, source).service != source.service:
         raise refuse(key, f"{source.service} is a source that belongs to another service")
     for other in sources.values():
@@ -190,10 +187,10 @@ def _check_service(source: Source, sources: Mapping[str, Source], refuse: Refuse
 
 def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse) -> Source:
     name = _text(table, "name", f"source[{number}].", refuse)
-    if not _SOURCE_NAME.fullmatch(name):
-        raise refuse(
-            f"source[{number}].name", f"must be of a-z, 0-9, _ and - ({SOURCE_CHARACTERS} at most), not {name!r}"
-        )
+    try:
+        source_name(name, "name")
+    except OptionError as error:
+        raise refuse(f"source[{number}].name", str(error.fields["reason"])) from None
     within = f"source.{name}."
     _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
     protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
@@ -216,7 +213,7 @@ def _ports(table: Mapping[str, Any], kind: str, key: str, refuse: Refuse) -> tup
         raise refuse(key, "are missing: the TCP ports of the servers, as [5555]")
     listed = table["ports"]
     if not isinstance(listed, list) or not listed or not all(_is_port(port) for port in listed):
-        raise refuse(key, f"must be a list of TCP ports from 1 to {_MOST_PORT}, as [5555], not {_shown(listed)}")
+        raise refuse(key, f"must be a list of TCP ports from 1 to {MOST_PORT}, as [5555], not {_shown(listed)}")
     return tuple(sorted(set(listed)))
 
 
@@ -228,7 +225,7 @@ def _tcp(table: Mapping[str, Any], kind: str, within: str, refuse: Refuse) -> Tc
 
 
 def _is_port(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_PORT
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PORT
 
 
 def _resolved(path: str, key: str, folder: Path, refuse: Refuse) -> str:

@@ -12,9 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
+from wirehouse_codecs.option_values import NAME_CHARACTERS
 from wirehouse_codecs.rules import by_name
 from wirehouse_pipelines import segments as tcp_segments
-from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, SOURCE_CHARACTERS, Lake
+from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake
 from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
@@ -98,7 +99,7 @@ def _whose(work: Work) -> tuple[Column, Column]:
     path = F.col("_metadata.file_path").cast("binary")
     window = len(work.spans[0].first)
     tail = 1 + OBJECT_NAME_CHARACTERS
-    before = F.substring(path, -(SOURCE_CHARACTERS + 1 + window + tail), SOURCE_CHARACTERS)
+    before = F.substring(path, -(NAME_CHARACTERS + 1 + window + tail), NAME_CHARACTERS)
     return (
         F.substring_index(before.cast("string"), "/", -1).alias("source"),
         F.substring(path, -(window + tail), window).cast("string").alias("window_start"),

@@ -10,8 +10,6 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
-#: A source's name has at most so many.
-SOURCE_CHARACTERS = 64
 #: Kinds of source whose landed records are broker messages, those whose records are packets, and those of files that
 #: hold blocks or entries.
 MESSAGE_KINDS = ("messages",)

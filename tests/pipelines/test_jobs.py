@@ -12,10 +12,12 @@ import pytest
 from tests.conftest import VECTORS
 from tests.running import land
 
+from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import jobs, ledger
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.windows import Windows
 
 STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
@@ -102,3 +104,11 @@ def test_how_connections_are_put_together_makes_their_log_stale(tmp_path: Path) 
     assert set(jobs.stale(lake)) == {"gold.wallaroo"}
     other = replace(lake, sources=(replace(source, tcp=TcpOptions(max_waiting_bytes=1)),))
     assert set(jobs.stale(other)) == {"silver.wallaroo", "gold.wallaroo"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=lambda protocol: protocol.name)
+def test_sources_of_a_protocol_with_joined_jobs_may_name_a_service(protocol: Protocol) -> None:
+    if any(job.joined for job in protocol.jobs):
+        protocol.parse_options({"service": "node-0"})
+        with pytest.raises(OptionError, match="must be of a-z, 0-9"):
+            protocol.parse_options({"service": "Node 0"})

@@ -7,16 +7,15 @@ time grows only with the length of the name.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import re2
 
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.option_values import Read, read_options, refuse_unknown
+from wirehouse_codecs.option_values import OptionTable, Read, list_of, record, table, text, unsigned, whole
 
 HASH_BYTES = 32
 NUMBER_BITS = 64
@@ -26,7 +25,6 @@ MATCHER_NAMES = 65_536
 #: A longer name is judged anew each time, so that hostile names can't fill the memory.
 MATCHER_NAME_BYTES = 512
 
-T = TypeVar("T")
 _HASH_HEX = re.compile(r"[0-9a-fA-F]{64}")
 _DECIMAL = re.compile(r"[0-9]{1,78}")
 
@@ -40,9 +38,68 @@ class Start:
     weight: int = 0
 
 
+def _weight(value: Any, key: str) -> int:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = int(value)
+    elif isinstance(value, str):
+        raise OptionError(key=key, reason=f"must be a whole number in decimal digits, not {value!r}")
+    return int(unsigned(WEIGHT_BITS)(value, key))
+
+
+def _hash(value: Any, key: str) -> bytes:
+    if not isinstance(value, str) or not _HASH_HEX.fullmatch(value):
+        raise OptionError(key=key, reason=f"must be a hash of 64 hex digits, not {value!r}")
+    return bytes.fromhex(value)
+
+
+_BLOCK: Final[dict[str, Read]] = {"number": unsigned(NUMBER_BITS), "hash": _hash}
+
+
+def _regex(value: Any, key: str) -> str:
+    compile_regex(text(value, key), key)
+    return str(value)
+
+
+def _start(value: Any, key: str) -> Start:
+    return Start(**record(_BLOCK | {"weight": _weight}, needed=_BLOCK)(value, key))
+
+
+def _pinned(value: Any, key: str) -> tuple[int, bytes]:
+    block = record(_BLOCK, needed=_BLOCK)(value, key)
+    return block["number"], block["hash"]
+
+
+def _whitelist(value: Any, key: str) -> dict[int, bytes]:
+    pinned: dict[int, bytes] = {}
+    for number, block in list_of(_pinned)(value, key):
+        if pinned.setdefault(number, block) != block:
+            raise OptionError(key=key, reason=f"block {number} has two hashes")
+    return pinned
+
+
+def _topics(value: Any, key: str) -> dict[str, str]:
+    return {_regex(name, f"{key}.{name}"): text(topic, f"{key}.{name}") for name, topic in table(value, key).items()}
+
+
+def _reorg_topic(value: Any, key: str) -> str:
+    if text(value, key).count("{hash}") != 1:
+        raise OptionError(key=key, reason=f"must hold {{hash}} once, not {value!r}")
+    return str(value)
+
+
 @dataclass(frozen=True, slots=True)
-class CardinalOptions:
+class CardinalOptions(OptionTable):
     """See docs/cardinal.md for what each option does."""
+
+    READERS: ClassVar[Mapping[str, Read]] = {
+        "tracked_prefixes": list_of(_regex),
+        "reorg_threshold": whole((1 << 31) - 1),
+        "start": _start,
+        "whitelist": _whitelist,
+        "prefixes": list_of(_regex),
+        "topics": _topics,
+        "reorg_topic": _reorg_topic,
+    }
 
     #: Regular expressions, unanchored, searched in each entry name of Batch.updates.
     tracked_prefixes: tuple[str, ...] = (".*",)
@@ -58,141 +115,16 @@ class CardinalOptions:
     #: Topic of a reorg channel, `{hash}` stands for the ancestor's hash in hex; None = `*-re-{hash}`.
     reorg_topic: str | None = None
 
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> CardinalOptions:
-        """Options from a table of the configuration file.
-
-        Raises OptionError for an unknown key, a wrong type, a hash that isn't 64 hex digits, a number out of range
-        or a regular expression that RE2 refuses.
-        """
-        return cls(**read_options(mapping, _READERS))
-
-    def canonical(self) -> str:
-        """One JSON text for equal options: for digests, and read back by `from_canonical`."""
+    def told(self) -> Mapping[str, Any]:
+        """Hashes as hex, a weight as its digits; the order of the topics is part of their meaning."""
         start = self.start and {
             "number": self.start.number,
             "hash": self.start.hash.hex(),
             "weight": str(self.start.weight),
         }
-        table = {
-            "tracked_prefixes": list(self.tracked_prefixes),
-            "reorg_threshold": self.reorg_threshold,
-            "start": start,
-            "whitelist": [{"number": n, "hash": block.hex()} for n, block in sorted(self.whitelist.items())],
-            "prefixes": None if self.prefixes is None else list(self.prefixes),
-            # The order of the topics is part of their meaning, so it is kept.
-            "topics": None if self.topics is None else dict(self.topics),
-            "reorg_topic": self.reorg_topic,
-        }
-        return json.dumps({key: value for key, value in table.items() if value is not None}, separators=(",", ":"))
-
-    @classmethod
-    def from_canonical(cls, text: str) -> CardinalOptions:
-        """The options whose `canonical()` is `text`."""
-        return cls.from_mapping(json.loads(text))
-
-
-def _table(value: Any, key: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise OptionError(key=key, reason=f"must be a table, not {value!r}")
-    return value
-
-
-def _text(value: Any, key: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise OptionError(key=key, reason=f"must be a text that isn't empty, not {value!r}")
-    return value
-
-
-def _list_of(read: Callable[[Any, str], T]) -> Callable[[Any, str], tuple[T, ...]]:
-    def read_all(value: Any, key: str) -> tuple[T, ...]:
-        if not isinstance(value, list | tuple):
-            raise OptionError(key=key, reason=f"must be a list, not {value!r}")
-        return tuple(read(item, f"{key}[{i}]") for i, item in enumerate(value))
-
-    return read_all
-
-
-def _unsigned(value: Any, key: str, bits: int, least: int = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise OptionError(key=key, reason=f"must be a whole number, not {value!r}")
-    if not least <= value < 1 << bits:
-        raise OptionError(key=key, reason=f"must be at least {least} and below 2^{bits}, not {value}")
-    return value
-
-
-def _number(value: Any, key: str) -> int:
-    return _unsigned(value, key, NUMBER_BITS)
-
-
-def _threshold(value: Any, key: str) -> int:
-    return _unsigned(value, key, 31, least=1)
-
-
-def _weight(value: Any, key: str) -> int:
-    if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        value = int(value)
-    elif isinstance(value, str):
-        raise OptionError(key=key, reason=f"must be a whole number in decimal digits, not {value!r}")
-    return _unsigned(value, key, WEIGHT_BITS)
-
-
-def _hash(value: Any, key: str) -> bytes:
-    if not isinstance(value, str) or not _HASH_HEX.fullmatch(value):
-        raise OptionError(key=key, reason=f"must be a hash of 64 hex digits, not {value!r}")
-    return bytes.fromhex(value)
-
-
-def _regex(value: Any, key: str) -> str:
-    compile_regex(_text(value, key), key)
-    return str(value)
-
-
-def _record(value: Any, key: str, readers: Mapping[str, Callable[[Any, str], Any]], needed: tuple[str, ...]) -> Any:
-    table = _table(value, key)
-    refuse_unknown(table, readers, f"{key}.")
-    for name in needed:
-        if name not in table:
-            raise OptionError(key=f"{key}.{name}", reason="is missing")
-    return {name: read(table[name], f"{key}.{name}") for name, read in readers.items() if name in table}
-
-
-def _start(value: Any, key: str) -> Start:
-    return Start(**_record(value, key, {"number": _number, "hash": _hash, "weight": _weight}, ("number", "hash")))
-
-
-def _pinned(value: Any, key: str) -> tuple[int, bytes]:
-    block = _record(value, key, {"number": _number, "hash": _hash}, ("number", "hash"))
-    return block["number"], block["hash"]
-
-
-def _whitelist(value: Any, key: str) -> dict[int, bytes]:
-    pinned: dict[int, bytes] = {}
-    for number, block in _list_of(_pinned)(value, key):
-        if pinned.setdefault(number, block) != block:
-            raise OptionError(key=key, reason=f"block {number} has two hashes")
-    return pinned
-
-
-def _topics(value: Any, key: str) -> dict[str, str]:
-    return {_regex(name, f"{key}.{name}"): _text(topic, f"{key}.{name}") for name, topic in _table(value, key).items()}
-
-
-def _reorg_topic(value: Any, key: str) -> str:
-    if _text(value, key).count("{hash}") != 1:
-        raise OptionError(key=key, reason=f"must hold {{hash}} once, not {value!r}")
-    return str(value)
-
-
-_READERS: Mapping[str, Read] = {
-    "tracked_prefixes": _list_of(_regex),
-    "reorg_threshold": _threshold,
-    "start": _start,
-    "whitelist": _whitelist,
-    "prefixes": _list_of(_regex),
-    "topics": _topics,
-    "reorg_topic": _reorg_topic,
-}
+        whitelist = [{"number": number, "hash": block.hex()} for number, block in sorted(self.whitelist.items())]
+        topics = None if self.topics is None else dict(self.topics)
+        return {**OptionTable.told(self), "start": start, "whitelist": whitelist, "topics": topics}
 
 
 class Regex(Protocol):

@@ -17,6 +17,7 @@ from wirehouse_codecs.tcp import Direction
 numbers = st.integers(0, MAX_U64)
 setups = st.none() | st.builds(Setup, st.booleans(), st.booleans(), numbers, numbers)
 limits = {
+    "service": st.none() | st.text("abz09_-", min_size=1, max_size=64),
     "proactive": st.sampled_from(Direction),
     "max_packet_bytes": st.integers(1, MOST_PIECE_BYTES),
     "max_inflated_bytes": st.integers(1, MOST_PAYLOAD_BYTES),
@@ -87,6 +88,7 @@ TWO = {"transport": "two_connections", "control_port": 1, "data_port": 2}
     ("mapping", "key", "reason"),
     [
         ({"colour": "red"}, "colour", "unknown option"),
+        ({"service": "Two Peers"}, "service", "must be of a-z, 0-9"),
         ({"transport": "udp"}, "transport", "must be one of bymux, two_connections"),
         ({"transport": 5}, "transport", "must be one of"),
         ({"streams": "maybe"}, "streams", "must be one of auto, existing, created"),
@@ -94,7 +96,7 @@ TWO = {"transport": "two_connections", "control_port": 1, "data_port": 2}
         ({"control_stream": True}, "control_stream", "whole number"),
         ({"control_stream": 1}, "data_stream", "another stream"),
         ({"data_port": 5}, "data_port", "means nothing with transport bymux"),
-        ({"client_setup": {}}, "client_setup", "must be a table of sends_greedily"),
+        ({"client_setup": {}}, "client_setup.sends_greedily", "is missing"),
         (TWO | {"streams": "auto"}, "streams", "means nothing with transport two_connections"),
         ({"transport": "two_connections", "data_port": 2}, "control_port", "is missing"),
         (TWO | {"data_port": 1}, "data_port", "another port"),

@@ -76,11 +76,11 @@ def test_canonical_text_gives_the_options_back(options: HieroOptions) -> None:
         ({"node_error_ms": 0.5}, "node_error_ms", "whole number"),
         ({"patience_ms": 0}, "patience_ms", "at least 1"),
         ({"skipped_blocks": 11}, "skipped_blocks", "at most 10"),
-        ({"publish_ports": 40984}, "publish_ports", "list of TCP ports"),
-        ({"publish_ports": [0]}, "publish_ports", "at least 1"),
-        ({"subscribe_ports": ["1"]}, "subscribe_ports", "whole number"),
-        ({"service": ""}, "service", "a name"),
-        ({"service": "x" * 201}, "service", "a name"),
+        ({"publish_ports": 40984}, "publish_ports", "must be a list"),
+        ({"publish_ports": [1, 0]}, "publish_ports[1]", "at least 1"),
+        ({"subscribe_ports": ["1"]}, "subscribe_ports[0]", "whole number"),
+        ({"service": ""}, "service", "of a-z, 0-9"),
+        ({"service": "x" * 65}, "service", "of a-z, 0-9"),
     ],
 )
 def test_refuses_what_it_cannot_mean(mapping: dict[str, Any], key: str, reason: str) -> None:
