@@ -142,9 +142,6 @@ class _Fields(NamedTuple):
     end: int
 
 
-_NOT_READ: Final = varu64.VarU64(0, 0, True)
-
-
 def decode(data: bytes) -> Decoded:
     """The entry that `data` is, by the rules of encoding in their order."""
     log_id, seq = _place(data)

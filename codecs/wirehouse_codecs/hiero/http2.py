@@ -85,7 +85,6 @@ UNKNOWN_NAME: Final = b"?"
 Fields = tuple[tuple[bytes, bytes], ...]
 _HEADER: Final = struct.Struct(">HBBBI")
 _END_STREAM: Final = 0x1
-_END_HEADERS: Final = 0x4
 _PADDED: Final = 0x8
 _STREAM_MASK: Final = (1 << 31) - 1
 _SIDES: Final = tuple(Direction)

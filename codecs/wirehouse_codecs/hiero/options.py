@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from wirehouse_codecs.hiero.profiles import AUTO, PROFILES
+from wirehouse_codecs.hiero.profiles import AUTO, PROFILES, PUBLISH_PORT, SUBSCRIBE_PORT
 from wirehouse_codecs.option_values import NS_PER_MS, OptionTable, Read, list_of, one_of, port, source_name, whole
 
 STRICT: Final = "strict"
@@ -54,8 +54,8 @@ class HieroOptions(OptionTable):
     #: So many blocks below L a node may answer SkipBlock in place of a duplicate.
     skipped_blocks: int = 5
     #: Ports of servers that only publish or only subscribe; they tell calls whose path can't be read.
-    publish_ports: tuple[int, ...] = (40984,)
-    subscribe_ports: tuple[int, ...] = (40980,)
+    publish_ports: tuple[int, ...] = (PUBLISH_PORT,)
+    subscribe_ports: tuple[int, ...] = (SUBSCRIBE_PORT,)
     #: Sources of one block node have one name; None = the source stands alone.
     service: str | None = None
 

@@ -94,20 +94,8 @@ class Input(StrEnum):
     DISCONNECT = "connection ends"
 
 
-#: What the publisher sends, and what ends the call at once.
+#: What the publisher sends.
 OF_PUBLISHER: Final = frozenset({Input.HEADER, Input.ITEMS, Input.PROOF, Input.BLOCK_END, Input.END_STREAM})
-OF_NODE: Final = frozenset(
-    {
-        Input.ACKNOWLEDGEMENT,
-        Input.DUPLICATE,
-        Input.DUPLICATE_END,
-        Input.BEHIND,
-        Input.BEHIND_END,
-        Input.SKIP,
-        Input.RESEND,
-        Input.END_OF_STREAM,
-    }
-)
 
 
 class Said(NamedTuple):
