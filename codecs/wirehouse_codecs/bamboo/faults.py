@@ -1,4 +1,4 @@
-"""For every rule what breaks it, a connection or a file of entries: what simulator.py adds when one is asked for.
+"""For every rule what breaks it, connections and files of entries: what simulator.py adds if it is asked for a fault.
 
 A fault breaks its rule for certain, and of the others only those that follow from it by the specification. It has peers
 and logs of its own. Rules of entries are broken in files of entries; and on a connection by a cancel that shows such an
@@ -553,7 +553,7 @@ def shows(make: Callable[[int], Bad]) -> Act:
 
     def act(scene: Scene) -> None:
         bad = make(scene.random.getrandbits(32))
-        for log in bad.right:
+        for log in filter(lambda log: log.length, bad.right):
             exchange = scene.exchange(log, B).propose(1, log.length).confirm()
             exchange.send(A, 2 * log.length)
             exchange.cancel(A)

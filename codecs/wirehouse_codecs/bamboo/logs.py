@@ -16,9 +16,10 @@ from wirehouse_codecs.bamboo.entries import END_OF_LOG, REGULAR, SIGNATURE_BYTES
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.proposals import open_targets
 
-#: Payloads differ in so many texts, after their number.
-TEXTS: Final = 512
-_WORDS: Final = 400
+#: Payloads are from one text, which has so many words; so many of them differ, and the payloads have so many sizes.
+_TEXT_WORDS: Final = 8_000
+_WORDS: Final = 300
+_SIZES: Final = 509
 _LETTERS: Final = "aabcdeeefghiiklmnnoooprsttuvw"
 #: Of a log that isn't kept, hashes are forgotten after so many entries.
 _PRUNED_EVERY: Final = 1024
@@ -32,22 +33,21 @@ def author_key(seed: int, name: str) -> nacl.signing.SigningKey:
 
 
 class Contents:
-    """Payloads by log and sequence number: texts of a few words that come again and again. No two are equal."""
+    """Payloads by log and sequence number: words that come again and again. No two are equal."""
 
     def __init__(self, seed: int, mean_bytes: int) -> None:
         random = Random(f"{seed} contents")
-        words = [
-            "".join(random.choices("aabcdeeefghiiklmnnoooprsttuvw", k=random.randint(2, 9))) for _ in range(_WORDS)
-        ]
-        self._texts = []
-        for _ in range(TEXTS):
-            size = random.randint(mean_bytes - mean_bytes // 2, mean_bytes + mean_bytes // 2)
-            text = " ".join(random.choices(words, k=size // 3 + 1))
-            self._texts.append(text[:size].encode())
+        words = ["".join(random.choices(_LETTERS, k=random.randint(2, 9))) for _ in range(_WORDS)]
+        text = " ".join(random.choices(words, k=_TEXT_WORDS))
+        most = mean_bytes + mean_bytes // 2
+        self._text = (text * (2 + most // len(text))).encode()
+        self._begins = len(text)
+        self._sizes = [random.randint(mean_bytes - mean_bytes // 2, most) for _ in range(_SIZES)]
 
     def payload(self, log: int, seq: int) -> bytes:
         """The payload of entry `seq` of log number `log`."""
-        return self._texts[(seq * 167 + log * 31) % TEXTS] + b" %d.%d" % (log, seq)
+        begin = (seq * 7919 + log * 4447) % self._begins
+        return self._text[begin : begin + self._sizes[(seq + log) % _SIZES]] + b" %d.%d" % (log, seq)
 
 
 class Published(NamedTuple):

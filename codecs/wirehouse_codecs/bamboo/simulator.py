@@ -6,9 +6,10 @@ not grow with the number of entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ __all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "si
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
-WRITERS: Final = {
+WRITERS: Final[dict[str, Callable[[Any, Path], int]]] = {
     ".pcap": write_file,
     ".pcap.gz": write_file,
     ".streams": write_streams,
@@ -146,7 +147,10 @@ def entries(config: SimulatorConfig) -> Iterator[Written]:
 
 
 #: What is written instead of `simulate`'s packets, and what makes it, by the end of the name.
-OTHER_RECORDS: Final = {".jsonl": ("entries", entries), ".entries": ("entries", entries)}
+OTHER_RECORDS: Final[dict[str, tuple[str, Callable[[SimulatorConfig], Iterator[Written]]]]] = {
+    ".jsonl": ("entries", entries),
+    ".entries": ("entries", entries),
+}
 
 
 def source_options(config: SimulatorConfig) -> dict[str, Any]:

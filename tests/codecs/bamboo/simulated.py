@@ -1,0 +1,96 @@
+"""What the log of connections, and verification, say of simulated captures."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs import stream_inspection
+from wirehouse_codecs.bamboo.log import ENTRY, SCHEMA, starter
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.simulator import SimulatorConfig, simulate, source_options
+from wirehouse_codecs.bamboo.verify import Verdict, Verification, verify
+from wirehouse_codecs.conversations import Disturbances
+from wirehouse_codecs.inspecting import LANDED_PACKETS
+from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.packet_captures import Packet, to_batch
+from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.stream_log import MESSAGE, VIOLATION
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Judged:
+    """The rows of the log by their kind."""
+
+    rows: dict[str, list[Row]]
+
+    @cached_property
+    def messages(self) -> list[Row]:
+        """With the row's other columns."""
+        return [row | row["message"] for row in self.rows[MESSAGE]]
+
+    @cached_property
+    def entries(self) -> list[Row]:
+        """Those that are known in full."""
+        return [row | row["entry"] for row in self.rows[ENTRY] if row["entry"]["data"] is not None]
+
+    @cached_property
+    def verified(self) -> Verification:
+        """All entries, each by itself and by the others."""
+        return verify([row["data"] for row in self.entries])
+
+    @cached_property
+    def invalid(self) -> list[tuple[Row, str]]:
+        """The entries that break a rule, and which."""
+        verdicts, rules = (self.verified.entries[name].to_pylist() for name in ("verdict", "rule"))
+        rows = zip(self.entries, verdicts, rules, strict=True)
+        return [(row, rule) for row, verdict, rule in rows if verdict == Verdict.INVALID]
+
+    @property
+    def found(self) -> Counter[str]:
+        """Rules that are broken, of connections and, by what cancels show, of entries."""
+        alone = [row["finding"]["rule"].removeprefix("bamboo.") for row in self.rows[VIOLATION]]
+        shown = {row["data"]: rule for row, rule in self.invalid if row["origin"] == "cancel"}
+        told = {row["data"] for row in self.entries if row["rule"] is not None}
+        return Counter([*alone, *(rule for data, rule in shown.items() if data not in told), *self.forks])
+
+    @property
+    def forks(self) -> list[str]:
+        """A rule for each log that is forked, unless an entry is told to be the fork."""
+        told = any(rule == "fork" for _, rule in self.invalid)
+        return [] if told else ["fork" for _ in {(fork.author, fork.log_id) for fork in self.verified.forks}]
+
+    @property
+    def severities(self) -> Counter[str]:
+        return Counter(row["finding"]["severity"] for row in self.rows[VIOLATION])
+
+    def apologised(self, row: Row) -> bool:
+        """An apology retracts the packet."""
+        return any(
+            one["kind"] == "apology" and one["follows_byte_start"] == row["byte_start"]
+            for one in self.messages
+            if (one["connection_id"], one["direction"]) == (row["connection_id"], row["direction"])
+        )
+
+
+def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:
+    batch = to_batch([Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in captured])
+    count, arrived = batch.num_rows, batch.column("ts_ns")
+    place = [pa.array(np.arange(count)), arrived, arrived, pa.array([b"capture"] * count, pa.binary())]
+    yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=LANDED_PACKETS)
+
+
+def judge(config: SimulatorConfig, disturbances: Disturbances | None = None) -> Judged:
+    rows = defaultdict(list)
+    options = BambooOptions.from_mapping(source_options(config))
+    for row in stream_inspection.read(landed(simulate(config, disturbances)), starter(options), SCHEMA):
+        rows[row["row_kind"]].append(row)
+    return Judged(rows)

@@ -1,0 +1,65 @@
+"""Every fault of simulated Bamboo traffic breaks its rule, and no other but those that follow from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.codecs.bamboo.simulated import judge
+
+from wirehouse_codecs.bamboo.faults import OF_BYMUX
+from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS
+from wirehouse_codecs.bamboo.rules import ENTRY_RULES, RULES
+from wirehouse_codecs.bamboo.simulator import FAULTS, SimulatorConfig, connections, entries
+from wirehouse_codecs.bamboo.verify import verify
+from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.stream_log import CONNECTION
+
+
+@pytest.mark.parametrize("proactive", ["client", "server"])
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.act is not None])
+def test_a_fault_breaks_its_rule_and_no_other(name: str, proactive: str) -> None:
+    config = SimulatorConfig(connections=1, logs=0, ways=0, fault=name, proactive=proactive)
+    assert judge(config).found == Counter([name, *FAULTS[name].also])
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.entries is not None])
+def test_a_faulty_entry_of_a_file_breaks_its_rule_and_no_other(name: str) -> None:
+    written = list(entries(SimulatorConfig(connections=1, logs=1, entries=5, fault=name)))
+    verified = verify([one.data for one in written], [one.payload for one in written])
+    invalid = [rule for rule in verified.entries["rule"].to_pylist() if rule is not None]
+    assert invalid == [name]
+    assert ("fork" in (name, *FAULTS[name].also)) == bool(verified.forks)
+
+
+def test_every_rule_has_a_fault() -> None:
+    assert list(FAULTS) == [rule.name for rule in RULES]
+    assert {rule.name for rule in ENTRY_RULES} == {name for name, fault in FAULTS.items() if fault.entries is not None}
+    for fault in FAULTS.values():
+        assert fault.sentence.endswith(".")
+        assert fault.act is not None or fault.entries is not None
+        assert set(fault.also) <= set(FAULTS)
+
+
+def test_a_fault_is_in_the_capture_beside_legal_traffic() -> None:
+    judged = judge(SimulatorConfig(connections=2, entries=20, ways=2, fault="past_end"))
+    assert judged.found == {"past_end": 1}
+    assert len(judged.rows[CONNECTION]) == 3
+
+
+def test_what_follows_a_violation_is_not_judged() -> None:
+    judged = judge(SimulatorConfig(connections=1, logs=0, ways=0, fault="out_of_turn"))
+    assert judged.found == {"out_of_turn": 1}
+    assert judged.rows["session"][-1]["session"]["ended_by"] == "out_of_turn"
+
+
+@pytest.mark.parametrize("name", sorted(OF_BYMUX))
+def test_rules_of_bymux_are_not_broken_without_it(name: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        SimulatorConfig(transport=TWO_CONNECTIONS, fault=name)
+
+
+def test_without_bymux_a_fault_has_two_connections() -> None:
+    clean = SimulatorConfig(connections=1, logs=1, entries=1, ways=0, transport=TWO_CONNECTIONS)
+    faulty = SimulatorConfig(connections=1, logs=1, entries=1, ways=0, transport=TWO_CONNECTIONS, fault="past_end")
+    assert len(list(connections(faulty))) == len(list(connections(clean))) + 2
