@@ -115,8 +115,8 @@ def _write(pieces: Iterable[bytes], path: Path) -> int:
 
 def line(entry: Entry, payload: bytes | None) -> bytes:
     """A line of a file."""
-    place = {"author": entry.author.hex(), "log_id": str(entry.log_id), "seq": entry.seq}
-    return _line({"entry_hex": entry.encode(), "payload_hex": payload} | place)
+    fields = {"author": entry.author, "entry_hex": entry.encode(), "payload_hex": payload}
+    return _line({**fields, "log_id": str(entry.log_id), "seq": entry.seq})
 
 
 def _line(fields: Mapping[str, object]) -> bytes:

@@ -58,7 +58,7 @@ def test_legal_traffic_breaks_no_rule(lively: Judged) -> None:
         {"mode": "greedy", "window_bytes": 10, "compressed_share": 1},
         {"live_share": 1, "interval_ms": 0, "window_bytes": 0},
         {"logs": 5, "replicas": 3, "payload_bytes": 0},
-        {"logs": 0, "ways": 60, "seed": 5},
+        {"logs": 0, "connections": 2, "ways": 40, "seed": 5},
         {"payload_bytes": 30_000, "entries": 2, "connections": 3},
     ],
     ids=str,
