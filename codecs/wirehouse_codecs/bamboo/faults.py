@@ -140,10 +140,10 @@ class Fault:
 LEFT_OPEN: Final = frozenset({"close_not_answered", "truncated_packet"})
 
 
-#: Broken only where there is bymux, or a set-up.
-OF_BYMUX: Final = frozenset(
-    rule.name for rule in BYMUX_RULES if rule.name not in ("truncated_packet", "noncanonical_varu64")
-)
+#: Broken only where there is bymux: also what comes of a set-up, and of packets that are found again.
+OF_BYMUX: Final = frozenset(rule.name for rule in BYMUX_RULES) - {"truncated_packet", "noncanonical_varu64"} | {
+    "history_unknown"
+}
 
 
 # bymux

@@ -177,6 +177,9 @@ def _client(config: SimulatorConfig) -> Role:
 def _manner(config: SimulatorConfig, number: int) -> Manner:
     """How the peers of connection `number` speak: there are a few ways, one after the other."""
     alone = config.transport == TWO_CONNECTIONS
+    if alone and config.fault is not None:
+        # All connections of a source have the same set-ups.
+        return FAULTS[config.fault].manner(_client(config), two_connections=True)
     at = 0 if alone else number
     greedy = {SAFE: (0, 0), GREEDY: (1, 1), MIXED: ((0, 0), (1, 1), (1, 0), (0, 1))[at % 4]}[config.mode]
     window = config.window_bytes
