@@ -70,11 +70,6 @@ class Scene(Talk):
         """Bytes between packets of bymux, or of the control channel."""
         self.send(role, Channel.CONTROL, data)
 
-    def over(self) -> None:
-        """The connection ends in order."""
-        self.shut_down()
-        self.close()
-
 
 def made_log(seed: int, length: int, payload_bytes: int = 40, *, ends: bool = False, log_id: int = 0) -> Log:
     """A log whose payloads have the same size."""
@@ -111,21 +106,23 @@ class Fault:
     also: tuple[str, ...] = ()
     #: Of a rule of entries: what a file has.
     entries: Callable[[int], Bad] | None = None
+    #: What is broken, of faults with other names.
+    rule: str | None = None
 
     def manner(self, client: Role, *, two_connections: bool) -> Manner:
         """How the peers speak."""
         setup = Setup(self.greedy, self.greedy, self.window, self.window)
         return Manner(dict.fromkeys(Role, setup), client, two_connections=two_connections)
 
-    def play(self, rule: str, scene: Scene) -> None:
+    def play(self, name: str, scene: Scene) -> None:
         """All that is said on the connection."""
         assert self.act is not None
         scene.begin()
         self.act(scene)
-        if rule in ENDS:
+        if (self.rule or name) in ENDS:
             scene.close(Ending.RESET)
-        elif rule not in LEFT_OPEN:
-            scene.over()
+        elif name not in LEFT_OPEN:
+            scene.end()
 
     def written(self, seed: int) -> list[Written]:
         """The entries of a file."""
@@ -511,6 +508,22 @@ def other_payload(scene: Scene) -> None:
     exchange.send(A)
 
 
+def wrong_signature(scene: Scene) -> None:
+    """The signature of the last entry is wrong."""
+    exchange = scene.begun(2)
+    exchange.send(A, 2)
+    exchange.unsaid(A, wrong_metadata(exchange.due(A)))
+    exchange.pass_over(A)
+    exchange.send(A)
+
+
+def sorry_for_signed(scene: Scene) -> None:
+    """An apology is for metadata that is right."""
+    exchange = scene.begun(2)
+    exchange.send(A)
+    exchange.say(A, Apology())
+
+
 def below_minimum(scene: Scene) -> None:
     """A payload of 40 bytes is sent to a side that wants none below 41."""
     exchange = scene.exchange(scene.log(2), B).propose(1, 2, smallest=41).confirm()
@@ -805,3 +818,14 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
         "fork": Fault(first_sentence(forks), proves_fork, entries=forks),
     }
 )
+
+#: Faults that only the check of signatures tells.
+SIGNATURE_FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
+    {
+        "signature_in_safe_mode": _fault(wrong_signature, rule="invalid_data_in_safe_mode"),
+        "signature_not_apologised": _fault(wrong_signature, greedy=True, rule="invalid_data_not_apologised"),
+        "apology_for_signed_data": _fault(sorry_for_signed, greedy=True, rule="apology_for_valid_data"),
+    }
+)
+#: All that a configuration may ask for.
+ALL_FAULTS: Final[Mapping[str, Fault]] = MappingProxyType({**FAULTS, **SIGNATURE_FAULTS})

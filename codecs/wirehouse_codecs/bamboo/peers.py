@@ -69,6 +69,8 @@ class Manner:
     two_connections: bool = False
     #: Packets are also cut into several Writes.
     cuts: bool = False
+    #: The connection ends without a shutdown.
+    resets: bool = False
     #: Share of payloads that are compressed, where there is a window.
     compressed: float = 0.5
 
@@ -185,6 +187,14 @@ class Talk:
         self.bymux(first.peer, bymux.Packet(Type.STOP_READ, stream_id))
         self.bymux(first.peer, bymux.Packet(Type.CLOSE, stream_id))
         self.bymux(first, bymux.Packet(Type.STOP_READ, stream_id))
+
+    def end(self) -> None:
+        """The connection ends, in order or not."""
+        if self.manner.resets:
+            self.close(Ending.RESET)
+            return
+        self.shut_down()
+        self.close()
 
     def close(self, ending: Ending = Ending.FIN) -> None:
         """The client closes the connection, or both."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
-from wirehouse_codecs.bamboo.faults import FAULTS, OF_BYMUX, Fault, Scene
+from wirehouse_codecs.bamboo.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault, Scene
 from wirehouse_codecs.bamboo.logs import Chain, Contents, author_key
 from wirehouse_codecs.bamboo.messages import Setup
 from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
@@ -85,7 +85,7 @@ class SimulatorConfig:
     #: The side that is proactive: `client` or `server`.
     proactive: str = Direction.CLIENT.value
     start_time_ms: int = 1_700_000_000_000
-    #: Name of a rule that one more connection, or one more entry of a file, breaks; see FAULTS.
+    #: Name of a rule that one more connection, or one more entry of a file, breaks; see ALL_FAULTS.
     fault: str | None = None
 
     def __post_init__(self) -> None:
@@ -96,8 +96,8 @@ class SimulatorConfig:
         for key, (least, most) in _BOUNDS.items():
             if not least <= getattr(self, key) <= most:
                 raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
-        if self.fault is not None and self.fault not in FAULTS:
-            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
+        if self.fault is not None and self.fault not in ALL_FAULTS:
+            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(ALL_FAULTS)}")
         if self.transport != BYMUX and self.fault in OF_BYMUX:
             raise OptionError(key="fault", reason=f"{self.fault} is broken over {BYMUX} alone")
 
@@ -130,7 +130,7 @@ def connections(config: SimulatorConfig) -> Iterator[Conversation]:
     contents = Contents(config.seed, config.payload_bytes)
     for number in range(config.connections):
         yield from _Pair(config, contents, number).conversations()
-    if config.fault is not None and FAULTS[config.fault].act is not None:
+    if config.fault is not None and ALL_FAULTS[config.fault].act is not None:
         yield from _FaultyPair(config, contents, config.connections).conversations()
 
 
@@ -143,7 +143,7 @@ def entries(config: SimulatorConfig) -> Iterator[Written]:
             published = log.append(contents.payload(number, seq))
             yield Written(published.data, published.payload)
     if config.fault is not None:
-        yield from FAULTS[config.fault].written(config.seed)
+        yield from ALL_FAULTS[config.fault].written(config.seed)
 
 
 #: What is written instead of `simulate`'s packets, and what makes it, by the end of the name.
@@ -179,7 +179,7 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
     alone = config.transport == TWO_CONNECTIONS
     if alone and config.fault is not None:
         # All connections of a source have the same set-ups.
-        return FAULTS[config.fault].manner(_client(config), two_connections=True)
+        return ALL_FAULTS[config.fault].manner(_client(config), two_connections=True)
     at = 0 if alone else number
     greedy = {SAFE: (0, 0), GREEDY: (1, 1), MIXED: ((0, 0), (1, 1), (1, 0), (0, 1))[at % 4]}[config.mode]
     window = config.window_bytes
@@ -195,6 +195,7 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
         creates=not alone and at % 3 == 2,
         two_connections=alone,
         cuts=not alone and at % 4 == 3,
+        resets=at % 6 == 5,
         compressed=config.compressed_share,
     )
 
@@ -255,8 +256,7 @@ class _Pair:
         ways += [forked(talk, logs) for _ in range(config.forks)]
         for _ in chain(steps, at_once(talk, ways)):
             yield from talk.take()
-        talk.shut_down()
-        talk.close()
+        talk.end()
         yield from talk.take()
 
 
@@ -266,7 +266,7 @@ class _FaultyPair(_Pair):
     def _scene(self) -> Scene:
         config = self._config
         assert config.fault is not None
-        fault: Fault = FAULTS[config.fault]
+        fault: Fault = ALL_FAULTS[config.fault]
         manner = fault.manner(_client(config), two_connections=config.transport != BYMUX)
         scene = Scene(manner, self._opened_ns, self._random())
         fault.play(config.fault, scene)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from tests.codecs.bamboo.simulated import judge
 
-from wirehouse_codecs.bamboo.faults import OF_BYMUX
+from wirehouse_codecs.bamboo.faults import OF_BYMUX, SIGNATURE_FAULTS
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.rules import ENTRY_RULES, RULES
 from wirehouse_codecs.bamboo.simulator import FAULTS, SimulatorConfig, connections, entries
@@ -30,6 +30,20 @@ def test_a_faulty_entry_of_a_file_breaks_its_rule_and_no_other(name: str) -> Non
     invalid = [rule for rule in verified.entries["rule"].to_pylist() if rule is not None]
     assert invalid == [name]
     assert ("fork" in (name, *FAULTS[name].also)) == bool(verified.forks)
+
+
+@pytest.mark.parametrize("name", SIGNATURE_FAULTS)
+def test_what_signatures_tell_is_right_for_all_others(name: str) -> None:
+    fault = SIGNATURE_FAULTS[name]
+    judged = judge(SimulatorConfig(connections=1, logs=0, ways=0, fault=name))
+    assert fault.rule in FAULTS
+    assert not judged.found
+    invalid = [(rule, row["greedy"], judged.apologised(row)) for row, rule in judged.invalid]
+    apologies = [row for row in judged.entries if judged.apologised(row)]
+    if fault.rule == "apology_for_valid_data":
+        assert (invalid, len(apologies)) == ([], 1)
+    else:
+        assert invalid == [("bad_signature", fault.greedy, False)]
 
 
 def test_every_rule_has_a_fault() -> None:
