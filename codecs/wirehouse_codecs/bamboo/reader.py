@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Broken, Bymux, Channel, Delivered, Role
-from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Setup, decode_setup
+from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Propose, Received, Setup, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.proposals import broken_range
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
@@ -390,7 +391,7 @@ def _believed(data: bytes, at: int, channels: Mapping[int, Channel]) -> int | No
             end = read.byte_end + packet.content_bytes
             content = ChannelReader(channels[packet.stream_id])
             received = content.receive(data[read.byte_end : end])
-            if any(one.rule is not None for one in received) or (end <= len(data) and content.unfinished):
+            if any(map(_is_none, received)) or (end <= len(data) and content.unfinished):
                 return writes
             if end > len(data):
                 return None
@@ -401,6 +402,13 @@ def _believed(data: bytes, at: int, channels: Mapping[int, Channel]) -> int | No
         else:
             at = read.byte_end
     return writes
+
+
+def _is_none(received: Received) -> bool:
+    """Whether bytes that are read as a packet are rather something else."""
+    packet = received.packet
+    numbers = isinstance(packet, Propose) and (packet.start, packet.lower_info, packet.end, packet.upper_info)
+    return received.rule is not None or bool(numbers and broken_range(*numbers))
 
 
 def _noncanonical(name: str) -> Broken:
