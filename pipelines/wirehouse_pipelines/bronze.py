@@ -8,12 +8,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.option_values import NAME_CHARACTERS
 from wirehouse_codecs.rules import by_name
+from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines import segments as tcp_segments
 from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake
 from wirehouse_pipelines.landing import Manifest
@@ -41,7 +43,7 @@ def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
     return {window: sorted(listed) for window, listed in facts.items()}
 
 
-def captures(work: Work) -> Iterator[tuple[str, DataFrame]]:
+def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
     """`bronze.captures` and `bronze.findings`: the manifests of the windows, and what landing found."""
     severity = {rule.id: rule.severity.value for rule in by_name(RULES).values()}
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
@@ -62,9 +64,7 @@ def captures(work: Work) -> Iterator[tuple[str, DataFrame]]:
                 rule = {"protocol": "capture", "severity": severity[finding.rule]}
                 found.append(asdict(finding) | place | rule)
     for name, listed in (("bronze.captures", rows), ("bronze.findings", found)):
-        table = all_tables()[name]
-        tuples = [tuple(row[column.name] for column in table.columns) for row in listed]
-        yield name, work.spark.createDataFrame(tuples, table.ddl)
+        yield name, pa.Table.from_pylist(listed, schema=arrow_types.schema(all_tables()[name]))
 
 
 def _captures_of(landed: Sequence[Manifest], kinds: tuple[str, ...]) -> dict[str, list[str]]:

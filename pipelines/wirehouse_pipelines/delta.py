@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
-from deltalake import Schema
+from deltalake import Schema, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from wirehouse_pipelines import arrow_types, delta_tables
@@ -74,10 +74,15 @@ def read(spark: SparkSession, lake: Lake, name: str, condition: str) -> DataFram
     return spark.read.format("delta").load(lake.table_path(name)).where(condition)
 
 
-def replace(lake: Lake, name: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> None:
-    """Write `frame` in place of all rows of `spans`, in one commit."""
+def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[SourceWindows]) -> None:
+    """Write `frame` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark."""
     table = all_tables()[name]
     _create_or_widen(lake, table)
+    if isinstance(frame, pa.Table):
+        known = delta_tables.opened(lake.table_path(name))
+        assert known is not None  # it was made above
+        write_deltalake(known, frame, mode="overwrite", predicate=in_spans(spans))
+        return
     ordered = frame.select(*(column.name for column in table.columns))
     if table.order:
         ordered = ordered.sortWithinPartitions(*table.partition_by, *table.order)
