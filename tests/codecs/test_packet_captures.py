@@ -534,4 +534,4 @@ def test_memory_stays_flat_whatever_the_size(tmp_path: Path) -> None:
         assert int(said[0]) == (size >> 20) * ((1 << 20) // len(packet))
         return int(said[1]) / 1024
 
-    assert peak_mib(120 << 20) < peak_mib(24 << 20) + 24
+    assert peak_mib(72 << 20) < peak_mib(24 << 20) + 24

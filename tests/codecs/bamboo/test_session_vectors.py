@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.searches import fast_first
 
 from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.bymux import Role
@@ -57,7 +58,7 @@ def told(vector: dict[str, Any], size: int | None = None) -> tuple[Session, Read
     return session, reader, found
 
 
-@pytest.mark.parametrize("size", [None, 1])
+@pytest.mark.parametrize("size", fast_first([None, 1]))
 @pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.stem)
 def test_every_step_is_as_expected(path: Path, size: int | None) -> None:
     vector = json.loads(path.read_text())

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.searches import fast_first
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Send, merge, packets, written
@@ -124,6 +125,7 @@ def test_legal_traffic_breaks_no_rule(dialect: str, names: str, config: Simulato
     ],
     ids=str,
 )
+@pytest.mark.property
 def test_legal_traffic_of_any_shape_breaks_no_rule(changes: dict[str, Any]) -> None:
     assert not judge(simulate(replace(LIVELY, seed=11, **changes))).found
 
@@ -285,7 +287,7 @@ def severe(captured: Iterable[CapturedPacket]) -> list[str]:
     return alone + [name for name in found if RULE[name.removeprefix("ockam.")].severity is not Severity.NOTE]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", fast_first(DIALECTS))
 def test_a_packet_that_is_missing_breaks_no_rule(dialect: str) -> None:
     config = replace(LIVELY, dialect=dialect, publishers=1, consumers=1, streams=1, partitions=0, data_bytes=8)
     captured = list(simulate(replace(config, messages_per_publisher=8, restarts=1)))
@@ -294,7 +296,7 @@ def test_a_packet_that_is_missing_breaks_no_rule(dialect: str) -> None:
         assert severe(captured[:missing] + captured[missing + 1 :]) == [], missing
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", fast_first(range(10), count=4))
 def test_packets_that_are_missing_break_no_rule(seed: int) -> None:
     random = Random(seed)
     config = replace(

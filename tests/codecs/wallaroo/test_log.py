@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.searches import fast_first
 
 from wirehouse_codecs import stream_log
 from wirehouse_codecs.conversations import Disturbances, Send, packets
@@ -100,11 +102,8 @@ def said(rows: Iterable[Row]) -> list[str]:
     return sorted(repr(row | {"window_start": None}) for row in rows if row["row_kind"] != "state")
 
 
-def faults() -> Iterator[Any]:
-    for dialect in DIALECTS:
-        for name, fault in FAULTS.items():
-            if dialect in fault.dialects:
-                yield pytest.param(dialect, name, id=f"{dialect}-{name}")
+#: A fault and a dialect that it can be in.
+CASES = [(dialect, name) for name, fault in FAULTS.items() for dialect in fault.dialects]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -120,7 +119,7 @@ def test_the_twins_tell_the_same(dialect: str, monkeypatch: pytest.MonkeyPatch) 
     assert kinds == {"message", "session", "connection", "credit", "state"} | streams
 
 
-@pytest.mark.parametrize(("dialect", "fault"), faults())
+@pytest.mark.parametrize(("dialect", "fault"), fast_first(CASES, by=itemgetter(1)))
 def test_the_twins_find_the_same(dialect: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = simulated(SimulatorConfig(dialect=dialect, connectors=1, messages_per_connector=20, fault=fault))
     monkeypatch.setattr(log, "COMPILED_FROM_BYTES", 0)
@@ -129,7 +128,9 @@ def test_the_twins_find_the_same(dialect: str, fault: str, monkeypatch: pytest.M
     assert said(told(rows)) == said(compiled)
 
 
-@pytest.mark.parametrize("path", VECTORS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path", fast_first(VECTORS, by=lambda path: path.stem), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
     rows = read(path)
     whole = told(rows)
