@@ -195,8 +195,7 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
     protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
     kind = _choice(table, "kind", within, refuse, protocol.kinds)
-    path = _resolved(_text(table, "path", within, refuse), f"{within}path", folder, refuse)
-    _check_there(path, f"{within}path", refuse)
+    path = _place(_text(table, "path", within, refuse), f"{within}path", folder, refuse)
     options = _table(table, "options", within, refuse)
     _read_options(protocol.parse_options, options, f"{within}options", refuse)
     ports, tcp = _ports(table, kind, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
@@ -230,9 +229,18 @@ def _is_port(value: Any) -> bool:
 
 def _resolved(path: str, key: str, folder: Path, refuse: Refuse) -> str:
     """`path` from the configuration's folder."""
-    if "://" in path:
-        raise refuse(key, f"only local places are supported in this release, not {path!r}")
+    if not is_local(path):
+        raise refuse(key, f"must be a folder or s3://bucket/prefix, not {path!r}")
     return os.path.normpath(folder / path)
+
+
+def _place(path: str, key: str, folder: Path, refuse: Refuse) -> str:
+    """Where a source's captures are; those of this machine have to be there."""
+    if path.startswith("s3://"):
+        return path
+    path = _resolved(path, key, folder, refuse)
+    _check_there(path, key, refuse)
+    return path
 
 
 def _check_there(path: str, key: str, refuse: Refuse) -> None:

@@ -1,11 +1,13 @@
 """Capture files of a source: which there are, if they are finished, and reading them while others may write.
 
-A source's place is a file, a folder or a glob. Hidden and unfinished files are nobody's captures, and a link never
-leads out of the place: whoever can put files there must not make landing read others.
+A source's place is a file, a folder or a glob, on this machine or in a bucket (s3://bucket/prefix). Hidden and
+unfinished files are nobody's captures, and a link never leads out of the place: whoever can put files there must not
+make landing read others.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import io
@@ -14,15 +16,19 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from wirehouse_codecs.errors import UsageError
 from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.storage import is_local, open_storage
 
 #: A file whose size and time stood still so long is finished.
 SETTLE_SECONDS: Final = 10.0
 _UNFINISHED = (".part", ".tmp")
 _HASH_BYTES = 1 << 20
+#: Of a file that changed just now, another change might have the same time.
+_RACY_SECONDS = 2
 
 
 class MissingPathError(UsageError):
@@ -37,12 +43,65 @@ class RefusedPathError(UsageError):
     template = "source {source!r}: {path} is refused: {reason}"
 
 
+class Facts(NamedTuple):
+    """What tells that a file is as it was before."""
+
+    #: Of equal ones the bytes are the same.
+    identity: tuple[int | str, ...]
+    size_bytes: int
+    #: Seconds since 1970.
+    changed_at: float
+    #: Another change just after it would show.
+    steady: bool
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class CaptureFile:
     """A file to land: its name relative to the source's place, and its real path."""
 
     name: str
     path: str
+
+    def facts(self) -> Facts:
+        """How it stands now. FileNotFoundError if it is gone."""
+        return _facts(os.stat(self.path))
+
+    def open(self) -> tuple[BinaryIO, Facts]:
+        """Its bytes, and how it stands."""
+        stream = open_regular(self.path)
+        return stream, _facts(os.fstat(stream.fileno()))
+
+    def settled(self, seconds: float = SETTLE_SECONDS) -> bool:
+        """Its size and time stood still for so long."""
+        return time.time() - self.facts().changed_at >= seconds
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BucketFile(CaptureFile):
+    """An object of a bucket to land. It is there whole or not at all, so that it needs no time to settle."""
+
+    bucket: str
+    known: Facts
+
+    def facts(self) -> Facts:
+        """See CaptureFile."""
+        return self.known
+
+    def open(self) -> tuple[BinaryIO, Facts]:
+        """See CaptureFile."""
+        return open_storage(self.bucket).open(self.path.removeprefix(f"{self.bucket}/")), self.known
+
+    def settled(self, seconds: float = SETTLE_SECONDS) -> bool:
+        """See CaptureFile."""
+        return True
+
+
+def _facts(status: os.stat_result) -> Facts:
+    identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    now = time.time()
+    # A time in the future was set by hand; when it was set is the file system's own knowledge.
+    changed = status.st_mtime if status.st_mtime <= now else status.st_ctime
+    return Facts(identity, status.st_size, changed, now - status.st_ctime > _RACY_SECONDS)
 
 
 def captures_at(
@@ -57,8 +116,8 @@ def captures_at(
 
     Links that leave the folder are passed over too, which is said, or raise RefusedPathError if `refuse`.
     """
-    if "://" in place:
-        raise RefusedPathError(source=source.name, path=place, reason="only local files can be landed in this release")
+    if not is_local(place):
+        return _in_bucket(source, place)
     place = os.path.abspath(place)
     base, found = _found(source, place)
     home, root = os.path.realpath(base), os.path.realpath(lake_root)
@@ -120,12 +179,37 @@ def _refusal(real: str, home: str) -> str | None:
     return None if stat.S_ISREG(mode) else "it is no regular file"
 
 
-def settled(path: str, seconds: float = SETTLE_SECONDS) -> bool:
-    """The file's size and time stood still for so long."""
-    status, now = os.stat(path), time.time()
-    # A time in the future was set by hand; when it was set is the file system's own knowledge.
-    changed = status.st_mtime if status.st_mtime <= now else status.st_ctime
-    return now - changed >= seconds
+def _in_bucket(source: Source, place: str) -> list[CaptureFile]:
+    """The objects that `place` names: one, those below it, or those of a pattern, whose * also stands for /."""
+    # Its library takes a while to load, and local files don't need it.
+    from wirehouse_pipelines.object_storage import S3Storage
+
+    parts = urlsplit(place)
+    bucket, wanted = f"{parts.scheme}://{parts.netloc}", place.split("/", 3)[3].strip("/") if parts.path else ""
+    fixed = wanted if not glob.has_magic(wanted) else _before_pattern(wanted)
+    folder = f"{fixed}/" if fixed else ""
+    files: list[CaptureFile] = []
+    for found in S3Storage(bucket).objects(fixed):
+        if found.name == wanted:
+            name = found.name.rpartition("/")[2]
+        elif found.name.startswith(folder) and (wanted == fixed or fnmatch.fnmatchcase(found.name, wanted)):
+            name = found.name[len(folder) :]
+        else:
+            continue
+        changed = found.modified.timestamp()
+        facts = Facts((found.etag, found.size_bytes, str(found.modified)), found.size_bytes, changed, True)
+        if not _skipped(name):
+            files.append(BucketFile(name, f"{bucket}/{found.name}", bucket, facts))
+    if not files and wanted == fixed:
+        raise MissingPathError(source=source.name, path=place)
+    return sorted(files)
+
+
+def _before_pattern(wanted: str) -> str:
+    """The folder of a pattern."""
+    while glob.has_magic(wanted):
+        wanted = wanted.rpartition("/")[0]
+    return wanted
 
 
 def open_regular(path: str) -> BinaryIO:

@@ -34,14 +34,13 @@ from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Rule
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS as SETTLE_SECONDS
-from wirehouse_pipelines.capture_files import CaptureFile, Hashed, open_regular
+from wirehouse_pipelines.capture_files import CaptureFile, Facts, Hashed
 from wirehouse_pipelines.capture_files import MissingPathError as MissingPathError
 from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathError
 from wirehouse_pipelines.capture_files import captures_at as captures_at
-from wirehouse_pipelines.capture_files import settled as settled
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
-from wirehouse_pipelines.storage import Storage, open_storage
+from wirehouse_pipelines.storage import Storage, is_local, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
 
 #: A landed object takes at most this.
@@ -53,8 +52,6 @@ LISTED_FINDINGS: Final = 1_000
 _MANIFESTS = "landing/manifests"
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
-#: Ids of files that changed less long ago are not remembered.
-_RACY_NS = 2 * NS_PER_SECOND
 
 LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
 
@@ -220,7 +217,7 @@ def land(
         seen = _Seen(storage, source)
         for file in files:
             try:
-                if settle_seconds and not settled(file.path, settle_seconds):
+                if settle_seconds and not file.settled(settle_seconds):
                     say(f"{source.name}: {file.name} is still being written, left for the next run")
                 elif manifest := _Landing(lake, storage, source, file, now_ns or time.time_ns()).run(seen):
                     landed.append(manifest)
@@ -267,14 +264,14 @@ class _Seen:
             with storage.open(self._name) as stream, suppress(ValueError):
                 self._known = dict(json.load(stream))
 
-    def capture_id(self, path: str, status: os.stat_result) -> str | None:
+    def capture_id(self, path: str, facts: Facts) -> str | None:
         """The id that the file had when it was as it is now."""
         *identity, capture_id = self._known.get(path, [None])
-        return str(capture_id) if identity == _identity(status) else None
+        return str(capture_id) if tuple(identity) == facts.identity else None
 
-    def note(self, path: str, status: os.stat_result, capture_id: str) -> None:
+    def note(self, path: str, facts: Facts, capture_id: str) -> None:
         """Remember a file."""
-        entry = [*_identity(status), capture_id]
+        entry = [*facts.identity, capture_id]
         if self._known.get(path) != entry:
             self._known[path] = entry
             self._changed = True
@@ -282,12 +279,12 @@ class _Seen:
     def save(self) -> None:
         """Keep what was noted, of the files that still are there."""
         if self._changed:
-            known = {path: entry for path, entry in self._known.items() if os.path.exists(path)}
+            known = {path: entry for path, entry in self._known.items() if _may_be(path)}
             self._storage.write(self._name, json.dumps(known).encode())
 
 
-def _identity(status: os.stat_result) -> list[int]:
-    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+def _may_be(path: str) -> bool:
+    return not is_local(path) or os.path.exists(path)
 
 
 class _Landing:
@@ -302,15 +299,13 @@ class _Landing:
 
     def run(self, seen: _Seen) -> Manifest | None:
         """The new manifest; None if the capture is landed already."""
-        with open_regular(self._file.path) as stream:
-            status = os.fstat(stream.fileno())
-            # Of a file that changed just now, another change might have the same time.
-            steady = time.time_ns() - status.st_ctime_ns > _RACY_NS
-            capture_id = seen.capture_id(self._file.path, status) or Hashed(stream).rest()
+        stream, facts = self._file.open()
+        with stream:
+            capture_id = seen.capture_id(self._file.path, facts) or Hashed(stream).rest()
             landed = self._storage.exists(manifest_name(self._source.name, capture_id))
-            manifest = None if landed else self._commit(stream, capture_id, status.st_size)
-            if steady:
-                seen.note(self._file.path, status, capture_id)
+            manifest = None if landed else self._commit(stream, capture_id, facts.size_bytes)
+            if facts.steady:
+                seen.note(self._file.path, facts, capture_id)
             return manifest
 
     def _commit(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import boto3
@@ -64,6 +64,15 @@ def client() -> Any:
     return boto3.session.Session().client("s3", config=config)
 
 
+class Listed(NamedTuple):
+    """An object as the store lists it."""
+
+    name: str
+    size_bytes: int
+    etag: str
+    modified: datetime
+
+
 class S3Storage:
     """Objects of a bucket under a prefix. See storage.Storage."""
 
@@ -103,14 +112,17 @@ class S3Storage:
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """See Storage."""
-        folder = f"{self._key(prefix)}/" if prefix else self._under("")
+        found = (Stored(listed.name, listed.size_bytes) for listed in self.objects(f"{prefix}/" if prefix else ""))
+        yield from (stored for stored in found if not any(map(is_hidden, stored.name.split("/"))))
+
+    def objects(self, prefix: str) -> Iterator[Listed]:
+        """All objects whose names begin with `prefix`, sorted by name."""
+        pages = self._client.get_paginator("list_objects_v2")
         with self._in_words(prefix):
-            found = [
-                Stored(found["Key"][len(self._under("")) :], found["Size"])
-                for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
-                for found in page.get("Contents", ())
-            ]
-        yield from sorted(stored for stored in found if not any(map(is_hidden, stored.name.split("/"))))
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._under(prefix)):
+                for found in page.get("Contents", ()):
+                    name = found["Key"][len(self._under("")) :]
+                    yield Listed(name, found["Size"], found.get("ETag", ""), found["LastModified"])
 
     def open(self, name: str) -> BinaryIO:
         """See Storage."""

@@ -6,12 +6,14 @@ import io
 import multiprocessing
 import os
 import threading
-import time
+from pathlib import Path
 
 import pytest
 
-from wirehouse_pipelines import object_storage
+from wirehouse_pipelines import landing, object_storage
+from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.storage import StorageError, Stored, open_storage
+from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.servers
 
@@ -128,28 +130,55 @@ def test_a_lock_keeps_processes_apart(root: str) -> None:
     assert [stored.name for stored in storage.list("")] == ["counter"]
 
 
-def test_the_lock_of_a_killed_process_runs_out(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
-    client = object_storage.client()
-    prefix = root.removeprefix("s3://wirehouse/")
-    client.put_object(Bucket="wirehouse", Key=f"{prefix}/.locks/a/000000000007", Body=b"held")
-    began = time.monotonic()
-    with open_storage(root).lock("a"):
-        assert time.monotonic() - began >= 1
+def _enter(root: str, entered: list[str]) -> threading.Thread:
+    """Another who wants the lock."""
 
-
-def test_a_lock_that_is_held_is_renewed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
-    entered: list[str] = []
-
-    def other() -> None:
+    def take() -> None:
         with open_storage(root).lock("a"):
             entered.append("other")
 
-    with open_storage(root).lock("a"):
-        waiting = threading.Thread(target=other)
-        waiting.start()
-        waiting.join(5)
-        assert entered == []
-    waiting.join(10)
+    thread = threading.Thread(target=take)
+    thread.start()
+    return thread
+
+
+def test_the_lock_of_a_killed_process_runs_out(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = root.removeprefix("s3://wirehouse/")
+    object_storage.client().put_object(Bucket="wirehouse", Key=f"{prefix}/.locks/a/000000000007", Body=b"held")
+    entered: list[str] = []
+    waiting = _enter(root, entered)
+    waiting.join(2)
+    assert entered == []
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 0.0)
+    waiting.join(60)
     assert entered == ["other"]
+
+
+def test_a_lock_that_is_held_is_renewed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 4.0)
+    entered: list[str] = []
+    with open_storage(root).lock("a"):
+        waiting = _enter(root, entered)
+        waiting.join(6)
+        assert entered == []
+    waiting.join(60)
+    assert entered == ["other"]
+
+
+def test_captures_lie_in_a_bucket_too(root: str, tmp_path: Path) -> None:
+    vectors = Path(__file__).parents[1] / "vectors" / "cardinal"
+    inbox = open_storage(f"{root}/inbox")
+    for name in ("a_linear", "c_subbatches"):
+        inbox.write(f"{name}/messages.jsonl", (vectors / name / "messages.jsonl").read_bytes())
+    open_storage(root).write("inbox-of-another/messages.jsonl", b"")
+    lake = Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"))
+
+    def landed(place: str) -> list[str]:
+        source = Source("net", "cardinal", "messages", place)
+        return [manifest.path for manifest in landing.land(lake, source, settle_seconds=10)]
+
+    assert landed(f"{root}/inbox/a*/*.jsonl") == ["a_linear/messages.jsonl"]
+    assert landed(f"{root}/inbox") == ["c_subbatches/messages.jsonl"]
+    assert landed(f"{root}/inbox/a_linear/messages.jsonl") == []
+    with pytest.raises(landing.MissingPathError, match="nothing"):
+        landed(f"{root}/nothing")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,16 +47,15 @@ def spans(lake: Lake, windows: Iterable[str]) -> list[tuple[str, str]]:
     return found
 
 
-def settled_files(lake: Lake, source: Source, now: float) -> list[tuple[str, int, int]]:
-    """Name, size and time of the files at the source's place that stood still for SETTLE_SECONDS."""
+def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str, ...]]]:
+    """Name and identity of the files at the source's place that stood still for SETTLE_SECONDS."""
     found = []
     for file in captures_at(source, source.path, lake.root):
         try:
-            facts = os.stat(file.path)
+            if file.settled(SETTLE_SECONDS):
+                found.append((file.name, file.facts().identity))
         except FileNotFoundError:
             continue
-        if abs(now - facts.st_mtime) >= SETTLE_SECONDS:
-            found.append((file.name, facts.st_size, facts.st_mtime_ns))
     return found
 
 
@@ -80,7 +77,7 @@ def _new_captures(lake: Lake) -> dg.SensorDefinition:
         requests, trouble = [], []
         for source in lake.sources:
             try:
-                files = settled_files(lake, source, time.time())
+                files = settled_files(lake, source)
             except (WirehouseError, OSError) as error:
                 trouble.append(str(error))
                 continue
