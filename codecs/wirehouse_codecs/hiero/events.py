@@ -18,9 +18,10 @@ EVENT_COLUMNS: Final = (
     *("capture_arrived_at_ns", "row_kind", "call", "service", "node", "client", "publisher", "block_number"),
     *("message", "call_event", "block"),
 )
-_LAST_BYTE: Final = 1 << 62
+LAST_BYTE: Final = 1 << 62
 #: What stands at the same byte: a call begins, then come messages, the block that they end, and the call's end.
-_RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}
+RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}
+MESSAGE_RANK: Final = 1
 
 
 class Where(NamedTuple):
@@ -99,14 +100,14 @@ def order_of(row: Row) -> tuple[Any, ...]:
     told = row["call_event"]["event"] if kind == CALL else kind
     place = (row["arrived_at_ns"], row["capture_arrived_at_ns"] or 0, row["capture_id"] or b"")
     # What a packet shows to be missing comes before what it releases.
-    nowhere = -1 if told == MISSED else _LAST_BYTE
+    nowhere = -1 if told == MISSED else LAST_BYTE
     byte = row["byte_end"] if row["byte_end"] is not None else nowhere
     return (
         *place,
         row["record_number"] or 0,
         row["connection_id"] or b"",
         byte,
-        _RANKS.get(told, 1),
+        RANKS.get(told, MESSAGE_RANK),
         row["call"] or "",
     )
 

@@ -1,25 +1,24 @@
 """What one capture of a block node says, row by row, in the columns of the silver and gold tables.
 
-`inspect` reads packets, `inspect_entries` a gRPC binary log, `inspect_blocks` block files.
+`inspect` reads packets, `inspect_log` a gRPC binary log, `inspect_blocks` block files.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
 
-from wirehouse_codecs import inspecting, stream_inspection
-from wirehouse_codecs.hiero import grpc, grpc_log
+from wirehouse_codecs import file_log, inspecting, stream_inspection
+from wirehouse_codecs.hiero import grpc
 from wirehouse_codecs.hiero.across import Fold
-from wirehouse_codecs.hiero.across_rows import Found
-from wirehouse_codecs.hiero.blocks import BlockFile
+from wirehouse_codecs.hiero.across_rows import Found, Told
 from wirehouse_codecs.hiero.events import Event, event_of, order_of
+from wirehouse_codecs.hiero.files import of_blocks, of_entries
 from wirehouse_codecs.hiero.http2 import PREFACE
-from wirehouse_codecs.hiero.log import EntryLog, add_block_file, starter
+from wirehouse_codecs.hiero.log import starter
 from wirehouse_codecs.hiero.messages import shape_of
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import method_of
@@ -28,7 +27,7 @@ from wirehouse_codecs.hiero.rules import PROTOCOL
 from wirehouse_codecs.inspecting import Inspect, Inspected
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_inspection import Row
-from wirehouse_codecs.stream_log import MESSAGE, Log
+from wirehouse_codecs.stream_log import MESSAGE
 from wirehouse_codecs.tcp import Data, Direction
 
 _PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
@@ -64,66 +63,25 @@ def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Itera
     yield from _told(stream_inspection.read(batches, starter(options), SCHEMA, port), options)
 
 
-def inspect_entries(pieces: Iterable[bytes], capture_id: bytes) -> Iterator[Inspected]:
-    """Rows of a gRPC binary log, whose bytes come in `pieces`. What has arrived when is told by its entries."""
+def inspect_log(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+    """Rows of the gRPC binary log in `batches` (inspecting.LANDED_FILES)."""
     options = HieroOptions()
-    yield from _told(_entry_rows(pieces, capture_id, options), options)
+    yield from _told(file_log.rows(batches, of_entries(options), SCHEMA), options)
 
 
-def _entry_rows(pieces: Iterable[bytes], capture_id: bytes, options: HieroOptions) -> Iterator[Row]:
-    log, framer = Log(SCHEMA), grpc_log.Framer()
-    log.connection_id = hashlib.sha256(capture_id).digest()[:16]
-    entries = EntryLog(log, options)
-    number = arrived_at_ns = 0
-
-    def take(framed: grpc_log.Framed) -> None:
-        nonlocal number, arrived_at_ns
-        entry = framed.reason or grpc_log.decode(framed.data)
-        if isinstance(entry, grpc_log.Entry):
-            arrived_at_ns = max(arrived_at_ns, min(entry.timestamp.ns, _LATEST_NS))
-        entries.receive(framed, entry, Place(arrived_at_ns, 0, capture_id, number))
-        number += 1
-
-    for piece in pieces:
-        for framed in framer.receive(piece):
-            take(framed)
-            if log.full:
-                yield from _rows(log)
-    for framed in framer.finish():
-        take(framed)
-    entries.finish(Place(arrived_at_ns, 0, capture_id, number))
-    yield from _rows(log)
-
-
-def inspect_blocks(files: Iterable[BlockFile], capture_id: bytes) -> Iterator[Inspected]:
-    """Rows of block files, in the order of `files`. They stand at their headers' times."""
+def inspect_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+    """Rows of the block files in `batches` (inspecting.LANDED_FILES)."""
     options = HieroOptions()
-
-    def rows() -> Iterator[Row]:
-        log = Log(SCHEMA)
-        for number, file in enumerate(files):
-            header = file.block.header
-            at_ns = 0 if header is None or header.timestamp is None else header.timestamp.ns
-            add_block_file(log, file, Place(min(max(at_ns, 0), _LATEST_NS), 0, capture_id, number))
-            yield from _rows(log)
-
-    yield from _told(rows(), options)
+    yield from _told(file_log.rows(batches, of_blocks(options), SCHEMA), options)
 
 
-_LATEST_NS: Final = (1 << 63) - 1
-
-
-def _rows(log: Log) -> Iterator[Row]:
-    for batch in log.take():
-        yield from batch.to_pylist()
+INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect, "grpc_log": inspect_log, "blocks": inspect_blocks}
 
 
 def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
     events: list[tuple[Any, Event]] = []
     for row in rows:
-        event = event_of(row) if row["row_kind"] in (MESSAGE, CALL, BLOCK) else None
-        # What is open when the capture ends is not over: it isn't known what came then.
-        if event is not None and event.told.get("how") != grpc.How.CAPTURE_END:
+        if row["row_kind"] in (MESSAGE, CALL, BLOCK) and (event := event_of(row)) is not None:
             events.append((order_of(row), event))
         if row["row_kind"] == MESSAGE:
             yield _message(row)
@@ -131,16 +89,19 @@ def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
             yield inspecting.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
         elif row["row_kind"] not in (CALL, BLOCK) and (told := stream_inspection.shown(row, PROTOCOL, _OWN)):
             yield told
-    fold = Fold(options)
+    fold, last_ns = Fold(options), 0
     for _, event in sorted(events, key=itemgetter(0)):
-        for found in fold.take(event):
-            if isinstance(found, Found):
-                yield _found(found)
+        yield from _found(fold.take(event))
+        last_ns = event.at_ns
+    # What never came is judged as if nothing came for long enough.
+    yield from _found(fold.end_window(last_ns + options.patience_ns + 1))
 
 
-def _found(found: Found) -> Inspected:
-    place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}
-    return stream_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)
+def _found(told: Iterable[Told]) -> Iterator[Inspected]:
+    for found in told:
+        if isinstance(found, Found):
+            place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}
+            yield stream_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)
 
 
 def _message(row: Row) -> Inspected:
@@ -149,6 +110,3 @@ def _message(row: Row) -> Inspected:
     content["item_counts"] = None if counts is None else dict(counts)
     about = {"kind": content.pop("kind")} | {name: row[name] for name in _ABOUT}
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
-
-
-INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

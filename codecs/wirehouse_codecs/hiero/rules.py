@@ -236,6 +236,10 @@ RULE: dict[str, Rule] = by_name(RULES)
 
 #: Severities that the tolerant reading changes: real nodes end single calls by errors of one handler.
 TOLERANT: Mapping[str, Severity] = MappingProxyType({"node_error_all": Severity.WARNING})
+#: Rules of one call that may take other calls of its node to be judged: found where calls are compared.
+ALSO_TOGETHER: Final = frozenset(
+    {"next", "duplicate", "behind", "recheck", "reenter", "ack_order", "block_not_acknowledged"}
+)
 #: Judged only where the calls that the node itself makes are captured.
 NEEDS_OUTGOING: Final = frozenset(
     {"recorded_target", "catchup_range", "gap_not_filled", "catch_up_not_started", "catch_up_overrun"}

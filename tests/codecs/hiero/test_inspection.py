@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from tests.block_nodes import C, S, block
 
 from wirehouse_codecs.hiero import grpc_log
-from wirehouse_codecs.hiero.blocks import BlockFile, read_file
+from wirehouse_codecs.hiero.blocks import file_name
+from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
 from wirehouse_codecs.hiero.http2 import PREFACE
-from wirehouse_codecs.hiero.inspection import inspect, inspect_blocks, inspect_entries, recognises
+from wirehouse_codecs.hiero.inspection import inspect, inspect_blocks, inspect_log, recognises
 from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.hiero.messages import Acknowledgement, BlockItems, NodeBehind, encode
 from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.profiles import B, Service
-from wirehouse_codecs.inspecting import LANDED_PACKETS
+from wirehouse_codecs.inspecting import LANDED_FILES, LANDED_PACKETS
+from wirehouse_codecs.origins import Origin
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.recognising import heads
 
@@ -35,23 +37,40 @@ PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Row = dict[str, Any]
 
 
-def landed(path: Path) -> Iterator[pa.RecordBatch]:
-    """Packets with their places, as landing gives them."""
+def placed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Records with their places, as landing gives them."""
     number = now = 0
+    for batch in batches:
+        count = batch.num_rows
+        arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
+        now = int(arrived[-1])
+        place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
+        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        number += count
+
+
+def landed(path: Path) -> Iterator[pa.RecordBatch]:
+    """The packets of a capture."""
     with path.open("rb") as stream:
-        for batch in PacketCapture(stream).batches():
-            count = batch.num_rows
-            arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
-            now = int(arrived[-1])
-            place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
-            columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-            yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
-            number += count
+        yield from placed(PacketCapture(stream).batches(), LANDED_PACKETS)
 
 
 @cache
 def inspected(capture: str) -> list[tuple[str, Row]]:
     return list(inspect(landed(VECTORS / capture)))
+
+
+def inspected_log(data: bytes) -> list[tuple[str, Row]]:
+    return list(inspect_log(placed(log_capture(io.BytesIO(data), Origin("a.binlog")).batches(), LANDED_FILES)))
+
+
+def inspected_blocks(files: Mapping[str, bytes]) -> list[tuple[str, Row]]:
+    """Rows of block files by their names."""
+    batches = [
+        batch for name, data in files.items() for batch in BlockCapture(io.BytesIO(data), Origin(name)).batches()
+    ]
+    return list(inspect_blocks(placed(batches, LANDED_FILES)))
 
 
 def of(kind: str, rows: Iterable[tuple[str, Row]]) -> list[Row]:
@@ -189,10 +208,8 @@ def a_log() -> bytes:
     return b"".join(entries)
 
 
-@pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_a_grpc_log_is_read_as_a_capture_is(size: int) -> None:
-    data = a_log()
-    rows = list(inspect_entries((data[at : at + size] for at in range(0, len(data), size)), b"log"))
+def test_a_grpc_log_is_read_as_a_capture_is() -> None:
+    rows = inspected_log(a_log())
     messages = of("message", rows)
     assert [row["kind"] for row in messages] == [*["block_items"] * 3, *["acknowledgement"] * 2]
     assert {(row["publisher"], row["node"], row["path"]) for row in messages} == {("P", "node:40840", PUBLISH)}
@@ -202,19 +219,14 @@ def test_a_grpc_log_is_read_as_a_capture_is(size: int) -> None:
 
 def test_bytes_that_are_no_entry_are_kept() -> None:
     data = a_log() + b"\x00\x00\x00\x04\xff\xff\xff\xff" + b"\x00\x00"
-    rows = list(inspect_entries([data], b"log"))
-    assert [row["value"] for row in of("quarantine", rows)] == [b"\xff" * 4, b"\x00\x00"]
+    rows = inspected_log(data)
+    assert [row["value"] for row in of("quarantine", rows)] == [b"\x00\x00\x00\x04" + b"\xff" * 4, b"\x00\x00"]
     assert len(of("message", rows)) == 5
 
 
 # Block files
 
 FILES = sorted(path for path in (VECTORS / "blocks").iterdir() if ".blk" in path.name)
-
-
-def read(path: Path) -> BlockFile:
-    with path.open("rb") as stream:
-        return read_file(stream, path.name, 1 << 27)
 
 
 @cache
@@ -224,7 +236,7 @@ def facts() -> Mapping[str, Row]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_block_file_is_a_message_row(path: Path) -> None:
-    rows = list(inspect_blocks([read(path)], b"file"))
+    rows = inspected_blocks({path.name: path.read_bytes()})
     (row,) = of("message", rows)
     assert row["kind"] == "block_file"
     assert (of("violation", rows), of("quarantine", rows)) == ([], [])
@@ -240,32 +252,28 @@ def test_a_block_file_is_a_message_row(path: Path) -> None:
 
 
 def test_the_chain_of_files_is_judged() -> None:
-    series: dict[str, list[BlockFile]] = {}
+    series: dict[str, dict[str, bytes]] = {}
     for path in FILES:
-        series.setdefault(path.name.rpartition("_")[0], []).append(read(path))
+        series.setdefault(path.name.rpartition("_")[0], {})[path.name] = path.read_bytes()
     for name, files in series.items():
-        ordered = sorted(files, key=lambda file: file.block.number or 0)
-        assert of("violation", inspect_blocks(ordered, b"file")) == [], name
-    chain = sorted(series["cn078_tss_schnorr"], key=lambda file: file.block.number or 0)
-    assert len(chain) > 3
+        assert of("violation", inspected_blocks(files)) == [], name
+    assert len(series["cn078_tss_schnorr"]) > 3
 
 
 def test_a_block_that_does_not_chain_is_told() -> None:
     parts, after = block(121), block(122)
-    files = []
-    for number, data in ((121, parts.header + parts.items * 2 + parts.proof), (122, after.header + after.proof)):
-        files.append(read_file(io.BytesIO(data), f"{number:019}.blk", 1 << 20))
-    told = of("violation", inspect_blocks(files, b"file"))
+    first, second = parts.header + parts.items * 2 + parts.proof, after.header + after.proof
+    told = of("violation", inspected_blocks({file_name(121): first, file_name(122): second}))
     assert [row["rule"] for row in told] == ["hiero.chain"]
     assert (told[0]["record_number"], told[0]["block_number"]) == (1, 122)
 
 
 def test_a_damaged_file_is_told() -> None:
     parts = block(121)
-    rows = list(inspect_blocks([read_file(io.BytesIO(parts.header + b"\x0a\x7f"), "1.blk", 1 << 20)], b"file"))
+    rows = inspected_blocks({"1.blk": parts.header + b"\x0a\x7f"})
     assert len(of("message", rows)) == 1
     assert "byte" in of("quarantine", rows)[0]["reason"]
-    nothing = list(inspect_blocks([read_file(io.BytesIO(b"junk"), "1.blk", 1 << 20)], b"file"))
+    nothing = inspected_blocks({"1.blk": b"junk"})
     assert [kind for kind, _ in nothing] == ["quarantine"]
 
 
