@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wirehouse_expectations.shapes import Invariant
 
 
-def packets_balance(log: str) -> Invariant:
-    """Per source and window, the segments of bronze are the packets of the connections in `log`."""
+def packets_balance(log: str, *, files: bool = False) -> Invariant:
+    """Per source and window, the segments of bronze are the packets of the connections in `log`.
+
+    With `files` the log is one of files too.
+    """
+    damaged_files = """
+              UNION ALL
+              SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.files
+              WHERE {windows} AND source IN ({sources}) AND damaged IS NOT NULL
+              GROUP BY source, window_start"""
     return Invariant(
         name="every_packet_accounted_for",
         table=log,
@@ -16,7 +26,7 @@ def packets_balance(log: str) -> Invariant:
             FROM (
               SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.segments
               WHERE {{windows}} AND source IN ({{sources}}) AND (skip IS NULL OR damaged IS NOT NULL)
-              GROUP BY source, window_start
+              GROUP BY source, window_start{damaged_files if files else ""}
               UNION ALL
               SELECT source, window_start, 0 AS landed, SUM(connection.window_packets) AS told FROM {log}
               WHERE {{windows}} AND row_kind = 'connection' GROUP BY source, window_start
@@ -49,14 +59,28 @@ def connection_is_told(table: str, log: str) -> Invariant:
     )
 
 
-def row_has_its_content(log: str, *kinds: str) -> Invariant:
-    """A row of `log` of one of these kinds has the struct of that name, and none of the others."""
-    structs = ("connection", "message", *kinds)
+def row_has_its_content(
+    log: str, *kinds: str, structs: Mapping[str, str] | None = None, also: Mapping[str, str] | None = None
+) -> Invariant:
+    """A row of `log` of one of these kinds has the struct of that name, and none of the others.
+
+    `structs` are those of kinds with another name; `also` those that messages of a kind have besides.
+    """
+    struct_of = {kind: kind for kind in ("connection", "message", *kinds)} | dict(structs or {})
+    extra = [
+        f"message.kind = '{kind}' AND message IS NOT NULL AND {struct} IS NOT NULL AND "
+        + " AND ".join(f"{other} IS NULL" for other in struct_of.values() if other not in ("message", struct))
+        for kind, struct in (also or {}).items()
+    ]
     whole = " OR ".join(
-        "(row_kind = '{}' AND {})".format(
-            kind, " AND ".join(f"{name} IS {'NOT ' if name == kind else ''}NULL" for name in structs)
+        f"(row_kind = '{kind}' AND {condition})"
+        for kind, condition in (
+            *(
+                (kind, " AND ".join(f"{name} IS {'NOT ' if name == own else ''}NULL" for name in struct_of.values()))
+                for kind, own in struct_of.items()
+            ),
+            *(("message", condition) for condition in extra),
         )
-        for kind in structs
     )
     others = ", ".join(f"'{kind}'" for kind in ("quarantine", "violation", "state"))
     return Invariant(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.rules import RULES as HIERO_RULES
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import RULES as OCKAM_RULES
 from wirehouse_codecs.rules import Rule
@@ -51,6 +53,7 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         Protocol("cardinal", "Cardinal Streams", ("messages",), CARDINAL_RULES, CardinalOptions.from_mapping),
+        Protocol("hiero", "Hiero block node", ("pcap", "grpc_log", "blocks"), HIERO_RULES, HieroOptions.from_mapping),
         Protocol("ockam", "Ockam stream service", ("pcap",), OCKAM_RULES, OckamOptions.from_mapping),
         Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
     )

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from wirehouse_codecs.hiero import rows as hiero_rows
 from wirehouse_codecs.ockam import log as ockam_log
 from wirehouse_codecs.wallaroo import log
 from wirehouse_pipelines import arrow_types, sql, tables
@@ -41,7 +42,10 @@ def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
     write_deltalake(lake.table_path(name), table)
 
 
-@pytest.mark.parametrize(("table", "schema"), [("silver.ockam", ockam_log.SCHEMA), ("silver.wallaroo", log.SCHEMA)])
+@pytest.mark.parametrize(
+    ("table", "schema"),
+    [("silver.hiero", hiero_rows.SCHEMA), ("silver.ockam", ockam_log.SCHEMA), ("silver.wallaroo", log.SCHEMA)],
+)
 def test_a_log_has_the_columns_that_its_codec_writes(table: str, schema: pa.Schema) -> None:
     columns = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}
     assert {name: columns[name] for name in columns if name not in OF_JOBS} == dict(

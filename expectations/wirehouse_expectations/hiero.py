@@ -1,0 +1,93 @@
+"""The Hiero block node: where its rules are found, and how its tables refer to one another."""
+
+from __future__ import annotations
+
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CALL, SKIP
+from wirehouse_codecs.hiero.rules import ALSO_TOGETHER, CALL_RULES, MESSAGE_RULES, NODE_RULES
+from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_expectations.tcp import packets_balance, row_has_its_content
+
+FILE_IS_TOLD = Invariant(
+    name="file_is_told",
+    table="silver.hiero",
+    sentence="Each landed block file is a row of its block, or quarantined.",
+    kinds=("blocks",),
+    broken="""
+        SELECT files.source AS source, files.window_start AS window_start, files.capture_id AS capture_id,
+          files.record_number AS record_number
+        FROM (
+          SELECT source, window_start, capture_id, record_number FROM bronze.files
+          WHERE {windows} AND last AND source IN (SELECT source FROM {landed})
+        ) AS files
+        LEFT JOIN (
+          SELECT DISTINCT source, window_start, capture_id, record_number FROM silver.hiero
+          WHERE {windows} AND row_kind IN ('message', 'quarantine')
+        ) AS told
+        ON files.source = told.source AND files.window_start = told.window_start
+          AND files.capture_id = told.capture_id AND files.record_number = told.record_number
+        WHERE told.record_number IS NULL
+    """,
+)
+
+DECISION_IS_OF_A_SESSION = Invariant(
+    name="decision_is_of_a_session",
+    table="gold.hiero_decisions_history",
+    sentence="Each decision is about a header of a publisher's call that changed in that window.",
+    broken="""
+        SELECT decisions.source AS source, decisions.window_start AS window_start, decisions.call AS call
+        FROM (SELECT DISTINCT source, window_start, call FROM gold.hiero_decisions_history WHERE {windows}) AS decisions
+        LEFT JOIN (
+          SELECT source, window_start, call FROM gold.hiero_publisher_sessions_history WHERE {windows}
+        ) AS sessions
+        ON decisions.source = sessions.source AND decisions.window_start = sessions.window_start
+          AND decisions.call = sessions.call
+        WHERE sessions.call IS NULL
+    """,
+)
+
+BLOCK_COMES_FIRST = Invariant(
+    name="block_comes_first",
+    table="gold.hiero_blocks_history",
+    sentence="A block is seen before, or with, its proof and its acknowledgement.",
+    broken="""
+        SELECT source, window_start, block_number, first_at_ns, proof_at_ns, acknowledged_at_ns
+        FROM gold.hiero_blocks_history
+        WHERE {windows} AND (proof_at_ns < first_at_ns OR acknowledged_at_ns < first_at_ns)
+    """,
+)
+
+SUBSCRIPTION_HAS_ITS_BLOCKS = Invariant(
+    name="subscription_has_its_blocks",
+    table="gold.hiero_subscriptions_history",
+    sentence="A subscription that was delivered blocks has a first and a last one, any other none.",
+    broken="""
+        SELECT source, window_start, call, blocks, first_block, last_block FROM gold.hiero_subscriptions_history
+        WHERE {windows} AND ((blocks > 0) <> (first_block IS NOT NULL) OR (blocks > 0) <> (last_block IS NOT NULL))
+    """,
+)
+
+STATEMENTS = Statements(
+    findings=(
+        Findings(
+            "silver.hiero",
+            (
+                *MESSAGE_RULES,
+                *CALL_RULES,
+                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+            ),
+            condition="row_kind = 'violation'",
+            rule="finding.rule",
+            message="finding.message",
+        ),
+        Findings("gold.hiero_found", (*(rule for rule in CALL_RULES if rule.name in ALSO_TOGETHER), *NODE_RULES)),
+    ),
+    invariants=(
+        packets_balance("silver.hiero", files=True),
+        row_has_its_content("silver.hiero", BLOCK, SKIP, structs={CALL: "call_event"}, also={BLOCK_FILE: BLOCK}),
+        FILE_IS_TOLD,
+        DECISION_IS_OF_A_SESSION,
+        BLOCK_COMES_FIRST,
+        SUBSCRIPTION_HAS_ITS_BLOCKS,
+    ),
+)

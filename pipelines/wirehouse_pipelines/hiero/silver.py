@@ -1,0 +1,26 @@
+"""Silver of the Hiero block node: every connection, gRPC log and block file decoded and judged in one pass."""
+
+from __future__ import annotations
+
+from wirehouse_codecs import file_log
+from wirehouse_codecs.hiero import files
+from wirehouse_codecs.hiero.log import starter
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.rows import SCHEMA
+from wirehouse_codecs.stream_log import Start
+from wirehouse_pipelines import connections
+from wirehouse_pipelines.lake import Source
+
+VERSION = "1"
+
+
+def _start(source: Source, key: bytes) -> Start:
+    return starter(HieroOptions.from_mapping(source.options))
+
+
+def _files(source: Source, key: bytes) -> file_log.Start:
+    of_files = files.of_blocks if source.kind == "blocks" else files.of_entries
+    return of_files(HieroOptions.from_mapping(source.options))
+
+
+JOB = connections.job("hiero", VERSION, SCHEMA, _start, _files)
