@@ -38,7 +38,9 @@ def told_by_both(spark: Any, lake: Lake, left_out: Sequence[str] = ()) -> Told:
         return render.json_line({name: row.get(name) for name in sorted(names)})
 
     for source in lake.sources:
-        for kind, row in inspected(source.path, protocol, now_ns, port=next(iter(source.ports), None)):
+        for kind, row in inspected(
+            source.path, protocol, now_ns, port=source.ports[0] if len(source.ports) == 1 else None
+        ):
             if kind in tables:
                 told[kind][source.name][0].append(line(kind, row))
     for kind, table in tables.items():

@@ -20,7 +20,7 @@ from wirehouse_codecs.errors import UsageError
 from wirehouse_orchestration import excerpts, landed_packets, render
 from wirehouse_orchestration.excerpts import NoExcerptError, Said
 from wirehouse_orchestration.landed_packets import TracedConnection
-from wirehouse_pipelines.lake import PACKET_KINDS, Lake
+from wirehouse_pipelines.lake import FILE_KINDS, PACKET_KINDS, Lake
 from wirehouse_pipelines.landing import Manifest, manifest_name
 from wirehouse_pipelines.sql import UnknownTableError, query
 from wirehouse_pipelines.storage import open_storage
@@ -154,8 +154,14 @@ def _print_record(
     told = ("topic", "partition", "offset", "ts_type", "link_type", "original_length", "name", "part", "last", "damage")
     times = {name: _time(record[name]) for name in ("ts_ns", "arrived_at_ns") if record[name] is not None}
     _fields(out, place | {name: record[name] for name in told if record.get(name) is not None} | times)
-    if dump:
-        _print_parts(record, out)
+    if not dump:
+        return
+    if record.get("part") and record["data"] is not None:
+        # Of what is long the first piece is shown.
+        pieces, first = record["part"], record_number - record["part"]
+        _say(out, f"  the last of {pieces + 1:,} pieces, which are records {first} to {record_number}; the first:")
+        record = _record(lake, manifest, first)[1]
+    _print_parts(record, out)
 
 
 def _print_parts(record: Mapping[str, Any], out: TextIO) -> None:
@@ -208,9 +214,11 @@ def _record(lake: Lake, manifest: Manifest, record_number: int) -> tuple[str, di
 
 
 def _connection(lake: Lake, row: Mapping[str, Any]) -> TracedConnection | None:
-    """The TCP connection that a row is about."""
+    """The TCP connection that a row is about; a log that is a file has the id of one."""
     name = row.get("connection_id")
     if name is None:
+        return None
+    if row.get("capture_id") and _manifest(lake, str(row["source"]), row["capture_id"].hex()).kind in FILE_KINDS:
         return None
     # Rows of a service are about connections of one of its sources.
     sources = ", ".join(f"'{one}'" for one in _sources(lake, str(row["source"])))

@@ -150,6 +150,8 @@ class _Service(KeyFold):
         row |= told.where._asdict() | {"told": _TABLE_OF[type(told)], "number": self._told}
         if isinstance(told, Found):
             row |= {"rule": told.rule.id, "severity": told.severity.value}
+        elif isinstance(told, BlockRow) and told.items is None:
+            row["item_counts"] = None
         elif isinstance(told, CatchUpRow):
             row["gaps_ns"] = row.pop("gaps")
             row["attempts"] = [dict(zip(_ATTEMPT, one, strict=True)) for one in told.attempts]

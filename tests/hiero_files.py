@@ -1,0 +1,119 @@
+"""Captures of block nodes in other kinds of file: calls as a gRPC binary log, block files as an archive."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs import stream_inspection
+from wirehouse_codecs.hiero import grpc, grpc_log
+from wirehouse_codecs.hiero.items import Timestamp
+from wirehouse_codecs.inspecting import LANDED_PACKETS
+from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.stream_log import Dialogue, Log, schema
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
+
+
+def archive_of(paths: Iterable[Path]) -> bytes:
+    """The files as a tar archive, in their order."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for path in paths:
+            told = tarfile.TarInfo(f"0000/{path.name}")
+            told.size = path.stat().st_size
+            with path.open("rb") as stream:
+                archive.addfile(told, stream)
+    return out.getvalue()
+
+
+def grpc_log_of(pcap: Path, port: int) -> bytes:
+    """The calls of the packets in `pcap` as a log of the node at `port` would have them."""
+    heard: list[tuple[int, int, grpc.Event]] = []
+    numbers = count()
+
+    def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+        return _Recorder(next(numbers), heard)
+
+    list(stream_inspection.read(_packets(pcap), start, schema([]), port))
+    heard.sort(key=lambda one: (one[2].place.arrived_at_ns, one[2].place.record_number))
+    return b"".join(map(grpc_log.frame, _entries(heard)))
+
+
+def _packets(pcap: Path) -> Iterator[pa.RecordBatch]:
+    at = 0
+    with pcap.open("rb") as stream:
+        for batch in PacketCapture(stream).batches():
+            size = batch.num_rows
+            place = [np.arange(at, at + size), batch.column("ts_ns").to_numpy(), np.zeros(size, np.int64)]
+            columns = [*map(pa.array, place), pa.array([b"capture"] * size, pa.binary()), *batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
+            at += size
+
+
+class _Recorder:
+    """A dialogue that keeps what is said, beside the number of its connection."""
+
+    dialect = (None, None)
+
+    def __init__(self, number: int, heard: list[tuple[int, int, grpc.Event]]) -> None:
+        self._number, self._heard = number, heard
+        self._reader = grpc.Reader()
+
+    def _hear(self, events: Iterable[grpc.Event]) -> None:
+        self._heard += ((self._number, len(self._heard), event) for event in events)
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        self._hear(self._reader.receive(pieces))
+
+    def hole(self, hole: Hole) -> None:
+        raise AssertionError(hole)
+
+    def close(self, closed: Closed) -> None:
+        pass
+
+    def conclude(self) -> None:
+        pass
+
+    def snapshot(self) -> str:
+        return ""
+
+
+def _entries(heard: Iterable[tuple[int, int, grpc.Event]]) -> Iterator[bytes]:
+    kinds = grpc_log.EntryType
+    held: dict[tuple[int, int, Direction], bytes] = {}
+    for connection, _, event in heard:
+        content: dict[str, Any] = {}
+        match event:
+            case grpc.Opened() if event.path is not None:
+                entries = tuple(
+                    grpc_log.MetadataEntry(name, value.encode())
+                    for name, value in event.metadata
+                    if not name.startswith(":")
+                )
+                header = grpc_log.ClientHeader(grpc_log.Metadata(entries), event.path, "node:40840")
+                content = {"type": kinds.CLIENT_HEADER, "client_header": header}
+            case grpc.MessagePart():
+                key = connection, event.call, event.direction
+                data = held.pop(key, b"") + event.data
+                if not event.last:
+                    held[key] = data
+                    continue
+                client = event.direction is Direction.CLIENT
+                kind = kinds.CLIENT_MESSAGE if client else kinds.SERVER_MESSAGE
+                content = {"type": kind, "message": grpc_log.Message(len(data), data)}
+            case grpc.HalfClosed() if event.direction is Direction.CLIENT:
+                content = {"type": kinds.CLIENT_HALF_CLOSE}
+            case grpc.Trailers():
+                content = {"type": kinds.SERVER_TRAILER, "trailer": grpc_log.Trailer(status_code=event.status or 0)}
+            case _:
+                continue
+        seconds, nanos = divmod(event.place.arrived_at_ns, 10**9)
+        call = 1000 * connection + event.call
+        yield grpc_log.encode(grpc_log.Entry(Timestamp(seconds, nanos), call, logger=2, **content))
