@@ -434,7 +434,7 @@ class Calls:
                 reason, found = rpc.session.receive(Said(said, place.arrived_at_ns, said_number))
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
-        if carried.proof is not None and not rpc.profile.new:
+        if carried.proof is not None and not rpc.profile.block_end:
             broken += self._end_block(rpc, place, "proof")
         self._row(rpc, event, where, content | {"ignored": ignored}, raw, number)
         self._find_first(broken, place, where, rpc, number)

@@ -72,6 +72,8 @@ class Profile:
     one_item: bool = False
     #: The field of the number in SkipBlock and ResendBlock.
     skip_field: int = 1
+    #: A block ends with BlockEnd, else with its proof. (B2 has it since 0.20.)
+    block_end: bool = False
 
     @property
     def new(self) -> bool:
@@ -178,9 +180,17 @@ B2: Final = Profile(
     _NEW_SUBSCRIBE,
     False,
     2,
+    block_end=True,
 )
 B: Final = Profile(
-    "B", NEW_PACKAGE, "block node 0.25 and later", _codes(*_NEW_END, "PERSISTENCE_FAILED"), _NEW_SUBSCRIBE, False, 1
+    "B",
+    NEW_PACKAGE,
+    "block node 0.25 and later",
+    _codes(*_NEW_END, "PERSISTENCE_FAILED"),
+    _NEW_SUBSCRIBE,
+    False,
+    1,
+    block_end=True,
 )
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {profile.name: profile for profile in (A0, A, A_PRIME, B0, B1, B2, B)}

@@ -60,6 +60,9 @@ NS_PER_MS: Final = 1_000_000
 #: What is said next is said after this.
 LATENCY_NS: Final = 100_000
 C, S = Direction.CLIENT, Direction.SERVER
+#: Of clients: above those of nodes, so that a capture without handshakes tells the sides.
+FIRST_PORT: Final = 49_152
+LAST_PORT: Final = 65_535
 MIXED: Final = "mixed"
 IDENTITY: Final = "identity"
 ENCODINGS: Final = (IDENTITY, "gzip", "zstd", "snappy", "deflate")
@@ -68,8 +71,6 @@ _WINDOW: Final = 1 << 30
 _ROOM_BYTES: Final = 1 << 16
 _INITIAL_WINDOW_SIZE: Final = 4
 _MAX_CONCURRENT_STREAMS: Final = 3
-#: The profile since which a block ends with BlockEnd.
-_WITH_BLOCK_END: Final = ("B2", "B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class Talk:
 
     def block_end(self, number: int) -> Talk:
         """BlockEnd, in versions that have it."""
-        return self.client(BlockEnd(number)) if self.profile.name in _WITH_BLOCK_END else self
+        return self.client(BlockEnd(number)) if self.profile.block_end else self
 
     def rest(self, block: Block) -> Talk:
         """All but the header."""
@@ -242,7 +243,7 @@ class Talk:
 
     def delivered(self, number: int) -> Talk:
         """A subscriber is told that a block is complete."""
-        return self.server(BlockEnd(number)) if self.profile.name in _WITH_BLOCK_END else self
+        return self.server(BlockEnd(number)) if self.profile.block_end else self
 
     def status(self, code: str) -> Talk:
         """The end of a subscription."""
@@ -346,13 +347,13 @@ class Client:
 
     def __init__(self, stage: Stage, address: str, manner: int) -> None:
         self.stage, self.address, self.manner = stage, address, manner
-        self._port = 40_000 + manner * 7 % 10_000
+        self._port = FIRST_PORT + manner * 7 % 10_000
         self._lines: deque[Line] = deque()
         stage.clients.append(self)
 
     def connect(self, node: Endpoint) -> Line:
         """A new connection."""
-        self._port = self._port + 1 if self._port < 65_000 else 32_768
+        self._port = self._port + 1 if self._port < LAST_PORT else FIRST_PORT
         line = Line(self.stage, Endpoint(self.address, self._port), node, self.manner)
         self._lines.append(line)
         return line
