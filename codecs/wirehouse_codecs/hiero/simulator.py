@@ -12,6 +12,7 @@ from typing import Final
 
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.hiero.faults import FAULTS, FAULTS_OF, Fault
 from wirehouse_codecs.hiero.ledger import LEAST_ITEM_BYTES, MOST_ITEM_BYTES
 from wirehouse_codecs.hiero.network import Network
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
@@ -20,9 +21,8 @@ from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Client
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 
-__all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "simulate", "write_pcap"]
+__all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
 
-FAULTS: dict[str, object] = {}
 #: What `simulate` gives, and what writes it by the end of the name.
 RECORDS: Final = "packets"
 WRITERS: Final = {".pcap": write_file, ".pcap.gz": write_file, ".streams": write_streams}
@@ -68,6 +68,8 @@ class SimulatorConfig:
             raise OptionError(key="item_bytes_most", reason=f"must be at least {least}, not {most}")
         if self.fault is not None and self.fault not in FAULTS:
             raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
+        if self.fault is not None and self.fault not in FAULTS_OF[self.profile]:
+            raise OptionError(key="fault", reason=f"{self.fault} can't be broken in {self.profile}")
 
 
 _CHOICES = {"profile": tuple(PROFILES), "encoding": (*ENCODINGS, MIXED)}
@@ -104,4 +106,5 @@ def _captured(client: Client, disturbances: Disturbances | None) -> Iterator[Cap
 
 
 def _clients(config: SimulatorConfig) -> list[Client]:
-    return Network(config).clients
+    added = [] if config.fault is None else FAULTS[config.fault].clients(config)
+    return [*Network(config).clients, *added]
