@@ -25,7 +25,7 @@ from wirehouse_pipelines.tables import Table, all_tables
 READING = ("SELECT", "WITH", "EXPLAIN")
 #: Words that begin a statement which writes; EXPLAIN ANALYZE and WITH could have one inside.
 WRITING = frozenset(
-    {"ALTER", "CALL", "COPY", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "GRANT", "INSERT", "INTO", "MERGE"}
+    {"ALTER", "COPY", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "GRANT", "INSERT", "INTO", "MERGE"}
     | {"PREPARE", "RESET", "REVOKE", "TRUNCATE", "UPDATE"}
 )
 

@@ -208,6 +208,14 @@ SOUND: Mapping[str, list[Row]] = {
         _logged("quarantine", finding={"rule": "capture.file_damaged", "severity": "note", "message": ""}),
     ],
     "gold.wallaroo_sessions_history": [{"source": "hub", "connection_id": b"c" * 16}],
+    "silver.hiero": [
+        _logged("message", message={"kind": "block_file"}, block={"ended_by": "block_file"}),
+        _logged("call", call_event={"event": "opened"}),
+    ],
+    "gold.hiero_blocks_history": [{"block_number": 1, "first_at_ns": 5, "proof_at_ns": 6, "acknowledged_at_ns": 6}],
+    "gold.hiero_publisher_sessions_history": [{"call": "c/1"}],
+    "gold.hiero_decisions_history": [{"call": "c/1", "byte_end": 9}],
+    "gold.hiero_subscriptions_history": [{"call": "c/3", "blocks": 0}],
     "gold.ockam_streams_history": [{"stream_address": "s", "indexes": 3}],
     "gold.ockam_stream_messages_history": [{"stream_address": "s", "index": 2}],
     "gold.ockam_stream_indexes_history": [
@@ -234,6 +242,10 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
     "every_packet_accounted_for": ("silver.wallaroo", _logged("connection", connection={"window_packets": 1})),
     "row_has_its_content": ("silver.wallaroo", _logged("session")),
     "connection_is_told": ("gold.wallaroo_sessions_history", _UNTOLD),
+    "file_is_told": ("bronze.files", {"source": "files", "last": True}),
+    "decision_is_of_a_session": ("gold.hiero_decisions_history", {"call": "c/5", "byte_end": 9}),
+    "block_comes_first": ("gold.hiero_blocks_history", {"block_number": 2, "first_at_ns": 5, "proof_at_ns": 4}),
+    "subscription_has_its_blocks": ("gold.hiero_subscriptions_history", {"call": "c/7", "blocks": 1}),
     "message_of_a_stream": ("gold.ockam_stream_messages_history", {"stream_address": "t", "index": 2}),
     "lag_within_stream": ("gold.ockam_stream_indexes_history", {"client_id": "d", "stream_address": "s", "lag": 4}),
     "hole_is_of_a_client": (
