@@ -8,25 +8,35 @@ from wirehouse_codecs.hiero.rules import ALSO_TOGETHER, CALL_RULES, MESSAGE_RULE
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 
+_SAME_RECORD = """
+          ON files.source = told.source AND files.window_start = told.window_start
+            AND files.capture_id = told.capture_id AND files.record_number = told.record_number
+"""
 FILE_IS_TOLD = Invariant(
     name="file_is_told",
     table="silver.hiero",
-    sentence="Each landed block file is a row of its block, or quarantined.",
-    kinds=("blocks",),
-    broken="""
-        SELECT files.source AS source, files.window_start AS window_start, files.capture_id AS capture_id,
-          files.record_number AS record_number
+    sentence="Each landed block file is a row of its block, or quarantined, and each such row is of a landed file.",
+    broken=f"""
+        SELECT files.source AS source, files.window_start AS window_start, files.record_number AS record_number
         FROM (
           SELECT source, window_start, capture_id, record_number FROM bronze.files
-          WHERE {windows} AND last AND source IN (SELECT source FROM {landed})
+          WHERE {{windows}} AND source IN ({{sources}}) AND last AND name LIKE '%.blk%'
         ) AS files
         LEFT JOIN (
           SELECT DISTINCT source, window_start, capture_id, record_number FROM silver.hiero
-          WHERE {windows} AND row_kind IN ('message', 'quarantine')
-        ) AS told
-        ON files.source = told.source AND files.window_start = told.window_start
-          AND files.capture_id = told.capture_id AND files.record_number = told.record_number
+          WHERE {{windows}} AND row_kind IN ('message', 'quarantine')
+        ) AS told {_SAME_RECORD}
         WHERE told.record_number IS NULL
+        UNION ALL
+        SELECT told.source AS source, told.window_start AS window_start, told.record_number AS record_number
+        FROM (
+          SELECT source, window_start, capture_id, record_number FROM silver.hiero
+          WHERE {{windows}} AND row_kind = 'message' AND message.kind = 'block_file'
+        ) AS told
+        LEFT JOIN (
+          SELECT source, window_start, capture_id, record_number FROM bronze.files WHERE {{windows}}
+        ) AS files {_SAME_RECORD}
+        WHERE files.record_number IS NULL
     """,
 )
 

@@ -186,6 +186,7 @@ def _logged(row_kind: str, **content: Any) -> Row:
 
 
 A, B = b"a" * 32, b"b" * 32
+_BLOCK_FILE = _logged("message", capture_id=A, message={"kind": "block_file"}, block={"ended_by": "block_file"})
 #: A session of a connection that no log tells of.
 _UNTOLD = {"source": "hub", "connection_id": b"x" * 16}
 #: What is legal: table -> rows.
@@ -208,8 +209,9 @@ SOUND: Mapping[str, list[Row]] = {
         _logged("quarantine", finding={"rule": "capture.file_damaged", "severity": "note", "message": ""}),
     ],
     "gold.wallaroo_sessions_history": [{"source": "hub", "connection_id": b"c" * 16}],
+    "bronze.files": [{"source": "hub", "capture_id": A, "record_number": 0, "name": "1.blk", "last": True}],
     "silver.hiero": [
-        _logged("message", message={"kind": "block_file"}, block={"ended_by": "block_file"}),
+        _BLOCK_FILE | {"record_number": 0},
         _logged("call", call_event={"event": "opened"}),
     ],
     "gold.hiero_blocks_history": [{"block_number": 1, "first_at_ns": 5, "proof_at_ns": 6, "acknowledged_at_ns": 6}],
@@ -242,7 +244,7 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
     "every_packet_accounted_for": ("silver.wallaroo", _logged("connection", connection={"window_packets": 1})),
     "row_has_its_content": ("silver.wallaroo", _logged("session")),
     "connection_is_told": ("gold.wallaroo_sessions_history", _UNTOLD),
-    "file_is_told": ("bronze.files", {"source": "files", "last": True}),
+    "file_is_told": ("silver.hiero", _BLOCK_FILE | {"record_number": 1}),
     "decision_is_of_a_session": ("gold.hiero_decisions_history", {"call": "c/5", "byte_end": 9}),
     "block_comes_first": ("gold.hiero_blocks_history", {"block_number": 2, "first_at_ns": 5, "proof_at_ns": 4}),
     "subscription_has_its_blocks": ("gold.hiero_subscriptions_history", {"call": "c/7", "blocks": 1}),
