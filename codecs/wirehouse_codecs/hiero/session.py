@@ -365,7 +365,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{(state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream) for state in (*_OPEN, State.UNKNOWN)},
-        **{(State.NODE_ENDED, said): Step(State.NODE_ENDED, _after_end) for said in OF_PUBLISHER},
+        **{(State.NODE_ENDED, said): Step(State.NODE_ENDED, _after_end) for said in Input if said in OF_PUBLISHER},
         # The node
         **{(state, Input.ACKNOWLEDGEMENT): Step(state, _acknowledge) for state in (*_OPEN, *_ENDED, State.UNKNOWN)},
         **{(state, Input.DUPLICATE): Step(State.DUPLICATE, _duplicate) for state in (*_OPEN, State.UNKNOWN)},
