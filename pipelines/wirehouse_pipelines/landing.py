@@ -24,11 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wirehouse_codecs.bamboo.captures import entry_capture
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
 from wirehouse_codecs.origins import Origin, Reader
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Rule
@@ -40,6 +38,7 @@ from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathErr
 from wirehouse_pipelines.capture_files import captures_at as captures_at
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
+from wirehouse_pipelines.protocols import FILE_READERS
 from wirehouse_pipelines.storage import Storage, is_local, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
 
@@ -69,9 +68,7 @@ class Kind:
 KINDS: Final = {
     "messages": Kind(MessageCapture, MESSAGES),
     "pcap": Kind(PacketCapture, PACKETS),
-    "blocks": Kind(BlockCapture, FILES),
-    "grpc_log": Kind(log_capture, FILES),
-    "entries": Kind(entry_capture, FILES),
+    **{kind: Kind(read, FILES) for kind, read in FILE_READERS.items()},
 }
 
 

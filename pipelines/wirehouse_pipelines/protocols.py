@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from wirehouse_codecs.bamboo.captures import entry_capture
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
+from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULES as HIERO_RULES
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import RULES as OCKAM_RULES
+from wirehouse_codecs.origins import Reader
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULES as WALLAROO_RULES
@@ -58,3 +61,5 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
     )
 }
+#: Kinds of source that are a protocol's own files, and what opens them.
+FILE_READERS: dict[str, Reader] = {"blocks": BlockCapture, "grpc_log": log_capture, "entries": entry_capture}
