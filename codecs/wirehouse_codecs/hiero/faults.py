@@ -456,12 +456,12 @@ class Fault:
     #: Profiles that have no words for it.
     lacking: frozenset[str] = frozenset()
 
-    def clients(self, config: SimulatorConfig) -> list[Client]:
-        """All who speak."""
+    def stage(self, config: SimulatorConfig) -> Stage:
+        """All that is said."""
         scene = Scene(config)
         self.scene(scene)
         scene.finish(late=self.late)
-        return scene.clients
+        return scene
 
 
 #: The oldest version has no EndStream, and no code for an error of the node.

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
+from wirehouse_codecs.conversations import Conversation, Disturbances, merge
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.hiero.faults import FAULTS, FAULTS_OF, Fault
 from wirehouse_codecs.hiero.ledger import LEAST_ITEM_BYTES, MOST_ITEM_BYTES
 from wirehouse_codecs.hiero.network import Network
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.profiles import PROFILES
-from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Client
+from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Stage
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 
@@ -77,7 +77,8 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "nodes": (1, 100),
     "publishers": (1, 1000),
     "subscribers": (0, 1000),
-    "blocks": (1, 2**40),
+    # An EndStream can't say that the last block is 0.
+    "blocks": (2, 2**40),
     "block_bytes": (1, MOST_MESSAGE_BYTES),
     "item_bytes_least": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),
     "item_bytes_most": (LEAST_ITEM_BYTES, MOST_ITEM_BYTES),
@@ -91,20 +92,14 @@ _BOUNDS: dict[str, tuple[int, int]] = {
 
 def simulate(config: SimulatorConfig, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
     """The packets of all connections in order of time, for `write_pcap`."""
-    return merge(_captured(client, disturbances) for client in _clients(config))
+    return merge(stage.captured(disturbances) for stage in _stages(config))
 
 
 def connections(config: SimulatorConfig) -> Iterator[Conversation]:
-    """The same connections before they are packets, client by client; read each before the next."""
-    for client in _clients(config):
-        yield from client.conversations()
+    """The same connections before they are packets, as they were opened; read each before the next."""
+    for stage in _stages(config):
+        yield from stage.conversations()
 
 
-def _captured(client: Client, disturbances: Disturbances | None) -> Iterator[CapturedPacket]:
-    for conversation in client.conversations():
-        yield from packets(conversation, disturbances)
-
-
-def _clients(config: SimulatorConfig) -> list[Client]:
-    added = [] if config.fault is None else FAULTS[config.fault].clients(config)
-    return [*Network(config).clients, *added]
+def _stages(config: SimulatorConfig) -> list[Stage]:
+    return [Network(config), *([] if config.fault is None else [FAULTS[config.fault].stage(config)])]

@@ -5,9 +5,11 @@ A `Stage` is where all of it happens, one thing after the other; a `Line` is a c
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -17,10 +19,12 @@ from wirehouse_codecs.conversations import (
     SEGMENT_BYTES,
     Close,
     Conversation,
+    Disturbances,
     Ending,
     Event,
     Send,
     other,
+    packets,
 )
 from wirehouse_codecs.hiero.calls import CORRELATION_ID
 from wirehouse_codecs.hiero.http2 import FRAME_BYTES
@@ -51,6 +55,7 @@ from wirehouse_codecs.hiero.profiles import (
     Profile,
     Service,
 )
+from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.tcp import Direction, Endpoint
 
 if TYPE_CHECKING:
@@ -343,28 +348,18 @@ class Line:
 
 
 class Client:
-    """A host that calls nodes, one connection after the other."""
+    """A host that calls nodes."""
 
     def __init__(self, stage: Stage, address: str, manner: int) -> None:
         self.stage, self.address, self.manner = stage, address, manner
         self._port = FIRST_PORT + manner * 7 % 10_000
-        self._lines: deque[Line] = deque()
-        stage.clients.append(self)
 
     def connect(self, node: Endpoint) -> Line:
         """A new connection."""
         self._port = self._port + 1 if self._port < LAST_PORT else FIRST_PORT
         line = Line(self.stage, Endpoint(self.address, self._port), node, self.manner)
-        self._lines.append(line)
+        self.stage.opened.append(line)
         return line
-
-    def conversations(self) -> Iterator[Conversation]:
-        """Its connections, as they come; read each before the next."""
-        while True:
-            while self._lines:
-                yield self._lines.popleft().conversation()
-            if not self.stage.advance():
-                return
 
 
 class Stage:
@@ -373,7 +368,8 @@ class Stage:
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.profile = config, PROFILES[config.profile]
         self.now_ns = config.start_time_ms * NS_PER_MS
-        self.clients: list[Client] = []
+        #: Connections that nobody has taken yet.
+        self.opened: deque[Line] = deque()
 
     def advance(self) -> bool:
         """More is said; False = all was."""
@@ -382,3 +378,31 @@ class Stage:
     def pass_time(self, ns: int) -> None:
         """Nothing is said for so long."""
         self.now_ns += ns
+
+    def conversations(self) -> Iterator[Conversation]:
+        """All connections as they were opened; what the others say is held while one is read."""
+        while self.opened or self.advance():
+            while self.opened:
+                yield self.opened.popleft().conversation()
+
+    def captured(self, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
+        """The packets of all connections in order of time. What is held is what was said while one was silent."""
+        heads: list[tuple[int, int, CapturedPacket, Iterator[CapturedPacket]]] = []
+        order = count()
+
+        def take(source: Iterator[CapturedPacket]) -> None:
+            packet = next(source, None)
+            if packet is not None:
+                heapq.heappush(heads, (packet.ts_ns, next(order), packet, source))
+
+        while True:
+            while self.opened:
+                take(packets(self.opened.popleft().conversation(), disturbances))
+            # A connection that isn't open yet begins now at the earliest.
+            if (not heads or heads[0][0] > self.now_ns) and self.advance():
+                continue
+            if not heads:
+                return
+            _, _, packet, source = heapq.heappop(heads)
+            yield packet
+            take(source)

@@ -1,0 +1,68 @@
+"""Simulated captures of block nodes, and what the log and all calls together say of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs import stream_inspection
+from wirehouse_codecs.hiero import grpc
+from wirehouse_codecs.hiero.across import Fold, Found, Told
+from wirehouse_codecs.hiero.events import event_of, order_of
+from wirehouse_codecs.hiero.log import BLOCK, CALL, SCHEMA, starter
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.inspecting import LANDED_PACKETS
+from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.packet_captures import Packet, to_batch
+from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.stream_log import MESSAGE, VIOLATION
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Judged:
+    """What the log, and all calls together, say of a capture."""
+
+    rows: dict[str, list[Row]]
+    told: list[Told]
+
+    @property
+    def found(self) -> Counter[str]:
+        alone = (row["finding"]["rule"].removeprefix("hiero.") for row in self.rows[VIOLATION])
+        return Counter([*alone, *(each.rule.name for each in self.told if isinstance(each, Found))])
+
+    def messages(self, kind: str) -> list[Row]:
+        return [row | row["message"] for row in self.rows[MESSAGE] if row["message"]["kind"] == kind]
+
+    def of(self, kind: type[Told]) -> list[Any]:
+        """The rows that were told last of each."""
+        return [one for one in self.told if isinstance(one, kind)]
+
+
+def judge(captured: Iterable[CapturedPacket], options: HieroOptions) -> Judged:
+    rows = defaultdict(list)
+    for row in stream_inspection.read(landed(captured), starter(options), SCHEMA):
+        rows[row["row_kind"]].append(row)
+    fold, told = Fold(options), []
+    at_ns = 0
+    for row in sorted((row for kind in (MESSAGE, CALL, BLOCK) for row in rows[kind]), key=order_of):
+        event = event_of(row)
+        # What is open when the capture ends is not over.
+        if event is not None and event.told.get("how") != grpc.How.CAPTURE_END:
+            at_ns = event.at_ns
+            told += fold.take(event)
+    return Judged(rows, told + fold.end_window(at_ns))
+
+
+def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:
+    """Packets with their places, as landing gives them."""
+    batch = to_batch([Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in captured])
+    count, arrived = batch.num_rows, batch.column("ts_ns")
+    place = [pa.array(np.arange(count)), arrived, arrived, pa.array([b"capture"] * count, pa.binary())]
+    yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=LANDED_PACKETS)
