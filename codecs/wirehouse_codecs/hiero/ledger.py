@@ -46,9 +46,9 @@ LEAST_ITEM_BYTES: Final = 138
 MOST_ITEM_BYTES: Final = 16_000
 #: A threshold signature with its proof.
 _SIGNATURE_BYTES: Final = 2920
-#: Filler is made of so many words.
-_WORDS: Final = 512
-_WORD_BYTES: Final = 16
+#: Filler is made of words, each of them followed by as many bytes that never come again.
+_WORDS: Final = 256
+_WORD_BYTES: Final = 8
 _SPARE_BYTES: Final = 1 << 20
 #: Blocks that are kept: a few, for all who send the newest ones.
 _KEPT: Final = 8
@@ -114,8 +114,9 @@ class Ledger:
         self._count = max(1, round(config.block_bytes * 2 / (least + most)))
         random = np.random.default_rng(config.seed)
         words = random.integers(0, 256, (_WORDS, _WORD_BYTES), np.uint8)
-        picked = random.integers(0, _WORDS, (self._count * most + _SPARE_BYTES) // _WORD_BYTES)
-        self._filler: NDArray[np.uint8] = words[picked].reshape(-1)
+        filler = random.integers(0, 256, ((self._count * most + _SPARE_BYTES) // _WORD_BYTES, _WORD_BYTES), np.uint8)
+        filler[::2] = words[random.integers(0, _WORDS, len(filler[::2]))]
+        self._filler: NDArray[np.uint8] = filler.reshape(-1)
         kinds = _KINDS if self._make.layout is not RootLayout.TWO_SUBTREES else _OLD_KINDS
         self._tags = np.resize(np.array([kind << 3 | 2 for kind in kinds], np.uint8), self._count)
 

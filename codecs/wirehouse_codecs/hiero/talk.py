@@ -343,7 +343,7 @@ class Line:
         while True:
             while self.said:
                 yield self.said.popleft()
-            if self.closed or not self.stage.advance():
+            if self.closed or not (self.stage.advance() or self.said):
                 return
 
 
@@ -381,7 +381,7 @@ class Stage:
 
     def conversations(self) -> Iterator[Conversation]:
         """All connections as they were opened; what the others say is held while one is read."""
-        while self.opened or self.advance():
+        while self.opened or self.advance() or self.opened:
             while self.opened:
                 yield self.opened.popleft().conversation()
 
@@ -399,7 +399,7 @@ class Stage:
             while self.opened:
                 take(packets(self.opened.popleft().conversation(), disturbances))
             # A connection that isn't open yet begins now at the earliest.
-            if (not heads or heads[0][0] > self.now_ns) and self.advance():
+            if (not heads or heads[0][0] > self.now_ns) and (self.advance() or self.opened):
                 continue
             if not heads:
                 return
