@@ -47,8 +47,8 @@ MOST_ITEM_BYTES: Final = 16_000
 #: A threshold signature with its proof.
 _SIGNATURE_BYTES: Final = 2920
 #: Filler is made of words, each of them followed by as many bytes that never come again.
-_WORDS: Final = 256
-_WORD_BYTES: Final = 8
+_WORDS: Final = 32
+_WORD_BYTES: Final = 32
 _SPARE_BYTES: Final = 1 << 20
 #: Blocks that are kept: a few, for all who send the newest ones.
 _KEPT: Final = 8
