@@ -84,7 +84,7 @@ def by_key(
     return work.settle(ordered.mapInArrow(fold, StructType([*placed, *from_arrow_schema(schema).fields])))
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Rows of one key and window, and what stands in these columns."""
 
     place: tuple[Any, ...]
@@ -117,9 +117,9 @@ def fold_batches(
 
 def _folded(
     batches: Iterable[pa.RecordBatch], names: Sequence[str], start: Start, alive: Mapping[tuple[str, str], str]
-) -> Iterator[tuple[_Piece, pa.RecordBatch | None]]:
+) -> Iterator[tuple[Piece, pa.RecordBatch | None]]:
     """What the folds make, each with the piece that it was made at."""
-    pieces = (piece for batch in batches for piece in _pieces(batch, names))
+    pieces = (piece for batch in batches for piece in pieces_of(batch, names))
     for key, of_key in groupby(pieces, lambda piece: piece.place[:-1]):
         named = dict(zip(names, key, strict=False))
         fold: KeyFold | None = None
@@ -137,7 +137,7 @@ def _folded(
                 yield piece, fold.end_window()
 
 
-def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[_Piece]:
+def pieces_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[Piece]:
     """The rows of `batch`, cut where the columns `names` change."""
     if not batch.num_rows:
         return
@@ -147,7 +147,7 @@ def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[_Piece]:
     begins = [0, *pc.add(pc.indices_nonzero(reduce(pc.or_, changes)), 1).to_pylist()]
     places = zip(*(column.take(pa.array(begins)).to_pylist() for column in columns), strict=True)
     for place, (begin, end) in zip(places, pairwise((*begins, batch.num_rows)), strict=True):
-        yield _Piece(place, batch.slice(begin, end - begin))
+        yield Piece(place, batch.slice(begin, end - begin))
 
 
 def _placed(schema: pa.Schema, places: Sequence[tuple[Any, ...]], made: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wirehouse_codecs.bamboo.captures import entry_capture
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.rules import RULES as BAMBOO_RULES
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
 from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
@@ -55,6 +57,7 @@ class Protocol:
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
+        Protocol("bamboo", "Bamboo Point-2-Point", ("pcap",), BAMBOO_RULES, BambooOptions.from_mapping),
         Protocol("cardinal", "Cardinal Streams", ("messages",), CARDINAL_RULES, CardinalOptions.from_mapping),
         Protocol("hiero", "Hiero block node", ("pcap", "grpc_log", "blocks"), HIERO_RULES, HieroOptions.from_mapping),
         Protocol("ockam", "Ockam stream service", ("pcap",), OCKAM_RULES, OckamOptions.from_mapping),

@@ -92,15 +92,22 @@ Checked = MutableMapping[bytes, str | None]
 
 
 def verify(
-    entries: Sequence[bytes], payloads: Sequence[bytes | None] | None = None, *, checked: Checked | None = None
+    entries: Sequence[bytes],
+    payloads: Sequence[bytes | None] | None = None,
+    *,
+    checked: Checked | None = None,
+    payload_rules: Sequence[str | None] | None = None,
 ) -> Verification:
     """Verdicts on `entries`, each with its payload where that is at hand.
 
-    `checked` saves the signature check of every entry that it has, and is added to. An entry that is given twice is one
-    entry; only the payloads may differ.
+    `checked` saves the signature check of every entry that it has, and is added to; `payload_rules` tells instead of
+    `payloads` which rules these were found to break. An entry that is given twice is one entry; only the payloads may
+    differ.
     """
     batch = _Batch(entries, {} if checked is None else checked)
     bad_payloads = {} if payloads is None else batch.judge_payloads(payloads)
+    if payload_rules is not None:
+        bad_payloads |= batch.refuse_payloads({i: rule for i, rule in enumerate(payload_rules) if rule is not None})
     forks = batch.judge_logs()
     return Verification(batch.verdicts(bad_payloads), forks)
 
@@ -170,10 +177,17 @@ class _Batch:
         same = (got == said).all(axis=1)
         sizes = np.fromiter(map(len, at_hand), np.uint64, len(rows))
         other_size = same & (sizes != self.scanned.payload_size[rows])
-        for place in np.flatnonzero(other_size):
-            self._refuse_from(int(self._occurrences[rows[place]]))
         bad = {rows[place]: "payload_hash_mismatch" for place in np.flatnonzero(~same)}
-        return bad | {rows[place]: "payload_size_mismatch" for place in np.flatnonzero(other_size)}
+        return self.refuse_payloads(
+            bad | {rows[place]: "payload_size_mismatch" for place in np.flatnonzero(other_size)}
+        )
+
+    def refuse_payloads(self, rules: dict[int, str]) -> dict[int, str]:
+        """Take what is known of payloads: `rules` are those that they break, by the index of their entry."""
+        for i, rule in rules.items():
+            if rule == "payload_size_mismatch":
+                self._refuse_from(int(self._occurrences[i]))
+        return rules
 
     def _refuse_from(self, i: int) -> None:
         """The log of entry `i` is invalid from there on, if its author says so."""

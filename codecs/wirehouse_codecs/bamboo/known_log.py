@@ -1,0 +1,375 @@
+"""What is known of one log: its distinct entries, their verdicts, its forks and how far it is verified.
+
+A `KnownLog` takes entries window by window and tells what changed. Signatures and payloads were checked before, once for
+each distinct entry; here are links, end-of-log, forks and paths (verify.py), and entries with a link that was not known
+are put together as soon as it is (rebuilding.py). Entries stand as columns from end to end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.bamboo import yamf
+from wirehouse_codecs.bamboo.log import UINT
+from wirehouse_codecs.bamboo.rebuilding import Rebuilt, complete
+from wirehouse_codecs.bamboo.verify import Verdict, verify
+
+#: Of those who sent an entry so many are remembered.
+MOST_SENDERS: Final = 64
+#: Gaps of a log that are told one by one.
+MOST_GAPS: Final = 1_000
+#: Hashes of one sequence number by which an entry with an unknown link is tried.
+MOST_TRIED: Final = 4
+
+PLACE: Final = (
+    ("connection_id", pa.binary()),
+    ("direction", pa.string()),
+    ("byte_start", pa.int64()),
+    ("byte_end", pa.int64()),
+    ("capture_id", pa.binary()),
+    ("record_number", pa.int64()),
+    ("arrived_at_ns", pa.int64()),
+)
+#: A distinct entry with its first place. `own_rule` is what it breaks by itself, `signature_rule` what its signature
+#: does, `payload_rule` what a payload at hand does. Superseded: another row tells of it, with the links.
+ENTRIES: Final = pa.schema(
+    [
+        ("entry_id", pa.binary()),
+        ("origin", pa.string()),
+        ("author", pa.binary()),
+        ("log_id", UINT),
+        ("seq", UINT),
+        ("end_of_log", pa.bool_()),
+        ("lipmaalink", pa.binary()),
+        ("backlink", pa.binary()),
+        ("payload_size", UINT),
+        ("payload_hash", pa.binary()),
+        ("signature", pa.binary()),
+        ("data", pa.binary()),
+        ("entry_hash", pa.binary()),
+        ("omitted", pa.list_(pa.string())),
+        ("unknown_links", pa.list_(UINT)),
+        ("own_rule", pa.string()),
+        ("own_reason", pa.string()),
+        ("signature_rule", pa.string()),
+        ("payload_rule", pa.string()),
+        ("seen_from", pa.list_(pa.string())),
+        ("verdict", pa.string()),
+        ("rule", pa.string()),
+        ("reason", pa.string()),
+        ("superseded", pa.bool_()),
+        *PLACE,
+    ]
+)
+_PLACE: Final = tuple(name for name, _ in PLACE)
+#: Entries of files and of cancels are shown for themselves: what they break is a violation.
+SHOWN: Final = ("cancel", "file")
+
+
+class ForkRow(NamedTuple):
+    """A proof that the log is forked: at which position, and by which two entries."""
+
+    position: int
+    proof: str
+    first_hash: bytes
+    second_hash: bytes
+    first_data: bytes
+    second_data: bytes
+    #: Of the one that came later.
+    place: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """How a log stands. `missing` are the first gaps below `length`, of sequence numbers without a signed entry."""
+
+    entries: int
+    valid: int
+    invalid: int
+    unknown: int
+    #: Highest sequence numbers of a signed and of a valid entry.
+    length: int | None
+    verified_up_to: int | None
+    end_of_log: int | None
+    forked_at: int | None
+    missing: Sequence[tuple[int, int]]
+    missing_entries: int
+
+
+class Changes(NamedTuple):
+    """What a window changed."""
+
+    #: Rows of ENTRIES that are new or differ.
+    entries: pa.RecordBatch
+    #: Rows of `entries` whose rule is told for the first time.
+    broken: pa.RecordBatch
+    #: Positions that are new, or have another proof.
+    forks: list[ForkRow]
+    new_forks: list[ForkRow]
+    log: LogRow
+    #: Of all that changed.
+    digest: str
+
+
+class KnownLog:
+    """Entries of one author and log id, as the windows before left them: rows of ENTRIES, and proofs by position."""
+
+    def __init__(self, known: pa.RecordBatch, forks: Mapping[int, tuple[str, bytes, bytes]]) -> None:
+        self._rows = known
+        self._forks = dict(forks)
+
+    def take(self, new: pa.RecordBatch) -> Changes:
+        """Entries of a window, in the order of arrival."""
+        known = self._rows.num_rows
+        rows, touched = _merged(pa.concat_batches([self._rows, new.select(ENTRIES.names)]))
+        rows, completed = _completed(rows)
+        judged, forks = _judged(rows)
+        differs = np.zeros(judged.num_rows, np.bool_)
+        for name in ("verdict", "rule", "reason"):
+            differs |= _differs(rows.column(name), judged.column(name))
+        broken = _differs(rows.column("rule"), judged.column("rule"))
+        broken &= np.asarray(pc.is_in(judged.column("origin"), pa.array(SHOWN)))
+        broken &= ~np.asarray(pc.is_in(judged.column("rule"), pa.array([None, "link_unknown", "fork"], pa.string())))
+        broken &= ~_true(judged.column("superseded"))
+        changed = differs | (np.arange(judged.num_rows) >= known)
+        changed[list(touched | completed)] = True
+        self._rows = judged
+        told = self._told_forks(judged, forks)
+        new_forks = [row for row, is_new in told if is_new]
+        entries = judged.filter(pa.array(changed))
+        log = _log_row(judged, min(self._forks, default=None))
+        rows_of_forks = [row for row, _ in told]
+        return Changes(
+            entries, judged.filter(pa.array(broken)), rows_of_forks, new_forks, log, _digest(entries, rows_of_forks)
+        )
+
+    def _told_forks(
+        self, rows: pa.RecordBatch, forks: Sequence[tuple[int, str, int, int]]
+    ) -> list[tuple[ForkRow, bool]]:
+        told = []
+        for position, proof, first, second in forks:
+            pair = [
+                {name: rows.column(name)[i].as_py() for name in ("entry_hash", "data", *_PLACE)}
+                for i in (first, second)
+            ]
+            proved = proof, pair[0]["entry_hash"], pair[1]["entry_hash"]
+            if self._forks.get(position) == proved:
+                continue
+            later = max(pair, key=lambda one: (one["arrived_at_ns"], one["record_number"] or 0, one["byte_start"] or 0))
+            place = {name: later[name] for name in _PLACE}
+            row = ForkRow(position, *proved, pair[0]["data"], pair[1]["data"], place)
+            told.append((row, position not in self._forks))
+            self._forks[position] = proved
+        return told
+
+
+def _true(column: pa.Array) -> np.ndarray[Any, Any]:
+    return np.asarray(column.fill_null(False))
+
+
+def _differs(before: pa.Array, after: pa.Array) -> np.ndarray[Any, Any]:
+    same = pc.equal(before, after).fill_null(False)
+    return ~(np.asarray(same) | (np.asarray(before.is_null()) & np.asarray(after.is_null())))
+
+
+def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    arrays = [columns.get(field.name, rows.column(field.name)) for field in rows.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+def _edited(rows: pa.RecordBatch, edits: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:
+    """`rows` with other values in few places."""
+    names = {name for fields in edits.values() for name in fields}
+    columns = {}
+    for name in names:
+        values = rows.column(name).to_pylist()
+        for i, fields in edits.items():
+            if name in fields:
+                values[i] = fields[name]
+        columns[name] = pa.array(values, ENTRIES.field(name).type)
+    return _with(rows, columns)
+
+
+def _merged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
+    """One row for each entry, the first, and which of them tell more than they did."""
+    ids = rows.column("entry_id").to_pylist()
+    first: dict[bytes, int] = {}
+    of = np.fromiter((first.setdefault(one, i) for i, one in enumerate(ids)), np.int64, len(ids))
+    again = np.flatnonzero(of != np.arange(len(ids)))
+    if not len(again):
+        return rows, set()
+    names = ("origin", "payload_rule", "seen_from")
+    columns = [rows.column(name).to_pylist() for name in names]
+    edits: dict[int, dict[str, Any]] = {}
+    for i in again.tolist():
+        target = int(of[i])
+        before = edits.get(target) or {name: column[target] for name, column in zip(names, columns, strict=True)}
+        after = _joined(before, {name: column[i] for name, column in zip(names, columns, strict=True)})
+        if after != before:
+            edits[target] = after
+    kept = np.flatnonzero(of == np.arange(len(ids)))
+    merged = _edited(rows, edits).take(pa.array(kept)) if edits else rows.take(pa.array(kept))
+    return merged, set(np.searchsorted(kept, list(edits)).tolist())
+
+
+def _joined(first: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
+    """What two rows of one entry tell together."""
+    senders = sorted({*(first["seen_from"] or ()), *(again["seen_from"] or ())})
+    rules = {first["payload_rule"], again["payload_rule"]}
+    size = "payload_size_mismatch"
+    return {
+        "origin": first["origin"] if first["origin"] in SHOWN else again["origin"],
+        # A payload of another size says something of the log; one of another hash nothing, once there is another.
+        "payload_rule": size if size in rules else None if None in rules else first["payload_rule"],
+        "seen_from": senders if len(senders) <= MOST_SENDERS else first["seen_from"],
+    }
+
+
+def _completed(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
+    """`rows` with those entries put together whose unknown links are known now, and which rows that changed."""
+    open_ = np.asarray(rows.column("data").is_null()) & ~_true(rows.column("superseded"))
+    open_ &= np.asarray(rows.column("own_rule").is_null())
+    partial = {i: rows.slice(i, 1).to_pylist()[0] for i in np.flatnonzero(open_).tolist()}
+    if not partial:
+        return rows, set()
+    hashes = _hashes(rows, {int(seq) for row in partial.values() for seq in row["unknown_links"]})
+    by_signature = {(row["signature"], row["payload_hash"], row["payload_size"]): i for i, row in partial.items()}
+    places = {one: i for i, one in enumerate(rows.column("entry_id").to_pylist())}
+    edits: dict[int, dict[str, Any]] = {}
+    added: dict[bytes, dict[str, Any]] = {}
+    for entry in complete(map(_rebuilt, partial.values()), hashes):
+        if entry.data is None or entry.entry_hash is None:
+            continue
+        i = by_signature[entry.signature, entry.payload_hash[len(yamf.PREFIX) :], entry.payload_size]
+        edits[i] = {"superseded": True}
+        full = _full(partial[i], entry)
+        whole = places.get(entry.entry_hash)
+        if whole is None:
+            known = added.get(entry.entry_hash)
+            added[entry.entry_hash] = full if known is None else known | _joined(known, full)
+            continue
+        before = edits.get(whole) or rows.slice(whole, 1).to_pylist()[0]
+        earlier = full if full["arrived_at_ns"] < before["arrived_at_ns"] else before
+        edits[whole] = _joined(before, full) | {name: earlier[name] for name in _PLACE}
+    rows = _edited(rows, edits) if edits else rows
+    if added:
+        more = pa.RecordBatch.from_pylist(list(added.values()), schema=ENTRIES)
+        rows = pa.concat_batches([rows, more])
+    return rows, {*edits, *range(rows.num_rows - len(added), rows.num_rows)}
+
+
+def _hashes(rows: pa.RecordBatch, wanted: set[int]) -> dict[int, list[bytes]]:
+    """Hashes of signed entries by sequence number."""
+    seqs = rows.column("seq").cast(pa.uint64())
+    there = pc.and_(pc.is_in(seqs, pa.array(sorted(wanted), pa.uint64())), _signed(rows))
+    found: dict[int, list[bytes]] = {}
+    for seq, hashed in zip(
+        *(column.filter(there).to_pylist() for column in (seqs, rows.column("entry_hash"))), strict=True
+    ):
+        if len(listed := found.setdefault(seq, [])) < MOST_TRIED:
+            listed.append(hashed)
+    return found
+
+
+def _signed(rows: pa.RecordBatch) -> pa.Array:
+    """Entries that are rightly encoded and signed."""
+    right = [rows.column(name).is_null() for name in ("own_rule", "signature_rule")]
+    return pc.and_(pc.and_(*right), rows.column("data").is_valid())
+
+
+def _rebuilt(row: Mapping[str, Any]) -> Rebuilt:
+    lipmaalink, backlink = (
+        None if row[name] is None else yamf.encode(row[name]) for name in ("lipmaalink", "backlink")
+    )
+    return Rebuilt(
+        row["author"],
+        int(row["log_id"]),
+        int(row["seq"]),
+        row["end_of_log"],
+        lipmaalink,
+        backlink,
+        int(row["payload_size"]),
+        yamf.encode(row["payload_hash"]),
+        row["signature"],
+        None,
+        None,
+        tuple(row["omitted"]),
+        tuple(map(int, row["unknown_links"])),
+    )
+
+
+def _full(partial: Mapping[str, Any], entry: Rebuilt) -> dict[str, Any]:
+    links = {
+        name: None if link is None else link[len(yamf.PREFIX) :]
+        for name, link in (("lipmaalink", entry.lipmaalink), ("backlink", entry.backlink))
+    }
+    hashed = {"entry_id": entry.entry_hash, "entry_hash": entry.entry_hash, "data": entry.data, "unknown_links": []}
+    return {**partial, **links, **hashed, "verdict": None, "rule": None, "reason": None}
+
+
+def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, int, int]]]:
+    """`rows` with their verdicts; and positions, proofs and indexes of two entries of forks."""
+    superseded = _true(rows.column("superseded"))
+    readable = np.asarray(rows.column("data").is_valid()) & np.asarray(rows.column("own_rule").is_null()) & ~superseded
+    places = np.flatnonzero(readable)
+    judged = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+    data = judged.column("data").to_pylist()
+    checked = dict(zip(*(judged.column(name).to_pylist() for name in ("entry_hash", "signature_rule")), strict=True))
+    found = verify(data, checked=checked, payload_rules=judged.column("payload_rule").to_pylist())
+    forks = [(one.position, one.proof.value, int(places[one.first]), int(places[one.second])) for one in found.forks]
+    columns = {name: found.entries.column(name) for name in ("verdict", "rule", "reason")}
+    if len(places) == rows.num_rows:
+        return _with(rows, columns), forks
+    at = np.full(rows.num_rows, -1)
+    at[places] = np.arange(len(places))
+    whose = pa.array(at, mask=at < 0)
+    own = rows.column("own_rule").is_valid()
+    otherwise = {
+        "verdict": pc.if_else(own, Verdict.INVALID.value, Verdict.UNKNOWN.value),
+        "rule": pc.coalesce(rows.column("own_rule"), "link_unknown"),
+        "reason": pc.coalesce(rows.column("own_reason"), "the hash of a link isn't known"),
+    }
+    here = pa.array(readable)
+    return _with(rows, {n: pc.if_else(here, columns[n].take(whose), otherwise[n]) for n in columns}), forks
+
+
+def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
+    rows = rows.filter(pa.array(~_true(rows.column("superseded"))))
+    verdicts = rows.column("verdict")
+    counts = {one["values"]: one["counts"] for one in pc.value_counts(verdicts).to_pylist()}
+    signed = np.asarray(_signed(rows))
+    seqs = np.asarray(rows.column("seq").cast(pa.uint64()).fill_null(0))
+    valid = np.asarray(pc.equal(verdicts, Verdict.VALID.value).fill_null(False))
+    ends = seqs[signed & _true(rows.column("end_of_log"))]
+    there = np.unique(seqs[signed])
+    before = np.concatenate([np.zeros(1, np.uint64), there])[:-1]
+    gaps = np.flatnonzero(there - before > 1)
+    return LogRow(
+        entries=rows.num_rows,
+        valid=counts.get(Verdict.VALID.value, 0),
+        invalid=counts.get(Verdict.INVALID.value, 0),
+        unknown=counts.get(Verdict.UNKNOWN.value, 0),
+        length=int(there[-1]) if len(there) else None,
+        verified_up_to=int(seqs[valid].max()) if valid.any() else None,
+        end_of_log=int(ends.min()) if len(ends) else None,
+        forked_at=forked_at,
+        missing=[(int(before[i]) + 1, int(there[i]) - 1) for i in gaps[:MOST_GAPS].tolist()],
+        missing_entries=int(there[-1]) - len(there) if len(there) else 0,
+    )
+
+
+def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:
+    hashed = hashlib.blake2b(b"".join(entries.column("entry_id").to_pylist()), digest_size=16)
+    texts = [entries.column(name) for name in ("verdict", "rule", "origin", "payload_rule")]
+    texts += [entries.column("superseded").cast(pa.string()), pc.binary_join(entries.column("seen_from"), ",")]
+    for column in texts:
+        hashed.update("\n".join(column.fill_null("").to_pylist()).encode() + b"\0")
+    hashed.update(repr([row[:4] for row in forks]).encode())
+    return hashed.hexdigest()

@@ -1,0 +1,249 @@
+"""Gold of Bamboo: entries with their verdicts, logs and forks, proposals and sessions, and what these break."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from wirehouse_codecs.bamboo.log import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.known_log import PLACE
+from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
+from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
+from wirehouse_pipelines.bamboo import verification
+from wirehouse_pipelines.connections import each_once
+from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.work import Work
+
+VERSION = "1"
+STATE: Final = "gold.bamboo_state"
+OUTPUTS: Final = (
+    verification.ENTRIES_TABLE,
+    "gold.bamboo_logs_history",
+    verification.FORKS_TABLE,
+    "gold.bamboo_proposals_history",
+    "gold.bamboo_sessions_history",
+    "gold.bamboo_found",
+    STATE,
+)
+
+_WINDOW: Final = ("source", "window_start")
+_PLACE: Final = tuple(name for name, _ in PLACE)
+#: A side of a proposal, and a packet of it.
+_SIDE: Final = ("source", "connection_id", "direction", "proposal_number")
+_UNSURE: Final = "unknown"
+
+
+def _horizon(source: Source) -> int:
+    """Logs are added to for years, and an entry links far back: what is known of them always counts."""
+    return 2**62
+
+
+class _Run:
+    """What the tables of one run are made from."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        log = work.read_members("silver.bamboo")
+        joined = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
+        self.log = each_once(log) if joined else log
+
+    def of_kind(self, kind: str) -> DataFrame:
+        return self.log.where(F.col("row_kind") == kind)
+
+    @cached_property
+    def told(self) -> DataFrame:
+        """What verification tells of each window."""
+        return verification.told(self.work, self._seen)
+
+    def told_as(self, what: str) -> DataFrame:
+        return self.told.where(F.col("told") == what)
+
+    @cached_property
+    def _seen(self) -> DataFrame:
+        """Entries as they were seen, each with its sender."""
+        ends = self.of_kind(CONNECTION).select(
+            *_WINDOW,
+            "connection_id",
+            *(
+                F.concat_ws(":", f"connection.{side}_address", f"connection.{side}_port").alias(side)
+                for side in ("client", "server")
+            ),
+        )
+        backlink = F.when(~F.array_contains("entry.omitted", "backlink"), F.col("entry.backlink"))
+        named = (*(F.hex(f"entry.{name}") for name in ("author", "payload_hash", "signature")), F.hex(backlink))
+        counted = (F.col(f"entry.{name}").cast("string") for name in ("log_id", "seq", "end_of_log", "payload_size"))
+        sent_id = F.unhex(F.sha2(F.to_json(F.array(*named, *counted)), 256))
+        uncertain = F.col("entry.entry_hash").isNull() | F.coalesce("entry.assumed_links", F.lit(False))
+        own = F.col("entry.rule") != "link_unknown"
+        rows = self.of_kind(ENTRY).select(
+            *_WINDOW,
+            *_PLACE,
+            "entry.*",
+            F.when(uncertain, sent_id).alias("sent_id"),
+            F.when(own, F.col("entry.rule")).alias("own_rule"),
+            F.when(own, F.col("entry.reason")).alias("own_reason"),
+        )
+        rows = rows.drop("rule", "reason", "greedy", "assumed_links").withColumn(
+            "entry_id", F.coalesce("entry_hash", "sent_id")
+        )
+        sender = F.when(F.col("direction") == "client", F.col("client")).otherwise(F.col("server"))
+        return (
+            rows.withColumn("key", verification.key_of(F.col("author"), F.col("log_id"), F.col("entry_id")))
+            .join(ends, [*_WINDOW, "connection_id"], "left")
+            .withColumn("sender", sender)
+            .drop("client", "server")
+        )
+
+    @cached_property
+    def _pieces(self) -> DataFrame:
+        """Metadata packets: `piece_rule` is null if the entry is signed, or the rule that its signature breaks."""
+        bad = self.told_as(verification.BAD).select(
+            "source", "connection_id", "direction", "byte_start", F.col("signature_rule").alias("bad_rule")
+        )
+        sent = self.of_kind(ENTRY).where("entry.origin = 'metadata'")
+        unsure = F.col("entry.data").isNull() | F.col("entry.rule").isNotNull() | F.col("entry.assumed_links")
+        return sent.join(F.broadcast(bad), ["source", "connection_id", "direction", "byte_start"], "left").select(
+            *_WINDOW,
+            *_PLACE,
+            "proposal_id",
+            "proposal_number",
+            F.lit("data").alias("channel"),
+            "entry.greedy",
+            F.coalesce("bad_rule", F.when(unsure, F.lit(_UNSURE))).alias("piece_rule"),
+        )
+
+    @cached_property
+    def last_pieces(self) -> DataFrame:
+        """Of each side of a proposal and window the last metadata packet."""
+        rule = F.when(F.col("piece_rule").isNotNull() & ~F.coalesce("greedy", F.lit(False)), F.lit(_UNSURE))
+        last = F.max(F.struct("byte_start", F.coalesce(rule, "piece_rule").alias("piece_rule")))
+        return (
+            self._pieces.groupBy("window_start", *_SIDE)
+            .agg(last.alias("last"))
+            .select("window_start", *_SIDE, "last.*")
+        )
+
+    @cached_property
+    def invalid_data(self) -> DataFrame:
+        """Metadata whose signature is not right, sent by who must send valid data only."""
+        found = self._pieces.where("NOT greedy AND piece_rule NOT IN ('{}')".format(_UNSURE))
+        return found.withColumns(_finding(RULE["invalid_data_in_safe_mode"], F.col("piece_rule")))
+
+    @cached_property
+    def followed(self) -> DataFrame:
+        """What came right after a piece, and should have been an apology, or should not."""
+        pieces = self._pieces.where("piece_rule IS NULL OR greedy").select(*_SIDE, "byte_start", "piece_rule")
+        if self.work.before:
+            newest = Window.partitionBy(*_SIDE).orderBy(F.desc("window_start"))
+            carried = self.work.read_state(STATE).where("connection_id IS NOT NULL")
+            carried = carried.withColumn("rank", F.row_number().over(newest)).where("rank = 1")
+            pieces = pieces.unionByName(carried.select(*_SIDE, "byte_start", "piece_rule"))
+        pieces = pieces.withColumnRenamed("byte_start", "follows")
+        after = self.of_kind(MESSAGE).withColumn("follows", F.col("message.follows_byte_start"))
+        after = after.where("follows IS NOT NULL").select(
+            *_WINDOW, *_PLACE, "channel", "proposal_id", "proposal_number", "follows", "message.kind"
+        )
+        on = [*_SIDE, "follows"]
+        apologies = F.broadcast(after.where("kind = 'apology'")).join(pieces.where("piece_rule IS NULL"), on)
+        bad = pieces.where(f"piece_rule <> '{_UNSURE}'")
+        first = Window.partitionBy(*on).orderBy("byte_start")
+        others = after.join(F.broadcast(bad), on).withColumn("rank", F.row_number().over(first)).where("rank = 1")
+        return apologies.withColumns(
+            _finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))
+        ).unionByName(
+            others.where("kind <> 'apology'")
+            .drop("rank")
+            .withColumns(_finding(RULE["invalid_data_not_apologised"], F.col("piece_rule")))
+        )
+
+
+def _finding(rule: Rule, message: Column) -> dict[str, Column]:
+    return {"rule": F.lit(rule.id), "severity": F.lit(rule.severity.value), "message": message}
+
+
+def _entries(run: _Run) -> DataFrame:
+    return run.told_as(verification.ENTRY)
+
+
+def _logs(run: _Run) -> DataFrame:
+    rows = run.told_as(verification.LOG).drop("end_of_log")
+    return rows.withColumnRenamed("ends_at", "end_of_log")
+
+
+def _forks(run: _Run) -> DataFrame:
+    return run.told_as(verification.FORK)
+
+
+def _proposals(run: _Run) -> DataFrame:
+    counted = {name: F.expr(f"try_add(proposal.client.sent.{name}, proposal.server.sent.{name})") for name in _COUNTED}
+    return run.of_kind(PROPOSAL).select(
+        *_WINDOW,
+        "connection_id",
+        "proposal_number",
+        "proposal_id",
+        "proposal.*",
+        F.when(F.col("proposal.outcome") == "dropped", 0).otherwise(1).alias("credit_spent"),
+        *(total.cast("decimal(20,0)").alias(name) for name, total in counted.items()),
+        "capture_id",
+        "record_number",
+        "arrived_at_ns",
+    )
+
+
+_COUNTED: Final = ("metadata", "payloads", "raw_bytes", "compressed_bytes", "inflated_bytes")
+
+
+def _sessions(run: _Run) -> DataFrame:
+    ends = run.of_kind(CONNECTION).select(*_WINDOW, "connection_id", *(f"connection.{name}" for name in _ENDS))
+    sessions = run.of_kind(SESSION).select(
+        *_WINDOW, "connection_id", "session.*", "capture_id", "record_number", "arrived_at_ns"
+    )
+    return sessions.join(ends, [*_WINDOW, "connection_id"], "left")
+
+
+_ENDS: Final = ("community_id", "client_address", "client_port", "server_address", "server_port")
+
+
+def _found(run: _Run) -> DataFrame:
+    """Rules of entries that files and cancels show, forks, and what was said with an invalid signature."""
+    severities = F.create_map(
+        *(F.lit(text) for rule in ENTRY_RULE.values() for text in (rule.name, rule.severity.value))
+    )
+    told = run.told_as(verification.FOUND)
+    channel = F.when(F.col("origin") == "cancel", "control").when(F.col("connection_id").isNotNull(), "data")
+    shown = told.select(
+        *_WINDOW,
+        *_PLACE,
+        channel.alias("channel"),
+        F.concat(F.lit("bamboo."), "rule").alias("rule"),
+        severities[F.col("rule")].alias("severity"),
+        F.col("reason").alias("message"),
+    )
+    found = shown.unionByName(run.invalid_data, allowMissingColumns=True)
+    return found.unionByName(run.followed, allowMissingColumns=True).withColumn("protocol", F.lit("bamboo"))
+
+
+def _state(run: _Run) -> DataFrame:
+    """A digest of what changed in each log, the last pieces, and of each window since when states still count."""
+    logs = run.told_as(verification.STATE).select(*_WINDOW, "key", "state")
+    both = logs.unionByName(run.last_pieces, allowMissingColumns=True)
+    return both.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
+
+
+_TABLES: Final = dict(zip(OUTPUTS, (_entries, _logs, _forks, _proposals, _sessions, _found, _state), strict=True))
+
+
+def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    """The job of gold.bamboo: its tables, each as it is written."""
+    run = _Run(work)
+    for name, build in _TABLES.items():
+        columns = [column.name for column in all_tables()[name].columns]
+        rows = build(run).withColumn("decoder_version", F.lit(VERSION))
+        lacking = {column: F.lit(None) for column in columns if column not in rows.columns}
+        yield name, rows.withColumns(lacking)

@@ -1,0 +1,264 @@
+"""Verification of Bamboo entries apart from the order of the wire, in two passes over all entries of a run.
+
+The first brings equal entries together and checks the signature and the payload of each distinct one, in parallel
+whatever their logs. The second brings logs together and holds what is known of each (`known_log.py`). What windows
+before found out stands in the history of entries: those of logs that have new ones come in again, with their verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
+from wirehouse_codecs.bamboo.known_log import ENTRIES, PLACE, Changes, ForkRow, KnownLog
+from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.log import UINT
+from wirehouse_codecs.bamboo.rules import ENTRY_RULE
+from wirehouse_codecs.bamboo.verify import payload_rule
+from wirehouse_pipelines.keyed_folds import BATCH_ROWS, pieces_of
+from wirehouse_pipelines.work import Work
+
+ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
+FORKS_TABLE: Final = "gold.bamboo_forks_history"
+
+#: What is told, a row each.
+ENTRY, FORK, LOG, FOUND, BAD, STATE = "entry", "fork", "log", "found", "bad", "state"
+_FORK_COLUMNS: Final = (
+    ("position", UINT),
+    ("proof", pa.string()),
+    ("first_hash", pa.binary()),
+    ("second_hash", pa.binary()),
+    ("first_data", pa.binary()),
+    ("second_data", pa.binary()),
+)
+_LOG_COLUMNS: Final = (
+    *((name, pa.int64()) for name in ("entries", "valid", "invalid", "unknown")),
+    *((name, UINT) for name in ("length", "verified_up_to", "ends_at", "forked_at", "missing_entries")),
+    ("missing", pa.list_(pa.struct([("first", UINT), ("last", UINT)]))),
+)
+_KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string()), ("window_start", pa.string()))
+TOLD: Final = pa.schema(
+    [*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("severity", pa.string()), ("state", pa.string())]
+)
+#: Entries between the passes.
+_CHECKED: Final = pa.schema([*_KEY, *ENTRIES])
+#: What the first pass reads besides: the payload, who sent it, and what names an entry apart from its links.
+_READ: Final = (("payload", pa.binary()), ("sender", pa.string()), ("sent_id", pa.binary()))
+_ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
+
+
+def told(work: Work, seen: DataFrame) -> DataFrame:
+    """Rows of TOLD of what each window changed, computed once.
+
+    `seen` has an entry a row: the columns of _CHECKED but those that are found out here, and of _READ.
+    """
+    entries = seen.withColumn("told", F.lit(ENTRY)).withColumn("seen_from", F.array("sender"))
+    known_forks = None
+    if work.before:
+        logs = seen.select("source", "key").distinct()
+        known = _known(work, logs, ENTRIES_TABLE, ENTRY, F.col("entry_id"), "entry_id")
+        entries = entries.unionByName(known, allowMissingColumns=True)
+        known_forks = _known(work, logs, FORKS_TABLE, FORK, F.lit(None).cast("binary"), "author", "log_id", "position")
+    # A number of partitions that is told is kept: signatures take long, and few bytes hold many.
+    parallel = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    checked = (
+        _with_all(entries, pa.schema([*_CHECKED, *_READ]))
+        .repartition(parallel, "entry_id")
+        .sortWithinPartitions("entry_id", "window_start", "source", "sender", *_ARRIVAL)
+        .mapInArrow(check, from_arrow_schema(_CHECKED))
+    )
+    both = pa.schema([*_CHECKED, *_FORK_COLUMNS[:4]])
+    rows = _with_all(checked, both)
+    if known_forks is not None:
+        rows = rows.unionByName(_with_all(known_forks, both))
+    ordered = rows.repartition("source", "key").sortWithinPartitions("source", "key", "window_start", *_ARRIVAL)
+    return work.settle(ordered.mapInArrow(fold, from_arrow_schema(TOLD)))
+
+
+def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    """The columns of `schema`; those that `rows` lacks are null."""
+    types = {field.name: field.dataType for field in from_arrow_schema(schema)}
+    return rows.select(
+        *(name if name in rows.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
+    )
+
+
+def key_of(author: Column, log_id: Column, entry_id: Column) -> Column:
+    """The key of an entry's log; of what can't be read as one, its own."""
+    return F.coalesce(F.concat(F.hex(author), F.lit(":"), log_id.cast("string")), F.hex(entry_id))
+
+
+def _known(work: Work, logs: DataFrame, table: str, what: str, otherwise: Column, *key: str) -> DataFrame:
+    """The newest rows of `table` about these logs, as rows without a window."""
+    newest = Window.partitionBy("source", *key).orderBy(F.desc("window_start"))
+    named = work.read_state(table).withColumn("key", key_of(F.col("author"), F.col("log_id"), otherwise))
+    return (
+        named.join(logs, ["source", "key"], "left_semi")
+        .withColumn("rank", F.row_number().over(newest))
+        .where("rank = 1")
+        .drop("rank", "decoder_version")
+        .withColumns({"told": F.lit(what), "window_start": F.lit(None).cast("string")})
+    )
+
+
+# The first pass
+
+
+def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of _CHECKED of entries that stand by entry_id: known ones first, and of each sender one of a window."""
+    checked: tuple[bytes, str | None] = b"", None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        ids, known = batch.column("entry_id").to_pylist(), batch.column("window_start").is_null().to_pylist()
+        told_before, data = (batch.column(name).to_pylist() for name in ("signature_rule", "data"))
+        authors, own = (batch.column(name).to_pylist() for name in ("author", "own_rule"))
+        rules: list[str | None] = []
+        for i, one in enumerate(ids):
+            if one != checked[0]:
+                rule = told_before[i]
+                if not known[i] and own[i] is None and (entry := data[i]) is not None:
+                    rule = signature_rule(authors[i], entry[:-SIGNATURE_BYTES], entry[-SIGNATURE_BYTES:])
+                checked = one, rule
+            rules.append(checked[1])
+        columns = {"signature_rule": pa.array(rules, pa.string()), "payload_rule": _payload_rules(batch)}
+        arrays = [columns.get(field.name, batch.column(field.name)) for field in _CHECKED]
+        rows = pa.RecordBatch.from_arrays(
+            [a.cast(f.type) for a, f in zip(arrays, _CHECKED, strict=True)], schema=_CHECKED
+        )
+        assumed = np.asarray(batch.column("sent_id").is_valid()) & np.asarray(rows.column("signature_rule").is_valid())
+        if assumed.any():
+            rows = _without_links(rows, np.flatnonzero(assumed).tolist(), batch.column("sent_id").to_pylist())
+        yield rows.filter(pa.array(_first_of_sender(batch) | np.asarray(rows.column("signature_rule").is_valid())))
+
+
+def _payload_rules(batch: pa.RecordBatch) -> pa.Array:
+    before = batch.column("payload_rule")
+    payloads = batch.column("payload")
+    if payloads.null_count == batch.num_rows:
+        return before
+    rules = before.to_pylist()
+    for i in np.flatnonzero(np.asarray(payloads.is_valid())).tolist():
+        said = batch.column("payload_size")[i].as_py(), batch.column("payload_hash")[i].as_py()
+        if None not in said:
+            rules[i] = payload_rule(payloads[i].as_py(), int(said[0]), said[1])
+    return pa.array(rules, pa.string())
+
+
+def _first_of_sender(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    """Rows whose entry, window or sender differs from those of the row before; and all of files, for their payloads."""
+    first = np.ones(batch.num_rows, np.bool_)
+    same = np.ones(batch.num_rows - 1, np.bool_)
+    for name in ("entry_id", "window_start", "source", "sender"):
+        column = batch.column(name)
+        same &= np.asarray(pc.equal(column[1:], column[:-1]).fill_null(False))
+    first[1:] = ~same | np.asarray(batch.column("payload")[1:].is_valid())
+    return first
+
+
+def _without_links(rows: pa.RecordBatch, places: list[int], sent_ids: list[bytes]) -> pa.RecordBatch:
+    """`rows` in which entries of these places have no links that were not sent: they were taken for other ones."""
+    listed = rows.to_pylist()
+    for i in places:
+        row = listed[i]
+        targets = link_targets(int(row["seq"]))
+        sent = {targets[-1]} - ({targets[-1]} if "backlink" in row["omitted"] else set())
+        row |= {"data": None, "entry_hash": None, "signature_rule": None, "entry_id": sent_ids[i], "lipmaalink": None}
+        row |= {"unknown_links": [seq for seq in targets if seq not in sent]}
+        if not sent:
+            row["backlink"] = None
+    return pa.RecordBatch.from_pylist(listed, schema=_CHECKED)
+
+
+# The second pass
+
+
+def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of TOLD of entries that stand by log, and of each log by window; what is known of it comes first."""
+    waiting: list[pa.RecordBatch] = []
+    for rows in _folded(batches):
+        waiting.append(rows)
+        if sum(batch.num_rows for batch in waiting) >= BATCH_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _folded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    pieces = (piece for batch in batches for piece in pieces_of(batch, ("source", "key", "window_start")))
+    for (source, key), of_log in groupby(pieces, lambda piece: piece.place[:2]):
+        log: KnownLog | None = None
+        for window, of_window in groupby(of_log, lambda piece: piece.place[2]):
+            rows = pa.concat_batches([piece.rows for piece in of_window])
+            is_entry = pc.equal(rows.column("told"), ENTRY)
+            entries = rows.filter(is_entry).select(ENTRIES.names).cast(ENTRIES)
+            if window is None:
+                log = KnownLog(entries, _forks(rows.filter(pc.invert(is_entry))))
+                continue
+            log = log or KnownLog(_NONE, {})
+            yield from _rows(log.take(entries), entries, {"source": source, "key": key, "window_start": window})
+
+
+_NONE: Final = pa.RecordBatch.from_pylist([], schema=ENTRIES)
+
+
+def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:
+    known = rows.select([name for name, _ in _FORK_COLUMNS[:4]]).to_pylist()
+    return {int(row["position"]): (row["proof"], row["first_hash"], row["second_hash"]) for row in known}
+
+
+def _rows(changes: Changes, new: pa.RecordBatch, whose: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    yield _told(changes.entries, ENTRY, whose)
+    bad = new.filter(pc.and_(new.column("signature_rule").is_valid(), pc.equal(new.column("origin"), "metadata")))
+    for rows, what in ((bad, BAD), (changes.broken, FOUND)):
+        if rows.num_rows:
+            yield _told(rows, what, whose)
+    if not changes.entries.num_rows:
+        return
+    first = changes.entries.slice(int(np.argmin(changes.entries.column("arrived_at_ns"))), 1).to_pylist()[0]
+    of_log = {name: first[name] for name in ("author", "log_id", *(name for name, _ in PLACE))}
+    others: list[dict[str, Any]] = [{"told": STATE, "state": changes.digest}]
+    if None not in (first["author"], first["log_id"]):
+        others.append({"told": LOG} | of_log | _log_fields(changes))
+    for told_as, forks in ((FORK, changes.forks), (FOUND, changes.new_forks)):
+        others += [{"told": told_as} | of_log | _fork_fields(row) for row in forks]
+    yield pa.RecordBatch.from_pylist([row | whose for row in others], schema=TOLD)
+
+
+def _log_fields(changes: Changes) -> dict[str, Any]:
+    log = changes.log
+    names = ("entries", "valid", "invalid", "unknown", "length", "verified_up_to", "forked_at", "missing_entries")
+    missing = [{"first": first, "last": last} for first, last in log.missing]
+    return {name: getattr(log, name) for name in names} | {"ends_at": log.end_of_log, "missing": missing}
+
+
+def _fork_fields(row: ForkRow) -> dict[str, Any]:
+    told_of = {name: value for name, value in row._asdict().items() if name != "place"}
+    rule = ENTRY_RULE["fork"]
+    said = {"rule": "fork", "reason": f"at entry {row.position}: {row.proof}", "severity": rule.severity.value}
+    return told_of | dict(row.place) | said
+
+
+def _told(rows: pa.RecordBatch, what: str, whose: Mapping[str, str]) -> pa.RecordBatch:
+    """Rows of ENTRIES as rows of TOLD."""
+    count = rows.num_rows
+    constant = {"told": what, **whose}
+    arrays = []
+    for field in TOLD:
+        if field.name in constant:
+            arrays.append(pa.repeat(pa.scalar(constant[field.name], field.type), count))
+        elif field.name in ENTRIES.names:
+            arrays.append(rows.column(field.name))
+        else:
+            arrays.append(pa.nulls(count, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=TOLD)
