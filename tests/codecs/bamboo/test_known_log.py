@@ -1,0 +1,181 @@
+"""What is known of a log, window by window, is what `verify` says of all its entries at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nacl.signing
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs.bamboo import yamf
+from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, Entry, decode, publish, signature_rule
+from wirehouse_codecs.bamboo.known_log import ENTRIES, Changes, KnownLog
+from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.verify import payload_rule, verify
+
+Row = dict[str, Any]
+NONE = pa.RecordBatch.from_pylist([], schema=ENTRIES)
+VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"
+EXPECTED = json.loads((VECTORS / "expected.json").read_text())["logs"]
+KEY = nacl.signing.SigningKey(bytes(range(32)))
+NAMES = ("author", "log_id", "seq", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash", "signature")
+
+
+def row(data: bytes, number: int, **told: Any) -> Row:
+    """An entry as it comes from the check of signatures."""
+    entry = decode(data).entry
+    assert entry is not None
+    hashed = yamf.digest(data)
+    rule = signature_rule(entry.author, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
+    found = {"data": data, "entry_hash": hashed, "entry_id": hashed, "signature_rule": rule}
+    place = {"capture_id": b"c", "record_number": number, "arrived_at_ns": number, "byte_start": 0}
+    seen = {"origin": "metadata", "seen_from": ["a"], "omitted": [], "unknown_links": []}
+    return {name: getattr(entry, name) for name in NAMES} | found | place | seen | told
+
+
+def partial(whole: Row) -> Row:
+    """The entry as a reader has it that knows none of its links."""
+    omitted = [name for name in ("lipmaalink", "backlink") if whole[name] is not None]
+    unknown = {"omitted": omitted, "unknown_links": list(link_targets(whole["seq"]))}
+    sent = {"data": None, "entry_hash": None, "entry_id": b"sent" + whole["entry_id"], "signature_rule": None}
+    return whole | dict.fromkeys(omitted) | unknown | sent
+
+
+def log_of(count: int, *, mark: str = "", before: list[bytes] | None = None) -> list[bytes]:
+    """The entries of a log, after those of `before`."""
+    entries = list(before or ())
+    while len(entries) < count:
+        seq = len(entries) + 1
+        links = [yamf.digest(entries[target - 1]) for target in link_targets(seq)]
+        made: Entry = publish(
+            KEY,
+            f"{mark}{seq}".encode(),
+            seq=seq,
+            lipmaalink=links[0] if len(links) == 2 else None,
+            backlink=links[-1] if links else None,
+        )
+        entries.append(made.encode())
+    return entries
+
+
+LOG = log_of(40)
+#: Two branches from entry 21 on, and an entry whose signature is not right.
+BAD = LOG[10][:-1] + bytes([LOG[10][-1] ^ 1])
+FORKED = [*LOG, *log_of(25, mark="other", before=LOG[:20])[20:], BAD]
+
+
+def taken(log: KnownLog, *rows: Row) -> Changes:
+    return log.take(pa.RecordBatch.from_pylist(list(rows), schema=ENTRIES))
+
+
+def newest(changes: list[Changes]) -> dict[bytes, Row]:
+    """The newest row of each entry that a view of them shows."""
+    rows = {one["entry_id"]: one for told in changes for one in told.entries.to_pylist()}
+    return {name: one for name, one in rows.items() if not one["superseded"]}
+
+
+def proofs(changes: list[Changes]) -> dict[int, tuple[str, bytes, bytes]]:
+    return {fork.position: fork[1:4] for told in changes for fork in told.forks}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_verdicts_are_the_strict_ones(name: str) -> None:
+    lines = [json.loads(line) for line in (VECTORS / "logs" / f"{name}.jsonl").read_text().splitlines()]
+    rows = []
+    for number, line in enumerate(lines):
+        data = bytes.fromhex(line["entry_hex"])
+        decoded = decode(data)
+        if decoded.entry is None:
+            broken = {"own_rule": decoded.rule and decoded.rule.name, "own_reason": decoded.reason}
+            known = dict.fromkeys((*NAMES, "signature_rule")) | {"author": decoded.author, "seq": decoded.seq}
+            rows.append(row(LOG[0], number) | known | broken | {"data": data, "entry_id": yamf.digest(data)})
+            continue
+        payload = None if line["payload_hex"] is None else bytes.fromhex(line["payload_hex"])
+        found = None if payload is None else payload_rule(
+            payload, decoded.entry.payload_size, decoded.entry.payload_hash
+        )
+        rows.append(row(data, number, payload_rule=found, origin="file"))
+    changes = taken(KnownLog(NONE, {}), *rows)
+    told = newest([changes])
+    for one, wanted in zip(rows, EXPECTED[name]["entries"], strict=True):
+        assert (told[one["entry_id"]]["verdict"] == "valid") == wanted["spec_ok"]
+        assert told[one["entry_id"]]["rule"] == wanted.get("spec_reason")
+    fork = EXPECTED[name]["fork"]
+    assert fork is None or changes.log.forked_at == fork["position"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_windows_cut_anywhere_end_the_same(data: st.DataObject) -> None:
+    """Entries in any order, again or as parts, whole and cut into windows whose rows come in again from a table."""
+    entries = data.draw(st.lists(st.sampled_from(FORKED), max_size=60))
+    rows = [row(entry, number) for number, entry in enumerate(entries)]
+    for one in rows:
+        one["seen_from"] = [data.draw(st.sampled_from("abc"))]
+    at_once = [taken(KnownLog(NONE, {}), *rows)]
+    cut = data.draw(st.integers(0, len(rows)))
+    first = taken(KnownLog(NONE, {}), *rows[:cut])
+    known = pa.RecordBatch.from_pylist(
+        sorted(first.entries.to_pylist(), key=lambda one: int(one["arrived_at_ns"])), schema=ENTRIES
+    )
+    second = taken(KnownLog(known, proofs([first])), *rows[cut:])
+    assert newest([first, second]) == newest(at_once)
+    assert proofs([first, second]) == proofs(at_once)
+    assert second.log == at_once[0].log
+    wanted = verify([one["data"] for one in rows]).entries.to_pylist()
+    told = newest(at_once)
+    for one, said in zip(rows, wanted, strict=True):
+        assert (told[one["entry_id"]]["verdict"], told[one["entry_id"]]["rule"]) == (said["verdict"], said["rule"])
+
+
+def test_what_is_seen_again_changes_nothing() -> None:
+    log = KnownLog(NONE, {})
+    rows = [row(entry, number) for number, entry in enumerate(FORKED)]
+    assert taken(log, *rows).entries.num_rows == len(rows)
+    again = taken(log, *rows)
+    assert (again.entries.num_rows, again.broken.num_rows, again.forks) == (0, 0, [])
+    other = taken(log, rows[3] | {"seen_from": ["b"]})
+    assert [one["seen_from"] for one in other.entries.to_pylist()] == [["a", "b"]]
+
+
+def test_gaps_and_how_far_a_log_is_verified() -> None:
+    log = KnownLog(NONE, {})
+    told = taken(log, *(row(LOG[seq - 1], seq) for seq in (1, 2, 3, 6, 9))).log
+    assert (told.verified_up_to, told.length, told.missing, told.missing_entries) == (3, 9, [(4, 5), (7, 8)], 4)
+    told = taken(log, *(row(LOG[seq - 1], seq) for seq in (4, 5, 7))).log
+    assert (told.verified_up_to, told.length, told.missing) == (7, 9, [(8, 8)])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(1, 14)), st.integers(0, 13))
+def test_entries_with_unknown_links_are_completed_when_these_are_known(order: list[int], whole: int) -> None:
+    """In any order: entry 1 has no link, so from it on all follow."""
+    log = KnownLog(NONE, {})
+    changes = []
+    for number, seq in enumerate(order):
+        one = row(LOG[seq - 1], number)
+        changes.append(taken(log, one if seq in (1, whole) else partial(one)))
+    told = newest(changes)
+    assert {int(one["seq"]) for one in told.values() if one["verdict"] == "valid"} == set(range(1, 14))
+    assert {one["data"] for one in told.values()} == set(LOG[:13])
+    places = {int(one["seq"]): one["record_number"] for one in told.values()}
+    assert places == {seq: number for number, seq in enumerate(order)}
+
+
+def test_an_entry_without_its_links_stays_unknown() -> None:
+    told = newest([taken(KnownLog(NONE, {}), partial(row(LOG[5], 0)), row(LOG[0], 1))])
+    assert sorted((one["verdict"], one["rule"]) for one in told.values() if one["seq"] != 1) == [
+        ("unknown", "link_unknown")
+    ]
+
+
+def test_only_what_is_shown_is_broken() -> None:
+    log = KnownLog(NONE, {})
+    changes = taken(log, row(LOG[0], 0), row(BAD, 1), row(BAD, 2, origin="cancel"))
+    assert [one["rule"] for one in changes.broken.to_pylist()] == ["bad_signature"]
+    assert taken(log, row(BAD, 3, origin="file")).broken.num_rows == 0
