@@ -128,7 +128,7 @@ class Account:
             self._log.add(ENTRY, read.place, where, entry=entry, **about)
         if isinstance(packet, Cancel) and proposal is not None:
             for shown in packet.entries:
-                self._log.add(ENTRY, read.place, where, entry=shown_row(shown.in_log(*proposal.log)), **about)
+                self._log.add(ENTRY, read.place, where, entry=shown_row(shown.in_log(*proposal.log), "cancel"), **about)
 
     # Entities
 

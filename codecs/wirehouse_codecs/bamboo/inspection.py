@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
 
 from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.bamboo import bymux
-from wirehouse_codecs.bamboo.log import SCHEMA, starter
+from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
+from wirehouse_codecs.bamboo.file_log import row_of
+from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, KnownLog
+from wirehouse_codecs.bamboo.log import ENTRY, SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.rules import PROTOCOL
+from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL
+from wirehouse_codecs.bamboo.verify import Verdict, payload_rule
 from wirehouse_codecs.inspecting import Inspect, Inspected
 from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
@@ -75,4 +80,79 @@ def _message(row: Row) -> Inspected:
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
 
 
-INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}
+def inspect_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+    """Rows of the entries in `batches` (inspecting.LANDED_FILES), in their order, each with its verdict.
+
+    All entries of the file are known then, so these are held until its end.
+    """
+    records: list[Row] = []
+    for record in _whole(row for batch in batches for row in batch.to_pylist()):
+        records.append({name: record[name] for name in _FILE_PLACE} | {"name": record["name"]} | row_of(record))
+    logs: dict[object, list[Row]] = {}
+    for record in records:
+        if record["row_kind"] == ENTRY:
+            record["known"] = _known(record)
+            logs.setdefault(_log_of(record["known"]), []).append(record["known"])
+    verdicts: dict[bytes, Row] = {}
+    broken: list[Row] = []
+    for rows in logs.values():
+        changes = KnownLog(NO_ENTRIES, {}).take(pa.RecordBatch.from_pylist(rows, schema=ENTRIES))
+        verdicts |= {row["entry_id"]: row for row in changes.entries.to_pylist()}
+        broken += changes.broken.to_pylist()
+        for fork in changes.new_forks:
+            broken.append(dict(fork.place) | {"reason": "fork", "message": fork.said})
+    for record in records:
+        place = {name: record[name] for name in _FILE_PLACE}
+        if record["row_kind"] != ENTRY:
+            finding = record["finding"]
+            yield inspecting.QUARANTINE, place | {"rule": None, "reason": finding["message"], "value": record["raw"]}
+            continue
+        known, told = record["known"], verdicts[record["known"]["entry_id"]]
+        row = {name: known[name] for name in _ENTRY_NAMES} | {name: told[name] for name in _VERDICT}
+        if known["payload_rule"] is not None and told["reason"] is None:
+            row |= {"verdict": Verdict.INVALID.value, "reason": known["payload_rule"], "message": "of this payload"}
+        yield inspecting.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
+    for row in sorted(broken, key=itemgetter("record_number")):
+        rule = ENTRY_RULE[row["reason"]]
+        told = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}
+        yield inspecting.VIOLATION, told | {name: row[name] for name in _FILE_PLACE}
+
+
+_FILE_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
+_VERDICT: Final = ("verdict", "reason", "message")
+_ENTRY_NAMES: Final = (
+    *("author", "log_id", "seq", "entry_hash", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash"),
+    *("signature", "data"),
+)
+
+
+def _whole(records: Iterable[Row]) -> Iterator[Row]:
+    """Records in one that stand in several pieces."""
+    pieces: list[Row] = []
+    for record in records:
+        pieces.append(record)
+        if record["last"]:
+            joined = {name: b"".join(piece[name] or b"" for piece in pieces) for name in ("data", "damaged")}
+            yield pieces[0] | joined
+            pieces = []
+
+
+def _known(record: Row) -> Row:
+    """The entry of a record as known_log.ENTRIES, its signature and payload checked."""
+    row = dict.fromkeys(ENTRIES.names) | record["entry"] | {name: record[name] for name in _FILE_PLACE}
+    data, payload = row["data"], row.pop("payload")
+    row |= {"entry_id": row["entry_hash"], "own_rule": row.pop("rule", None), "own_reason": row["reason"]}
+    row |= {"reason": None, "seen_from": [row.pop("file")]}
+    if row["own_rule"] is None:
+        row["signature_rule"] = signature_rule(row["author"], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
+        if payload is not None:
+            row["payload_rule"] = payload_rule(payload, row["payload_size"], row["payload_hash"])
+    return row
+
+
+def _log_of(entry: Row) -> object:
+    log = entry["author"], entry["log_id"]
+    return entry["entry_id"] if None in log else log
+
+
+INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect, "entries": inspect_entries}

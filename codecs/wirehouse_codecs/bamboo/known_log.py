@@ -1,8 +1,8 @@
 """What is known of one log: its distinct entries, their verdicts, its forks and how far it is verified.
 
-A `KnownLog` takes entries window by window and tells what changed. Signatures and payloads were checked before, once for
-each distinct entry; here are links, end-of-log, forks and paths (verify.py), and entries with a link that was not known
-are put together as soon as it is (rebuilding.py). Entries stand as columns from end to end.
+A `KnownLog` takes entries window by window and tells what changed. Signatures and payloads were checked before, once
+for each distinct entry; here are links, end-of-log, forks and paths (verify.py), and entries with a link that was not
+known are put together as soon as it is (rebuilding.py). Entries stand as columns from end to end.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ PLACE: Final = (
     ("record_number", pa.int64()),
     ("arrived_at_ns", pa.int64()),
 )
-#: A distinct entry with its first place. `own_rule` is what it breaks by itself, `signature_rule` what its signature
-#: does, `payload_rule` what a payload at hand does. Superseded: another row tells of it, with the links.
+#: A distinct entry with its first place. `reason` names the rule that says why it isn't valid. `own_rule` is what it
+#: breaks by itself, `signature_rule` what its signature does, `payload_rule` what a payload at hand does. Superseded:
+#: another row tells of it, with the links.
 ENTRIES: Final = pa.schema(
     [
         ("entry_id", pa.binary()),
@@ -62,12 +63,13 @@ ENTRIES: Final = pa.schema(
         ("payload_rule", pa.string()),
         ("seen_from", pa.list_(pa.string())),
         ("verdict", pa.string()),
-        ("rule", pa.string()),
         ("reason", pa.string()),
+        ("message", pa.string()),
         ("superseded", pa.bool_()),
         *PLACE,
     ]
 )
+NO_ENTRIES: Final = pa.RecordBatch.from_pylist([], schema=ENTRIES)
 _PLACE: Final = tuple(name for name, _ in PLACE)
 #: Entries of files and of cancels are shown for themselves: what they break is a violation.
 SHOWN: Final = ("cancel", "file")
@@ -84,6 +86,11 @@ class ForkRow(NamedTuple):
     second_data: bytes
     #: Of the one that came later.
     place: Mapping[str, Any]
+
+    @property
+    def said(self) -> str:
+        """The proof in words."""
+        return f"at entry {self.position}, proven by {self.proof}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ class Changes(NamedTuple):
 
     #: Rows of ENTRIES that are new or differ.
     entries: pa.RecordBatch
-    #: Rows of `entries` whose rule is told for the first time.
+    #: Rows of `entries` whose reason is told for the first time.
     broken: pa.RecordBatch
     #: Positions that are new, or have another proof.
     forks: list[ForkRow]
@@ -132,11 +139,11 @@ class KnownLog:
         rows, completed = _completed(rows)
         judged, forks = _judged(rows)
         differs = np.zeros(judged.num_rows, np.bool_)
-        for name in ("verdict", "rule", "reason"):
+        for name in ("verdict", "reason", "message"):
             differs |= _differs(rows.column(name), judged.column(name))
-        broken = _differs(rows.column("rule"), judged.column("rule"))
+        broken = _differs(rows.column("reason"), judged.column("reason"))
         broken &= np.asarray(pc.is_in(judged.column("origin"), pa.array(SHOWN)))
-        broken &= ~np.asarray(pc.is_in(judged.column("rule"), pa.array([None, "link_unknown", "fork"], pa.string())))
+        broken &= ~np.asarray(pc.is_in(judged.column("reason"), pa.array([None, "link_unknown", "fork"], pa.string())))
         broken &= ~_true(judged.column("superseded"))
         changed = differs | (np.arange(judged.num_rows) >= known)
         changed[list(touched | completed)] = True
@@ -311,7 +318,7 @@ def _full(partial: Mapping[str, Any], entry: Rebuilt) -> dict[str, Any]:
         for name, link in (("lipmaalink", entry.lipmaalink), ("backlink", entry.backlink))
     }
     hashed = {"entry_id": entry.entry_hash, "entry_hash": entry.entry_hash, "data": entry.data, "unknown_links": []}
-    return {**partial, **links, **hashed, "verdict": None, "rule": None, "reason": None}
+    return {**partial, **links, **hashed, "verdict": None, "reason": None, "message": None}
 
 
 def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, int, int]]]:
@@ -324,7 +331,8 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     checked = dict(zip(*(judged.column(name).to_pylist() for name in ("entry_hash", "signature_rule")), strict=True))
     found = verify(data, checked=checked, payload_rules=judged.column("payload_rule").to_pylist())
     forks = [(one.position, one.proof.value, int(places[one.first]), int(places[one.second])) for one in found.forks]
-    columns = {name: found.entries.column(name) for name in ("verdict", "rule", "reason")}
+    told = {"verdict": "verdict", "reason": "rule", "message": "reason"}
+    columns = {name: found.entries.column(of) for name, of in told.items()}
     if len(places) == rows.num_rows:
         return _with(rows, columns), forks
     at = np.full(rows.num_rows, -1)
@@ -333,8 +341,8 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     own = rows.column("own_rule").is_valid()
     otherwise = {
         "verdict": pc.if_else(own, Verdict.INVALID.value, Verdict.UNKNOWN.value),
-        "rule": pc.coalesce(rows.column("own_rule"), "link_unknown"),
-        "reason": pc.coalesce(rows.column("own_reason"), "the hash of a link isn't known"),
+        "reason": pc.coalesce(rows.column("own_rule"), "link_unknown"),
+        "message": pc.coalesce(rows.column("own_reason"), "the hash of a link isn't known"),
     }
     here = pa.array(readable)
     return _with(rows, {n: pc.if_else(here, columns[n].take(whose), otherwise[n]) for n in columns}), forks
@@ -367,7 +375,7 @@ def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
 
 def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:
     hashed = hashlib.blake2b(b"".join(entries.column("entry_id").to_pylist()), digest_size=16)
-    texts = [entries.column(name) for name in ("verdict", "rule", "origin", "payload_rule")]
+    texts = [entries.column(name) for name in ("verdict", "reason", "origin", "payload_rule")]
     texts += [entries.column("superseded").cast(pa.string()), pc.binary_join(entries.column("seen_from"), ",")]
     for column in texts:
         hashed.update("\n".join(column.fill_null("").to_pylist()).encode() + b"\0")

@@ -107,6 +107,9 @@ ENTRY_TYPE: Final = pa.struct(
         ("reason", pa.string()),
         # How its sender sends; null where that isn't known.
         ("greedy", pa.bool_()),
+        # Of a file: its name, and the payload where that is at hand.
+        ("file", pa.string()),
+        ("payload", pa.binary()),
     ]
 )
 _COUNT_TYPE: Final = pa.struct([(name, UINT) for name in COUNTS])

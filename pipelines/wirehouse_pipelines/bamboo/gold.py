@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from wirehouse_codecs.bamboo.log import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.known_log import PLACE
+from wirehouse_codecs.bamboo.log import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
@@ -96,8 +96,8 @@ class _Run:
         return (
             rows.withColumn("key", verification.key_of(F.col("author"), F.col("log_id"), F.col("entry_id")))
             .join(ends, [*_WINDOW, "connection_id"], "left")
-            .withColumn("sender", sender)
-            .drop("client", "server")
+            .withColumn("sender", F.coalesce("file", sender))
+            .drop("client", "server", "file")
         )
 
     @cached_property
@@ -132,7 +132,7 @@ class _Run:
     @cached_property
     def invalid_data(self) -> DataFrame:
         """Metadata whose signature is not right, sent by who must send valid data only."""
-        found = self._pieces.where("NOT greedy AND piece_rule NOT IN ('{}')".format(_UNSURE))
+        found = self._pieces.where(f"NOT greedy AND piece_rule NOT IN ('{_UNSURE}')")
         return found.withColumns(_finding(RULE["invalid_data_in_safe_mode"], F.col("piece_rule")))
 
     @cached_property
@@ -221,9 +221,9 @@ def _found(run: _Run) -> DataFrame:
         *_WINDOW,
         *_PLACE,
         channel.alias("channel"),
-        F.concat(F.lit("bamboo."), "rule").alias("rule"),
-        severities[F.col("rule")].alias("severity"),
-        F.col("reason").alias("message"),
+        F.concat(F.lit("bamboo."), "reason").alias("rule"),
+        severities[F.col("reason")].alias("severity"),
+        "message",
     )
     found = shown.unionByName(run.invalid_data, allowMissingColumns=True)
     return found.unionByName(run.followed, allowMissingColumns=True).withColumn("protocol", F.lit("bamboo"))

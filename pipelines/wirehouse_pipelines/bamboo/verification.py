@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, PLACE, Changes, ForkRow, KnownLog
+from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, PLACE, Changes, ForkRow, KnownLog
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.log import UINT
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
@@ -46,9 +46,7 @@ _LOG_COLUMNS: Final = (
     ("missing", pa.list_(pa.struct([("first", UINT), ("last", UINT)]))),
 )
 _KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string()), ("window_start", pa.string()))
-TOLD: Final = pa.schema(
-    [*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("severity", pa.string()), ("state", pa.string())]
-)
+TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string())])
 #: Entries between the passes.
 _CHECKED: Final = pa.schema([*_KEY, *ENTRIES])
 #: What the first pass reads besides: the payload, who sent it, and what names an entry apart from its links.
@@ -205,11 +203,8 @@ def _folded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if window is None:
                 log = KnownLog(entries, _forks(rows.filter(pc.invert(is_entry))))
                 continue
-            log = log or KnownLog(_NONE, {})
+            log = log or KnownLog(NO_ENTRIES, {})
             yield from _rows(log.take(entries), entries, {"source": source, "key": key, "window_start": window})
-
-
-_NONE: Final = pa.RecordBatch.from_pylist([], schema=ENTRIES)
 
 
 def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:
@@ -245,7 +240,7 @@ def _log_fields(changes: Changes) -> dict[str, Any]:
 def _fork_fields(row: ForkRow) -> dict[str, Any]:
     told_of = {name: value for name, value in row._asdict().items() if name != "place"}
     rule = ENTRY_RULE["fork"]
-    said = {"rule": "fork", "reason": f"at entry {row.position}: {row.proof}", "severity": rule.severity.value}
+    said = {"reason": rule.name, "message": row.said}
     return told_of | dict(row.place) | said
 
 

@@ -96,15 +96,15 @@ def test_verdicts_are_the_strict_ones(name: str) -> None:
             rows.append(row(LOG[0], number) | known | broken | {"data": data, "entry_id": yamf.digest(data)})
             continue
         payload = None if line["payload_hex"] is None else bytes.fromhex(line["payload_hex"])
-        found = None if payload is None else payload_rule(
-            payload, decoded.entry.payload_size, decoded.entry.payload_hash
+        found = (
+            None if payload is None else payload_rule(payload, decoded.entry.payload_size, decoded.entry.payload_hash)
         )
         rows.append(row(data, number, payload_rule=found, origin="file"))
     changes = taken(KnownLog(NONE, {}), *rows)
     told = newest([changes])
     for one, wanted in zip(rows, EXPECTED[name]["entries"], strict=True):
         assert (told[one["entry_id"]]["verdict"] == "valid") == wanted["spec_ok"]
-        assert told[one["entry_id"]]["rule"] == wanted.get("spec_reason")
+        assert told[one["entry_id"]]["reason"] == wanted.get("spec_reason")
     fork = EXPECTED[name]["fork"]
     assert fork is None or changes.log.forked_at == fork["position"]
 
@@ -130,7 +130,7 @@ def test_windows_cut_anywhere_end_the_same(data: st.DataObject) -> None:
     wanted = verify([one["data"] for one in rows]).entries.to_pylist()
     told = newest(at_once)
     for one, said in zip(rows, wanted, strict=True):
-        assert (told[one["entry_id"]]["verdict"], told[one["entry_id"]]["rule"]) == (said["verdict"], said["rule"])
+        assert (told[one["entry_id"]]["verdict"], told[one["entry_id"]]["reason"]) == (said["verdict"], said["rule"])
 
 
 def test_what_is_seen_again_changes_nothing() -> None:
@@ -169,7 +169,7 @@ def test_entries_with_unknown_links_are_completed_when_these_are_known(order: li
 
 def test_an_entry_without_its_links_stays_unknown() -> None:
     told = newest([taken(KnownLog(NONE, {}), partial(row(LOG[5], 0)), row(LOG[0], 1))])
-    assert sorted((one["verdict"], one["rule"]) for one in told.values() if one["seq"] != 1) == [
+    assert sorted((one["verdict"], one["reason"]) for one in told.values() if one["seq"] != 1) == [
         ("unknown", "link_unknown")
     ]
 
@@ -177,5 +177,5 @@ def test_an_entry_without_its_links_stays_unknown() -> None:
 def test_only_what_is_shown_is_broken() -> None:
     log = KnownLog(NONE, {})
     changes = taken(log, row(LOG[0], 0), row(BAD, 1), row(BAD, 2, origin="cancel"))
-    assert [one["rule"] for one in changes.broken.to_pylist()] == ["bad_signature"]
+    assert [one["reason"] for one in changes.broken.to_pylist()] == ["bad_signature"]
     assert taken(log, row(BAD, 3, origin="file")).broken.num_rows == 0

@@ -1,0 +1,46 @@
+"""What the records of an entry file say, as rows of the log `silver.bamboo`: an entry, or bytes that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wirehouse_codecs.bamboo.entry_files import content
+from wirehouse_codecs.bamboo.log import ENTRY, ENTRY_TYPE
+from wirehouse_codecs.bamboo.rows import shown_row
+from wirehouse_codecs.stream_log import COMMON, FINDING_TYPE, QUARANTINE
+
+FILE: Final = "file"
+_TYPES: Final = dict(COMMON)
+#: What is kept of a record: bronze.files has the rest.
+PLACE: Final = ("capture_id", "record_number", "arrived_at_ns", "capture_arrived_at_ns")
+#: The columns of the log that rows of files have.
+ROWS: Final = pa.schema(
+    [
+        *((name, _TYPES[name]) for name in ("source", "window_start", "row_kind", *PLACE)),
+        ("finding", FINDING_TYPE),
+        ("raw", pa.binary()),
+        ("entry", ENTRY_TYPE),
+    ]
+)
+#: What it is read from.
+RECORDS: Final = ("source", "window_start", *PLACE, "name", "data", "damaged", "damage")
+
+
+def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of ROWS of batches with the columns RECORDS, one of each; a record in several pieces is one here."""
+    for batch in batches:
+        rows = [record | row_of(record) for record in batch.select(RECORDS).to_pylist()]
+        yield pa.RecordBatch.from_pylist(rows, schema=ROWS)
+
+
+def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says: its kind, and its contents."""
+    if record["damage"] is not None:
+        finding = {"rule": None, "severity": None, "message": record["damage"]}
+        return {"row_kind": QUARANTINE, "finding": finding, "raw": record["damaged"] or record["data"]}
+    data, payload = content(record["data"])
+    entry = shown_row(data, FILE) | {"file": record["name"], "payload": payload}
+    return {"row_kind": ENTRY, "entry": entry}
