@@ -41,7 +41,11 @@ Put = Callable[[str, Sequence[Row]], None]
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     inbox = str(tmp_path / "inbox")
-    sources = Source("mainnet", "cardinal", "messages", inbox), Source("hub", "wallaroo", "pcap", inbox, ports=(7100,))
+    sources = (
+        Source("mainnet", "cardinal", "messages", inbox),
+        Source("hub", "wallaroo", "pcap", inbox, ports=(7100,)),
+        Source("logs", "bamboo", "entries", inbox),
+    )
     return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"), sources)
 
 
@@ -185,6 +189,22 @@ def _logged(row_kind: str, **content: Any) -> Row:
     return {"source": "hub", "row_kind": row_kind, "connection_id": b"c" * 16} | content
 
 
+def _entry(name: bytes, **told: Any) -> Row:
+    return {"entry_id": name, "author": b"author", "log_id": 0} | told
+
+
+def _log(**told: Any) -> Row:
+    return {"author": b"author", "log_id": 0} | told
+
+
+def _fork(first: bytes, second: bytes, position: int) -> Row:
+    return {"author": b"author", "log_id": 0, "position": position, "first_hash": first, "second_hash": second}
+
+
+def _proposal(number: int, **told: Any) -> Row:
+    return {"connection_id": b"c" * 16, "proposal_number": number} | told
+
+
 A, B = b"a" * 32, b"b" * 32
 _BLOCK_FILE = _logged("message", capture_id=A, message={"kind": "block_file"}, block={"ended_by": "block_file"})
 #: A session of a connection that no log tells of.
@@ -224,6 +244,20 @@ SOUND: Mapping[str, list[Row]] = {
         {"client_id": "c", "stream_address": "s", "saved": 1, "position": 1, "lag": 2}
     ],
     "gold.ockam_delivery_holes": [{"first_index": 0, "last_index": 2, "messages": 2, "saved": 3}],
+    "bronze.files": [{"source": "logs", "last": False}, {"source": "logs", "last": True}],
+    "silver.bamboo": [{"source": "logs", "row_kind": "entry", "entry": {"origin": "file"}}],
+    "gold.bamboo_entries_history": [
+        _entry(b"1", verdict="valid"),
+        _entry(b"2", verdict="invalid", reason="bad_signature"),
+        _entry(b"3", verdict="unknown", reason="link_unknown"),
+    ],
+    "gold.bamboo_logs_history": [_log(entries=3, valid=1, invalid=1, unknown=1, length=4, verified_up_to=1)],
+    "gold.bamboo_forks_history": [_fork(b"1", b"2", 7)],
+    "gold.bamboo_proposals_history": [
+        _proposal(1, proposed_at_ns=5),
+        _proposal(2, proposed_at_ns=5, ended_at_ns=5, outcome="cancelled"),
+    ],
+    "gold.bamboo_sessions_history": [{"connection_id": b"c" * 16, "proactive": "client"}],
 }
 #: Invariant -> table, and the row that breaks it beside the sound ones.
 BREAKS: Mapping[str, tuple[str, Row]] = {
@@ -254,6 +288,13 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
         "gold.ockam_delivery_holes",
         {"first_index": 0, "last_index": 0, "messages": 2, "saved": 3},
     ),
+    "every_record_accounted_for": ("silver.bamboo", {"source": "logs", "row_kind": "quarantine"}),
+    "verdict_has_a_reason": ("gold.bamboo_entries_history", _entry(b"4", verdict="invalid")),
+    "entry_of_a_log": ("gold.bamboo_entries_history", _entry(b"5", verdict="valid", author=b"other")),
+    "log_adds_up": ("gold.bamboo_logs_history", _log(log_id=1, entries=3, valid=1, invalid=1, unknown=0)),
+    "fork_is_of_two": ("gold.bamboo_forks_history", _fork(b"1", b"1", 8)),
+    "life_is_told": ("gold.bamboo_proposals_history", _proposal(3, proposed_at_ns=5, ended_at_ns=6)),
+    "side_is_proactive": ("gold.bamboo_sessions_history", {"connection_id": b"d" * 16}),
     "span_ends_after_it_begins": ("gold.cardinal_chain_history", _span(b"d" * 32, 9, 5)),
 }
 

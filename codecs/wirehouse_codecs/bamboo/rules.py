@@ -392,6 +392,8 @@ RULES: Final[tuple[Rule, ...]] = (
 RULE: Final = by_name(RULES)
 ENTRY_RULE: Final = by_name(ENTRY_RULES)
 
+#: Rules of the data channel that are also found once signatures are known.
+FOLLOWED_RULES: Final = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data")
 #: Violations after which the connection is to be dropped: all of bymux and both channels.
 ENDS: Final = frozenset(
     rule.name for rule in (*BYMUX_RULES, *CONTROL_RULES, *DATA_RULES) if rule.severity is Severity.VIOLATION

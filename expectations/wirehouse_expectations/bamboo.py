@@ -1,0 +1,135 @@
+"""Bamboo Point-2-Point: where its rules are found, and how its tables refer to one another."""
+
+from __future__ import annotations
+
+from wirehouse_codecs.bamboo.log import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.rules import BYMUX_RULES, CONTROL_RULES, DATA_RULES, ENTRY_RULES, FOLLOWED_RULES, RULE
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_expectations.tcp import packets_balance, row_has_its_content
+
+RECORDS_OF_FILES = Invariant(
+    name="every_record_accounted_for",
+    table="silver.bamboo",
+    sentence="Every landed record of an entry file is an entry, or quarantined.",
+    broken="""
+        SELECT source, window_start, SUM(landed) AS landed, SUM(told) AS told
+        FROM (
+          SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.files
+          WHERE {windows} AND source IN ({sources}) AND last
+          GROUP BY source, window_start
+          UNION ALL
+          SELECT source, window_start, 0 AS landed, COUNT(*) AS told FROM silver.bamboo
+          WHERE {windows} AND (entry.origin = 'file' OR (row_kind = 'quarantine' AND connection_id IS NULL
+            AND (finding.rule IS NULL OR finding.rule <> 'capture.file_damaged')))
+          GROUP BY source, window_start
+        ) AS both_sides
+        GROUP BY source, window_start HAVING SUM(landed) <> SUM(told)
+    """,
+)
+
+VERDICT_HAS_A_REASON = Invariant(
+    name="verdict_has_a_reason",
+    table="gold.bamboo_entries_history",
+    sentence="An entry that is valid breaks no rule; another one says which, or that a link isn't known.",
+    broken="""
+        SELECT source, window_start, entry_id, verdict, reason FROM gold.bamboo_entries_history
+        WHERE {windows} AND NOT (
+          (verdict = 'valid' AND reason IS NULL) OR (verdict = 'invalid' AND reason IS NOT NULL)
+          OR (verdict = 'unknown' AND reason = 'link_unknown')
+        )
+    """,
+)
+
+ENTRY_OF_A_LOG = Invariant(
+    name="entry_of_a_log",
+    table="gold.bamboo_entries_history",
+    sentence="Each entry whose log can be read is one of a log that changed in that window.",
+    broken="""
+        SELECT entries.source AS source, entries.window_start AS window_start, entries.author AS author,
+          entries.log_id AS log_id
+        FROM (
+          SELECT DISTINCT source, window_start, author, log_id FROM gold.bamboo_entries_history
+          WHERE {windows} AND author IS NOT NULL AND log_id IS NOT NULL
+        ) AS entries
+        LEFT JOIN (
+          SELECT source, window_start, author, log_id FROM gold.bamboo_logs_history WHERE {windows}
+        ) AS logs
+        ON entries.source = logs.source AND entries.window_start = logs.window_start
+          AND entries.author = logs.author AND entries.log_id = logs.log_id
+        WHERE logs.author IS NULL
+    """,
+)
+
+LOG_ADDS_UP = Invariant(
+    name="log_adds_up",
+    table="gold.bamboo_logs_history",
+    sentence="The entries of a log are those with each verdict, and none is valid above the highest that is signed.",
+    broken="""
+        SELECT source, window_start, author, log_id, entries, valid, invalid, unknown, verified_up_to, length
+        FROM gold.bamboo_logs_history
+        WHERE {windows} AND (
+          entries <> valid + invalid + unknown OR verified_up_to > length OR (valid > 0 AND verified_up_to IS NULL)
+          OR missing_entries >= length
+        )
+    """,
+)
+
+FORK_IS_OF_TWO = Invariant(
+    name="fork_is_of_two",
+    table="gold.bamboo_forks_history",
+    sentence="A fork is proven by two different entries.",
+    broken="""
+        SELECT source, window_start, author, log_id, position, proof FROM gold.bamboo_forks_history
+        WHERE {windows} AND (first_hash = second_hash OR first_hash IS NULL OR second_hash IS NULL)
+    """,
+)
+
+LIFE_IS_TOLD = Invariant(
+    name="life_is_told",
+    table="gold.bamboo_proposals_history",
+    sentence="A proposal whose life is over says how and when, and it ends after it begins.",
+    broken="""
+        SELECT source, window_start, connection_id, proposal_number, state, outcome FROM gold.bamboo_proposals_history
+        WHERE {windows} AND ((outcome IS NULL) <> (ended_at_ns IS NULL) OR ended_at_ns < proposed_at_ns)
+    """,
+)
+
+SIDE_IS_PROACTIVE = Invariant(
+    name="side_is_proactive",
+    table="gold.bamboo_sessions_history",
+    sentence="One of both sides is proactive.",
+    broken="""
+        SELECT source, window_start, connection_id, proactive FROM gold.bamboo_sessions_history
+        WHERE {windows} AND (proactive IS NULL OR proactive NOT IN ('client', 'server'))
+    """,
+)
+
+STATEMENTS = Statements(
+    findings=(
+        Findings(
+            "silver.bamboo",
+            (
+                *BYMUX_RULES,
+                *CONTROL_RULES,
+                *DATA_RULES,
+                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+            ),
+            condition="row_kind = 'violation'",
+            rule="finding.rule",
+            message="finding.message",
+        ),
+        Findings("gold.bamboo_found", (*ENTRY_RULES, *(RULE[name] for name in FOLLOWED_RULES))),
+    ),
+    invariants=(
+        packets_balance("silver.bamboo"),
+        RECORDS_OF_FILES,
+        row_has_its_content("silver.bamboo", SESSION, PROPOSAL, ENTRY),
+        VERDICT_HAS_A_REASON,
+        ENTRY_OF_A_LOG,
+        LOG_ADDS_UP,
+        FORK_IS_OF_TWO,
+        LIFE_IS_TOLD,
+        SIDE_IS_PROACTIVE,
+    ),
+)

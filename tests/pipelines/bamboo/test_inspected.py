@@ -1,0 +1,163 @@
+"""`wirehouse inspect` and the pipeline say the same of one capture, and gold has what the vectors expect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.comparing import Told, assert_the_same_is_said, told_by_both
+from tests.running import select
+
+from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
+from wirehouse_codecs.bamboo.simulator import FAULTS, PORT, SimulatorConfig, entries, simulate
+from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_orchestration.inspect import inspected
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.windows import Windows
+
+pytestmark = pytest.mark.spark
+VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"
+SESSIONS = {path.stem: json.loads(path.read_text()) for path in (VECTORS / "sessions").glob("*.json")}
+LOGS: dict[str, Any] = json.loads((VECTORS / "expected.json").read_text())["logs"]
+SESSIONS_PORT = 7070
+SIDES = {"a": "client", "b": "server"}
+#: What stays open is idle for long enough before the window ends.
+MORNING_MS = 1_699_956_800_000
+SMALL = SimulatorConfig(seed=3, connections=1, logs=1, entries=20, start_time_ms=MORNING_MS)
+#: Rules that a simulated peer breaks, in a capture each.
+BROKEN = tuple(name for name in FAULTS if name in ("bad_signature", "invalid_data_in_safe_mode", "past_end"))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """The sessions with what their peers knew before, the logs, simulated peers, and a binary file of entries."""
+    folder = tmp_path_factory.mktemp("captures")
+    sources = []
+    for name, session in SESSIONS.items():
+        path = str(VECTORS / "sessions" / f"{name}.pcap")
+        sources.append(Source(name, "bamboo", "pcap", path, {"service": f"of_{name}"}, ports=(SESSIONS_PORT,)))
+        stored = [bytes.fromhex(one["entry_hex"]) for log in session["prior_store"].values() for one in log]
+        if stored:
+            write_lines(map(Written, stored), folder / f"{name}.jsonl")
+            before = str(folder / f"{name}.jsonl")
+            sources.append(Source(f"{name}_before", "bamboo", "entries", before, {"service": f"of_{name}"}))
+    sources += [Source(name, "bamboo", "entries", str(VECTORS / "logs" / f"{name}.jsonl")) for name in LOGS]
+    for name in ("legal", *BROKEN):
+        path = str(folder / f"{name}.pcap")
+        with Path(path).open("wb") as stream:
+            config = (
+                SMALL if name == "legal" else SimulatorConfig(seed=3, connections=1, logs=1, entries=20, fault=name)
+            )
+            write_pcap(simulate(config), stream)
+        sources.append(Source(f"simulated_{name}", "bamboo", "pcap", path, ports=(PORT,)))
+    damaged = [*entries(SMALL), Written(b"no entry"), *entries(SimulatorConfig(seed=4, entries=2))]
+    write_binary(damaged, folder / "damaged.entries")
+    sources.append(Source("damaged", "bamboo", "entries", str(folder / "damaged.entries")))
+    return Lake(str(tmp_path_factory.mktemp("lake")), Windows("day", "2015-01-01"), tuple(sources))
+
+
+@pytest.fixture(scope="module")
+def told(spark: Any, lake: Lake) -> Told:
+    """What inspect and the pipeline tell; of entry files inspect prints what gold says of each."""
+    told = told_by_both(spark, lake, ["connection_id"])
+    packets = {source.name for source in lake.sources if source.kind == "pcap"}
+    told["message"] = {name: rows for name, rows in told["message"].items() if name in packets}
+    # Of connections inspect checks no signature; what is found of a service is the service's.
+    known = {name for name, rows in told["violation"].items() if name == lake.source(name).service}
+    told["violation"] = {name: told["violation"][name] for name in known if name not in packets}
+    return told
+
+
+def test_the_pipeline_has_the_rows_that_inspect_prints(told: Told) -> None:
+    assert_the_same_is_said(told)
+
+
+@pytest.mark.usefixtures("told")
+def test_only_what_is_broken_is_found(lake: Lake) -> None:
+    found = {
+        (row["source"], row["rule"].removeprefix("bamboo."))
+        for row in select(lake, "SELECT DISTINCT source, rule FROM gold.bamboo_violations WHERE severity = 'violation'")
+    }
+    violations = {name: said["expected"]["violation"] for name, said in SESSIONS.items()}
+    broken = {(name, said["invariant"]) for name, said in violations.items() if said is not None}
+    of_files = {
+        (name, one["spec_reason"]) for name, log in LOGS.items() for one in log["entries"] if not one["spec_ok"]
+    }
+    assert found == broken | {pair for pair in of_files if pair[1] != "fork"} | {
+        (f"simulated_{name}", name) for name in BROKEN
+    }
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("name", SESSIONS)
+def test_every_step_of_a_session(lake: Lake, name: str) -> None:
+    rows = select(lake, f"SELECT * FROM silver.bamboo_messages WHERE source = '{name}' AND channel <> 'bymux'")
+    steps = SESSIONS[name]["expected"]["steps"]
+    got = {
+        (row["direction"], row["channel"], row["kind"], row["byte_end"]): (row["cursor_before"], row["cursor_after"])
+        for row in rows
+    }
+    assert got == {
+        (SIDES[step["dir"]], step["chan"], step["kind"], step["end_offset"]): (step.get("before"), step.get("after"))
+        for step in steps
+    }
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("name", SESSIONS)
+def test_entries_received_are_valid_with_what_was_known_before(lake: Lake, name: str) -> None:
+    rows = select(lake, f"SELECT * FROM gold.bamboo_entries WHERE source = 'of_{name}'")
+    received = {
+        entry["entry_hex"]
+        for side in SESSIONS[name]["expected"]["received"].values()
+        for log in side.values()
+        for entry in log
+    }
+    assert received <= {row["data"].hex() for row in rows if row["data"] is not None}
+    assert {row["verdict"] for row in rows} <= {"valid", "unknown"}
+    assert {row["seen_from"][0].rpartition(":")[2] for row in rows if row["origin"] == "metadata"} <= {"40123", "7070"}
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("name", LOGS)
+def test_verdicts_are_the_strict_ones(lake: Lake, name: str) -> None:
+    rows = select(lake, f"SELECT * FROM gold.bamboo_entries WHERE source = '{name}' ORDER BY record_number")
+    wanted = LOGS[name]["entries"]
+    assert [row["verdict"] == "valid" for row in rows] == [one["spec_ok"] for one in wanted]
+    assert [row["reason"] for row in rows] == [one.get("spec_reason") for one in wanted]
+    printed = [row for kind, row in inspected(lake.source(name).path, "bamboo") if kind == "message"]
+    names = ("author", "log_id", "seq", "entry_hash", "verdict", "reason", "message")
+    assert [[row[one] for one in names] for row in rows] == [[row[one] for one in names] for row in printed]
+    forks = select(
+        lake, f"SELECT MIN(position) AS first FROM gold.bamboo_forks WHERE source = '{name}' AND proof = 'entries'"
+    )
+    fork = LOGS[name]["fork"]
+    assert forks[0]["first"] == (None if fork is None else fork["position"])
+
+
+@pytest.mark.usefixtures("told")
+def test_logs_are_verified_to_their_end(lake: Lake) -> None:
+    logs = {row["source"]: row for row in select(lake, "SELECT * FROM gold.bamboo_logs")}
+    assert (logs["len40"]["verified_up_to"], logs["len40"]["length"], logs["len40"]["missing"]) == (40, 40, [])
+    assert logs["len14_end_of_log"]["end_of_log"] == 14
+    assert logs["fork_at_8"]["forked_at"] == 8
+    sparse = logs["partial_certpool_23"]
+    assert (sparse["verified_up_to"], sparse["missing_entries"]) == (121, 109)
+    assert sparse["missing"][0] == {"first": 2, "last": 3}
+
+
+@pytest.mark.usefixtures("told")
+def test_sessions_and_proposals_of_the_happy_session(lake: Lake) -> None:
+    (session,) = select(lake, "SELECT * FROM gold.bamboo_sessions WHERE source = 'of_happy_1'")
+    modes = SESSIONS["happy_1"]["derived"]
+    for side, name in SIDES.items():
+        assert session[name]["send_mode"] == modes["send_mode"][side]
+        assert session[name]["compression_window"] == modes["compression_window"][side]
+    proposals = select(lake, "SELECT * FROM gold.bamboo_proposals WHERE source = 'of_happy_1' ORDER BY proposal_number")
+    steps = [step for step in SESSIONS["happy_1"]["expected"]["steps"] if step["kind"] == "propose"]
+    assert [(row["proposal_id"], row["start"], row["log_id"]) for row in proposals] == [
+        (step["id"], step["start"], int(step["log_id"])) for step in steps
+    ]
+    assert all(row["outcome"] == "cancelled" for row in proposals if row["state"] == "unused")
