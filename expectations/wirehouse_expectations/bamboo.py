@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.bamboo.log import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import BYMUX_RULES, CONTROL_RULES, DATA_RULES, ENTRY_RULES, FOLLOWED_RULES, RULE
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_expectations.shapes import Findings, Invariant, Statements

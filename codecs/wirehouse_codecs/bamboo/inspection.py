@@ -11,11 +11,12 @@ import pyarrow as pa
 from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.file_log import row_of
+from wirehouse_codecs.bamboo.file_rows import row_of
 from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, KnownLog
-from wirehouse_codecs.bamboo.log import ENTRY, SCHEMA, starter
+from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL
 from wirehouse_codecs.bamboo.verify import Verdict, payload_rule
 from wirehouse_codecs.inspecting import Inspect, Inspected
@@ -139,7 +140,7 @@ def _whole(records: Iterable[Row]) -> Iterator[Row]:
 
 def _known(record: Row) -> Row:
     """The entry of a record as known_log.ENTRIES, its signature and payload checked."""
-    row = dict.fromkeys(ENTRIES.names) | record["entry"] | {name: record[name] for name in _FILE_PLACE}
+    row: Row = dict.fromkeys(ENTRIES.names) | record["entry"] | {name: record[name] for name in _FILE_PLACE}
     data, payload = row["data"], row.pop("payload")
     row |= {"entry_id": row["entry_hash"], "own_rule": row.pop("rule", None), "own_reason": row["reason"]}
     row |= {"reason": None, "seen_from": [row.pop("file")]}

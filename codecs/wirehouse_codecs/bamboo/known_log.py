@@ -182,8 +182,9 @@ def _true(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _differs(before: pa.Array, after: pa.Array) -> np.ndarray[Any, Any]:
-    same = pc.equal(before, after).fill_null(False)
-    return ~(np.asarray(same) | (np.asarray(before.is_null()) & np.asarray(after.is_null())))
+    same = np.asarray(pc.equal(before, after).fill_null(False))
+    differs: np.ndarray[Any, Any] = ~(same | (np.asarray(before.is_null()) & np.asarray(after.is_null())))
+    return differs
 
 
 def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
@@ -374,7 +375,7 @@ def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
 
 
 def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:
-    hashed = hashlib.blake2b(b"".join(entries.column("entry_id").to_pylist()), digest_size=16)
+    hashed: Any = hashlib.blake2b(b"".join(entries.column("entry_id").to_pylist()), digest_size=16)
     texts = [entries.column(name) for name in ("verdict", "reason", "origin", "payload_rule")]
     texts += [entries.column("superseded").cast(pa.string()), pc.binary_join(entries.column("seen_from"), ",")]
     for column in texts:

@@ -29,12 +29,12 @@ def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
             shutil.copy(path, inbox / name)
     yield Source("bamboo_sessions", "bamboo", "pcap", str(inbox / "bamboo_sessions"), ports=(SESSIONS_PORT,))
     yield Source("bamboo_files", "bamboo", "entries", str(inbox / "bamboo_files"))
-    folder = inbox / "bamboo_simulated"
-    say(folder.name)
-    folder.mkdir(parents=True)
-    with (folder / "peers.pcap").open("wb") as stream:
+    simulated = inbox / "bamboo_simulated"
+    say(simulated.name)
+    simulated.mkdir(parents=True)
+    with (simulated / "peers.pcap").open("wb") as stream:
         write_pcap(simulate(PEERS), stream)
-    yield Source(folder.name, "bamboo", "pcap", str(folder), ports=(PORT,))
+    yield Source(simulated.name, "bamboo", "pcap", str(simulated), ports=(PORT,))
 
 
 PARTS = (

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.bamboo.known_log import PLACE
-from wirehouse_codecs.bamboo.log import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE

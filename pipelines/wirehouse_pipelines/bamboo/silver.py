@@ -10,10 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.bamboo import file_log
+from wirehouse_codecs.bamboo import file_rows
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.stream_log import Start
+from wirehouse_codecs.stream_log import Gather, Start
 from wirehouse_pipelines import connections
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
@@ -22,7 +22,7 @@ VERSION = "1"
 FILES: Final = "bronze.files"
 
 
-def _start(source: Source, key: bytes) -> Start:
+def _start(source: Source, key: bytes) -> Start | Gather:
     return starter(BambooOptions.from_mapping(source.options))
 
 
@@ -30,7 +30,7 @@ _OF_CONNECTIONS: Final = connections.job("bamboo", VERSION, SCHEMA, _start)
 
 
 def _log(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    entries = whole_records(work.read(FILES)).mapInArrow(file_log.read, from_arrow_schema(file_log.ROWS))
+    entries = whole_records(work.read(FILES)).mapInArrow(file_rows.read, from_arrow_schema(file_rows.ROWS))
     for table, rows in _OF_CONNECTIONS.build(work):
         version = F.lit(_OF_CONNECTIONS.version)
         yield table, rows.unionByName(entries.withColumn("decoder_version", version), allowMissingColumns=True)
@@ -45,8 +45,8 @@ def whole_records(files: DataFrame) -> DataFrame:
         .groupBy(*record)
         .agg(*(F.min(name).alias(name) for name in columns), *(_joined(name) for name in ("data", "damaged")))
     )
-    whole = files.where("part = 0 AND last").select(*file_log.RECORDS)
-    return whole.unionByName(in_pieces.select(*file_log.RECORDS))
+    whole = files.where("part = 0 AND last").select(*file_rows.RECORDS)
+    return whole.unionByName(in_pieces.select(*file_rows.RECORDS))
 
 
 def _joined(name: str) -> Column:

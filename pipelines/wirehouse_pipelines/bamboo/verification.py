@@ -7,7 +7,7 @@ before found out stands in the history of entries: those of logs that have new o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
 
@@ -212,7 +212,7 @@ def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:
     return {int(row["position"]): (row["proof"], row["first_hash"], row["second_hash"]) for row in known}
 
 
-def _rows(changes: Changes, new: pa.RecordBatch, whose: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def _rows(changes: Changes, new: pa.RecordBatch, whose: dict[str, str]) -> Iterator[pa.RecordBatch]:
     yield _told(changes.entries, ENTRY, whose)
     bad = new.filter(pc.and_(new.column("signature_rule").is_valid(), pc.equal(new.column("origin"), "metadata")))
     for rows, what in ((bad, BAD), (changes.broken, FOUND)):
@@ -244,7 +244,7 @@ def _fork_fields(row: ForkRow) -> dict[str, Any]:
     return told_of | dict(row.place) | said
 
 
-def _told(rows: pa.RecordBatch, what: str, whose: Mapping[str, str]) -> pa.RecordBatch:
+def _told(rows: pa.RecordBatch, what: str, whose: dict[str, str]) -> pa.RecordBatch:
     """Rows of ENTRIES as rows of TOLD."""
     count = rows.num_rows
     constant = {"told": what, **whose}

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from wirehouse_codecs.bamboo.entry_files import content
-from wirehouse_codecs.bamboo.log import ENTRY, ENTRY_TYPE
-from wirehouse_codecs.bamboo.rows import shown_row
+from wirehouse_codecs.bamboo.log import ENTRY_TYPE
+from wirehouse_codecs.bamboo.rows import ENTRY, shown_row
 from wirehouse_codecs.stream_log import COMMON, FINDING_TYPE, QUARANTINE
 
 FILE: Final = "file"
