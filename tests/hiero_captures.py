@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.hiero import grpc
-from wirehouse_codecs.hiero.across import Fold, Found, Told
+from wirehouse_codecs.hiero.across import Fold
+from wirehouse_codecs.hiero.across_rows import Found, Told
 from wirehouse_codecs.hiero.events import event_of, order_of
-from wirehouse_codecs.hiero.log import BLOCK, CALL, SCHEMA, starter
+from wirehouse_codecs.hiero.log import starter
 from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.inspecting import LANDED_PACKETS
 from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.packet_captures import Packet, to_batch

@@ -229,7 +229,11 @@ SOUND: Mapping[str, list[Row]] = {
         _logged("quarantine", finding={"rule": "capture.file_damaged", "severity": "note", "message": ""}),
     ],
     "gold.wallaroo_sessions_history": [{"source": "hub", "connection_id": b"c" * 16}],
-    "bronze.files": [{"source": "hub", "capture_id": A, "record_number": 0, "name": "1.blk", "last": True}],
+    "bronze.files": [
+        {"source": "hub", "capture_id": A, "record_number": 0, "name": "1.blk", "last": True},
+        {"source": "logs", "last": False},
+        {"source": "logs", "last": True},
+    ],
     "silver.hiero": [
         _BLOCK_FILE | {"record_number": 0},
         _logged("call", call_event={"event": "opened"}),
@@ -244,7 +248,6 @@ SOUND: Mapping[str, list[Row]] = {
         {"client_id": "c", "stream_address": "s", "saved": 1, "position": 1, "lag": 2}
     ],
     "gold.ockam_delivery_holes": [{"first_index": 0, "last_index": 2, "messages": 2, "saved": 3}],
-    "bronze.files": [{"source": "logs", "last": False}, {"source": "logs", "last": True}],
     "silver.bamboo": [{"source": "logs", "row_kind": "entry", "entry": {"origin": "file"}}],
     "gold.bamboo_entries_history": [
         _entry(b"1", verdict="valid"),

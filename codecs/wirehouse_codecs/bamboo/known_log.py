@@ -318,7 +318,12 @@ def _full(partial: Mapping[str, Any], entry: Rebuilt) -> dict[str, Any]:
         name: None if link is None else link[len(yamf.PREFIX) :]
         for name, link in (("lipmaalink", entry.lipmaalink), ("backlink", entry.backlink))
     }
-    hashed = {"entry_id": entry.entry_hash, "entry_hash": entry.entry_hash, "data": entry.data, "unknown_links": []}
+    hashed: dict[str, Any] = {
+        "entry_id": entry.entry_hash,
+        "entry_hash": entry.entry_hash,
+        "data": entry.data,
+        "unknown_links": [],
+    }
     return {**partial, **links, **hashed, "verdict": None, "reason": None, "message": None}
 
 
@@ -381,4 +386,4 @@ def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:
     for column in texts:
         hashed.update("\n".join(column.fill_null("").to_pylist()).encode() + b"\0")
     hashed.update(repr([row[:4] for row in forks]).encode())
-    return hashed.hexdigest()
+    return str(hashed.hexdigest())

@@ -44,8 +44,8 @@ class Scene(Stage):
     """Two nodes, and who calls them."""
 
     def __init__(self, config: SimulatorConfig) -> None:
-        small = {"block_bytes": _ITEMS_BYTES, "item_bytes_least": 200, "item_bytes_most": 500, "set_bytes": _SET_BYTES}
-        super().__init__(replace(config, fault=None, **small))
+        items = replace(config, item_bytes_least=200, item_bytes_most=500)
+        super().__init__(replace(items, fault=None, block_bytes=_ITEMS_BYTES, set_bytes=_SET_BYTES))
         self.node, self.other = (Endpoint(f"10.0.{_HOST}.{host}", DEFAULT_PORT) for host in (1, 2))
         self._ledger = Ledger(self.config, self.profile, FIRST_BLOCK)
         self._hosts: dict[str, Client] = {}

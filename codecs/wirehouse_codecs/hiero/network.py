@@ -142,7 +142,7 @@ class Network(Stage):
         super().__init__(config)
         self.ledger = Ledger(config, self.profile)
         self.newest = FIRST_OFFERED - 1
-        self.nodes = [Node(self, number) for number in range(config.nodes)]
+        self.nodes: list[Node] = [Node(self, number) for number in range(config.nodes)]
         self.publishers = [Publisher(self, number) for number in range(config.publishers)]
         self.subscribers = [Subscriber(self, number) for number in range(config.subscribers)]
         for publisher, node in zip(self.publishers, cycle(self.nodes), strict=False):

@@ -13,7 +13,7 @@ from tests.hiero_captures import judge
 
 from wirehouse_codecs.conversations import Close, Disturbances, Ending, Send, written
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.hiero.across import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
+from wirehouse_codecs.hiero.across_rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
 from wirehouse_codecs.hiero.blocks import BlockBuilder
 from wirehouse_codecs.hiero.hashes import EMPTY_TREE, AllBlocks, RootLayout, signature_check
 from wirehouse_codecs.hiero.http2 import PREFACE
