@@ -80,7 +80,7 @@ MISTAKES = {
     "no root": ("[lakehouse]\n", "lakehouse.root", "missing"),
     "nothing at all": ("", "lakehouse.root", "missing"),
     "root of a wrong type": ("[lakehouse]\nroot = 1\n", "lakehouse.root", "text"),
-    "root that isn't local": ("[lakehouse]\nroot = 'ftp://a/b'\n", "lakehouse.root", "local"),
+    "root that isn't local": ("[lakehouse]\nroot = 'ftp://a/b'\n", "lakehouse.root", "s3://bucket/prefix"),
     "root that is a file": ("[lakehouse]\nroot = 'wirehouse.toml'\n", "lakehouse.root", "is a file"),
     "lakehouse that is no table": ("lakehouse = 1\n", "lakehouse", "table"),
     "unknown window": (LAKEHOUSE + "window = 'week'\n", "lakehouse.window", "day, hour"),

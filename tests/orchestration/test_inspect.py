@@ -18,7 +18,9 @@ import pytest
 
 from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Update, encode
 from wirehouse_codecs.cardinal.records import Record, write_avro
+from wirehouse_codecs.conversations import Conversation, Send, packets
 from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
 from wirehouse_orchestration import inspect as inspecting_command
 from wirehouse_orchestration.inspect import (
@@ -33,7 +35,6 @@ from wirehouse_pipelines.tables import all_tables, shared_columns
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
 PCAPS = Path(__file__).parent.parent / "vectors" / "wallaroo"
-BAMBOO = Path(__file__).parent.parent / "vectors" / "packets" / "bamboo" / "happy_1.pcap"
 #: Columns that only a lake can fill.
 LAKE_ONLY = {"source", "window_start", "decoder_version"}
 HASH = bytes(range(32))
@@ -205,30 +206,42 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
     return register
 
 
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A capture of what is none of the protocols."""
+    client, server = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 80)
+    said = [Send(2, Direction.CLIENT, b"GET / HTTP/1.1\r\n\r\n"), Send(3, Direction.SERVER, b"HTTP/1.1 200 OK\r\n\r\n")]
+    path = tmp_path / "other.pcap"
+    with path.open("wb") as stream:
+        write_pcap(packets(Conversation(client, server, 1, said)), stream)
+    return path
+
+
 @pytest.mark.parametrize("path", sorted(PCAPS.rglob("e_no_notify.pcap")), ids=lambda path: path.parent.name)
-def test_of_several_protocols_the_first_bytes_tell(path: Path, stub: Callable[[bytes], None]) -> None:
+def test_of_several_protocols_the_first_bytes_tell(path: Path, other: Path, stub: Callable[[bytes], None]) -> None:
     alone = as_json(path)
     (port,) = {row["server_port"] for row in alone if row["type"] == "connection"}
     stub(b"GET ")
     assert as_json(path) == as_json(path, port=port) == alone
-    stub(b"")
-    assert as_json(BAMBOO) == []
+    assert as_json(other) == []
 
 
-def test_what_no_protocol_or_several_recognise_has_to_be_told(stub: Callable[[bytes], None], tmp_path: Path) -> None:
+def test_what_no_protocol_or_several_recognise_has_to_be_told(
+    stub: Callable[[bytes], None], other: Path, tmp_path: Path
+) -> None:
     path = PCAPS / "v3" / "e_no_notify.pcap"
     stub(b"")
     both = r"begin like stub \(it begins so\) and like wallaroo \(the client begins with a HELLO, big endian\)"
     with pytest.raises(ProtocolUnclearError, match=rf"{both}.*--protocol: stub, .*wallaroo"):
         as_json(path)
-    stub(b"GET ")
+    stub(b"PUT ")
     with pytest.raises(ProtocolUnclearError, match=r"no connection begins as one of a known protocol.*--protocol"):
-        as_json(BAMBOO)
+        as_json(other)
     assert as_json(path, "wallaroo")
     middle = tmp_path / "middle.pcap"
     with middle.open("wb") as stream:
-        packets = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
-        write_pcap(packets[len(packets) // 2 :], stream)
+        captured = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
+        write_pcap(captured[len(captured) // 2 :], stream)
     with pytest.raises(ProtocolUnclearError):
         as_json(middle)
 
@@ -292,7 +305,7 @@ def test_what_cannot_be_looked_into_is_said_in_one_line(tmp_path: Path) -> None:
         as_json(tmp_path / "none")
     with pytest.raises(UnreadableCaptureError, match="Is a directory"):
         as_json(tmp_path)
-    with pytest.raises(ProtocolNeededError, match="--protocol: cardinal"):
+    with pytest.raises(ProtocolNeededError, match="--protocol: bamboo, cardinal"):
         as_json(picture, "smtp")
 
 

@@ -303,7 +303,9 @@ def begins_log(start: bytes) -> bool:
         return False
     if len(head) < begin + length:
         return len(head) > begin and head[begin] in _TAGS
-    return isinstance(decode(bytes(head[begin : begin + length])), Entry)
+    first = decode(bytes(head[begin : begin + length]))
+    # Of what isn't one, much can be read as an entry that says nothing.
+    return isinstance(first, Entry) and EntryType.UNKNOWN < first.type <= EntryType.CANCEL
 
 
 def unframe(record: bytes) -> bytes:
