@@ -33,8 +33,8 @@ def archive_of(paths: Iterable[Path]) -> bytes:
     return out.getvalue()
 
 
-def grpc_log_of(pcap: Path, port: int, network: str = "") -> bytes:
-    """The calls in `pcap` to `port` as a log of nodes would have them, whose names begin with `network`."""
+def grpc_log_of(pcap: Path, port: int, node: str = "{}") -> bytes:
+    """The calls in `pcap` to `port` as a log would have them; nodes have the name `node`, in which {} is their own."""
     heard: list[tuple[int, int, grpc.Event]] = []
     numbers = count()
 
@@ -43,7 +43,7 @@ def grpc_log_of(pcap: Path, port: int, network: str = "") -> bytes:
 
     list(stream_inspection.read(_packets(pcap), start, schema([]), port))
     heard.sort(key=lambda one: (one[2].place.arrived_at_ns, one[2].place.record_number))
-    return b"".join(map(grpc_log.frame, _entries(heard, network)))
+    return b"".join(map(grpc_log.frame, _entries(heard, node)))
 
 
 def _packets(pcap: Path) -> Iterator[pa.RecordBatch]:
@@ -85,7 +85,7 @@ class _Recorder:
         return ""
 
 
-def _entries(heard: Iterable[tuple[int, int, grpc.Event]], network: str) -> Iterator[bytes]:
+def _entries(heard: Iterable[tuple[int, int, grpc.Event]], node: str) -> Iterator[bytes]:
     kinds = grpc_log.EntryType
     held: dict[tuple[int, int, Direction], bytes] = {}
     for connection, _, event in heard:
@@ -98,7 +98,7 @@ def _entries(heard: Iterable[tuple[int, int, grpc.Event]], network: str) -> Iter
                     if not name.startswith(":")
                 )
                 header = grpc_log.ClientHeader(
-                    grpc_log.Metadata(entries), event.path, network + dict(event.metadata)[":authority"]
+                    grpc_log.Metadata(entries), event.path, node.format(dict(event.metadata)[":authority"])
                 )
                 content = {"type": kinds.CLIENT_HEADER, "client_header": header}
             case grpc.MessagePart():

@@ -12,7 +12,7 @@ import pytest
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig
 from wirehouse_orchestration import cli, config
 from wirehouse_orchestration.demo import FolderTakenError, demo
-from wirehouse_orchestration.demos import cardinal, wallaroo
+from wirehouse_orchestration.demos import cardinal, hiero, wallaroo
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.landing import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -24,6 +24,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cardinal, "VECTORS", cardinal.VECTORS / "h_malformed")
     monkeypatch.setattr(cardinal, "LARGE", SimulatorConfig(blocks=20, messages_per_block=20, fork_every=5))
     monkeypatch.setattr(cardinal, "FAULTS", cardinal.FAULTS[:1])
+    monkeypatch.setattr(hiero, "CAPTURES", hiero.CAPTURES[:1])
+    monkeypatch.setattr(hiero, "SHOWN", hiero.SHOWN[:1])
     monkeypatch.setattr(wallaroo, "VECTORS", wallaroo.VECTORS / "v3")
     monkeypatch.setattr(wallaroo, "FAULTS", wallaroo.FAULTS[:1])
 
@@ -69,6 +71,8 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
     for part in ("Sessions of connectors", "Streams that were replayed", "wallaroo.credits_overdrawn"):
         assert part in page
     for part in ("Clients that lag behind", "consumer-2", "ockam.duplicate_index"):
+        assert part in page
+    for part in ("Calls of publishers", "Nodes that were behind", "hiero.structure"):
         assert part in page
     _queries_work(page, tmp_path)
 

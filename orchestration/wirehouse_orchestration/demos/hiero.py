@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT
-from wirehouse_codecs.hiero.simulator import FAULTS, SimulatorConfig, simulate, write_pcap
+from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate, write_pcap
 from wirehouse_orchestration.demo import Part, column
 from wirehouse_pipelines.lake import Source
 
@@ -47,7 +47,7 @@ def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
     small = replace(NETWORK, blocks=8)
     faults = [
         (name, replace(small, fault=name, seed=number, start_time_ms=START_MS + number * _APART_MS))
-        for number, name in enumerate(name for name in SHOWN if name in FAULTS)
+        for number, name in enumerate(SHOWN)
     ]
     for folder, captures in ((inbox / "hiero_simulated", [("network", NETWORK)]), (inbox / "hiero_faults", faults)):
         say(folder.name)

@@ -57,7 +57,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
             write_pcap(_seen_by(name), stream, resolution="ns")
         sources.append(Source(name.lower(), "hiero", "pcap", str(path), SERVICE, ports=(PORT,)))
     log = folder / "b.binlog"
-    log.write_bytes(grpc_log_of(folder / "B.pcap", PORT))
+    log.write_bytes(grpc_log_of(folder / "B.pcap", PORT, f"127.0.0.1 {PORT}"))
     mixed = {"service": "mixed"}
     sources.append(Source("packets", "hiero", "pcap", str(folder / "A.pcap"), mixed, ports=(PORT,)))
     sources.append(Source("log", "hiero", "grpc_log", str(log), mixed))

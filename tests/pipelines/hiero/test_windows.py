@@ -51,7 +51,7 @@ class TestWindows(CutAnywhere):
             write_pcap(simulate(NETWORKS["busy"]), stream, resolution="ns")
         others = (VECTORS / path for path in ("new/behind_resend.pcap", "old/duplicate_block.pcap"))
         for number, path in enumerate([folder / "whole.pcap", *others]):
-            (logs / f"{number}.binlog").write_bytes(grpc_log_of(path, DEFAULT_PORT, f"network-{number}-"))
+            (logs / f"{number}.binlog").write_bytes(grpc_log_of(path, DEFAULT_PORT, f"network-{number}-{{}}"))
         blocks.mkdir()
         for path in (VECTORS / "blocks").glob("cn073_tss_*"):
             shutil.copy(path, blocks)
