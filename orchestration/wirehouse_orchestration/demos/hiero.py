@@ -1,4 +1,4 @@
-"""The Hiero block node in the demo: captured calls, block files, a simulated network, and one with faults."""
+"""The Hiero block node in the demo: captured calls, block files, a simulated network, and some with a fault."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ BLOCKS = "cn078_tss_schnorr"
 #: The morning of the day on which these were captured: one window for all.
 START_MS = 1_795_240_800_000
 NETWORK = SimulatorConfig(seed=7, blocks=40, block_bytes=6_000, start_time_ms=START_MS)
-#: Rules that a node, publisher or subscriber breaks, each in a capture of its own.
+#: Rules that a node, publisher or subscriber breaks, each in a network of its own.
 SHOWN = ("structure", "backoff", "last_known", "node_error_all")
-#: Between the captures of faults: their nodes have the same addresses.
-_APART_MS = 7_200_000
 _KIND = "pcap"
 
 
@@ -45,17 +43,13 @@ def inputs(inbox: Path, say: Callable[[str], None]) -> Iterator[Source]:
         shutil.copy(path, folder)
     yield Source(folder.name, "hiero", "blocks", str(folder))
     small = replace(NETWORK, blocks=8)
-    faults = [
-        (name, replace(small, fault=name, seed=number, start_time_ms=START_MS + number * _APART_MS))
-        for number, name in enumerate(SHOWN)
-    ]
-    for folder, captures in ((inbox / "hiero_simulated", [("network", NETWORK)]), (inbox / "hiero_faults", faults)):
-        say(folder.name)
-        folder.mkdir(parents=True)
-        for name, config in captures:
-            with (folder / f"{name}.pcap").open("wb") as stream:
-                write_pcap(simulate(config), stream)
-        yield Source(folder.name, "hiero", _KIND, str(folder), ports=(DEFAULT_PORT,))
+    faults = {f"hiero_{name}": replace(small, fault=name, seed=number) for number, name in enumerate(SHOWN)}
+    for name, config in {"hiero_simulated": NETWORK, **faults}.items():
+        say(name)
+        (inbox / name).mkdir(parents=True)
+        with (inbox / name / "network.pcap").open("wb") as stream:
+            write_pcap(simulate(config), stream)
+        yield Source(name, "hiero", _KIND, str(inbox / name), ports=(DEFAULT_PORT,))
 
 
 PARTS = (
