@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from wirehouse_codecs.inspecting import LANDED_PACKETS
 from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.packet_captures import Packet, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
-from wirehouse_codecs.stream_log import Log, schema
+from wirehouse_codecs.stream_log import Log, Start, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
 #: Packets that are read at once.
@@ -31,28 +31,40 @@ def write_streams(packets: Iterable[CapturedPacket], path: Path) -> int:
     for direction in Direction:
         for old in path.glob(f"[0-9]*-{direction}.bin"):
             old.unlink()
-    begun = read = 0
+    begun = 0
 
     def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> _Files:
         nonlocal begun
         begun += 1
         return _Files(path, begun)
 
+    return read(packets, start)
+
+
+def read(packets: Iterable[CapturedPacket], start: Start, after: Callable[[], None] = lambda: None) -> int:
+    """Let dialogues of `start`, which log nothing, take what each connection says; `after` each thousand packets.
+
+    `packets` are Ethernet frames in order of time. Returns how many packets.
+    """
+    count = 0
+
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal read
+        nonlocal count
         source = iter(packets)
         while rows := [
             Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in islice(source, _BATCH_PACKETS)
         ]:
-            numbers = pa.array(range(read, read + len(rows)), pa.int64())
+            numbers = pa.array(range(count, count + len(rows)), pa.int64())
             arrived = pa.array([row.ts_ns for row in rows], pa.int64())
             place = [numbers, arrived, arrived, pa.repeat(pa.scalar(b"-"), len(rows))]
-            read += len(rows)
+            count += len(rows)
             yield pa.RecordBatch.from_arrays([*place, *to_batch(rows).columns], schema=LANDED_PACKETS)
+            after()
 
     for _ in stream_inspection.read(batches(), start, schema([])):
         pass
-    return read
+    after()
+    return count
 
 
 class _Files:

@@ -18,6 +18,7 @@ from wirehouse_codecs.hiero.network import Network
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.profiles import PROFILES
 from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Stage
+from wirehouse_codecs.hiero.written import write_archive, write_blocks, write_log
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 
@@ -25,7 +26,14 @@ __all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connecti
 
 #: What `simulate` gives, and what writes it by the end of the name.
 RECORDS: Final = "packets"
-WRITERS: Final = {".pcap": write_file, ".pcap.gz": write_file, ".streams": write_streams}
+WRITERS: Final = {
+    ".pcap": write_file,
+    ".pcap.gz": write_file,
+    ".streams": write_streams,
+    ".blocks": write_blocks,
+    ".tar": write_archive,
+    ".grpclog": write_log,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,82 @@
+"""A simulated network as block files and as a gRPC log: the same blocks and calls, read by what reads real ones."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.hiero_captures import judge
+
+from wirehouse_codecs.hiero.blocks import number_of, read_archive, read_file
+from wirehouse_codecs.hiero.hashes import settle
+from wirehouse_codecs.hiero.inspection import inspect_entries
+from wirehouse_codecs.hiero.ledger import Ledger
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import PROFILES
+from wirehouse_codecs.hiero.simulator import FAULTS, RECORDS, WRITERS, SimulatorConfig, simulate
+from wirehouse_codecs.packet_captures import PacketCapture
+
+CONFIG = SimulatorConfig(blocks=12, block_bytes=1500, set_bytes=600, incident_rounds=2)
+LIMIT = 1 << 20
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_blocks_are_files(tmp_path: Path, profile: str) -> None:
+    config, folder = replace(CONFIG, profile=profile), tmp_path / "node.blocks"
+    written = WRITERS[".blocks"](simulate(config), folder)
+    assert written == len(list(simulate(config)))
+    paths = sorted(folder.iterdir(), key=lambda path: path.name)
+    assert [number_of(path.name) for path in paths] == list(range(config.blocks))
+    assert {"".join(path.suffixes) for path in paths} == {".blk", ".blk.gz", ".blk.zstd"}
+    ledger = Ledger(config, PROFILES[profile])
+    blocks = []
+    for path in paths:
+        with path.open("rb") as stream:
+            blocks.append(read_file(stream, path.name, LIMIT).block)
+    assert not any(block.broken for block in blocks)
+    for block, following in pairwise(blocks):
+        assert settle(block.roots, following.previous_hash).chains
+        assert block.number is not None
+        made = ledger.block(block.number)
+        assert block.item_bytes == sum(map(len, (*made.opening, *made.middle, *made.closing)))
+
+
+def test_blocks_are_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "blocks.tar"
+    WRITERS[".tar"](simulate(CONFIG), path)
+    with path.open("rb") as stream:
+        files = list(read_archive(stream, "blocks.tar", LIMIT))
+    assert sorted((file.block.number, file.damage or "") for file in files) == [(n, "") for n in range(CONFIG.blocks)]
+    again = tmp_path / "again.tar"
+    WRITERS[".tar"](simulate(CONFIG), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("profile", ["A", "B"])
+@pytest.mark.parametrize("fault", [None, "resend_from_l1", "malformed_message"])
+def test_calls_are_a_log(tmp_path: Path, profile: str, fault: str | None) -> None:
+    config, path = replace(CONFIG, profile=profile, fault=fault), tmp_path / "calls.grpclog"
+    WRITERS[".grpclog"](simulate(config), path)
+    rows = list(inspect_entries([path.read_bytes()], b"log"))
+    assert [row["rule"] for kind, row in rows if kind == "violation"] == ([] if fault is None else [f"hiero.{fault}"])
+    captured = judge(simulate(config), HieroOptions()).rows["message"]
+    logged = Counter(row["kind"] for kind, row in rows if kind == "message")
+    assert logged == Counter(row["message"]["kind"] for row in captured)
+    times = [row["arrived_at_ns"] for kind, row in rows if kind == "message"]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_capture_is_written_in_every_way(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"capture{suffix}"
+    config = replace(CONFIG, blocks=3, fault=next(iter(FAULTS)))
+    assert RECORDS == "packets"
+    assert WRITERS[suffix](simulate(config), path) == len(list(simulate(config)))
+    assert path.is_dir() == (suffix in (".streams", ".blocks"))
+    if suffix == ".pcap.gz":
+        with gzip.open(path) as stream:
+            assert sum(batch.num_rows for batch in PacketCapture(stream).batches()) > 0
