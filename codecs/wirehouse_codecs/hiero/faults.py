@@ -44,8 +44,8 @@ class Scene(Stage):
     """Two nodes, and who calls them."""
 
     def __init__(self, config: SimulatorConfig) -> None:
-        items = replace(config, item_bytes_least=200, item_bytes_most=500)
-        super().__init__(replace(items, fault=None, block_bytes=_ITEMS_BYTES, set_bytes=_SET_BYTES))
+        small = replace(config, block_bytes=_ITEMS_BYTES, item_bytes_least=200, item_bytes_most=500)
+        super().__init__(replace(small, set_bytes=_SET_BYTES, fault=None))
         self.node, self.other = (Endpoint(f"10.0.{_HOST}.{host}", DEFAULT_PORT) for host in (1, 2))
         self._ledger = Ledger(self.config, self.profile, FIRST_BLOCK)
         self._hosts: dict[str, Client] = {}

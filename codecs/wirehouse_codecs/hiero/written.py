@@ -28,6 +28,7 @@ from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, 
 _MOST_RUNS: Final = 1 << 16
 _SERVER_LOGGER: Final = 2
 _IPV4: Final = 1
+_Told = grpc.Opened | grpc.Answered | grpc.MessagePart | grpc.HalfClosed | grpc.Trailers | grpc.Reset
 #: How block files are compressed, one after the other.
 _SUFFIXES: Final[Sequence[tuple[str, Callable[[bytes], bytes]]]] = (
     (".zstd", lambda data: compress(data, "zstd")),
@@ -217,7 +218,7 @@ class _Entries(_Reading):
             kind = EntryType.CLIENT_MESSAGE if client else EntryType.SERVER_MESSAGE
             self._add(event, kind, message=grpc_log.Message(len(data), data))
 
-    def _add(self, event: grpc._Saying, kind: EntryType, **content: object) -> None:
+    def _add(self, event: _Told, kind: EntryType, **content: object) -> None:
         number = self._sequences[event.call] = self._sequences.get(event.call, 0) + 1
         seconds, nanos = divmod(event.place.arrived_at_ns, 10**9)
         about = (Timestamp(seconds, nanos), self._first_id + event.call, number, kind, _SERVER_LOGGER)
