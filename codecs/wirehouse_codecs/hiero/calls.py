@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from wirehouse_codecs.hiero import grpc
+from wirehouse_codecs.hiero import grpc, http2
 from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, Rpc, rpc_from_json, rpc_to_json
@@ -42,6 +42,7 @@ from wirehouse_codecs.hiero.rows import (
 )
 from wirehouse_codecs.hiero.rules import RULE, RULES
 from wirehouse_codecs.hiero.session import (
+    Found,
     Input,
     QueryInput,
     Said,
@@ -81,7 +82,9 @@ class Calls:
         self, log: Log, options: HieroOptions, node: str | None, port: int | None, client: str | None, *, late: bool
     ) -> None:
         self._log, self._options = log, options
-        self._node, self._port, self._client, self._late = node, port, client, late
+        self._node, self._port, self._client = node, port, client
+        #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
+        self._lost = set(Direction) if late else set()
         self._rpcs: dict[int, Rpc] = {}
         self._assembly = Assembly(min(options.max_message_bytes, MOST_ITEM_BYTES))
 
@@ -104,6 +107,12 @@ class Calls:
                     self._close(event)
                 case Undecodable():
                     self._undecodable(event)
+                case http2.Lost():
+                    self._lost.add(event.direction)
+                    self.miss(event.place)
+                case http2.Placed():
+                    self._lost.discard(event.direction)
+                    self.miss(event.place)
 
     # Calls
 
@@ -193,8 +202,7 @@ class Calls:
         if rpc.service is Service.PUBLISH:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._end_block(rpc, place, "call")
-            assert rpc.session is not None
-            _, found = rpc.session.receive(Said(said, place.arrived_at_ns))
+            _, found = self._hear(rpc, Said(said, place.arrived_at_ns))
             where = None
             if not isinstance(event, grpc.Closed):
                 where = Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
@@ -353,7 +361,7 @@ class Calls:
         if isinstance(message, BlockEnd):
             broken += self._end_block(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
-            ignored, found = rpc.session.receive(said_of(said, message, place.arrived_at_ns))
+            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns))
             broken += [(one.rule.name, one.message) for one in found]
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
         number = getattr(message, "block_number", None)
@@ -431,7 +439,7 @@ class Calls:
         rpc.counts["proofs"] += carried.proof is not None
         if rpc.session is not None:
             for said, said_number in _set_inputs(rpc, carried):
-                reason, found = rpc.session.receive(Said(said, place.arrived_at_ns, said_number))
+                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number))
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
         if carried.proof is not None and not rpc.profile.block_end:
@@ -510,6 +518,15 @@ class Calls:
 
     # Findings
 
+    def _hear(self, rpc: Rpc, said: Said) -> tuple[str | None, tuple[Found, ...]]:
+        """What is said, to the call's session: why it is passed over, and what it breaks."""
+        assert rpc.session is not None
+        ignored, found = rpc.session.receive(said)
+        if not self._lost:
+            return ignored, found
+        rpc.session.miss()
+        return ignored, ()
+
     def _find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
     ) -> None:
@@ -527,12 +544,14 @@ class Calls:
 
     def to_json(self) -> dict[str, Any]:
         """The state, as JSON has it."""
-        return {"assembly": self._assembly.to_json(), "rpcs": [rpc_to_json(rpc) for rpc in self._rpcs.values()]}
+        rpcs = [rpc_to_json(rpc) for rpc in self._rpcs.values()]
+        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_json` gave."""
         limit = min(self._options.max_message_bytes, MOST_ITEM_BYTES)
         self._assembly = Assembly(limit, state["assembly"])
+        self._lost = set(map(Direction, state["lost"]))
         for told in state["rpcs"]:
             rpc = rpc_from_json(told, self._options)
             self._rpcs[rpc.number] = rpc

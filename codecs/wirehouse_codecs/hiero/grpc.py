@@ -166,7 +166,19 @@ class Closed(NamedTuple):
     how: How
 
 
-Event = Opened | Answered | MessagePart | HalfClosed | Trailers | Reset | Closed | http2.GoAway | Undecodable
+Event = (
+    Opened
+    | Answered
+    | MessagePart
+    | HalfClosed
+    | Trailers
+    | Reset
+    | Closed
+    | http2.GoAway
+    | http2.Lost
+    | http2.Placed
+    | Undecodable
+)
 
 
 def message(data: bytes, encoding: str | None = None) -> bytes:
@@ -288,6 +300,7 @@ class Reader:
                     self._miss(event, events)
                 case http2.Lost():
                     self._lose(event, events)
+                    events.append(event)
                 case http2.Reset():
                     self._reset(event, events)
                 case http2.Gone():

@@ -198,6 +198,13 @@ class Lost(NamedTuple):
     byte_end: int
 
 
+class Placed(NamedTuple):
+    """Frames of a side are known again. Those that showed it are told before, and may have waited for it."""
+
+    direction: Direction
+    place: Place
+
+
 class Reset(NamedTuple):
     """RST_STREAM: `direction` has said all it will in this stream."""
 
@@ -230,7 +237,7 @@ class Gone(NamedTuple):
     ended: bool
 
 
-Event = Headers | Body | Bodies | Missing | Lost | Reset | GoAway | Gone | Undecodable
+Event = Headers | Body | Bodies | Missing | Lost | Placed | Reset | GoAway | Gone | Undecodable
 
 
 class _Mode(StrEnum):
@@ -835,6 +842,8 @@ class Reader:
             side.partial = side.table.partial = False
             data, start = data[len(PREFACE) :], start + len(PREFACE)
         self._reread(side, run_of(side.direction, start, data, place), events)
+        if side.mode is _Mode.FRAMES:
+            events.append(Placed(side.direction, place))
 
     def _let_go(self, side: _Side, size: int, place: Place, events: list[Event]) -> None:
         if size:
