@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import cramjam
 import pytest
@@ -20,6 +21,7 @@ from tests.searches import fast_first
 from wirehouse_codecs.conversations import Conversation, Disturbances, Send, disturb, segments
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, grpc, http2, pieces
+from wirehouse_codecs.hiero.http2 import HEADER_BYTES
 from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.pieces import Undecodable
 from wirehouse_codecs.tcp import Data, Direction, Endpoint, TcpSegment
@@ -134,6 +136,36 @@ def test_messages_in_frames_of_any_size(encoding: str | None, data_bytes: int, w
     assert {one.encoding for one in events if isinstance(one, grpc.MessagePart)} == {None, encoding}
     assert sum(isinstance(one, grpc.HalfClosed) for one in events) == 1
     wire.balance(said.said)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_frames_that_are_found_together_are_read_as_each_by_itself(wire: Any, data: st.DataObject) -> None:
+    """Of two calls and of any size; with padding, broken prefixes, compression, other frames between, and gaps."""
+    client, _, said = opening(wire)
+    said.say(C, client.request(PATH)[1])
+    good = st.sampled_from([b"", ONE, TWO * 3, b"\x0a\x80\x08" + bytes(1024)]).map(grpc.message)
+    bad = st.sampled_from([b"\7\0\0\0\1x", b"\0\xff\0\0\0", b"\1\0\0\0\5abcde", b"\0\0\0"])
+    for _ in range(data.draw(st.integers(1, 8))):
+        client.data_bytes = data.draw(st.sampled_from([1, 5, 30, 300, 16384]))
+        client.padding = data.draw(st.sampled_from([None, None, None, 3]))
+        stream_id = data.draw(st.sampled_from([1, 1, 1, 3]))
+        contents = data.draw(st.lists(st.one_of(good, good, good, bad), max_size=5))
+        ends = data.draw(st.integers(0, 19)) == 7
+        frames = client.data(stream_id, b"".join(contents), end=ends)
+        said.say(C, frames, *([client.ping()] if data.draw(st.booleans()) else []))
+    late = data.draw(st.integers(0, 9)) == 7
+    script = said.said[3 * late :]
+    if data.draw(st.integers(0, 4)) == 3:
+        lost = data.draw(st.integers(0, len(script) - 1))
+        direction, start, text, at = script[lost]
+        script[lost] = wire.Hole(direction, start, start + len(text), at)
+    script = wire.cut(script, data.draw(st.sampled_from([50, 4000, 1 << 20])))
+    with patch.object(http2, "BULK_BYTES", 1 << 40):
+        expected = wire.whole(wire.read(script, late=late))
+    with patch.object(http2, "BULK_BYTES", HEADER_BYTES), patch.object(http2, "MOST_SPANS", 3):
+        assert wire.whole(wire.read(script, late=late)) == expected
+    assert wire.whole(wire.read(script, late=late)) == expected
 
 
 def test_where_a_message_stands(wire: Any) -> None:
