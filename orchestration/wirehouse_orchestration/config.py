@@ -11,11 +11,13 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from wirehouse_codecs.errors import OptionError, UsageError
-from wirehouse_codecs.option_values import MOST_PORT, source_name
+from wirehouse_codecs.inflate import LIMITS, Limits
+from wirehouse_codecs.option_values import MOST_PORT, read_options, source_name, whole
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.lake import PACKET_KINDS, Lake, Source
@@ -34,7 +36,8 @@ SIZES: tuple[str, ...] = get_args(Size)
 
 _BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
-_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "options")
+_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "options", "max_inflated_ratio")
+_MOST_RATIO = 1_000_000
 
 
 class ConfigError(UsageError):
@@ -199,7 +202,18 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     options = _table(table, "options", within, refuse)
     _read_options(protocol.parse_options, options, f"{within}options", refuse)
     ports, tcp = _ports(table, kind, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
-    return Source(name, protocol.name, kind, path, options, ports, tcp)
+    return Source(name, protocol.name, kind, path, options, ports, tcp, _limits(table, name, refuse))
+
+
+def _limits(table: Mapping[str, Any], name: str, refuse: Refuse) -> Limits:
+    """How much captures may inflate to, for those that compress better than most."""
+    key = "max_inflated_ratio"
+    if key not in table:
+        return LIMITS
+    read = _read_options(
+        partial(read_options, readers={key: whole(_MOST_RATIO)}), {key: table[key]}, f"source.{name}", refuse
+    )
+    return Limits(inflated_ratio=read[key])
 
 
 def _ports(table: Mapping[str, Any], kind: str, key: str, refuse: Refuse) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wirehouse_codecs.inflate import LIMITS, Limits
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
@@ -32,6 +33,8 @@ class Source:
     ports: tuple[int, ...] = ()
     #: How its connections are put together, likewise.
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    #: What its captures may inflate to.
+    limits: Limits = LIMITS
 
     @property
     def service(self) -> str:

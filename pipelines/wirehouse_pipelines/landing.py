@@ -323,7 +323,7 @@ class _Landing:
 
     def _land(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
         start_ns = self._lake.windows.start_ns(self._lake.windows.start)
-        origin = Origin(PurePosixPath(self._file.name).name, start_ns)
+        origin = Origin(PurePosixPath(self._file.name).name, start_ns, self._source.limits)
         capture = KINDS[self._source.kind].read(stream, origin)
         if capture.unreadable is not None:
             self._reject(stream, capture_id)

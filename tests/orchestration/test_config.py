@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from wirehouse_codecs.inflate import Limits
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError
@@ -110,6 +111,13 @@ MISTAKES = {
     ),
     "options that are no table": (LAKEHOUSE + SOURCE + "options = 3\n", "source.mainnet.options", "table"),
 }
+
+
+def test_a_source_may_say_how_well_its_captures_compress(folder: Path) -> None:
+    lake = config.load(write(folder, LAKEHOUSE + SOURCE + "max_inflated_ratio = 2000\n"))
+    assert lake.source("mainnet").limits == Limits(inflated_ratio=2000)
+    with pytest.raises(ConfigError, match=r"source.mainnet.max_inflated_ratio: must be at least 1"):
+        config.load(write(folder, LAKEHOUSE + SOURCE + "max_inflated_ratio = 0\n"))
 
 
 @pytest.mark.parametrize(("text", "key", "word"), MISTAKES.values(), ids=MISTAKES)

@@ -16,6 +16,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -27,7 +28,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs import captures, file_captures, packet_captures
+from wirehouse_codecs import captures, file_captures, inflate, packet_captures
 from wirehouse_codecs.captures import Row, to_batch
 from wirehouse_codecs.file_captures import FileRecord
 from wirehouse_codecs.hiero.grpc_log import Entry, frame
@@ -650,6 +651,16 @@ def test_a_capture_cut_off_is_landed_up_to_there_and_says_so(place: Place) -> No
         assert len(good) >= most
         most = len(good)
     assert most > 400
+
+
+def test_a_source_may_let_its_captures_inflate_further(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflate, "UNJUDGED_BYTES", 1 << 20)
+    place.put("a.jsonl.gz", gzip.compress(line(TEN) + b"\n" * (8 << 20)))
+    (manifest,) = place.land()
+    assert (manifest.status, manifest.reason and manifest.reason[:29]) == ("damaged", "inflates to more than 250 tim")
+    place.source = replace(place.source, name="other", limits=inflate.Limits(inflated_ratio=2000))
+    (manifest,) = place.land()
+    assert (manifest.status, manifest.records) == ("landed", 1)
 
 
 def test_a_file_of_no_format_is_rejected_and_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
