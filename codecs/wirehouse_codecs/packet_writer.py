@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NamedTuple, cast
+from typing import IO, Final, Literal, NamedTuple
 
 from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.packed_files import endings, opened
 from wirehouse_codecs.packet_columns import ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP
 from wirehouse_codecs.packet_records import MAX_CAPTURED_BYTES, MICROSECONDS, NANOSECONDS
 from wirehouse_codecs.packets import ACK
@@ -33,7 +33,7 @@ class CapturedPacket(NamedTuple):
 
 def write_pcap(
     packets: Iterable[CapturedPacket],
-    stream: BinaryIO,
+    stream: IO[bytes],
     *,
     byte_order: Literal["little", "big"] = "little",
     resolution: Literal["us", "ns"] = "us",
@@ -56,7 +56,7 @@ def write_pcap(
 
 
 def write_file(packets: Iterable[CapturedPacket], path: Path, *, link_type: int = ETHERNET) -> int:
-    """Write a pcap file with nanoseconds, compressed if `path` ends in `.gz`. Returns how many packets."""
+    """Write a pcap file with nanoseconds, compressed if `path` ends in `.gz` or `.zst`. Returns how many packets."""
     written = 0
 
     def counted() -> Iterator[CapturedPacket]:
@@ -65,14 +65,13 @@ def write_file(packets: Iterable[CapturedPacket], path: Path, *, link_type: int 
             written += 1
             yield packet
 
-    with path.open("wb") as file:
-        if path.suffix != ".gz":
-            write_pcap(counted(), file, resolution="ns", link_type=link_type)
-            return written
-        # Without a time in its header, the same packets give the same file.
-        with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-            write_pcap(counted(), cast(BinaryIO, packed), resolution="ns", link_type=link_type)
+    with opened(path) as file:
+        write_pcap(counted(), file, resolution="ns", link_type=link_type)
     return written
+
+
+#: What writes captures, by the end of their name.
+WRITERS: Final = endings(".pcap", write_file)
 
 
 def tcp_packet(

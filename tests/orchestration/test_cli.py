@@ -11,12 +11,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cramjam
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration import cli, render, show, warm
+from wirehouse_orchestration import cli, config, render, show, warm
+from wirehouse_orchestration.factories import landing_key
+from wirehouse_orchestration.instance import shared_instance
 from wirehouse_pipelines import arrow_types, java, landing
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
@@ -112,7 +115,7 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["simulate", "cardinal", "--out", "x.csv"], "--out"),
         (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
         (["simulate", "morse", "--out", "x.jsonl"], "morse"),
-        (["simulate", "wallaroo", "--out", "x.jsonl"], "must end in .pcap or .pcap.gz or .streams"),
+        (["simulate", "wallaroo", "--out", "x.jsonl"], "must end in .pcap or .pcap.gz or .pcap.zst or .streams"),
         (["simulate", "wallaroo", "--out", "x.pcap", "--dialect", "v9"], "--dialect: must be one of"),
         (["simulate", "wallaroo", "--out", "x.pcap", "--messages", "5"], "--messages"),
         (["inspect", "wirehouse.toml", "--port", "0"], "--port"),
@@ -161,13 +164,14 @@ def test_simulate_writes_the_same_file_for_the_same_options(wirehouse: Wirehouse
 
 def test_simulate_writes_packets_as_they_are_asked_for(wirehouse: Wirehouse) -> None:
     options = ("--dialect", "v2b", "--connectors", "1", "--messages-per-connector", "9", "--fault", "duplicate_hello")
-    for name in ("a.pcap", "b.pcap", "c.pcap.gz"):
+    for name in ("a.pcap", "b.pcap", "c.pcap.gz", "d.pcap.zst"):
         answer = wirehouse("simulate", "wallaroo", "--out", name, *options)
         assert answer.code == 0, answer.err
         assert answer.out.endswith(f"bytes in {name}\n")
     plain = (wirehouse.folder / "a.pcap").read_bytes()
     assert plain == (wirehouse.folder / "b.pcap").read_bytes()
     assert plain == gzip.decompress((wirehouse.folder / "c.pcap.gz").read_bytes())
+    assert plain == bytes(cramjam.zstd.decompress((wirehouse.folder / "d.pcap.zst").read_bytes()))
     assert wirehouse("simulate", "wallaroo", "--out", "d.pcap", "--packets", "7", *options).out.startswith("7 packets")
     rows = [json.loads(line) for line in wirehouse("inspect", "--json", "c.pcap.gz").out.splitlines()]
     assert [row["rule"] for row in rows if row["type"] == "violation"] == ["wallaroo.duplicate_hello"]
@@ -208,6 +212,17 @@ def test_land_lands_once_and_into_the_source_that_is_named(wirehouse: Wirehouse)
     assert wirehouse("land").out == "0 new captures, 0 records in 0 windows\n"
     wirehouse("simulate", "cardinal", "--out", "elsewhere.jsonl", "--blocks", "3", "--messages", "50")
     assert wirehouse("land", "elsewhere.jsonl", "--source", "mainnet").out.startswith("1 new capture, 50 records")
+
+
+def test_dagster_is_told_of_what_the_command_landed(wirehouse: Wirehouse) -> None:
+    wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "100")
+    for _ in range(2):
+        assert wirehouse("land").code == 0
+    with shared_instance(config.load(wirehouse.folder / "wirehouse.toml")) as instance:
+        (told,) = instance.fetch_materializations(landing_key("mainnet"), limit=10).records
+    assert told.asset_materialization is not None
+    metadata = told.asset_materialization.metadata
+    assert (metadata["new_captures"].value, metadata["dagster/row_count"].value) == (1, 100)
 
 
 def test_inspect_needs_no_configuration(wirehouse: Wirehouse) -> None:

@@ -25,6 +25,7 @@ from wirehouse_codecs.bamboo.entries import (
     end_of,
     find,
 )
+from wirehouse_codecs.packed_files import opened
 
 #: A longer line is damaged.
 MAX_LINE_BYTES: Final = 64 << 20
@@ -106,7 +107,7 @@ def write_binary(entries: Iterable[Written], path: Path) -> int:
 
 def _write(pieces: Iterable[bytes], path: Path) -> int:
     count = 0
-    with path.open("wb") as file:
+    with opened(path) as file:
         for piece in pieces:
             file.write(piece)
             count += 1

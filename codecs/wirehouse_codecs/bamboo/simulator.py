@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from wirehouse_codecs import packet_writer
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
 from wirehouse_codecs.bamboo.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault, Scene
@@ -25,7 +26,8 @@ from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.bamboo.ways import WAYS, Logs, at_once, forked
 from wirehouse_codecs.conversations import Conversation, Disturbances, Event, merge, packets
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
+from wirehouse_codecs.packed_files import endings
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 from wirehouse_codecs.tcp import Direction, Endpoint
 
@@ -34,11 +36,10 @@ __all__ = ["FAULTS", "RECORDS", "WRITERS", "SimulatorConfig", "connections", "si
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
 WRITERS: Final[dict[str, Callable[[Any, Path], int]]] = {
-    ".pcap": write_file,
-    ".pcap.gz": write_file,
+    **packet_writer.WRITERS,
     ".streams": write_streams,
-    ".jsonl": write_lines,
-    ".entries": write_binary,
+    **endings(".jsonl", write_lines),
+    **endings(".entries", write_binary),
 }
 
 #: Of the servers: for bymux, and for each channel where these have connections of their own.

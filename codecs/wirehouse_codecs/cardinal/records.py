@@ -1,19 +1,20 @@
 """Broker messages as files: JSON Lines in the shape of the reference's vectors, and Avro.
 
-Both are what a source of kind `messages` lands. They stream, and a path that ends in `.gz` is compressed.
+Both are what a source of kind `messages` lands. They stream, and a path that ends in `.gz` or `.zst` is compressed.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import IO, Any, Final, NamedTuple
 
 import fastavro
+
+from wirehouse_codecs.packed_files import opened
 
 
 class Record(NamedTuple):
@@ -83,16 +84,6 @@ def write_avro(records: Iterable[Record], target: str | Path | IO[bytes]) -> int
     return written
 
 
-@contextmanager
-def _opened(target: str | Path | IO[bytes]) -> Iterator[IO[bytes]]:
+def _opened(target: str | Path | IO[bytes]) -> AbstractContextManager[IO[bytes]]:
     """`target` to write bytes to; closed at the end unless it was given open."""
-    if not isinstance(target, str | Path):
-        yield target
-        return
-    with Path(target).open("wb") as file:
-        if not str(target).endswith(".gz"):
-            yield file
-            return
-        # Without a time in its header, the same records give the same file.
-        with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-            yield cast(IO[bytes], packed)
+    return opened(target) if isinstance(target, str | Path) else nullcontext(target)

@@ -28,6 +28,7 @@ from wirehouse_codecs.cardinal.producer import (
 )
 from wirehouse_codecs.cardinal.records import Record, write_avro, write_jsonl
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.packed_files import endings
 
 __all__ = [
     "FAULTS",
@@ -43,7 +44,7 @@ __all__ = [
 
 #: What `simulate` gives, and what writes it to a file by the end of its name.
 RECORDS: Final = "messages"
-WRITERS: Final = {".jsonl": write_jsonl, ".jsonl.gz": write_jsonl, ".avro": write_avro, ".avro.gz": write_avro}
+WRITERS: Final = endings(".jsonl", write_jsonl) | endings(".avro", write_avro)
 PING_INTERVAL_MS = 30_000
 #: Go's binary form of a time has 15 bytes, the first is its version.
 PING_VALUE = bytes([1]) + bytes(14)

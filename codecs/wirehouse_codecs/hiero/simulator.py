@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from wirehouse_codecs import packet_writer
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.hiero.faults import FAULTS, FAULTS_OF, Fault
@@ -19,16 +20,14 @@ from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
 from wirehouse_codecs.hiero.profiles import PROFILES
 from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Stage
 from wirehouse_codecs.hiero.written import write_archive, write_blocks, write_log
-from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 
 __all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
 
 #: What `simulate` gives, and what writes it by the end of the name.
 RECORDS: Final = "packets"
-WRITERS: Final = {
-    ".pcap": write_file,
-    ".pcap.gz": write_file,
+WRITERS: Final = packet_writer.WRITERS | {
     ".streams": write_streams,
     ".blocks": write_blocks,
     ".tar": write_archive,

@@ -10,20 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from wirehouse_codecs import packet_writer
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.ockam.faults import FAULTS, Fault, FaultyClient
 from wirehouse_codecs.ockam.messages import Names
 from wirehouse_codecs.ockam.routed import Envelope
 from wirehouse_codecs.ockam.service import MANNERS, NUMBER_BYTES, Client, Consumer, Contents, Publisher
-from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 
 __all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
-WRITERS: Final = {".pcap": write_file, ".pcap.gz": write_file, ".streams": write_streams}
+WRITERS: Final = packet_writer.WRITERS | {".streams": write_streams}
 
 
 @dataclass(frozen=True, slots=True)

