@@ -102,11 +102,17 @@ def land(context: Context, paths: Sequence[str], name: str | None) -> None:
     if not sources:
         raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
     landed: list[Manifest] = []
-    with Steps("landing", len(sources)) as steps:
-        for source in sources:
-            steps.begin(source.name)
-            files = [os.path.abspath(path) for path in paths] or None
-            landed += landing.land(lake, source, files, progress=steps.say)
+    try:
+        with Steps("landing", len(sources)) as steps:
+            for source in sources:
+                steps.begin(source.name)
+                files = [os.path.abspath(path) for path in paths] or None
+                landed += landing.land(lake, source, files, progress=steps.say)
+    finally:
+        if landed:
+            from wirehouse_orchestration.defs.landing import tell
+
+            tell(lake, landed)
     _report_landed(landed)
     _report_gone(lake)
 

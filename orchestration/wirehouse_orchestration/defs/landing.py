@@ -1,6 +1,7 @@
 """Landing: an asset a source. Materialising it lands the captures of the source's place that aren't landed yet."""
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -15,6 +16,7 @@ from wirehouse_orchestration.factories import (
     retry_helps,
     table_value,
 )
+from wirehouse_orchestration.instance import shared_instance
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import REJECTED, SETTLE_SECONDS, Manifest, land, manifests
 
@@ -66,6 +68,18 @@ def landed_metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str
         "rejected": sum(manifest.status == REJECTED for manifest in new),
         **({"captures": table_value(captures)} if captures else {}),
     }
+
+
+def tell(lake: Lake, new: Sequence[Manifest]) -> None:
+    """Tell Dagster what was landed outside of its runs: its assets show it as what the last materialisation gave."""
+    with shared_instance(lake) as instance:
+        for source in lake.sources:
+            mine = [manifest for manifest in new if manifest.source == source.name]
+            if mine:
+                metadata = landed_metadata(lake, source, mine)
+                instance.report_runless_asset_event(
+                    dg.AssetMaterialization(landing_key(source.name), metadata=metadata)
+                )
 
 
 def definitions(lake: Lake) -> dg.Definitions:
