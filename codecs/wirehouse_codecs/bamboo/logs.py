@@ -118,6 +118,23 @@ class Chain:
         return Published(entry, payload, data, yamf.digest(data))
 
 
+class Journal:
+    """A log with the payloads that its author writes to it, from entry 1 to the last."""
+
+    def __init__(self, chain: Chain, contents: Contents, number: int, length: int, *, ends: bool = False) -> None:
+        self.chain = chain
+        self._contents, self._number, self._length = contents, number, length
+        #: Its last entry is an end-of-log entry.
+        self.ends = ends
+
+    def next(self) -> Published:
+        """The next entry."""
+        seq = self.chain.length + 1
+        return self.chain.append(
+            self._contents.payload(self._number, seq), end_of_log=self.ends and seq == self._length
+        )
+
+
 class Log(Chain):
     """A short log, all of which is kept: by sequence number."""
 

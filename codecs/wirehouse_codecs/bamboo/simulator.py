@@ -17,7 +17,7 @@ from wirehouse_codecs import packet_writer
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
 from wirehouse_codecs.bamboo.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault, Scene
-from wirehouse_codecs.bamboo.logs import Chain, Contents, author_key
+from wirehouse_codecs.bamboo.logs import Chain, Contents, Journal, author_key
 from wirehouse_codecs.bamboo.messages import Setup
 from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.peers import NS_PER_MS, Manner, Talk
@@ -67,6 +67,8 @@ class SimulatorConfig:
     logs: int = 2
     #: Of each log.
     entries: int = 1000
+    #: Share of the logs whose last entry is an end-of-log entry.
+    ended_share: float = 0.25
     #: So many connections replicate the same logs.
     replicas: int = 1
     #: Mean size of the payloads; sizes are from about half to one and a half of it.
@@ -108,6 +110,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "connections": (1, 10_000),
     "logs": (0, 256),
     "entries": (1, 2**40),
+    "ended_share": (0, 1),
     "replicas": (1, 10_000),
     "payload_bytes": (0, 1_000_000),
     "live_share": (0, 1),
@@ -139,9 +142,9 @@ def entries(config: SimulatorConfig) -> Iterator[Written]:
     """The entries of the logs that are replicated from entry 1 on, log by log, for files of entries."""
     contents = Contents(config.seed, config.payload_bytes)
     for number in range(-(-config.connections // config.replicas) * config.logs):
-        log = _log(config, number)
-        for seq in range(1, config.entries + 1):
-            published = log.append(contents.payload(number, seq))
+        journal = _journal(config, contents, number)
+        for _ in range(config.entries):
+            published = journal.next()
             yield Written(published.data, published.payload)
     if config.fault is not None:
         yield from ALL_FAULTS[config.fault].written(config.seed)
@@ -201,9 +204,11 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
     )
 
 
-def _log(config: SimulatorConfig, number: int) -> Chain:
+def _journal(config: SimulatorConfig, contents: Contents, number: int) -> Journal:
     """The log with that number, without an entry. Two in a row are of one author."""
-    return Chain(author_key(config.seed, f"author {number // 2}"), number % 2)
+    log = Chain(author_key(config.seed, f"author {number // 2}"), number % 2)
+    ends = Random(f"{config.seed} end of {number}").random() < config.ended_share
+    return Journal(log, contents, number, config.entries, ends=ends)
 
 
 class _Pair:
@@ -250,8 +255,8 @@ class _Pair:
         talk.begin()
         live = round(config.entries * config.live_share)
         first = self._number // config.replicas * config.logs
-        chains = [(n, _log(config, n)) for n in range(first, first + config.logs)]
-        steps = whole_logs(talk, chains, self._contents, config.entries - live, live, config.interval_ms)
+        journals = [_journal(config, self._contents, n) for n in range(first, first + config.logs)]
+        steps = whole_logs(talk, journals, config.entries - live, live, config.interval_ms)
         logs = Logs(author_key(config.seed, f"author of {self._number}"), talk.random)
         ways = [WAYS[(self._number * _WAYS_APART + n) % len(WAYS)](talk, logs) for n in range(config.ways)]
         ways += [forked(talk, logs) for _ in range(config.forks)]

@@ -56,8 +56,8 @@ def test_legal_traffic_breaks_no_rule(lively: Judged) -> None:
     [
         {"mode": "safe", "proactive": "server"},
         {"mode": "greedy", "window_bytes": 10, "compressed_share": 1},
-        {"live_share": 1, "interval_ms": 0, "window_bytes": 0},
-        {"logs": 5, "replicas": 3, "payload_bytes": 0},
+        {"live_share": 1, "interval_ms": 0, "window_bytes": 0, "ended_share": 1},
+        {"logs": 5, "replicas": 3, "payload_bytes": 0, "ended_share": 1, "live_share": 0},
         {"logs": 0, "connections": 2, "ways": 40, "seed": 5},
         {"payload_bytes": 30_000, "entries": 2, "connections": 3},
     ],
@@ -143,6 +143,13 @@ def test_both_sides_propose_and_both_send(lively: Judged) -> None:
     assert {row["proposer"] for row in proposals} == {"client", "server"}
     senders = {row["direction"] for row in lively.messages if row["kind"] == "metadata"}
     assert senders == {"client", "server"}
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_logs_end_or_do_not(share: float) -> None:
+    tags = [one.data[0] for one in entries(replace(SMALL, ended_share=share))]
+    assert sum(tags) == share * SMALL.connections * SMALL.logs
+    assert sum(tags[SMALL.entries - 1 :: SMALL.entries]) == sum(tags)
 
 
 def test_forks_are_proved() -> None:
