@@ -41,7 +41,7 @@ class Judged:
     @cached_property
     def entries(self) -> list[Row]:
         """Those that are known in full."""
-        return [row | row["entry"] for row in self.rows[ENTRY] if row["entry"]["data"] is not None]
+        return [row | row["entry"] for row in self.rows["entry"] if row["entry"]["data"] is not None]
 
     @cached_property
     def verified(self) -> Verification:
