@@ -16,12 +16,13 @@ from typing import Any, Final
 from wirehouse_codecs import packet_writer
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
-from wirehouse_codecs.bamboo.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault, Scene
+from wirehouse_codecs.bamboo.faults import ALL_FAULTS, FAULTS, OF_BYMUX, Fault
 from wirehouse_codecs.bamboo.logs import Chain, Contents, Journal, author_key
 from wirehouse_codecs.bamboo.messages import Setup
 from wirehouse_codecs.bamboo.options import BYMUX, NEXT_PORT, TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.peers import NS_PER_MS, Manner, Talk
 from wirehouse_codecs.bamboo.replication import whole_logs
+from wirehouse_codecs.bamboo.scenes import Scene
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.bamboo.ways import WAYS, Logs, at_once, forked
 from wirehouse_codecs.conversations import Conversation, Disturbances, Event, merge, packets
