@@ -17,10 +17,14 @@ from enum import Enum, IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Rule
+
+Array = np.ndarray[Any, Any]
 
 SNAPSHOT_VERSION: Final = 1
 #: Credit of a stream that is not limited.
@@ -165,6 +169,16 @@ class Reader:
     def pending(self) -> bytes:
         """The begin of a header that is cut."""
         return self._header
+
+    @property
+    def place(self) -> tuple[int, bytes, int, int]:
+        """Where the next header begins, what came of it; what is left of a Write, and to which stream."""
+        return self._at, self._header, self._content_left, self._stream_id
+
+    def go_on(self, size: int, header: bytes, content_left: int, stream_id: int | None) -> None:
+        """`size` bytes were read elsewhere, and what `place` says then; no stream: there was no other Write."""
+        self._at, self._header, self._content_left = self._at + size, header, content_left
+        self._stream_id = self._stream_id if stream_id is None else stream_id
 
     def receive(self, data: bytes) -> list[Read | Content]:
         """The packets that `data` completes, and the contents that it brings, in order."""
@@ -394,6 +408,29 @@ class Bymux:
     def pending(self, role: Role) -> bytes:
         """The begin of a header of `role` that is cut."""
         return self._readers[role].pending
+
+    @property
+    def plain(self) -> bool:
+        """Both channels are open on both sides and in use, and nothing is missing."""
+        streams = [self.streams.get(stream_id) for stream_id in self.channels]
+        if self.blind or self._unused or self.ended_by is not None or len(streams) != len(Channel):
+            return False
+        return all(one is not None and set(one.states.values()) == {State.OPEN} for one in streams)
+
+    def reader(self, role: Role) -> Reader:
+        """That of the bytes of `role`."""
+        return self._readers[role]
+
+    def credits(self, ids: Mapping[Channel, int]) -> Array:
+        """How much each side may write to each channel."""
+        both = [[self.streams[ids[channel]].credit[role] for channel in Channel] for role in Role]
+        return np.array(both, np.uint64)
+
+    def set_credits(self, ids: Mapping[Channel, int], given: Array) -> None:
+        """As `credits`."""
+        for role, row in zip(Role, given.tolist(), strict=True):
+            for channel, credit in zip(Channel, row, strict=True):
+                self.streams[ids[channel]].credit[role] = credit
 
     def lose(self, role: Role) -> None:
         """Bytes of `role` are missing: what they created, closed and gave credit for isn't known from here on."""

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from wirehouse_codecs.bamboo import bymux, varu64
 from wirehouse_codecs.bamboo.bymux import Broken, Channel, Role
+from wirehouse_codecs.bamboo.columns import add_rows
 from wirehouse_codecs.bamboo.messages import Cancel, CompressedPayload, RawPayload, kind_of
 from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.plain import Plain, Spoken
 from wirehouse_codecs.bamboo.proposals import Proposal
 from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
 from wirehouse_codecs.bamboo.rows import (
@@ -18,6 +20,7 @@ from wirehouse_codecs.bamboo.rows import (
     SESSION,
     SETUP,
     SHARED,
+    SIDES,
     bymux_fields,
     half_row,
     packet_fields,
@@ -30,11 +33,13 @@ from wirehouse_codecs.bamboo.session import Session, Told
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Log, Where
-from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Hole
+from wirehouse_codecs.tcp import Closed, Connection, Data, Hole
 
 LOG_VERSION: Final = 1
-#: In all rows the client is the proactive side.
-SIDES: Final = {Role.PROACTIVE: Direction.CLIENT, Role.REACTIVE: Direction.SERVER}
+#: After a piece that isn't plain so many are left to the readable twins before the loops are tried again: twice as many
+#: each time that it didn't pay.
+_FEWEST_READ: Final = 4
+_MOST_READ: Final = 256
 #: A byte and two numbers.
 _MOST_SETUP_BYTES: Final = 1 + 2 * varu64.MAX_BYTES
 
@@ -85,6 +90,12 @@ class Account:
         for proposal in told.ended:
             self._told.pop(proposal.number, None)
             self._add_proposal(proposal, self._proposal_row(proposal))
+
+    def tell_plain(self, spoken: Spoken) -> None:
+        """The rows of pieces that compiled loops have read."""
+        modes = {side: self.session.mode(role) for side, role in enumerate(Role)}
+        greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
+        add_rows(self._log, spoken, {channel: self.streams[channel] for channel in Channel}, greedy)
 
     def _find(
         self, broken: Broken, place: Place, where: Where | None, layer: Layer | None, proposal: Proposal | None
@@ -224,8 +235,31 @@ class Conversation:
             self._begun = True
             if self._account.session.partial:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
-        for piece in pieces:
-            self._take(self._reader.receive(piece.direction, piece.data, piece.place))
+        at, patience = 0, _FEWEST_READ
+        while at < len(pieces):
+            begin = at
+            at += self._take_plain(pieces[at:])
+            patience = _FEWEST_READ if at - begin >= _FEWEST_READ else min(2 * patience, _MOST_READ)
+            for piece in pieces[at : at + patience]:
+                self._take(self._reader.receive(piece.direction, piece.data, piece.place))
+            at += patience
+
+    def _take_plain(self, pieces: Sequence[Data]) -> int:
+        """Take pieces by compiled loops, as far as these go; how many that are."""
+        if len(pieces) < _FEWEST_READ:
+            return 0
+        plain = Plain(self._reader, self._account.session, self._options)
+        taken, share = 0, _FEWEST_READ
+        while taken < len(pieces):
+            share = min(4 * share, len(pieces) - taken)
+            spoken = plain.take(pieces[taken : taken + share])
+            if spoken is None:
+                break
+            self._account.tell_plain(spoken)
+            taken += len(spoken.pieces)
+            if len(spoken.pieces) < share:
+                break
+        return taken
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""

@@ -168,6 +168,27 @@ class Inflater:
         _expand(source, history.buffer, history.end)
         return Inflated(history.add(size))
 
+    def inflate_all(self, data: Array, begins: Array, sizes: Array, announced: Array) -> tuple[Array, int]:
+        """What payloads of `data` stand for, one behind the other, and how many of them follow all rules.
+
+        They aren't part of the history before `add`; `announced` are the sizes of what they stand for.
+        """
+        history = self._history
+        held = history.buffer[history.end - history.held : history.end]
+        out = np.empty(len(held) + int(announced.sum()), np.uint8)
+        out[: len(held)] = held
+        numbers = (_WORD(self.window), _WORD(history.keep), _WORD(self._max_bytes))
+        count = _inflate_all(data, begins, sizes, announced, *numbers, out, len(held))
+        return out[len(held) :], count
+
+    def add(self, data: Array) -> None:
+        """Bytes that were decompressed; they are part of the history from then on."""
+        history = self._history
+        data = data[max(len(data) - history.keep, 0) :]
+        history.make_room(len(data))
+        history.buffer[history.end : history.end + len(data)] = data
+        history.end += len(data)
+
     def forget(self) -> None:
         """What came before isn't known any more: bytes were lost, or a packet was not decompressed."""
         self.from_start, self._history = False, _History(self.window)
@@ -299,6 +320,21 @@ def _expand(data: Array, out: Array, to: int) -> None:
                 out[target + i] = data[begin + i]
             at += wide(length)
         to += wide(length)
+
+
+@compiled
+def _inflate_all(
+    data: Array, begins: Array, sizes: Array, announced: Array, window: Any, keep: Any, most: Any, out: Array, to: int
+) -> int:
+    """Write payloads to `out` at `to`, behind their history, up to one that breaks a rule; how many that are."""
+    for row in range(len(begins)):
+        source = data[begins[row] : begins[row] + sizes[row]]
+        size = _WORD(announced[row])
+        if size > most or _measure(source, size, window, min(_WORD(to), keep)) != _OK:
+            return row
+        _expand(source, out, to)
+        to += wide(announced[row])
+    return len(begins)
 
 
 # Compress, compiled

@@ -697,6 +697,20 @@ class ChannelReader:
         """What came of the unfinished packet or piece."""
         return bytes(self._buffer)
 
+    @property
+    def begun(self) -> bytes | None:
+        """The unfinished packet as it was written; None: it can't be told, or a part of it was handed on."""
+        payload = self._payload
+        if payload is None or self.lost:
+            return None if self.lost else self.pending
+        if payload.at or payload.noncanonical:
+            return None
+        if payload.compressed_size is None:
+            return bytes([_RAW]) + varu64.encode(payload.size) + self.pending
+        return (
+            bytes([_COMPRESSED]) + varu64.encode(payload.size) + varu64.encode(payload.compressed_size) + self.pending
+        )
+
     def receive(self, data: bytes) -> list[Received]:
         """The packets that `data` completes, in order; empty = more needed."""
         self._buffer += data

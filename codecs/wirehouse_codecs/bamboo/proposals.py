@@ -253,9 +253,13 @@ class Half:
             # Its payload was sent, or never will be.
             self.heard[before] = self.heard[before]._replace(payload_hash=b"")
         self.heard[seq] = heard
-        if len(self.heard) > 2 * MOST_HEARD:
-            kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])
-            self.heard = {one: known for one, known in self.heard.items() if one in kept}
+        if before is None or before // MOST_HEARD != seq // MOST_HEARD:
+            self.forget(seq)
+
+    def forget(self, seq: int) -> None:
+        """Forget what no entry after `seq` can link to, but for the last ones: at every `MOST_HEARD`th entry."""
+        kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])
+        self.heard = {one: known for one, known in self.heard.items() if one in kept}
 
 
 def open_targets(seq: int) -> set[int]:

@@ -249,6 +249,39 @@ class Reader:
             carried.begun_at = reader.begin + shift
         return reads
 
+    # For what is read elsewhere
+
+    @property
+    def plain(self) -> Bymux | None:
+        """The packets of bymux, if those of both sides can be told and nothing is missing."""
+        sides = self._sides.values()
+        told = all(side.past_setup and side.stopped is None for side in sides)
+        return self._bymux if self._channel is None and told and self._bymux.plain else None
+
+    def setup_bytes(self, role: Role) -> int:
+        """Where the first packet of bymux of a side begins."""
+        return self._sides[role].setup_bytes
+
+    def unfinished(self, role: Role) -> tuple[bytes, int] | None:
+        """The unfinished packet of the data channel, and where in the connection it begins; None: it can't be told."""
+        carried = self._sides[role].channels[Channel.DATA]
+        begun = carried.reader.begun
+        return None if begun is None else (begun, carried.begun_at)
+
+    def go_on(self, role: Role, received_bytes: int) -> None:
+        """So much was received of a side, and read elsewhere."""
+        self._sides[role].received_bytes = received_bytes
+
+    def read_on(self, role: Role, begun: bytes, read_bytes: int, begun_at: int) -> None:
+        """`read_bytes` of the data channel, from the unfinished packet on, were read elsewhere; `begun` is left."""
+        carried, size = self._sides[role].channels[Channel.DATA], self._options.max_packet_bytes
+        at = carried.reader.begin + read_bytes
+        carried.reader, carried.begun_at = ChannelReader(Channel.DATA, piece_bytes=size, byte_start=at), begun_at
+        carried.reader.receive(begun)
+        self.streams[Channel.DATA] = {channel: stream_id for stream_id, channel in self._bymux.channels.items()}[
+            Channel.DATA
+        ]
+
     def missed(self, direction: Direction, size: int) -> bool:
         """Bytes that the capture lacks. True: packets of the direction could be told until here."""
         role = self._options.role_of(direction)

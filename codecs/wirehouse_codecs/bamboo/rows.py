@@ -25,9 +25,12 @@ from wirehouse_codecs.bamboo.proposals import COUNTS, Proposal
 from wirehouse_codecs.bamboo.reader import Read
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt
 from wirehouse_codecs.bamboo.session import Payload
+from wirehouse_codecs.tcp import Direction
 
 #: Kinds of rows that only this log has.
 SESSION, PROPOSAL, ENTRY = "session", "proposal", "entry"
+#: In all rows the client is the proactive side.
+SIDES: Final = {Role.PROACTIVE: Direction.CLIENT, Role.REACTIVE: Direction.SERVER}
 #: Fields of a set-up, and those of a proposal that never change.
 SETUP: Final = ("sends_greedily", "receives_greedily", "send_window", "receive_window")
 SHARED: Final = ("author", "log_id", "start", "lower_info", "offset", "payload_only", "sparse", "expected_hash")

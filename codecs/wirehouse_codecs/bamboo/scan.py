@@ -107,7 +107,8 @@ def _bytes(data: bytes | Array) -> Array:
 
 
 @inlined
-def _big_endian(data: Array, at: int, size: int) -> Any:
+def big_endian(data: Array, at: int, size: int) -> Any:
+    """The unsigned number of `size` bytes at `at`."""
     value = _WORD(0)
     for i in range(at, at + size):
         value = value << _WORD(8) | _WORD(data[i])
@@ -115,7 +116,7 @@ def _big_endian(data: Array, at: int, size: int) -> Any:
 
 
 @inlined
-def _needs(value: Any) -> int:
+def narrowest(value: Any) -> int:
     """The least width of a number of bymux, in bytes."""
     if value >> _WORD(32):
         return 8
@@ -138,10 +139,10 @@ def _cut_bymux(data: Array, places: Array, numbers: Array, marks: Array) -> tupl
         end = at + 1 + id_width + amount_width
         if end > len(data):
             break
-        stream_id = _big_endian(data, at + 1, id_width)
-        amount = _big_endian(data, at + 1 + id_width, amount_width)
-        is_wide = (id_width > 0 and id_width != _needs(stream_id)) or (
-            amount_width > 0 and amount_width != _needs(amount)
+        stream_id = big_endian(data, at + 1, id_width)
+        amount = big_endian(data, at + 1 + id_width, amount_width)
+        is_wide = (id_width > 0 and id_width != narrowest(stream_id)) or (
+            amount_width > 0 and amount_width != narrowest(amount)
         )
         places[0, row], places[2, row] = at, end
         numbers[0, row], numbers[1, row] = stream_id, amount
@@ -168,7 +169,7 @@ def _number(data: Array, at: int) -> tuple[Any, int]:
         if first < 248:
             value, end = _WORD(first), at + 1
         elif at + first - 246 <= len(data):
-            value = _big_endian(data, at + 1, first - 247)
+            value = big_endian(data, at + 1, first - 247)
             lead = wide(data[at + 1])
             if (first == 248 and lead >= 248) or (first > 248 and lead != 0):
                 end = at + first - 246

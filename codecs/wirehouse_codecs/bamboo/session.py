@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from wirehouse_codecs.bamboo import bymux, lzfoo, verify, yamf
 from wirehouse_codecs.bamboo import cursor as places
 from wirehouse_codecs.bamboo.bymux import Broken, Role
@@ -76,6 +78,8 @@ from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS, RULE
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.machines import Machine
+
+Array = np.ndarray[Any, Any]
 
 SNAPSHOT_VERSION: Final = 1
 #: Proposals that a session follows; packets of further ones aren't judged.
@@ -239,6 +243,28 @@ class Session:
         assembly, half.assembly = half.assembly, None
         if assembly is not None and assembly.data is not None:
             self.held -= len(assembly.data)
+
+    @property
+    def known(self) -> Known:
+        """The entries that were seen last."""
+        return self._known
+
+    def ends_log(self, author: bytes, log_id: int, role: Role) -> bool:
+        """Whether a side sent an end-of-log entry."""
+        return (author, log_id, role) in self._ends
+
+    def inflater(self, role: Role) -> Inflater:
+        """What decompresses the next payload of a side."""
+        if role in self._inflaters:
+            return self._inflaters[role]
+        mode = self.mode(role)
+        window = MAX_U64 if mode is None else mode.window
+        return Inflater(window, max_bytes=self._options.max_inflated_bytes, from_start=not self.partial)
+
+    def inflate_on(self, role: Role, data: Array) -> None:
+        """Payloads of a side were decompressed elsewhere."""
+        self._compressed[role].clear()
+        self._inflater(role).add(data)
 
     def mode(self, role: Role) -> SendMode | None:
         """How `role` sends; None: a set-up wasn't seen."""
@@ -494,12 +520,7 @@ class Session:
             self._inflater(role).forget()
 
     def _inflater(self, role: Role) -> Inflater:
-        if role not in self._inflaters:
-            mode = self.mode(role)
-            window = MAX_U64 if mode is None else mode.window
-            most = self._options.max_inflated_bytes
-            self._inflaters[role] = Inflater(window, max_bytes=most, from_start=not self.partial)
-        return self._inflaters[role]
+        return self._inflaters.setdefault(role, self.inflater(role))
 
     def _note_end(self, author: bytes, log_id: int, role: Role, seq: int) -> None:
         """A side sent an end-of-log entry."""

@@ -1,0 +1,462 @@
+"""Pieces of a connection in the ordinary state, by compiled loops: the twin of reader.py, session.py and rebuilding.py.
+
+Ordinary is that nothing is missing and nothing is found, and that each side sends entries of a range, one after the
+other with their payloads, or gives credit. `Plain.take` takes as many pieces as are so, with all that they say, and
+leaves reader and session as the readable twins would; of the first that isn't they take all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from wirehouse_codecs.bamboo import plain_loops as loops
+from wirehouse_codecs.bamboo.bymux import Bymux, Channel, Role
+from wirehouse_codecs.bamboo.cursor import Cursor, Piece, Sent
+from wirehouse_codecs.bamboo.messages import Eagerness
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.proposals import (
+    MOST_HEARD,
+    Assembly,
+    Half,
+    Heard,
+    LastPiece,
+    Life,
+    Proposal,
+    SideState,
+    open_targets,
+)
+from wirehouse_codecs.bamboo.reader import Reader
+from wirehouse_codecs.bamboo.rebuilding import MOST_KNOWN
+from wirehouse_codecs.bamboo.session import MOST_HELD_BYTES, Session
+from wirehouse_codecs.bamboo.yamf import PREFIX
+from wirehouse_codecs.column_parts import frozen
+from wirehouse_codecs.tcp import Data
+
+Array = np.ndarray[Any, Any]
+
+ROLES: Final = tuple(Role)
+#: Sequence numbers and sizes beyond are left to the readable twins.
+_MOST_SEQ: Final = 1 << 62
+_MOST_PAYLOAD: Final = MOST_HELD_BYTES // 2
+_NOTHING: Final = np.empty(0, np.uint8)
+
+
+@dataclass(slots=True)
+class Sender:
+    """A side that sends entries, and where it stands."""
+
+    role: Role
+    proposal: Proposal
+    half: Half
+    cursor: Cursor
+    #: As loops.S_SEQ and following, loops.L_LAST and following.
+    state: Array
+    limits: Array
+    #: Entries whose hashes are known: sequence numbers and digests.
+    old: Array
+    old_hashes: Array
+
+    @classmethod
+    def of(cls, session: Session, role: Role, options: BambooOptions) -> Sender | None:
+        """The side as it stands; None: it isn't in the ordinary state."""
+        current = session.current[role]
+        proposal = None if current is None else session.proposals.get(current[0])
+        if current is None or proposal is None or proposal.number != current[1] or proposal.partial:
+            return None
+        half = proposal.halves[role]
+        cursor, plan = half.cursor, proposal.plan
+        piece, settings = cursor.piece, half.versions[-1].settings
+        open_ = half.state in (SideState.OPEN, SideState.CANCELLING) and proposal.life is Life.CONFIRMED
+        if not open_ or len(half.versions) > 1 or cursor.lost or half.assembly is not None or piece is None:
+            return None
+        last = min(_MOST_SEQ, _MOST_SEQ if plan.end is None else plan.end)
+        first = plan.start if plan.offset is None else plan.start + 1
+        in_range = first <= piece.seq < last and not plan.sparse and not plan.payload_only
+        if not in_range or settings.eagerness not in _EAGER or session.ends_log(*proposal.log, role):
+            return None
+        due = half.heard.get(piece.seq) if piece.is_payload else None
+        if piece.is_payload and (due is None or not due.payload_hash or due.entry_hash is None or cursor.at):
+            return None
+        if max(half.heard, default=0) >= piece.seq + piece.is_payload:
+            return None
+        limit = settings.size_limit if settings.eagerness is Eagerness.LIMITED else None
+        most = min(settings.max_payload, _MOST_PAYLOAD)
+        mode = session.mode(role)
+        numbers = (piece.seq, piece.is_payload, cursor.at, 0 if due is None else due.payload_size)
+        limits = (last, settings.min_payload, most, most if limit is None else limit)
+        compresses = mode is None or mode.window > 0
+        known = {seq: one.entry_hash for seq, one in half.heard.items() if one.entry_hash is not None}
+        return cls(
+            role,
+            proposal,
+            half,
+            cursor,
+            np.array(numbers, np.uint64),
+            np.array([*limits, options.max_packet_bytes, compresses], np.uint64),
+            np.array(list(known), np.uint64),
+            np.frombuffer(b"".join(known.values()), np.uint8).reshape(-1, loops.DIGEST),
+        )
+
+
+_EAGER: Final = (Eagerness.ALL, Eagerness.LIMITED)
+
+
+class Said(NamedTuple):
+    """What a side says on the data channel."""
+
+    sender: Sender
+    content: Array
+    #: As loops.P_KIND and following, loops.E_SEQ and following, a column for each.
+    packets: Array
+    entries: Array
+    #: By packet: the piece that completes it, and its place in the connection.
+    pieces: Array
+    byte_start: Array
+    byte_end: Array
+    #: The packets that an apology would retract: their places; -1 = none.
+    follows: Array
+    #: Entries in full and where they end, the places of the digests of their links in them, their own digests.
+    data: Array
+    ends: Array
+    slots: Array
+    hashes: list[bytes]
+    #: All bytes of payloads, and where those of each packet begin.
+    payloads: Array
+    begins: Array
+    #: By packet that completes a payload: where that begins in `payloads`, and in how many packets it came.
+    firsts: Array
+    counts: Array
+    #: Where what is left unfinished begins, in the content and in the connection.
+    rest: int
+    rest_at: int
+    state: Array
+
+
+class Spoken(NamedTuple):
+    """What pieces say: packets of bymux, and those of both sides."""
+
+    pieces: Sequence[Data]
+    #: As loops.SIDE and following, a column for each packet; amounts and credits; places in the connection.
+    bymux: Array
+    words: Array
+    said: Mapping[int, Said]
+
+
+class Plain:
+    """Takes pieces of the connection of `reader` and `session`."""
+
+    def __init__(self, reader: Reader, session: Session, options: BambooOptions) -> None:
+        self._reader, self._session, self._options = reader, session, options
+
+    @staticmethod
+    def _writes_control(bymux: Bymux) -> bool:
+        """A Write to the control channel isn't complete."""
+        places = [bymux.reader(role).place for role in ROLES]
+        return any(left and bymux.channels.get(stream_id) is not Channel.DATA for _, _, left, stream_id in places)
+
+    def take(self, pieces: Sequence[Data]) -> Spoken | None:
+        """What the first of `pieces` say, as far as all is plain; None: the first one isn't."""
+        session = self._session
+        bymux = self._reader.plain
+        if (
+            bymux is None
+            or self._writes_control(bymux)
+            or session.partial
+            or session.ended_by is not None
+            or session.held
+        ):
+            return None
+        run = _Run(self._reader, session, self._options, pieces)
+        limit = len(pieces)
+        while limit:
+            until = run.read(limit)
+            if until == limit:
+                return run.commit(limit)
+            limit = until
+        return None
+
+
+class _Run:
+    """Pieces that are read at once."""
+
+    def __init__(self, reader: Reader, session: Session, options: BambooOptions, pieces: Sequence[Data]) -> None:
+        self._reader, self._session, self._options, self._pieces = reader, session, options, pieces
+        bymux = reader.plain
+        assert bymux is not None
+        self._bymux = bymux
+        self._ids = {channel: stream_id for stream_id, channel in bymux.channels.items()}
+        self._senders = [Sender.of(session, role, options) for role in ROLES]
+        sides = [ROLES.index(options.role_of(piece.direction)) for piece in pieces]
+        parts: list[bytes] = []
+        #: By side: where its bytes begin and end in the data of both, and what to add for a place in the connection.
+        self._begins, self._shifts = [0, 0], [0, 0]
+        ends = np.zeros(len(pieces), np.int64)
+        self._state = np.zeros((2, 2), np.int64)
+        at = 0
+        for side, role in enumerate(ROLES):
+            place, header, left, _ = bymux.reader(role).place
+            self._begins[side] = at
+            self._shifts[side] = reader.setup_bytes(role) + place - at
+            self._state[side] = at, left
+            parts.append(header)
+            at += len(header)
+            for number, owner in enumerate(sides):
+                if owner == side:
+                    parts.append(pieces[number].data)
+                    at += len(parts[-1])
+                    ends[number] = at
+        self._data = frozen(np.frombuffer(b"".join(parts), np.uint8))
+        self._owners, self._ends = np.array(sides, np.int64), ends
+        self._credits = bymux.credits(self._ids)
+
+    def read(self, limit: int) -> int:
+        """Read `limit` pieces; how many of them are plain."""
+        room = len(self._data) // 3 + 1
+        numbers, words = np.empty((loops.BYMUX_NUMBERS, room), np.int64), np.empty((2, room), np.uint64)
+        contents = np.empty((4, room + limit), np.int64)
+        self.state, self.credits = self._state.copy(), self._credits.copy()
+        ids = np.array([self._ids[channel] for channel in Channel], np.uint64)
+        given = (self._data, self._owners[:limit], self._ends[:limit], ids)
+        until, rows, runs = loops.cut_bymux(*given, self.state, self.credits, numbers, words, contents)
+        if until < limit:
+            return int(until)
+        self.numbers, self.words, contents = numbers[:, :rows], words[:, :rows], contents[:, :runs]
+        self.said: dict[int, Said] = {}
+        for side in range(len(ROLES)):
+            own = contents[1:, contents[0] == side]
+            if not own.shape[1]:
+                continue
+            sender = self._senders[side]
+            pending = self._reader.unfinished(ROLES[side])
+            if sender is None or pending is None:
+                return int(own[2, 0])
+            limit = min(limit, self._walk(side, sender, pending, own, limit))
+        return limit
+
+    def _walk(self, side: int, sender: Sender, pending: tuple[bytes, int], runs: Array, limit: int) -> int:
+        """What a side says in runs of content; how many of `limit` pieces are plain."""
+        begun, begun_at = pending
+        begins, ends, pieces = runs
+        sizes = ends - begins
+        content = np.empty(len(begun) + int(sizes.sum()), np.uint8)
+        content[: len(begun)] = np.frombuffer(begun, np.uint8)
+        to = len(begun) + np.cumsum(sizes)
+        loops.gather(self._data, begins, np.concatenate([[len(begun)], to]), content)
+        content = frozen(content)
+        room = len(content) // 2 + 1
+        packets, entries = (
+            np.empty((loops.PACKET_NUMBERS, room), np.int64),
+            np.empty((loops.ENTRY_NUMBERS, room), np.uint64),
+        )
+        state = sender.state.copy()
+        rows, count, rest, odd = loops.walk(content, state, sender.limits, sender.old, packets, entries)
+        packets, entries = packets[:, :rows], np.ascontiguousarray(entries[:, :count])
+
+        def piece_at(place: int) -> int:
+            return int(pieces[min(np.searchsorted(to, place, "right"), len(pieces) - 1)])
+
+        if odd:
+            return piece_at(rest)
+        #: By run: what to add to a place in the content for one in the connection.
+        shifts = ends - to + self._shifts[side]
+        starts, stops = packets[loops.P_BEGIN], packets[loops.P_END]
+        first, last = np.searchsorted(to, starts, "right"), np.searchsorted(to, stops, "left")
+        byte_start, byte_end = starts + shifts[first], stops + shifts[last]
+        if len(begun) and rows:
+            byte_start[0] = begun_at
+        payloads, begins_at, broken = self._payloads(sender, content, packets)
+        if broken >= 0:
+            return piece_at(int(starts[broken]))
+        whole = packets[loops.P_WHOLE] == 1
+        is_payload = packets[loops.P_KIND] != loops.METADATA
+        # A payload begins after metadata, or with the first packet.
+        opens = is_payload & (np.concatenate([[True], ~is_payload[:-1]]) | np.concatenate([[False], whole[:-1]]))
+        index = np.arange(rows)
+        opened = np.maximum.accumulate(np.where(opens, index, 0)) if rows else index
+        firsts, counts = begins_at[:-1][opened], index - opened + 1
+        broken = self._judge(sender, content, entries, packets, payloads, firsts, begins_at)
+        if broken >= 0:
+            return piece_at(int(starts[broken]))
+        data, data_ends, slots, hashes = self._rebuild(sender, content, entries)
+        follows = np.full(rows, -1, np.int64)
+        follows[1:] = np.where(whole[:-1], byte_start[:-1], -1)
+        if rows and sender.half.last is not None:
+            follows[0] = sender.half.last.byte_start
+        # Where the unfinished packet, or the next one, begins in the connection.
+        run = min(int(np.searchsorted(to, rest, "right")), len(to) - 1)
+        begins_rest = int(rest + shifts[run]) if rest or not len(begun) else begun_at
+        self.said[side] = Said(
+            sender, content, packets, entries, pieces[last], byte_start, byte_end, follows,
+            data, data_ends, slots, hashes, payloads, begins_at, firsts, counts, int(rest), begins_rest, state,
+        )  # fmt: skip
+        return limit
+
+    def _payloads(self, sender: Sender, content: Array, packets: Array) -> tuple[Array, Array, int]:
+        """All bytes of payloads, where those of each packet begin, and the first that can't be decompressed, or -1."""
+        kinds, begins, sizes = packets[loops.P_KIND], packets[loops.P_CONTENT], packets[loops.P_CONTENT_SIZE]
+        rows = np.flatnonzero(kinds == loops.COMPRESSED)
+        source, places = content, begins
+        told = np.where(kinds == loops.METADATA, 0, packets[loops.P_SIZE])
+        if len(rows):
+            inflater = self._session.inflater(sender.role)
+            inflated, count = inflater.inflate_all(content, begins[rows], sizes[rows], told[rows])
+            if count < len(rows):
+                return _NOTHING, begins, int(rows[count])
+            places = begins.copy()
+            places[rows] = len(content) + np.cumsum(told[rows]) - told[rows]
+            source = frozen(np.concatenate([content, inflated]))
+        offsets = np.zeros(len(told) + 1, np.int64)
+        np.cumsum(told, out=offsets[1:])
+        out = np.empty(int(offsets[-1]), np.uint8)
+        loops.gather(source, places, offsets, out)
+        return out, offsets, -1
+
+    def _judge(
+        self,
+        sender: Sender,
+        content: Array,
+        entries: Array,
+        packets: Array,
+        payloads: Array,
+        firsts: Array,
+        begins: Array,
+    ) -> int:
+        """The first packet that completes a payload of another hash, or -1."""
+        rows = np.flatnonzero((packets[loops.P_WHOLE] == 1) & (packets[loops.P_KIND] != loops.METADATA))
+        if not len(rows):
+            return -1
+        bytes_ = memoryview(payloads.data)
+        spans = zip(firsts[rows].tolist(), begins[rows + 1].tolist(), strict=True)
+        digests = b"".join([blake2b(bytes_[begin:end]).digest() for begin, end in spans])
+        seqs = packets[loops.P_SEQ, rows]
+        places = entries[loops.E_HASH].astype(np.int64) + len(PREFIX)
+        expected = np.empty((len(rows), loops.DIGEST), np.uint8)
+        first = int(entries[loops.E_SEQ, 0]) if entries.shape[1] else _MOST_SEQ
+        own = seqs >= first
+        expected[own] = content[places[seqs[own] - first][:, None] + np.arange(loops.DIGEST)]
+        for row in np.flatnonzero(~own).tolist():
+            heard = sender.half.heard[int(seqs[row])]
+            expected[row] = np.frombuffer(heard.payload_hash[len(PREFIX) :], np.uint8)
+        same = (np.frombuffer(digests, np.uint8).reshape(-1, loops.DIGEST) == expected).all(axis=1)
+        return -1 if same.all() else int(rows[int(np.argmin(same))])
+
+    def _rebuild(self, sender: Sender, content: Array, entries: Array) -> tuple[Array, Array, Array, list[bytes]]:
+        """Entries in full, where they end, where their links stand, and their digests."""
+        count = entries.shape[1]
+        author, log_id = sender.proposal.log
+        out = np.empty(count * _MOST_ENTRY, np.uint8)
+        ends, slots = np.empty(count, np.int64), np.empty((2, count), np.int64)
+        key = frozen(np.frombuffer(author, np.uint8))
+        loops.put_entries(content, entries, key, np.uint64(log_id), sender.old_hashes, out, ends, slots)
+        refs = entries[loops.E_LIPMAA : loops.E_BACK + 1].astype(np.int64).tolist()
+        view = memoryview(out.data)
+        hashes: list[bytes] = []
+        begin = 0
+        for end, lipmaa, back, lipmaa_at, back_at in zip(ends.tolist(), *refs, *slots.tolist(), strict=True):
+            if lipmaa >= 0:
+                view[lipmaa_at : lipmaa_at + loops.DIGEST] = hashes[lipmaa]
+            if back >= 0:
+                view[back_at : back_at + loops.DIGEST] = hashes[back]
+            hashes.append(blake2b(view[begin:end]).digest())
+            begin = end
+        return out[:begin], ends, slots, hashes
+
+    # What is left when the pieces were taken
+
+    def commit(self, taken: int) -> Spoken:
+        """Leave reader and session as they are after the first `taken` pieces, which were read."""
+        kinds, sizes = self.numbers[loops.KIND], self.numbers[loops.END] - self.numbers[loops.HEADER_END]
+        for side, role in enumerate(ROLES):
+            ends = self._ends[:taken][self._owners[:taken] == side]
+            if not len(ends):
+                continue
+            at, left = self.state[side].tolist()
+            wrote = ((self.numbers[loops.SIDE] == side) & (kinds == loops.WRITE) & (sizes > 0)).any()
+            header = self._data[at : ends[-1]].tobytes()
+            stream_id = self._ids[Channel.DATA] if wrote else None
+            self._bymux.reader(role).go_on(at - self._begins[side], header, left, stream_id)
+            self._reader.go_on(role, int(ends[-1]) + self._shifts[side])
+        self._bymux.set_credits(self._ids, self.credits)
+        heard: list[tuple[int, int, int, int, Heard]] = []
+        for side, said in self.said.items():
+            self._reader.read_on(ROLES[side], said.content[said.rest :].tobytes(), said.rest, said.rest_at)
+            heard += self._step(side, said)
+        known = self._session.known
+        for _, _, side, seq, one in sorted(heard, key=lambda row: row[:2]):
+            known.add(*self.said[side].sender.proposal.log, seq, one)
+        bymux = self.numbers.copy()
+        shifts = np.array(self._shifts)[bymux[loops.SIDE]]
+        for row in (loops.BEGIN, loops.HEADER_END, loops.END):
+            bymux[row] += shifts
+        return Spoken(self._pieces[:taken], bymux, self.words, self.said)
+
+    def _step(self, side: int, said: Said) -> list[tuple[int, int, int, int, Heard]]:
+        """Bring a side to where it stands after what it said. The entries that it was the last to send, in order."""
+        sender, packets = said.sender, said.packets
+        if not packets.shape[1]:
+            return []
+        half, cursor, count = sender.half, sender.cursor, sender.half.count
+        kinds = packets[loops.P_KIND]
+        is_payload, packed = kinds != loops.METADATA, kinds == loops.COMPRESSED
+        seq, in_payload, at, _ = said.state.tolist()
+        whole = bool(packets[loops.P_WHOLE, -1])
+        cursor.piece, cursor.at, cursor.last = Piece(seq, bool(in_payload)), at, Sent.PIECE if whole else Sent.PREFIX
+        seqs = said.entries[loops.E_SEQ].tolist()
+        cursor.metadata = (*reversed(seqs[-2:]), *cursor.metadata)[:2]
+        count.metadata += len(seqs)
+        count.payloads += int((packets[loops.P_WHOLE][is_payload] == 1).sum())
+        count.raw_bytes += int(packets[loops.P_CONTENT_SIZE][kinds == loops.RAW].sum())
+        count.compressed_bytes += int(packets[loops.P_CONTENT_SIZE][packed].sum())
+        count.inflated_bytes += int(packets[loops.P_SIZE][packed].sum())
+        half.last = LastPiece(int(said.byte_start[-1]), None, bool(is_payload[-1])) if whole else None
+        if not whole:
+            begin = int(said.firsts[-1])
+            half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), int(said.counts[-1]))
+            self._session.held += len(said.payloads) - begin
+        if packed.any():
+            rows = np.flatnonzero(packed)
+            spans = zip(said.begins[rows].tolist(), said.begins[rows + 1].tolist(), strict=True)
+            self._session.inflate_on(sender.role, np.concatenate([said.payloads[a:b] for a, b in spans]))
+        if not seqs:
+            return []
+        told = [self._heard(said, row) for row in range(max(len(seqs) - MOST_KNOWN, 0), len(seqs))]
+        self._hear(said, seqs[0], seqs[-1])
+        rows = np.flatnonzero(~is_payload)[-len(told) :]
+        order = zip(said.pieces[rows].tolist(), said.byte_end[rows].tolist(), strict=True)
+        return [(*key, side, seq, one) for key, seq, one in zip(order, seqs[-len(told) :], told, strict=True)]
+
+    def _heard(self, said: Said, row: int) -> Heard:
+        place = int(said.entries[loops.E_HASH, row])
+        written = said.content[place : place + loops.HASH].tobytes()
+        return Heard(int(said.entries[loops.E_SIZE, row]), written, False, said.hashes[row])
+
+    def _hear(self, said: Said, first: int, last: int) -> None:
+        """Remember what was heard, as `Half.hear` does of one entry after the other."""
+        half = said.sender.half
+        before = max(half.heard, default=None)
+        if before is not None:
+            half.heard[before] = half.heard[before]._replace(payload_hash=b"")
+        forgets = last // MOST_HEARD * MOST_HEARD
+        if forgets <= first:
+            forgets = first if before is None or before // MOST_HEARD != first // MOST_HEARD else 0
+        kept = set(range(max(first, forgets - MOST_HEARD + 1), last + 1))
+        if forgets:
+            kept |= {seq for seq in open_targets(forgets) if seq >= first}
+            older = max(MOST_HEARD - (forgets - first + 1), 0)
+            old = sorted(half.heard)[len(half.heard) - min(older, len(half.heard)) :]
+            wanted = open_targets(forgets).union(old)
+            half.heard = {seq: one for seq, one in half.heard.items() if seq in wanted}
+        else:
+            kept = set(range(first, last + 1))
+        for seq in sorted(kept):
+            one = self._heard(said, seq - first)
+            half.heard[seq] = one if seq == last else one._replace(payload_hash=b"")
+
+
+#: The longest entry.
+_MOST_ENTRY: Final = 1 + 32 + 3 * 9 + 3 * loops.HASH + loops.SIGNATURE

@@ -1,0 +1,199 @@
+"""The compiled twin of a connection: the rows and the state of the readable one, wherever pieces are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from tests.codecs.bamboo.peers import confirm, layer, metadata, propose, raw
+from tests.codecs.bamboo.test_log import VECTORS, from_vector
+
+from wirehouse_codecs.bamboo import bymux
+from wirehouse_codecs.bamboo.bymux import Packet, Type
+from wirehouse_codecs.bamboo.conversation import Conversation
+from wirehouse_codecs.bamboo.log import SCHEMA
+from wirehouse_codecs.bamboo.lzfoo import Deflater
+from wirehouse_codecs.bamboo.messages import (
+    CompressedPayload,
+    PointToPoint,
+    ProposalCredit,
+    Setup,
+    Switch,
+    encode,
+)
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.reader import Layer
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import Log
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Side
+from wirehouse_codecs.tcp_options import TcpOptions
+
+A, B = Direction.CLIENT, Direction.SERVER
+WIDE = Setup(True, True, 1 << 16, 1 << 16)
+Made = list[tuple[Direction, bytes]]
+Rows = list[dict[str, Any]]
+
+
+def connection() -> Connection:
+    place, client, server = Place(1, 1, b"capture", 0), Side(A, TcpOptions()), Side(B, TcpOptions())
+    return Connection(b"connection", "syn", place, place, client, server)
+
+
+def pieces_of(made: Made, sizes: Iterator[int]) -> list[Data]:
+    """What the sides say in pieces of these sizes, which don't mix sides."""
+    at = dict.fromkeys(Direction, 0)
+    pieces: list[Data] = []
+    waiting: Made = []
+    for side, data in [*made, (A, b"")]:
+        if waiting and waiting[-1][0] is not side:
+            sender, joined = waiting[0][0], b"".join(one for _, one in waiting)
+            while joined:
+                size = next(sizes)
+                place = Place(len(pieces) + 2, 1, b"capture", len(pieces) + 1)
+                pieces.append(Data(sender, at[sender], joined[:size], place))
+                at[sender] += len(pieces[-1].data)
+                joined = joined[size:]
+            waiting = []
+        waiting.append((side, data))
+    return pieces
+
+
+class Twin:
+    """A conversation, and the rows that it gives."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self.log = Log(SCHEMA)
+        self._plain = plain
+        self.conversation = Conversation(self.log, connection(), BambooOptions(), None)
+        self.taken = 0
+
+    def receive(self, pieces: list[Data]) -> None:
+        if self._plain:
+            self.conversation.receive(pieces)
+            return
+        for at in range(0, len(pieces), 2):
+            self.conversation.receive(pieces[at : at + 2])
+
+    def rows(self) -> Rows:
+        return [row for batch in self.log.take() for row in batch.to_pylist()]
+
+
+def compare(pieces: list[Data], cuts: list[int]) -> int:
+    """Both twins give the same; how many rows came from the compiled one."""
+    plain, readable = Twin(plain=True), Twin(plain=False)
+    begin, compiled = 0, 0
+    for end in [*cuts, len(pieces)]:
+        plain.receive(pieces[begin:end])
+        readable.receive(pieces[begin:end])
+        compiled += sum(batch.num_rows for batch in plain.log._batches)
+        assert plain.rows() == readable.rows()
+        assert plain.conversation.snapshot() == readable.conversation.snapshot()
+        begin = end
+    closed = Closed(Place(10**6, 1, b"capture", 10**6), "fin")
+    for twin in (plain, readable):
+        twin.conversation.close(closed)
+        twin.conversation.conclude()
+    assert plain.rows() == readable.rows()
+    return compiled
+
+
+def entries_of(log: Any, seqs: range, random: Random, deflater: Deflater | None = None) -> Iterator[PointToPoint]:
+    for seq in seqs:
+        payload = log.payloads[seq]
+        yield metadata(log.entries[seq], backlink=random.random() < 0.1)
+        at = 0
+        while at < len(payload) or not at:
+            size = len(payload) if random.random() < 0.7 else random.randint(1, len(payload) + 1)
+            part = payload[at : at + size]
+            if deflater is not None and random.random() < 0.5:
+                yield CompressedPayload(len(part), len(packed := deflater.compress(part)), packed)
+            else:
+                yield raw(part)
+            at += max(size, 1)
+
+
+def dialogue(log: Any, last: int, random: Random, *, compress: bool = True, other: Any = None) -> Made:
+    """The server sends entries 1 to `last`, the client those of `other`; packets may go over several Writes."""
+    streams = {Layer.CONTROL: 0, Layer.DATA: 1}
+    made: Made = [(A, encode(WIDE)), (B, encode(WIDE))]
+    made += [(A, bymux.encode(Packet(Type.CREDIT, 1, 1 << 14))), (B, bymux.encode(Packet(Type.CREDIT, 1, 1 << 30)))]
+    given = 1 << 14
+
+    def write(side: Direction, packet: PointToPoint) -> None:
+        nonlocal given
+        data = encode(packet)
+        stream = streams[layer(packet)]
+        cut = random.randint(1, len(data)) if stream and random.random() < 0.1 else len(data)
+        for part in (data[:cut], data[cut:]):
+            if side is B and stream:
+                given -= len(part)
+                if given < 1 << 12:
+                    made.append((A, bymux.encode(Packet(Type.CREDIT, 1, 1 << 14))))
+                    given += 1 << 14
+            if part:
+                made.append((side, bymux.write(stream, part)))
+
+    for side in (A, B):
+        write(side, ProposalCredit(9))
+    write(A, propose(log, 0))
+    write(B, confirm(0))
+    write(B, Switch(0))
+    if other is not None:
+        write(B, propose(other, 1))
+        write(A, confirm(1))
+        write(A, Switch(1))
+    theirs = entries_of(log, range(1, last + 1), random, Deflater(1 << 16) if compress else None)
+    ours = iter(()) if other is None else entries_of(other, range(1, len(other.entries) + 1), random)
+    for packet in theirs:
+        write(B, packet)
+        if random.random() < 0.5 and (mine := next(ours, None)) is not None:
+            write(A, mine)
+        if random.random() < 0.02:
+            write(A, ProposalCredit(1))
+    return made
+
+
+@pytest.fixture(scope="session")
+def logs(make_log: Callable[..., Any]) -> tuple[Any, Any]:
+    return make_log(150), make_log(60, log_id=300, author=2)
+
+
+#: What fails is as long as what doesn't, so it isn't made shorter.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+
+
+@settings(max_examples=25, deadline=None, phases=PHASES)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([1, 7, 60, 400, 1448, 20_000]), both=st.booleans())
+def test_plain_connections_are_those_of_the_readable_twin(
+    logs: tuple[Any, Any], seed: int, size: int, both: bool
+) -> None:
+    random = Random(seed)
+    made = dialogue(logs[0], 40 if size < 60 else 150, random, other=logs[1] if both else None)
+    pieces = pieces_of(made, iter(lambda: random.randint(1, size), 0))
+    cuts = sorted(random.randrange(len(pieces)) for _ in range(3))
+    compared = compare(pieces, cuts)
+    assert compared or len(pieces) < 40
+
+
+@settings(max_examples=60, deadline=None, phases=PHASES)
+@given(seed=st.integers(0, 10**6), data=st.data())
+def test_what_is_odd_is_told_as_by_the_readable_twin(logs: tuple[Any, Any], seed: int, data: st.DataObject) -> None:
+    random = Random(seed)
+    made = dialogue(logs[0], 60, random, other=logs[1] if random.random() < 0.3 else None)
+    for _ in range(random.randint(1, 3)):
+        index = random.randrange(len(made))
+        side, old = made[index]
+        at = random.randrange(len(old))
+        made[index] = (side, old[:at] + random.randbytes(random.randint(0, 3)) + old[at + random.randint(0, 3) :])
+    pieces = pieces_of(made, iter(lambda: random.randint(1, 1448), 0))
+    compare(pieces, [])
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("size", [1, 11, 100])
+def test_vectors(path: Any, size: int) -> None:
+    compare(pieces_of(from_vector(path.stem), iter(lambda: size, 0)), [])
