@@ -37,7 +37,7 @@ from wirehouse_codecs.tcp import Closed, Connection, Data, Hole
 
 LOG_VERSION: Final = 1
 #: After a piece that isn't plain so many are left to the readable twins before the loops are tried again: twice as many
-#: each time that it didn't pay.
+#: each time that it didn't pay. The loops are given four times as many as they took last.
 _FEWEST_READ: Final = 4
 _MOST_READ: Final = 256
 #: A byte and two numbers.
@@ -223,6 +223,9 @@ class Conversation:
         self._begun = False
         if snapshot is not None:
             self._restore(json.loads(snapshot))
+        self._plain = Plain(self._reader, self._account.session, options)
+        #: How many pieces the compiled loops are given, and how many the readable twins after one that isn't plain.
+        self._share, self._patience = _MOST_READ, _FEWEST_READ
         account = self._account
         account.connection_id, account.first = connection.connection_id, connection.first
         account.streams = self._reader.streams
@@ -235,31 +238,19 @@ class Conversation:
             self._begun = True
             if self._account.session.partial:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
-        at, patience = 0, _FEWEST_READ
+        at = 0
         while at < len(pieces):
-            begin = at
-            at += self._take_plain(pieces[at:])
-            patience = _FEWEST_READ if at - begin >= _FEWEST_READ else min(2 * patience, _MOST_READ)
-            for piece in pieces[at : at + patience]:
+            spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
+            if spoken is not None:
+                self._account.tell_plain(spoken)
+                at += len(spoken.pieces)
+                self._patience, self._share = _FEWEST_READ, max(4 * len(spoken.pieces), _FEWEST_READ)
+                continue
+            self._share = max(self._share // 4, _FEWEST_READ)
+            for piece in pieces[at : at + self._patience]:
                 self._take(self._reader.receive(piece.direction, piece.data, piece.place))
-            at += patience
-
-    def _take_plain(self, pieces: Sequence[Data]) -> int:
-        """Take pieces by compiled loops, as far as these go; how many that are."""
-        if len(pieces) < _FEWEST_READ:
-            return 0
-        plain = Plain(self._reader, self._account.session, self._options)
-        taken, share = 0, _FEWEST_READ
-        while taken < len(pieces):
-            share = min(4 * share, len(pieces) - taken)
-            spoken = plain.take(pieces[taken : taken + share])
-            if spoken is None:
-                break
-            self._account.tell_plain(spoken)
-            taken += len(spoken.pieces)
-            if len(spoken.pieces) < share:
-                break
-        return taken
+            at += self._patience
+            self._patience = min(2 * self._patience, _MOST_READ)
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""

@@ -217,15 +217,15 @@ class _Run:
     def read(self, limit: int) -> int:
         """Read `limit` pieces; how many of them are plain."""
         room = len(self._data) // 3 + 1
-        numbers, words = np.empty((loops.BYMUX_NUMBERS, room), np.int64), np.empty((2, room), np.uint64)
-        contents = np.empty((4, room + limit), np.int64)
+        numbers, words = np.empty((room, loops.BYMUX_NUMBERS), np.int64), np.empty((room, 2), np.uint64)
+        contents = np.empty((room + limit, 4), np.int64)
         self.state, self.credits = self._state.copy(), self._credits.copy()
         ids = np.array([self._ids[channel] for channel in Channel], np.uint64)
         given = (self._data, self._owners[:limit], self._ends[:limit], ids)
         until, rows, runs = loops.cut_bymux(*given, self.state, self.credits, numbers, words, contents)
         if until < limit:
             return int(until)
-        self.numbers, self.words, contents = numbers[:, :rows], words[:, :rows], contents[:, :runs]
+        self.numbers, self.words, contents = _by_column(numbers, rows), _by_column(words, rows), contents[:runs].T
         self.said: dict[int, Said] = {}
         for side in range(len(ROLES)):
             own = contents[1:, contents[0] == side]
@@ -250,12 +250,12 @@ class _Run:
         content = frozen(content)
         room = len(content) // 2 + 1
         packets, entries = (
-            np.empty((loops.PACKET_NUMBERS, room), np.int64),
-            np.empty((loops.ENTRY_NUMBERS, room), np.uint64),
+            np.empty((room, loops.PACKET_NUMBERS), np.int64),
+            np.empty((room, loops.ENTRY_NUMBERS), np.uint64),
         )
         state = sender.state.copy()
         rows, count, rest, odd = loops.walk(content, state, sender.limits, sender.old, packets, entries)
-        packets, entries = packets[:, :rows], np.ascontiguousarray(entries[:, :count])
+        packets, entries = _by_column(packets, rows), _by_column(entries, count)
 
         def piece_at(place: int) -> int:
             return int(pieces[min(np.searchsorted(to, place, "right"), len(pieces) - 1)])
@@ -456,6 +456,11 @@ class _Run:
         for seq in sorted(kept):
             one = self._heard(said, seq - first)
             half.heard[seq] = one if seq == last else one._replace(payload_hash=b"")
+
+
+def _by_column(table: Array, rows: int) -> Array:
+    """The first rows of a table, of which no more memory was touched, turned."""
+    return np.ascontiguousarray(table[:rows].T)
 
 
 #: The longest entry.

@@ -72,7 +72,7 @@ def cut_bymux(  # noqa: C901
             at = state[side, AT]
             if state[side, LEFT] > 0:
                 size = min(state[side, LEFT], end - at)
-                contents[0, runs], contents[1, runs], contents[2, runs], contents[3, runs] = side, at, at + size, piece
+                contents[runs, 0], contents[runs, 1], contents[runs, 2], contents[runs, 3] = side, at, at + size, piece
                 runs += 1
                 state[side, AT] += size
                 state[side, LEFT] -= size
@@ -113,10 +113,10 @@ def cut_bymux(  # noqa: C901
                     after += wide(amount)
             if not plain:
                 break
-            numbers[SIDE, rows], numbers[KIND, rows] = side, kind
-            numbers[BEGIN, rows], numbers[HEADER_END, rows], numbers[END, rows] = begin, at, after
-            numbers[PIECE, rows], numbers[STREAM, rows] = piece, channel
-            words[0, rows], words[1, rows] = amount, left
+            numbers[rows, SIDE], numbers[rows, KIND] = side, kind
+            numbers[rows, BEGIN], numbers[rows, HEADER_END], numbers[rows, END] = begin, at, after
+            numbers[rows, PIECE], numbers[rows, STREAM] = piece, channel
+            words[rows, 0], words[rows, 1] = amount, left
             rows += 1
             state[side, AT] = at
         if not plain:
@@ -193,9 +193,9 @@ def walk(  # noqa: C901
                     lipmaa = _link(target, first, count, old)
                 if back == ABSENT or (target != before and lipmaa == ABSENT):
                     return rows, count, at, True
-            entries[E_SEQ, count], entries[E_SIZE, count] = seq, size
-            entries[E_METADATA, count], entries[E_HASH, count] = at, content
-            entries[E_LIPMAA, count], entries[E_BACK, count] = _WORD(lipmaa), _WORD(back)
+            entries[count, E_SEQ], entries[count, E_SIZE] = seq, size
+            entries[count, E_METADATA], entries[count, E_HASH] = at, content
+            entries[count, E_LIPMAA], entries[count, E_BACK] = _WORD(lipmaa), _WORD(back)
             entry = count
             count += 1
             before_at, whole, number = 0, 1, size
@@ -228,10 +228,10 @@ def walk(  # noqa: C901
                 state[S_SEQ], state[S_IN_PAYLOAD], state[S_AT] = seq + _WORD(1), _WORD(0), _WORD(0)
         else:
             return rows, count, at, True
-        packets[P_KIND, rows], packets[P_BEGIN, rows], packets[P_END, rows] = kind, at, end
-        packets[P_SEQ, rows], packets[P_SIZE, rows] = wide(seq), wide(number)
-        packets[P_CONTENT, rows], packets[P_CONTENT_SIZE, rows] = content, content_size
-        packets[P_AT, rows], packets[P_WHOLE, rows], packets[P_ENTRY, rows] = before_at, whole, entry
+        packets[rows, P_KIND], packets[rows, P_BEGIN], packets[rows, P_END] = kind, at, end
+        packets[rows, P_SEQ], packets[rows, P_SIZE] = wide(seq), wide(number)
+        packets[rows, P_CONTENT], packets[rows, P_CONTENT_SIZE] = content, content_size
+        packets[rows, P_AT], packets[rows, P_WHOLE], packets[rows, P_ENTRY] = before_at, whole, entry
         rows += 1
         at = end
     return rows, count, at, False
@@ -263,7 +263,7 @@ def _put_varu64(value: Any, out: Array, to: int) -> int:
 def put_entries(
     data: Array, entries: Array, author: Array, log_id: Any, hashes: Array, out: Array, ends: Array, slots: Array
 ) -> None:
-    """Write entries in full to `out`, all but the hashes of those of the run; `slots`: where hashes stand, -1 = none."""
+    """Write entries in full to `out`, all but the hashes of those of the run; `slots`: where hashes stand, or -1."""
     to = 0
     for row in range(entries.shape[1]):
         out[to] = 0
