@@ -135,7 +135,8 @@ class KnownLog:
     def take(self, new: pa.RecordBatch) -> Changes:
         """Entries of a window, in the order of arrival."""
         known = self._rows.num_rows
-        rows, touched = _merged(pa.concat_batches([self._rows, new.select(ENTRIES.names)]))
+        new = new.select(ENTRIES.names)
+        rows, touched = _merged(pa.concat_batches([self._rows, new]) if known else new)
         rows, completed = _completed(rows)
         judged, forks = _judged(rows)
         differs = np.zeros(judged.num_rows, np.bool_)
@@ -150,11 +151,11 @@ class KnownLog:
         self._rows = judged
         told = self._told_forks(judged, forks)
         new_forks = [row for row, is_new in told if is_new]
-        entries = judged.filter(pa.array(changed))
+        entries = _where(judged, changed)
         log = _log_row(judged, min(self._forks, default=None))
         rows_of_forks = [row for row, _ in told]
         return Changes(
-            entries, judged.filter(pa.array(broken)), rows_of_forks, new_forks, log, _digest(entries, rows_of_forks)
+            entries, _where(judged, broken), rows_of_forks, new_forks, log, _digest(entries, rows_of_forks)
         )
 
     def _told_forks(
@@ -175,6 +176,12 @@ class KnownLog:
             told.append((row, position not in self._forks))
             self._forks[position] = proved
         return told
+
+
+def _where(rows: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    if mask.all():
+        return rows
+    return rows.filter(pa.array(mask)) if mask.any() else rows.slice(0, 0)
 
 
 def _true(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -354,8 +361,12 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     return _with(rows, {n: pc.if_else(here, columns[n].take(whose), otherwise[n]) for n in columns}), forks
 
 
+#: What a log's own row is told from.
+_STANDING: Final = ("seq", "end_of_log", "data", "own_rule", "signature_rule", "verdict")
+
+
 def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
-    rows = rows.filter(pa.array(~_true(rows.column("superseded"))))
+    rows = _where(rows.select(_STANDING), ~_true(rows.column("superseded")))
     verdicts = rows.column("verdict")
     counts = {one["values"]: one["counts"] for one in pc.value_counts(verdicts).to_pylist()}
     signed = np.asarray(_signed(rows))

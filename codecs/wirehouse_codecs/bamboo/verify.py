@@ -159,14 +159,15 @@ class _Batch:
         return np.repeat(of_runs, np.diff(np.append(runs, len(rows)))), list(numbers)
 
     def _check_signatures(self) -> None:
-        self._signed = np.zeros(len(self.entries), np.bool_)
-        for i in self._distinct.tolist():
-            hashed = self.hashes[i]
+        rows = self._distinct.tolist()
+        hashes = [self.hashes[i] for i in rows]
+        for i, hashed in zip(rows, hashes, strict=True):
             if hashed not in self.checked:
                 data = self.entries[i]
                 author = data[1 : 1 + AUTHOR_BYTES]
                 self.checked[hashed] = signature_rule(author, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
-            self._signed[i] = self.checked[hashed] is None
+        self._signed = np.zeros(len(self.entries), np.bool_)
+        self._signed[self._distinct] = [self.checked[hashed] is None for hashed in hashes]
 
     def judge_payloads(self, payloads: Sequence[bytes | None]) -> dict[int, str]:
         """The rules that payloads at hand break, by the index of their entry."""

@@ -184,6 +184,9 @@ def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of TOLD of entries that stand by log, and of each log by window; what is known of it comes first."""
     waiting: list[pa.RecordBatch] = []
     for rows in _folded(batches):
+        if rows.num_rows >= BATCH_ROWS:
+            yield rows
+            continue
         waiting.append(rows)
         if sum(batch.num_rows for batch in waiting) >= BATCH_ROWS:
             yield pa.concat_batches(waiting)
@@ -198,11 +201,12 @@ def _folded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         log: KnownLog | None = None
         for window, of_window in groupby(of_log, lambda piece: piece.place[2]):
             rows = pa.concat_batches([piece.rows for piece in of_window])
-            is_entry = pc.equal(rows.column("told"), ENTRY)
-            entries = rows.filter(is_entry).select(ENTRIES.names).cast(ENTRIES)
             if window is None:
+                is_entry = pc.equal(rows.column("told"), ENTRY)
+                entries = rows.filter(is_entry).select(ENTRIES.names).cast(ENTRIES)
                 log = KnownLog(entries, _forks(rows.filter(pc.invert(is_entry))))
                 continue
+            entries = rows.select(ENTRIES.names).cast(ENTRIES)
             log = log or KnownLog(NO_ENTRIES, {})
             yield from _rows(log.take(entries), entries, {"source": source, "key": key, "window_start": window})
 
