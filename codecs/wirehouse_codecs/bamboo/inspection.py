@@ -106,7 +106,10 @@ def inspect_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
         place = {name: record[name] for name in _FILE_PLACE}
         if record["row_kind"] != ENTRY:
             finding = record["finding"]
-            yield inspecting.QUARANTINE, place | {"rule": None, "reason": finding["message"], "value": record["raw"]}
+            yield (
+                inspecting.QUARANTINE,
+                place | {"protocol": PROTOCOL, "rule": None, "reason": finding["message"], "value": record["raw"]},
+            )
             continue
         known, told = record["known"], verdicts[record["known"]["entry_id"]]
         row = {name: known[name] for name in _ENTRY_NAMES} | {name: told[name] for name in _VERDICT}

@@ -154,9 +154,7 @@ class KnownLog:
         entries = _where(judged, changed)
         log = _log_row(judged, min(self._forks, default=None))
         rows_of_forks = [row for row, _ in told]
-        return Changes(
-            entries, _where(judged, broken), rows_of_forks, new_forks, log, _digest(entries, rows_of_forks)
-        )
+        return Changes(entries, _where(judged, broken), rows_of_forks, new_forks, log, _digest(entries, rows_of_forks))
 
     def _told_forks(
         self, rows: pa.RecordBatch, forks: Sequence[tuple[int, str, int, int]]

@@ -11,7 +11,7 @@ from tests.comparing import Told, assert_the_same_is_said, told_by_both
 from tests.running import select
 
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
-from wirehouse_codecs.bamboo.simulator import FAULTS, PORT, SimulatorConfig, entries, simulate
+from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, entries, simulate
 from wirehouse_codecs.packet_writer import write_pcap
 from wirehouse_orchestration.inspect import inspected
 from wirehouse_pipelines.lake import Lake, Source
@@ -27,7 +27,7 @@ SIDES = {"a": "client", "b": "server"}
 MORNING_MS = 1_699_956_800_000
 SMALL = SimulatorConfig(seed=3, connections=1, logs=1, entries=20, start_time_ms=MORNING_MS)
 #: Rules that a simulated peer breaks, in a capture each.
-BROKEN = tuple(name for name in FAULTS if name in ("bad_signature", "invalid_data_in_safe_mode", "past_end"))
+BROKEN = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data", "bad_signature")
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +99,11 @@ def test_every_step_of_a_session(lake: Lake, name: str) -> None:
         (row["direction"], row["channel"], row["kind"], row["byte_end"]): (row["cursor_before"], row["cursor_after"])
         for row in rows
     }
-    assert got == {
-        (SIDES[step["dir"]], step["chan"], step["kind"], step["end_offset"]): (step.get("before"), step.get("after"))
-        for step in steps
-    }
+    said = {(SIDES[one["dir"]], one["chan"], one["kind"], one["end_offset"]): one for one in steps}
+    assert set(got) == set(said)
+    # Of a packet that breaks a rule the vectors tell no cursor.
+    cursors = {key: (one["before"], one["after"]) for key, one in said.items() if "before" in one}
+    assert {key: got[key] for key in cursors} == cursors
 
 
 @pytest.mark.usefixtures("told")
@@ -144,7 +145,7 @@ def test_logs_are_verified_to_their_end(lake: Lake) -> None:
     assert logs["len14_end_of_log"]["end_of_log"] == 14
     assert logs["fork_at_8"]["forked_at"] == 8
     sparse = logs["partial_certpool_23"]
-    assert (sparse["verified_up_to"], sparse["missing_entries"]) == (121, 109)
+    assert (sparse["verified_up_to"], sparse["missing_entries"]) == (40, 28)
     assert sparse["missing"][0] == {"first": 2, "last": 3}
 
 

@@ -27,11 +27,11 @@ STREAMS = {
         replicas=2,
         entries=40,
         live_share=0.8,
-        interval_ms=5 * _MINUTE_MS,
+        interval_ms=10 * _MINUTE_MS,
         ways=12,
         forks=2,
     ),
-    "lossy": SimulatorConfig(seed=3, connections=1, entries=40, live_share=0.5, interval_ms=8 * _MINUTE_MS, ways=4),
+    "lossy": SimulatorConfig(seed=3, connections=1, entries=40, live_share=0.5, interval_ms=16 * _MINUTE_MS, ways=4),
 }
 FIRST = {"day": "2023-11-14", "hour": "2023-11-14T22"}
 
