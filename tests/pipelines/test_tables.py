@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from wirehouse_codecs.bamboo import log as bamboo_log
 from wirehouse_codecs.hiero import rows as hiero_rows
 from wirehouse_codecs.ockam import log as ockam_log
 from wirehouse_codecs.wallaroo import log
@@ -44,7 +45,12 @@ def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("table", "schema"),
-    [("silver.hiero", hiero_rows.SCHEMA), ("silver.ockam", ockam_log.SCHEMA), ("silver.wallaroo", log.SCHEMA)],
+    [
+        ("silver.bamboo", bamboo_log.SCHEMA),
+        ("silver.hiero", hiero_rows.SCHEMA),
+        ("silver.ockam", ockam_log.SCHEMA),
+        ("silver.wallaroo", log.SCHEMA),
+    ],
 )
 def test_a_log_has_the_columns_that_its_codec_writes(table: str, schema: pa.Schema) -> None:
     columns = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}

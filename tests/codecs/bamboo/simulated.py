@@ -14,7 +14,6 @@ import pyarrow as pa
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, simulate, source_options
 from wirehouse_codecs.bamboo.verify import Verdict, Verification, verify
 from wirehouse_codecs.conversations import Disturbances
