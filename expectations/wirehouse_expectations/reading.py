@@ -43,7 +43,7 @@ class Reader:
             return sql.rows(self.lake, statement).to_pandas()
         for name in set(_NAMES.findall(statement)) & set(all_tables()):
             view = name.replace(".", "__")
-            delta.read(self.spark, self.lake, name, "true").createOrReplaceTempView(view)
+            delta.read(self.spark, self.lake, name).createOrReplaceTempView(view)
             statement = re.sub(rf"\b{re.escape(name)}\b", view, statement)
         return self.spark.sql(statement).toPandas()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import Schema, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
@@ -46,50 +49,105 @@ def exists(lake: Lake, name: str) -> bool:
     return delta_tables.exists(lake.table_path(name))
 
 
-def _create_or_widen(lake: Lake, table: Table) -> None:
-    """Create the table, or add the columns that its definition gained. Needs no JVM."""
-    comments = {column.name: column.comment for column in table.columns}
-    fields = [field.with_metadata({"comment": comments[field.name]}) for field in arrow_types.schema(table)]
+def _create(lake: Lake, table: Table) -> DeltaTable:
+    """The table, created if it isn't there, with all columns of its definition. Needs no JVM."""
     known = delta_tables.opened(lake.table_path(table.name))
     if known is None:
-        delta_tables.created(
+        known = delta_tables.created(
             lake.table_path(table.name),
-            pa.schema(fields),
+            _schema(table),
             partition_by=list(table.partition_by),
             name=table.name,
             description=table.comment,
-            configuration={"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else None,
+            configuration=_configuration(table),
         )
-        return
+    _widen(known, table)
+    return known
+
+
+def _widen(known: DeltaTable, table: Table) -> None:
+    """Add the columns that the table's definition gained. Needs no JVM."""
     present = {field.name for field in known.schema().fields}
-    new = [field for field in fields if field.name not in present]
+    new = [field for field in _schema(table).fields if field.name not in present]
     if new:
-        known.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
+        known.alter.add_columns(new)
 
 
-def read(spark: SparkSession, lake: Lake, name: str, condition: str) -> DataFrame:
-    """Rows of `name` that meet `condition`; an empty frame of its schema if it was never written."""
-    if not exists(lake, name):
-        return spark.createDataFrame([], all_tables()[name].ddl)
-    return spark.read.format("delta").load(lake.table_path(name)).where(condition)
+def _schema(table: Table) -> Schema:
+    comments = {column.name: column.comment for column in table.columns}
+    fields = [field.with_metadata({"comment": comments[field.name]}) for field in arrow_types.schema(table)]
+    return Schema.from_arrow(pa.schema(fields))
+
+
+def _configuration(table: Table) -> dict[str, str]:
+    return {"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else {}
+
+
+def read(spark: SparkSession, lake: Lake, name: str, spans: Sequence[SourceWindows] | None = None) -> DataFrame:
+    """Rows of `name` in `spans`, of the whole table without; an empty frame of its schema if there are none.
+
+    The files are those that the log names, read here: to Spark the log is a table of its own, which takes several jobs
+    before the first row is read.
+    """
+    table = all_tables()[name]
+    known = delta_tables.opened(lake.table_path(name))
+    files = _files(known, lake.table_path(name), spans) if known else []
+    if not files:
+        return spark.createDataFrame([], table.ddl)
+    rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
+    return rows.select(*(column.name for column in table.columns))
+
+
+def _files(known: DeltaTable, path: str, spans: Sequence[SourceWindows] | None) -> list[str]:
+    """The files of the table at `path` that have rows of `spans`."""
+    actions = known.get_add_actions(flatten=True)
+    wanted: dict[str, list[SourceWindows]] = {}
+    for span in spans or ():
+        wanted.setdefault(span.source, []).append(span)
+    columns = (actions.column(key).to_pylist() for key in ("path", "partition.source", "partition.window_start"))
+    return [
+        f"{path}/{unquote(file)}"
+        for file, source, window in zip(*columns, strict=True)
+        if spans is None or any(span.first <= window <= span.last for span in wanted.get(source, ()))
+    ]
 
 
 def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[SourceWindows]) -> None:
     """Write `frame` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark."""
     table = all_tables()[name]
-    _create_or_widen(lake, table)
     if isinstance(frame, pa.Table):
-        known = delta_tables.opened(lake.table_path(name))
-        assert known is not None  # it was made above
-        write_deltalake(known, frame, mode="overwrite", predicate=in_spans(spans))
-        return
-    ordered = frame.select(*(column.name for column in table.columns))
-    if table.order:
-        ordered = ordered.sortWithinPartitions(*table.partition_by, *table.order)
-    # Rows of bronze are in the windows of the objects that they are read from: nothing is left to check of each.
-    ordered.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
-    writer = ordered.write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
-    writer.save(lake.table_path(name))
+        write_deltalake(_create(lake, table), frame, mode="overwrite", predicate=in_spans(spans))
+    elif (known := delta_tables.opened(lake.table_path(name))) is None:
+        _begin(lake, table, frame)
+    else:
+        _widen(known, table)
+        # Rows of bronze are in the windows of the objects that they are read from: nothing is left to check of each.
+        frame.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
+        ordered = _ordered(table, frame.select(*(column.name for column in table.columns)))
+        writer = ordered.write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
+        writer.save(lake.table_path(name))
+
+
+def _begin(lake: Lake, table: Table, frame: DataFrame) -> None:
+    """Create the table with its first rows: of a log that Spark did not write itself it first makes a table."""
+    found = {field.name: field.dataType.simpleString() for field in frame.schema}
+    defined = cast(StructType, StructType.fromDDL(table.ddl))
+    wanted = {field.name: field.dataType.simpleString() for field in defined}
+    columns = []
+    for column in table.columns:
+        same = found[column.name] == wanted[column.name]
+        value = F.col(column.name) if same else F.col(column.name).cast(column.type)
+        columns.append(value.alias(column.name, metadata={"comment": column.comment}))
+    writer = _ordered(table, frame.select(*columns)).write.format("delta").mode("append")
+    writer = writer.partitionBy(*table.partition_by).options(**_configuration(table))
+    writer.save(lake.table_path(table.name))
+    begun = _create(lake, table)
+    begun.alter.set_table_name(table.name)
+    begun.alter.set_table_description(table.comment)
+
+
+def _ordered(table: Table, rows: DataFrame) -> DataFrame:
+    return rows.sortWithinPartitions(*table.partition_by, *table.order) if table.order else rows
 
 
 def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:

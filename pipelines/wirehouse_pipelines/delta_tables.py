@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from wirehouse_pipelines.storage import is_local
@@ -27,6 +26,6 @@ def opened(path: str) -> DeltaTable | None:
     return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
 
 
-def created(path: str, schema: pa.Schema, **how: Any) -> DeltaTable:
+def created(path: str, schema: Schema, **how: Any) -> DeltaTable:
     """The table at `path`, made with the columns `schema` and what `DeltaTable.create` takes if there is none."""
-    return DeltaTable.create(path, Schema.from_arrow(schema), mode="ignore", storage_options=_options(path), **how)
+    return DeltaTable.create(path, schema, mode="ignore", storage_options=_options(path), **how)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 
 from wirehouse_pipelines import delta_tables
 from wirehouse_pipelines.lake import Lake
@@ -91,7 +91,7 @@ def _key(entry: Entry) -> Key:
 def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> None:
     if not keys:
         return
-    known = delta_tables.created(path(lake), SCHEMA, partition_by=["table_name"])
+    known = delta_tables.created(path(lake), Schema.from_arrow(SCHEMA), partition_by=["table_name"])
     tables = {table for table, _, _ in keys}
     kept = [entry for key, entry in _entries(known).items() if key[0] in tables and key not in keys]
     rows = pa.Table.from_pylist([asdict(entry) for entry in (*kept, *entries)], schema=SCHEMA)

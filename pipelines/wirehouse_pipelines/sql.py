@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
 from wirehouse_codecs.errors import UsageError
@@ -168,7 +168,7 @@ def _register(engine: QueryBuilder, lake: Lake, table: Table, scratch: str, know
 def _open(lake: Lake, table: Table, scratch: str) -> DeltaTable:
     """The Delta table, or an empty one of its columns if it was never written."""
     known = delta_tables.opened(lake.table_path(table.name))
-    return known or delta_tables.created(f"{scratch}/{table.name}", arrow_types.schema(table))
+    return known or delta_tables.created(f"{scratch}/{table.name}", Schema.from_arrow(arrow_types.schema(table)))
 
 
 @contextmanager

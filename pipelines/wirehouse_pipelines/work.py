@@ -82,7 +82,7 @@ class Work:
 
     def read(self, table: str) -> DataFrame:
         """The rows of `table` in the spans."""
-        return delta.read(self.spark, self.lake, table, delta.in_spans(self.spans))
+        return delta.read(self.spark, self.lake, table, self.spans)
 
     def read_members(self, table: str) -> DataFrame:
         """The rows of `table` in the spans, which are those of services, with the service as their source.
@@ -92,7 +92,7 @@ class Work:
         members = self.lake.joined(self.lake.sources)
         spans = [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
         services = {source.name: source.service for span in self.spans for source in members[span.source]}
-        rows = delta.read(self.spark, self.lake, table, delta.in_spans(spans)).withColumn("seen_by", F.col("source"))
+        rows = delta.read(self.spark, self.lake, table, spans).withColumn("seen_by", F.col("source"))
         if all(name == service for name, service in services.items()):
             return rows
         named = F.create_map(*(F.lit(text) for pair in services.items() for text in pair))
@@ -101,10 +101,11 @@ class Work:
     def read_state(self, table: str) -> DataFrame:
         """The rows of state table `table` that are alive at the end of the windows before the spans."""
         alive = [
-            f"(source = '{source}' AND window_start BETWEEN '{entry.carried_from}' AND '{entry.window_start}')"
+            Span(source, (entry.carried_from, entry.window_start))
             for source, entry in self.before.items()
+            if entry.carried_from is not None
         ]
-        return delta.read(self.spark, self.lake, table, " OR ".join(alive) or "false")
+        return delta.read(self.spark, self.lake, table, alive)
 
     def clock(self, horizon_ns: Callable[[Source], int]) -> DataFrame:
         """A row of state for each window, also one that changed none: since which window what is alive was told.

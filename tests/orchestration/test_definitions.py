@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 
 from wirehouse_orchestration.assembly import assemble
+from wirehouse_orchestration.definitions import defs
 from wirehouse_orchestration.factories import asked_windows, partitions, retry_helps, table_value, window_tags
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import NotLandedError
@@ -137,26 +138,26 @@ print(len(loaded.resolve_all_asset_specs()))
 """
 
 
-def _load(folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "PYTHONPATH")}
-    return subprocess.run(
-        [sys.executable, "-c", LOAD], cwd=folder, env=kept | environment, capture_output=True, text=True, timeout=60
-    )
-
-
 def test_loading_starts_no_jvm_opens_no_socket_and_needs_no_secret(tmp_path: Path) -> None:
     config = tmp_path / "lake.toml"
     (tmp_path / "inbox").mkdir()
     config.write_text(
         '[lakehouse]\nroot = "lake"\n[[source]]\nname = "a"\nprotocol = "cardinal"\nkind = "messages"\npath = "inbox"\n'
     )
-    loaded = _load(tmp_path, {"WIREHOUSE_CONFIG": str(config)})
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "PYTHONPATH")}
+    environment = kept | {"WIREHOUSE_CONFIG": str(config)}
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOAD], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert loaded.returncode == 0, loaded.stderr
     assert int(loaded.stdout) > 10
     assert not (tmp_path / "lake").exists(), "loading wrote something"
 
 
-def test_without_a_configuration_an_empty_lake_is_shown_and_said_so(tmp_path: Path) -> None:
-    loaded = _load(tmp_path, {})
-    assert loaded.returncode == 0, loaded.stderr
-    assert f"There is no {tmp_path / 'wirehouse.toml'}" in loaded.stderr
+def test_without_a_configuration_an_empty_lake_is_shown_and_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WIREHOUSE_CONFIG", raising=False)
+    assert len(defs().resolve_all_asset_specs()) > 10
+    assert f"There is no {tmp_path / 'wirehouse.toml'}" in caplog.text
