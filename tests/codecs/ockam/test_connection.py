@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codecs.ockam.framing import framed
 from tests.searches import fast_first
 
 from wirehouse_codecs import column_parts
@@ -35,10 +35,9 @@ from wirehouse_codecs.ockam.messages import (
     Status,
     StreamMessage,
     base_payload,
-    encode_payload,
 )
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
+from wirehouse_codecs.ockam.routed import OPENING, Envelope
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Hole, Opening, Side
@@ -54,13 +53,6 @@ Sent = tuple[Direction, bytes]
 
 def place(ns: int, number: int) -> Place:
     return Place(ns, 7, b"capture", number)
-
-
-def framed(message: Message | bytes, to: str, back: str, envelope: Envelope, names: Names, **told: Any) -> bytes:
-    payload = message if isinstance(message, bytes) else encode_payload(message, names)
-    version = None if envelope is CBOR else 2 if told else 1
-    onward, return_route = (local(*hops.split("=>")) if hops else () for hops in (to, back))
-    return frame(encode(Routed(version, onward, return_route, payload, **told), envelope), envelope)
 
 
 @dataclass(frozen=True)
