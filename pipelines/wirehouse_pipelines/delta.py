@@ -45,7 +45,7 @@ def in_spans(spans: Sequence[SourceWindows]) -> str:
 
 
 def exists(lake: Lake, name: str) -> bool:
-    """Whether the table was ever written."""
+    """Whether the table was ever written; Spark makes the folder of the log before the first commit."""
     return delta_tables.exists(lake.table_path(name))
 
 
@@ -113,23 +113,42 @@ def _files(known: DeltaTable, path: str, spans: Sequence[SourceWindows] | None) 
 
 
 def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[SourceWindows]) -> None:
-    """Write `frame` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark."""
-    table = all_tables()[name]
+    """Write `frame` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark.
+
+    Spark's way to what is replaced is long, so where deltalake finds nothing to replace the rows are added.
+    """
+    table, path = all_tables()[name], lake.table_path(name)
     if isinstance(frame, pa.Table):
         write_deltalake(_create(lake, table), frame, mode="overwrite", predicate=in_spans(spans))
-    elif (known := delta_tables.opened(lake.table_path(name))) is None:
-        _begin(lake, table, frame)
-    else:
-        _widen(known, table)
+        return
+    known = delta_tables.opened(path)
+    if known is None:
+        writer = _ordered(table, _within(table, _defined(table, frame), spans)).write.format("delta").mode("append")
+        writer.partitionBy(*table.partition_by).options(**_configuration(table)).save(path)
+        begun = _create(lake, table)
+        begun.alter.set_table_name(name)
+        begun.alter.set_table_description(table.comment)
+        return
+    _widen(known, table)
+    rows = frame.select(*(column.name for column in table.columns))
+    if _files(known, path, spans):
         # Rows of bronze are in the windows of the objects that they are read from: nothing is left to check of each.
-        frame.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
-        ordered = _ordered(table, frame.select(*(column.name for column in table.columns)))
-        writer = ordered.write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
-        writer.save(lake.table_path(name))
+        rows.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
+        writer = _ordered(table, rows).write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
+    else:
+        writer = _ordered(table, _within(table, rows, spans)).write.format("delta").mode("append")
+    writer.save(path)
 
 
-def _begin(lake: Lake, table: Table, frame: DataFrame) -> None:
-    """Create the table with its first rows: of a log that Spark did not write itself it first makes a table."""
+def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> DataFrame:
+    """These rows; one that isn't in `spans` is an error, as it is where rows are replaced."""
+    if table.layer == "bronze":
+        return rows
+    return rows.where(F.assert_true(F.expr(in_spans(spans)), f"{table.name}: a row of another window").isNull())
+
+
+def _defined(table: Table, frame: DataFrame) -> DataFrame:
+    """The frame with the types and comments of the table's definition."""
     found = {field.name: field.dataType.simpleString() for field in frame.schema}
     defined = cast(StructType, StructType.fromDDL(table.ddl))
     wanted = {field.name: field.dataType.simpleString() for field in defined}
@@ -138,12 +157,7 @@ def _begin(lake: Lake, table: Table, frame: DataFrame) -> None:
         same = found[column.name] == wanted[column.name]
         value = F.col(column.name) if same else F.col(column.name).cast(column.type)
         columns.append(value.alias(column.name, metadata={"comment": column.comment}))
-    writer = _ordered(table, frame.select(*columns)).write.format("delta").mode("append")
-    writer = writer.partitionBy(*table.partition_by).options(**_configuration(table))
-    writer.save(lake.table_path(table.name))
-    begun = _create(lake, table)
-    begun.alter.set_table_name(table.name)
-    begun.alter.set_table_description(table.comment)
+    return frame.select(*columns)
 
 
 def _ordered(table: Table, rows: DataFrame) -> DataFrame:

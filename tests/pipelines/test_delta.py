@@ -1,0 +1,87 @@
+"""Tables of a lake: begun, added to and replaced with Spark or without, and read by windows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from wirehouse_pipelines import arrow_types, delta, sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.work import Span
+
+NAME = "gold.ockam_streams_history"
+TABLE = all_tables()[NAME]
+FIRST, SECOND, THIRD = "2026-11-14", "2026-11-15", "2026-11-16"
+#: Source, window and how often something was confirmed.
+Row = tuple[str, str, int]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", FIRST))
+
+
+def put(spark: Any, lake: Lake, rows: Sequence[Row], *spans: Span) -> None:
+    """Rows in place of `spans`; what they don't say is null. The number has fewer bits than in the table."""
+    if spark is None:
+        listed = [{"source": source, "window_start": window, "confirmed": n} for source, window, n in rows]
+        delta.replace(lake, NAME, pa.Table.from_pylist(listed, schema=arrow_types.schema(TABLE)), spans)
+        return
+    frame = spark.createDataFrame(rows, "source STRING, window_start STRING, confirmed INT")
+    others = (column for column in TABLE.columns if column.name not in frame.columns)
+    frame = frame.selectExpr("*", *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in others))
+    delta.replace(lake, NAME, frame, spans)
+
+
+def held(lake: Lake) -> list[Row]:
+    rows = sql.rows(lake, f"SELECT source, window_start, confirmed FROM {NAME}").to_pylist()
+    return sorted((row["source"], row["window_start"], row["confirmed"]) for row in rows)
+
+
+def check_written(spark: Any, lake: Lake) -> None:
+    """Begun, added to, and replaced: in each commit the rows of its spans alone."""
+    put(spark, lake, [("a", FIRST, 1), ("b", FIRST, 2)], Span("a", (FIRST,)), Span("b", (FIRST,)))
+    put(spark, lake, [("a", SECOND, 3)], Span("a", (SECOND, THIRD)))
+    assert held(lake) == [("a", FIRST, 1), ("a", SECOND, 3), ("b", FIRST, 2)]
+    put(spark, lake, [("a", THIRD, 4)], Span("a", (FIRST, SECOND, THIRD)))
+    assert held(lake) == [("a", THIRD, 4), ("b", FIRST, 2)]
+    known = DeltaTable(lake.table_path(NAME))
+    assert (known.metadata().name, known.metadata().description) == (NAME, TABLE.comment)
+    assert known.metadata().partition_columns == list(TABLE.partition_by)
+    told = [(field.name, field.type, field.metadata.get("comment")) for field in known.schema().fields]
+    assert told == [(field.name, field.type, field.metadata["comment"]) for field in delta._schema(TABLE).fields]
+    assert known.metadata().configuration == delta._configuration(TABLE)
+
+
+def test_rows_without_spark(lake: Lake) -> None:
+    check_written(None, lake)
+
+
+@pytest.mark.spark
+def test_rows_by_spark(spark: Any, lake: Lake) -> None:
+    check_written(spark, lake)
+    read = delta.read(spark, lake, NAME, [Span("a", (FIRST, THIRD))])
+    assert read.columns == [column.name for column in TABLE.columns]
+    assert read.select("source", "window_start", "confirmed").collect() == [("a", THIRD, 4)]
+    assert delta.read(spark, lake, NAME).count() == 2
+    assert delta.read(spark, lake, NAME, []).count() == 0
+    assert delta.read(spark, lake, "gold.ockam_found", [Span("a", (FIRST,))]).collect() == []
+
+
+@pytest.mark.spark
+def test_a_row_of_another_window_is_refused(spark: Any, lake: Lake) -> None:
+    """Where a table begins, where rows are added, and where some are replaced."""
+    for before in ([], [("a", FIRST, 1)], [("a", FIRST, 1), ("a", SECOND, 2)]):
+        if before:
+            put(spark, lake, before, Span("a", (FIRST, SECOND)))
+        with pytest.raises(Exception, match=re.compile("another window|replaceWhere|REPLACE_WHERE", re.IGNORECASE)):
+            put(spark, lake, [("a", SECOND, 3), ("a", THIRD, 4)], Span("a", (SECOND,)))
+        assert (held(lake) if before else []) == before
