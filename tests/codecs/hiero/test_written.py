@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.hiero_captures import judge
+from tests.hiero_files import landed_log
 
 from wirehouse_codecs.hiero.blocks import number_of, read_archive, read_file
 from wirehouse_codecs.hiero.hashes import settle
-from wirehouse_codecs.hiero.inspection import inspect_entries
+from wirehouse_codecs.hiero.inspection import inspect_log
 from wirehouse_codecs.hiero.ledger import Ledger
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import PROFILES
@@ -62,7 +63,7 @@ def test_blocks_are_an_archive(tmp_path: Path) -> None:
 def test_calls_are_a_log(tmp_path: Path, profile: str, fault: str | None) -> None:
     config, path = replace(CONFIG, profile=profile, fault=fault), tmp_path / "calls.grpclog"
     WRITERS[".grpclog"](simulate(config), path)
-    rows = list(inspect_entries([path.read_bytes()], b"log"))
+    rows = list(inspect_log(landed_log(path)))
     assert [row["rule"] for kind, row in rows if kind == "violation"] == ([] if fault is None else [f"hiero.{fault}"])
     captured = judge(simulate(config), HieroOptions()).rows["message"]
     logged = Counter(row["kind"] for kind, row in rows if kind == "message")
