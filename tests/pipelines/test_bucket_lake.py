@@ -1,0 +1,114 @@
+"""A lake in a bucket of a real object store: the same rows as in a folder, and no commit lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.running import assert_same_rows, land, run
+
+from wirehouse_pipelines import forgetting, landing
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.windows import Windows
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers]
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+#: Versions of a table's log that two drivers want to write.
+VERSIONS = 60
+#: Commits of each of two drivers to one table.
+COMMITS = 6
+
+
+@pytest.fixture
+def on_store(spark: Any, store: dict[str, str]) -> Any:
+    """The session, told of the store: it was started before there was one."""
+    settings = spark._jsc.hadoopConfiguration()
+    for name, value in {
+        "endpoint": store["AWS_ENDPOINT_URL"],
+        "endpoint.region": store["AWS_REGION"],
+        "path.style.access": "true",
+        "access.key": store["AWS_ACCESS_KEY_ID"],
+        "secret.key": store["AWS_SECRET_ACCESS_KEY"],
+    }.items():
+        settings.set(f"fs.s3a.{name}", value)
+    return spark
+
+
+def lake_at(root: str) -> Lake:
+    sources = (
+        Source("chain", "cardinal", "messages", str(VECTORS / "cardinal" / "d*" / "messages.jsonl")),
+        Source("feeds", "wallaroo", "pcap", str(VECTORS / "wallaroo" / "v3" / "*.pcap"), {}, (27103,)),
+    )
+    return Lake(root, Windows("day", "2015-01-01"), sources)
+
+
+def test_a_bucket_holds_the_rows_of_a_folder(on_store: Any, tmp_path: Path) -> None:
+    folder, bucket = lake_at(str(tmp_path / "lake")), lake_at("s3://wirehouse/same/lake")
+    for lake in (folder, bucket):
+        land(lake)
+        run(on_store, lake)
+    assert len(landing.manifests(bucket)) == len(landing.manifests(folder)) > 2
+    assert_same_rows(folder, bucket)
+    # Again nothing is due, and what is computed once more is the same.
+    run(on_store, bucket)
+    run(on_store, bucket, force=True)
+    assert_same_rows(folder, bucket)
+    without = Lake(bucket.root, bucket.windows, bucket.sources[:1])
+    assert forgetting.gone(without) == ["feeds"]
+    forgetting.forget(without, "feeds")
+    assert forgetting.gone(without) == []
+
+
+_DRIVER = f"""
+    import json, sys
+    from pyspark.sql import functions as F
+    from wirehouse_pipelines import spark as embedded
+
+    me = sys.argv[1]
+    session = embedded.session(me)
+    jvm, settings = session._jvm, session._jsc.hadoopConfiguration()
+    log = jvm.wirehouse.ConditionalLogStore(settings)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    won = []
+    for version in range({VERSIONS}):
+        path = jvm.org.apache.hadoop.fs.Path(f"s3a://wirehouse/race/_delta_log/{{version:020d}}.json")
+        lines = jvm.java.util.ArrayList()
+        lines.add(me)
+        try:
+            log.write(path, lines.iterator(), False, settings)
+            won.append(version)
+        except Exception as error:
+            assert "FileAlreadyExistsException" in str(error), error
+    for number in range({COMMITS}):
+        rows = session.range(10).select(F.lit(me).alias("who"), F.lit(number).alias("number"), "id")
+        rows.write.format("delta").mode("append").save("s3a://wirehouse/appended")
+    print(json.dumps(won), flush=True)
+"""
+
+
+def test_of_two_drivers_no_commit_is_lost(on_store: Any) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(_DRIVER)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    drivers = [subprocess.Popen([*command, name], **pipes) for name in ("one", "two")]
+    for driver in drivers:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+    for driver in drivers:
+        assert driver.stdin is not None
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+    won = [json.loads(driver.communicate()[0]) for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0]
+    assert Counter(won[0] + won[1]) == dict.fromkeys(range(VERSIONS), 1)
+    written = on_store.read.format("delta").load("s3a://wirehouse/appended").groupBy("who", "number").count()
+    assert {tuple(row) for row in written.collect()} == {
+        (name, number, 10) for name in ("one", "two") for number in range(COMMITS)
+    }
