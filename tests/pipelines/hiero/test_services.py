@@ -92,13 +92,9 @@ def test_legal_traffic_breaks_no_rule(lake: Lake) -> None:
     assert select(lake, "SELECT source, rule, message FROM gold.hiero_violations WHERE rule LIKE 'hiero.%'") == []
 
 
-def test_what_one_capture_changes_is_stale_for_the_service_alone(spark: Any, lake: Lake) -> None:
+def test_what_one_capture_changes_is_stale_for_the_service_alone(lake: Lake) -> None:
     assert jobs.stale(lake) == {}
     impatient = SERVICE | {"patience_ms": 60_000}
     sources = [replace(source, options=impatient) if source.service == "nodes" else source for source in lake.sources]
     other = Lake(lake.root, lake.windows, tuple(sources))
-    assert set(jobs.stale(other)) == {"silver.hiero", "gold.hiero"}
-    windows = jobs.data_windows(other)
-    for name in ("silver.hiero", "gold.hiero"):
-        assert jobs.run_job(spark, other, name, windows[0], windows[-1]).windows == tuple(windows)
-    assert jobs.stale(other) == {}
+    assert jobs.stale(other) == {name: set(jobs.data_windows(other)) for name in ("silver.hiero", "gold.hiero")}
