@@ -153,10 +153,12 @@ class Known:
         if call.service != Service.PUBLISH:
             return
         attempts = self._attempts_of(call)
-        if call.acknowledged:
+        # What was held back by missing bytes comes late, and may have been acknowledged.
+        counts = not call.acknowledged and not call.partial
+        if not counts:
             attempts.gaps.clear()
         failed = call.refused or call.error or ended_by in ("reset", "closed")
-        attempts.failed_ns = at_ns if failed and not call.acknowledged else None
+        attempts.failed_ns = at_ns if failed and counts else None
 
     def _know(self, node: Node, number: int) -> None:
         if number != NO_BLOCK and (node.known is None or number > node.known):

@@ -344,9 +344,12 @@ class Calls:
                 broken.append((decoded.rule.name, decoded.reason))
         if message is None:
             rule, reason = broken[0]
-            finding = {"rule": RULE[rule].id, "severity": None, "message": reason}
+            # After missing bytes a message may have been taken to begin where none does.
+            named = None if rpc.partial else RULE[rule].id
+            finding = {"rule": named, "severity": None, "message": reason}
             self._log.add(QUARANTINE, place, where, finding=finding, raw=data, **self._about(rpc))
-            self._find(rule, reason, place, where, rpc)
+            if not rpc.partial:
+                self._find(rule, reason, place, where, rpc)
             self._miss(rpc, place)
             return
         if isinstance(message, BlockItems):
@@ -510,6 +513,9 @@ class Calls:
         }
         if not block.judged:
             told |= {"roots_complete": False}
+            if any(proof.block != built.number for proof in built.proofs):
+                # It is the end of another block.
+                told |= {"previous_hash": None}
         sender = Direction.SERVER if rpc.service is Service.SUBSCRIBE else Direction.CLIENT
         self._log.add(BLOCK, place, direction=sender.value, **self._about(rpc), block_number=built.number, block=told)
         if not block.judged:
