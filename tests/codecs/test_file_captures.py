@@ -319,3 +319,16 @@ def test_a_damaged_file_of_an_archive_doesnt_end_it() -> None:
     assert [row.name for row in joined(rows)] == names
     assert [bool(row.damage) for row in joined(rows)] == [True, True, False]
     assert (capture.damage or "").endswith("1 more of its files are damaged")
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), mode=st.sampled_from(["w", "w:gz"]))
+def test_a_garbled_archive_never_raises(data: st.DataObject, mode: str) -> None:
+    garbled = bytearray(
+        archive({name: MEMBERS[name] for name in ("README", f"0000/{SOME[0]}", f"0000/{SOME[1]}")}, mode)
+    )
+    for at in data.draw(st.lists(st.integers(0, len(garbled) - 1), min_size=1, max_size=5)):
+        garbled[at] ^= data.draw(st.integers(1, 255))
+    rows, capture = read(BlockCapture, bytes(garbled[: data.draw(st.integers(1, len(garbled)))]), "a.tar")
+    joined(rows)
+    assert capture.damage or all(row.damage is None for row in rows)
