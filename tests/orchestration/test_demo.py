@@ -74,6 +74,8 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
         assert part in page
     for part in ("Calls of publishers", "Nodes that were behind", "hiero.structure"):
         assert part in page
+    for part in ("how far they are verified", "Entries that are not valid", "bamboo.backlink_mismatch"):
+        assert part in page
     _queries_work(page, tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lin
 from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, entries, simulate
 from wirehouse_codecs.packet_writer import write_pcap
 from wirehouse_orchestration.inspect import inspected
+from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
@@ -162,3 +164,13 @@ def test_sessions_and_proposals_of_the_happy_session(lake: Lake) -> None:
         (step["id"], step["start"], int(step["log_id"])) for step in steps
     ]
     assert all(row["outcome"] == "cancelled" for row in proposals if row["state"] == "unused")
+
+
+@pytest.mark.usefixtures("told")
+def test_an_entry_leads_to_the_bytes_that_it_came_in(lake: Lake) -> None:
+    for source, wanted in (("of_happy_1", "carried by"), ("len2", "len2.jsonl")):
+        where = f"source = '{source}' AND origin IN ('file', 'metadata') AND NOT seen_from[1] LIKE '%before%'"
+        row = select(lake, f"SELECT source, entry_id FROM gold.bamboo_entries WHERE {where} ORDER BY origin DESC")[0]
+        out = io.StringIO()
+        trace(lake, "gold.bamboo_entries", f"source={source},entry_id={row['entry_id'].hex()}", out)
+        assert wanted in out.getvalue()
