@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from wirehouse_pipelines import arrow_types, delta, sql
 from wirehouse_pipelines.lake import Lake
@@ -57,7 +57,9 @@ def check_written(spark: Any, lake: Lake) -> None:
     assert (known.metadata().name, known.metadata().description) == (NAME, TABLE.comment)
     assert known.metadata().partition_columns == list(TABLE.partition_by)
     told = [(field.name, field.type, field.metadata.get("comment")) for field in known.schema().fields]
-    assert told == [(field.name, field.type, field.metadata["comment"]) for field in delta._schema(TABLE).fields]
+    assert told == [
+        (field.name, field.type, field.metadata["comment"]) for field in Schema.from_arrow(delta._schema(TABLE)).fields
+    ]
     assert known.metadata().configuration == delta._configuration(TABLE)
 
 
