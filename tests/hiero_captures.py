@@ -13,6 +13,7 @@ import pyarrow as pa
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.hiero import grpc
 from wirehouse_codecs.hiero.across import Fold
+from wirehouse_codecs.hiero.across_known import HELD_NS
 from wirehouse_codecs.hiero.across_rows import Found, Told
 from wirehouse_codecs.hiero.events import event_of, order_of
 from wirehouse_codecs.hiero.log import starter
@@ -59,7 +60,8 @@ def judge(captured: Iterable[CapturedPacket], options: HieroOptions) -> Judged:
         if event is not None and event.told.get("how") != grpc.How.CAPTURE_END:
             at_ns = event.at_ns
             told += fold.take(event)
-    return Judged(rows, told + fold.end_window(at_ns))
+    # Nothing is held back any more.
+    return Judged(rows, told + fold.end_window(at_ns + 2 * HELD_NS))
 
 
 def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service
 from wirehouse_codecs.hiero.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
+from wirehouse_codecs.tcp_options import TcpOptions
 
 STATE_VERSION: Final = 1
 MOST_CALLS: Final = 4_096
@@ -38,6 +39,8 @@ MOST_BLOCKS: Final = 1_024
 MOST_PENDING: Final = 4_096
 #: Headers of a call that have no answer yet, and proofs that aren't acknowledged.
 MOST_WAITING: Final = 256
+#: What stands behind missing bytes is held back for less.
+HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
 NEVER: Final = 1 << 63
 
 
@@ -102,8 +105,10 @@ class Known:
         return node
 
     def _note_partial(self, call: Call, event: Event) -> None:
+        """Messages of a publisher's call are missing, or of one that a node makes to catch up."""
         if call.partial:
-            self._node(call.node).partial_ns = event.at_ns
+            for name in {call.node, call.asking or call.node}:
+                self._node(name).partial_ns = event.at_ns
 
     def _partial(self, node: Node, at_ns: int) -> bool:
         """What wasn't seen of the node by then may have been missed."""
@@ -229,6 +234,13 @@ class Known:
     def _judge_never(self, pending: Pending) -> int:
         self._find_awaited(pending.kind, pending, pending.message, pending.number)
         return 0
+
+    def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
+        """All calls that were seen have ended. Of others the first bytes may be held back."""
+        for pending in self._pending:
+            if pending.needs is not None and pending.node == node:
+                pending.due_ns = min(pending.due_ns, at_ns + HELD_NS)
+        self._set_due()
 
     def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: bool) -> None:
         for pending in [one for one in self._pending if one.needs is not None and over(one)]:

@@ -62,7 +62,7 @@ class Publishers(Known):
         call.decisions.clear()
         self._drop("node_error_all", call=call.call)
         if not lost and not self._publishing(call.node):
-            self._judge_proofs(lambda one: one.node == call.node, event.at_ns, found=True)
+            self._judge_proofs_soon(call.node, event.at_ns)
         if not lost and call.node_code is None and not call.partial:
             for where, number in call.proofs:
                 self._not_acknowledged(call, node, where, number)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from wirehouse_codecs import file_log, inspecting, stream_inspection
 from wirehouse_codecs.hiero import grpc
 from wirehouse_codecs.hiero.across import Fold
+from wirehouse_codecs.hiero.across_known import HELD_NS
 from wirehouse_codecs.hiero.across_rows import Found, Told
 from wirehouse_codecs.hiero.events import Event, event_of, order_of
 from wirehouse_codecs.hiero.files import of_blocks, of_entries
@@ -94,7 +95,7 @@ def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
         yield from _found(fold.take(event))
         last_ns = event.at_ns
     # What never came is judged as if nothing came for long enough.
-    yield from _found(fold.end_window(last_ns + options.patience_ns + 1))
+    yield from _found(fold.end_window(last_ns + max(options.patience_ns + 1, 2 * HELD_NS)))
 
 
 def _found(told: Iterable[Told]) -> Iterator[Inspected]:
