@@ -56,18 +56,6 @@ MS = 1_000_000
 SECOND = 1000 * MS
 NODE, OTHER_NODE = Endpoint("10.0.0.1", 40840), Endpoint("10.0.0.2", 40840)
 C, S = Direction.CLIENT, Direction.SERVER
-_SERVICES = {
-    "A": {
-        Service.PUBLISH: "BlockStreamService",
-        Service.SUBSCRIBE: "BlockStreamService",
-        Service.STATUS: "BlockNodeService",
-    },
-    "B": {
-        Service.PUBLISH: "BlockStreamPublishService",
-        Service.SUBSCRIBE: "BlockStreamSubscribeService",
-        Service.STATUS: "BlockNodeService",
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -216,8 +204,7 @@ class Call:
         self.at = dict.fromkeys(Direction, 0)
         #: The connection is closed: nothing is said on it any more.
         self.closed = False
-        path = f"/{self.profile.package}.{_SERVICES[world.profile[0]][service]}/{service}"
-        self.stream, request = self.peers[C].request(path, metadata)
+        self.stream, request = self.peers[C].request(self.profile.path(service), metadata)
         self.opening = {C: self.peers[C].start() + request, S: self.peers[S].start() + self.peers[S].response(1)}
         if opened == "syn":
             for side, data in self.opening.items():

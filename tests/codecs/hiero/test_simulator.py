@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import pytest
-from tests.hiero_captures import judge
+from tests.hiero_captures import Judged, judge
 
 from wirehouse_codecs.conversations import Close, Disturbances, Ending, Send, written
 from wirehouse_codecs.errors import OptionError
@@ -23,7 +23,9 @@ from wirehouse_codecs.hiero.items import cut
 from wirehouse_codecs.hiero.ledger import Ledger
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES
+from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.simulator import SimulatorConfig, connections, simulate
+from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, QUARANTINE
 from wirehouse_codecs.tcp import Direction
 
@@ -180,6 +182,31 @@ def test_packets_out_of_order_break_no_rule(profile: str, seed: int) -> None:
     mixed = Disturbances(seed, reordered=0.1, repeated=0.1)
     judged = judge(simulate(replace(LIVELY, seed=seed, profile=profile), mixed), HieroOptions(profile=profile))
     assert not judged.found
+
+
+def severe(judged: Judged) -> list[str]:
+    """Rules that are broken, without notes and what captures lack."""
+    return [name for name in judged.found if name in RULE and RULE[name].severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize("profile", ["A", "B"])
+def test_a_packet_that_is_missing_breaks_no_rule(profile: str) -> None:
+    config = replace(LIVELY, profile=profile, blocks=14, block_bytes=400, incident_rounds=1, publishers=2, seed=4)
+    captured = list(simulate(config))
+    for missing in range(0, len(captured), 50):
+        judged = judge(captured[:missing] + captured[missing + 1 :], HieroOptions(profile=profile))
+        assert severe(judged) == [], missing
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("profile", ["A", "B"])
+@pytest.mark.parametrize("seed", range(3))
+def test_packets_that_are_missing_break_no_rule(profile: str, seed: int) -> None:
+    lossy = Disturbances(seed, lost=0.01, reordered=0.03, repeated=0.03)
+    captured = list(simulate(replace(LIVELY, profile=profile, seed=seed), lossy))
+    # The capture begins and ends within connections.
+    begins = seed * len(captured) // 7
+    assert severe(judge(captured[begins : len(captured) - begins], HieroOptions(profile=profile))) == []
 
 
 def test_a_capture_is_never_held_in_memory() -> None:
