@@ -107,8 +107,10 @@ class Known:
     def _note_partial(self, call: Call, event: Event) -> None:
         """Messages of a publisher's call are missing, or of one that a node makes to catch up."""
         if call.partial:
-            for name in {call.node, call.asking or call.node}:
-                self._node(name).partial_ns = event.at_ns
+            self._node(call.node).partial_ns = event.at_ns
+            for node in self._nodes.values():
+                if node.name.partition(" ")[0] == call.client:
+                    node.partial_ns = event.at_ns
 
     def _partial(self, node: Node, at_ns: int) -> bool:
         """What wasn't seen of the node by then may have been missed."""

@@ -398,7 +398,9 @@ class Publishers(Known):
                 left.append(decision)
                 continue
             rule, shown = self._answered(call, node, decision, actual)
-            if rule is not None:
+            if rule == "behind_repeat":
+                self._await_proof(rule, call, event, shown, decision[1], decision[1] - 1)
+            elif rule is not None:
                 self._find(rule, event.where, shown, call, event.number)
             self._settle(call, decision, actual, event.number, None, event, rule)
         call.decisions = left

@@ -40,7 +40,6 @@ class Subscribers(Known):
         if node is None or node.catch_up is None:
             return
         call.asking = node.name
-        self._note_partial(call, event)
         catch_up = node.catch_up
         start = call.start or 0
         self._judge_range(call, node, catch_up, event, start)
