@@ -28,13 +28,22 @@ _HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_byte
 FEW_SEGMENTS: Final = 4
 
 
+class Key(NamedTuple):
+    """What the rows of a port pair and window have in common."""
+
+    source: str
+    flow: bytes
+    window_start: str
+    state: str | None
+
+
 class SegmentRows:
     """A batch of SEGMENT_COLUMNS (see stream_log)."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
-        self.numbers = {name: _numbers(batch.column(name)) for name in (*_PLACED, *_HEADER)}
-        self._placed = tuple(self.numbers[name] for name in _PLACED)
+        self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
+        self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
         self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
         payload = batch.column("payload").cast(pa.binary())
         _, offsets, data = payload.buffers()
@@ -45,33 +54,30 @@ class SegmentRows:
         self._captures = captures.dictionary.to_pylist(), _numbers(captures.indices)
         self.payload = memoryview(b"" if data is None else data).cast("B")
 
-    def groups(self) -> Iterator[tuple[int, int]]:
+    def groups(self) -> Iterator[tuple[int, int, Key]]:
         """First and last + 1 of the rows that have source, flow and window in common, and all or none a state."""
-        changes = np.zeros(max(self._batch.num_rows - 1, 0), bool)
+        if not self._batch.num_rows:
+            return
+        changes = np.zeros(self._batch.num_rows - 1, bool)
         for name in ("source", "flow", "window_start"):
             column = self._batch.column(name)
             changes |= np.asarray(pc.not_equal(column[1:], column[:-1]).fill_null(True))
         carried = np.asarray(self._batch.column("state").is_valid())
-        cuts = np.flatnonzero(changes | (carried[1:] != carried[:-1])) + 1
-        bounds = [0, *cuts.tolist(), self._batch.num_rows]
-        yield from ((begin, end) for begin, end in pairwise(bounds) if begin < end)
-
-    def key(self, row: int) -> tuple[str, bytes, str, str | None]:
-        """Source, flow, window and state of a row."""
-        source, flow, window, state = (
-            self._batch.column(name)[row].as_py() for name in ("source", "flow", "window_start", "state")
-        )
-        return source, flow, window, state
+        starts = np.concatenate(([0], np.flatnonzero(changes | (carried[1:] != carried[:-1])) + 1))
+        keys = zip(*(self._batch.column(name).take(pa.array(starts)).to_pylist() for name in Key._fields), strict=True)
+        for (begin, end), key in zip(pairwise([*starts.tolist(), self._batch.num_rows]), keys, strict=True):
+            yield begin, end, Key(*key)
 
     def arrived_at_ns(self, row: int) -> int:
         """When the segment arrived."""
-        return int(self.numbers[_PLACED[0]][row])
+        arrived: int = self._placed[0].item(row)
+        return arrived
 
     def place(self, row: int) -> Place:
         """Where the segment stands."""
         names, codes = self._captures
         arrived, capture_arrived, record = self._placed
-        return Place(int(arrived[row]), int(capture_arrived[row]), names[codes[row]], int(record[row]))
+        return Place(arrived.item(row), capture_arrived.item(row), names[codes.item(row)], record.item(row))
 
     def places(self, rows: Array) -> list[Place]:
         """Where several segments stand."""
@@ -82,9 +88,9 @@ class SegmentRows:
 
     def segment(self, row: int) -> TcpSegment:
         """The segment of a row."""
-        sequence, acknowledgment, flags, window, size = (int(self.numbers[name][row]) for name in _HEADER)
-        payload = bytes(self.payload[self.offsets[row] : self.offsets[row + 1]])
-        direction = _SIDES[self.servers[row]]
+        sequence, acknowledgment, flags, window, size = [numbers.item(row) for numbers in self._header]
+        payload = bytes(self.payload[self.offsets.item(row) : self.offsets.item(row + 1)])
+        direction = _SIDES[self.servers.item(row)]
         return TcpSegment(self.place(row), direction, sequence, acknowledgment, flags, window, payload, size)
 
     def plain(self, row: int, end: int, last_ns: int, expected: tuple[int, int], idle_ns: int, most: int) -> Plain:
@@ -94,7 +100,7 @@ class SegmentRows:
         """
         told = np.array([last_ns, *expected, 0, 0, 0, 0], np.int64)
         data_rows = np.empty(end - row, np.int64)
-        columns = (self.numbers["arrived_at_ns"], *(self.numbers[name] for name in _HEADER), self.servers, self.offsets)
+        columns = (self._placed[0], *self._header, self.servers, self.offsets)
         stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
         return Plain(self, stop, data_rows[:count], *told[3:].tolist())
 

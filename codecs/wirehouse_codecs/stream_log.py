@@ -670,8 +670,7 @@ def read(
     reading: _Reading | None = None
     for batch in batches:
         rows = SegmentRows(batch)
-        for row, end in rows.groups():
-            source, flow, window, state = rows.key(row)
+        for row, end, (source, flow, window, state) in rows.groups():
             if reading is None or not reading.is_of(source, flow):
                 if reading is not None:
                     reading.finish()
