@@ -69,13 +69,26 @@ _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 _SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
 
-def _hashes(prefix: bytes, parts: Sequence[bytes | memoryview]) -> list[bytes]:
-    """The hash of each part behind `prefix`. A copied state takes less than to make a new one or to join the two."""
-    fresh = sha384(prefix).copy
-    hashes = []
-    for part in parts:
+#: By prefix: a state that has taken it. To copy one takes less than to make a new one, or to join prefix and data.
+_STATES: Final = {prefix: sha384(prefix) for prefix in (b"", _LEAF, _TWO_CHILDREN)}
+
+
+def _leaves(prefix: bytes, view: memoryview, begins: list[int], ends: list[int]) -> list[bytes]:
+    """The hash of each part of `view` behind `prefix`."""
+    fresh, hashes = _STATES[prefix].copy, []
+    for begin, end in zip(begins, ends, strict=True):
         state = fresh()
-        state.update(part)
+        state.update(view[begin:end])
+        hashes.append(state.digest())
+    return hashes
+
+
+def _parents(prefix: bytes, nodes: list[bytes]) -> list[bytes]:
+    """The hash of each two nodes; a last one without another is left out."""
+    fresh, hashes, each = _STATES[prefix].copy, [], iter(nodes)
+    for left, right in zip(each, each, strict=False):
+        state = fresh()
+        state.update(left + right)
         hashes.append(state.digest())
     return hashes
 
@@ -99,8 +112,7 @@ class Tree:
             peak = self._peaks[level]
             nodes = nodes if peak is None else [peak, *nodes]
             self._peaks[level] = nodes[-1] if len(nodes) & 1 else None
-            pairs = iter(nodes)
-            nodes = _hashes(prefix, [left + right for left, right in zip(pairs, pairs, strict=False)])
+            nodes = _parents(prefix, nodes)
             level += 1
 
     def folded(self) -> bytes:
@@ -334,8 +346,8 @@ def _add(items: Items, leaves: set[int], family: Family, trees: dict[int, Tree])
     where = _LEAF_TABLE[family][places]
     for leaf in sorted(leaves):
         chosen = where == leaf
-        spans = zip(items.bodies[chosen].tolist(), items.ends[chosen].tolist(), strict=True)
-        hashes = _hashes(b"" if family is Family.PLAIN else _LEAF, [view[begin:end] for begin, end in spans])
+        prefix = b"" if family is Family.PLAIN else _LEAF
+        hashes = _leaves(prefix, view, items.bodies[chosen].tolist(), items.ends[chosen].tolist())
         trees.setdefault(leaf, Tree(_PREFIX[family])).add(hashes)
 
 
