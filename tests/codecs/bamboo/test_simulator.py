@@ -7,10 +7,12 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tests.codecs.bamboo.simulated import Judged, judge
+from tests.codecs.bamboo.test_log import events, told
 
 from wirehouse_codecs.bamboo import bymux, entry_files
 from wirehouse_codecs.bamboo.bymux import Channel
@@ -30,10 +32,11 @@ from wirehouse_codecs.bamboo.simulator import (
 )
 from wirehouse_codecs.bamboo.verify import verify
 from wirehouse_codecs.bamboo.ways import WAYS
-from wirehouse_codecs.conversations import Disturbances, written
+from wirehouse_codecs.conversations import Disturbances, disturb, segments, written
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import CONNECTION, QUARANTINE
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Direction, TcpSegment
 
 SMALL = SimulatorConfig(connections=2, entries=20, ways=0)
 #: All that may happen to legal traffic.
@@ -76,6 +79,21 @@ def test_what_a_capture_lacks_is_nobodys_violation(lost: float, seed: int) -> No
     judged = judge(replace(LIVELY, seed=seed, connections=4), disturbances)
     assert set(judged.severities) <= {"note"}
     assert ("capture.hole" in judged.found) == (lost > 0)
+
+
+@pytest.mark.parametrize("lost", [0, 0.05])
+def test_windows_cut_anywhere_give_the_same_rows(lost: float) -> None:
+    config = replace(SMALL, entries=8, connections=1, ways=6, start_time_ms=0)
+    (conversation,) = connections(config)
+    given = []
+    sent = disturb(segments(conversation), Disturbances(1, lost=lost), Random(1))
+    for number, one in enumerate(sent):
+        place = Place(one.ts_ns, 1, b"capture", number)
+        numbers = (one.sequence, one.acknowledgment, one.flags)
+        given.append(TcpSegment(place, one.direction, *numbers, 500, one.payload, len(one.payload)))
+    whole = events(told(given))
+    assert len(whole) > 200
+    assert events(told(given, range(1, len(given), 5))) == whole
 
 
 def payloads(judged: Judged) -> dict[tuple[Any, ...], set[bytes]]:
