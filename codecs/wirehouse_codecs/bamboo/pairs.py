@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.conversation import Account, add_rest
-from wirehouse_codecs.bamboo.messages import Cancel
+from wirehouse_codecs.bamboo.messages import Cancel, Propose
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
 from wirehouse_codecs.bamboo.session import Session
@@ -68,7 +68,7 @@ class Pair:
 
     def lacks(self, read: Read) -> bool:
         """Whether what the other channel says isn't at hand, and a packet may be about that."""
-        if read.layer is not Layer.DATA and not isinstance(read.packet, Cancel):
+        if read.layer is not Layer.DATA and not isinstance(read.packet, Cancel | Propose):
             return False
         other = Channel.DATA if read.layer is not Layer.DATA else Channel.CONTROL
         connection = self.connections.get(other)

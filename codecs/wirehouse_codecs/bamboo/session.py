@@ -167,6 +167,8 @@ class Session:
         snapshot: str | None = None,
     ) -> None:
         self._options = options
+        #: Each channel has a connection of its own: between them there is no order.
+        self._apart = options.transport != BYMUX
         self.setups: dict[Role, Setup] = {}
         #: How many proposals each side may still send, and what it was given and sent.
         self.credit = dict.fromkeys(Role, 0)
@@ -357,7 +359,10 @@ class Session:
             return True
         if not role.may_take(propose.id):
             return self._find("id_parity", f"the {role} side proposes {propose.id}")
-        if propose.id in self.proposals and self._find("id_in_use", f"proposal {propose.id}"):
+        before = self.proposals.get(propose.id)
+        # Of two connections, that of the data channel may be behind.
+        is_over = self._apart and before is not None and all(half.reason for half in before.halves.values())
+        if before is not None and not is_over and self._find("id_in_use", f"proposal {propose.id}"):
             return True
         broken = broken_range(propose.start, propose.lower_info, propose.end, propose.upper_info)
         return broken is not None and self._find(*broken)
@@ -387,8 +392,9 @@ class Session:
     def _active(self, role: Role, number: int, event: Input) -> Proposal | None:
         """The proposal with that id, if both tables list the input; else the rule is found."""
         proposal = self.proposals.get(number)
-        if self.partial and proposal is not None and proposal.life is Life.PROPOSED and event is Input.SWITCH:
-            # The other side has confirmed it, which isn't in the capture.
+        unsure = self.partial or self._apart
+        if unsure and proposal is not None and proposal.life is Life.PROPOSED and event is Input.SWITCH:
+            # The other side has confirmed it, which isn't in the capture, or comes later over another connection.
             proposal.life = Life.CONFIRMED
         life = Life.UNUSED if proposal is None else proposal.life
         if proposal is not None and event is Input.ADJUST:

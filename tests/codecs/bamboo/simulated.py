@@ -91,6 +91,7 @@ def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:
 def judge(config: SimulatorConfig, disturbances: Disturbances | None = None) -> Judged:
     rows = defaultdict(list)
     options = BambooOptions.from_mapping(source_options(config))
-    for row in stream_inspection.read(landed(simulate(config, disturbances)), starter(options), SCHEMA):
+    packets = landed(simulate(config, disturbances))
+    for row in stream_inspection.read(packets, starter(options), SCHEMA, options.ports or None):
         rows[row["row_kind"]].append(row)
     return Judged(rows)

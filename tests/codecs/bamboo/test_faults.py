@@ -23,6 +23,12 @@ def test_a_fault_breaks_its_rule_and_no_other(name: str, proactive: str) -> None
     assert judge(config).found == Counter([name, *FAULTS[name].also])
 
 
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.act and name not in OF_BYMUX])
+def test_over_two_connections_a_fault_breaks_its_rule_and_no_other(name: str) -> None:
+    config = SimulatorConfig(connections=1, logs=0, ways=0, fault=name, transport=TWO_CONNECTIONS)
+    assert judge(config).found == Counter([name, *FAULTS[name].also])
+
+
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.entries is not None])
 def test_a_faulty_entry_of_a_file_breaks_its_rule_and_no_other(name: str) -> None:
     written = list(entries(SimulatorConfig(connections=1, logs=1, entries=5, fault=name)))

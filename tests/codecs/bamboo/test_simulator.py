@@ -200,6 +200,24 @@ def test_without_bymux_each_channel_has_a_connection() -> None:
             assert received[-1].byte_end == len(data)
 
 
+@pytest.mark.parametrize("mode", ["safe", "greedy"])
+def test_legal_traffic_over_two_connections_breaks_no_rule(mode: str) -> None:
+    config = replace(LIVELY, transport=TWO_CONNECTIONS, connections=3, mode=mode, proactive="server")
+    judged = judge(config)
+    assert not judged.found
+    assert all(map(judged.apologised, (row for row, _ in judged.invalid)))
+    assert {row["data"] for row in judged.entries} >= {one.data for one in entries(config)}
+    sessions = [row["session"] for row in judged.rows["session"]]
+    assert {row["client"]["send_mode"] for row in sessions} == {mode}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_capture_of_two_connections_lacks_is_nobodys_violation(seed: int) -> None:
+    config = replace(LIVELY, transport=TWO_CONNECTIONS, connections=3, seed=seed)
+    judged = judge(config, Disturbances(seed, reordered=0.2, repeated=0.2, lost=0.05))
+    assert set(judged.severities) == {"note"}
+
+
 def test_the_same_configuration_gives_the_same_packets() -> None:
     config = replace(LIVELY, connections=2)
     first = list(simulate(config))
