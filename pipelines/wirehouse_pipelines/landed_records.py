@@ -331,16 +331,13 @@ class Block(NamedTuple):
         return size + size // 6 + 128
 
 
-CODEC: Final = "snappy"
-
-
-def blocks(encoded: Encoded) -> Iterator[Block]:
+def blocks(encoded: Encoded, codec: str) -> Iterator[Block]:
     """Cut encoded records into blocks of about BLOCK_BYTES."""
     begin = first = 0
     while first < len(encoded.ends):
         last = max(first + 1, int(np.searchsorted(encoded.ends, begin + BLOCK_BYTES, "right")))
         end = int(encoded.ends[last - 1])
-        yield Block(last - first, io.BytesIO(encoded.out[begin:end].tobytes()), CODEC)
+        yield Block(last - first, io.BytesIO(encoded.out[begin:end].tobytes()), codec)
         begin, first = end, last
 
 
@@ -350,12 +347,15 @@ class Records:
 
     schema: dict[str, Any]
     encode: Callable[[pa.RecordBatch, Capture, npt.NDArray[np.int64]], Encoded]
+    #: Spark splits objects by their size, and reads what is in a split at once where rows are large: those of files are
+    #: not compressed, so that a split holds no more than it seems to.
+    codec: str = "snappy"
 
     def container(self, stream: BinaryIO) -> Any:
         """A fastavro Writer that has written the header of an object to `stream`."""
-        return Writer(stream, self.schema, codec=CODEC)
+        return Writer(stream, self.schema, codec=self.codec)
 
 
 MESSAGES: Final = Records(MESSAGE, encode_messages)
 PACKETS: Final = Records(PACKET, encode_packets)
-FILES: Final = Records(FILE, encode_files)
+FILES: Final = Records(FILE, encode_files, "null")

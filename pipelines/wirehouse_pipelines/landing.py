@@ -450,7 +450,7 @@ class _ObjectWriter:
         first = self._clock.first
         assert first is not None  # the clock has ticked for this batch
         capture = Capture(np.frombuffer(self._capture_id, np.uint8), number, first)
-        for block in blocks(self._records.encode(batch, capture, arrived)):
+        for block in blocks(self._records.encode(batch, capture, arrived), self._records.codec):
             if self._stream is not None and self._stream.tell() + block.largest > MAX_OBJECT_BYTES:
                 self.close()
             if self._container is None:

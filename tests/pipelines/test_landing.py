@@ -273,7 +273,7 @@ def _assert_encoded(
     container = records.container(stream)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(landed_records, "BLOCK_BYTES", block_bytes)
-        for block in landed_records.blocks(encoded):
+        for block in landed_records.blocks(encoded, records.codec):
             before = stream.tell()
             container.write_block(block)
             assert stream.tell() - before <= block.largest
