@@ -35,7 +35,7 @@ from wirehouse_codecs.bamboo.rebuilding import MOST_KNOWN
 from wirehouse_codecs.bamboo.session import MOST_HELD_BYTES, Session
 from wirehouse_codecs.bamboo.yamf import PREFIX
 from wirehouse_codecs.column_parts import frozen
-from wirehouse_codecs.tcp import Data
+from wirehouse_codecs.tcp import Data, Direction
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +44,9 @@ ROLES: Final = tuple(Role)
 _MOST_SEQ: Final = 1 << 62
 _MOST_PAYLOAD: Final = MOST_HELD_BYTES // 2
 _NOTHING: Final = np.empty(0, np.uint8)
+#: Packets are taken to be so long; if they are shorter, there is room for more.
+_PACKET_BYTES: Final = 64
+_FEW_ROWS: Final = 1_024
 
 
 @dataclass(slots=True)
@@ -81,6 +84,8 @@ class Sender:
             return None
         due = half.heard.get(piece.seq) if piece.is_payload else None
         if piece.is_payload and (due is None or not due.payload_hash or due.entry_hash is None or cursor.at):
+            return None
+        if half.last is not None and half.last.rule is not None:
             return None
         if max(half.heard, default=0) >= piece.seq + piece.is_payload:
             return None
@@ -191,7 +196,8 @@ class _Run:
         self._bymux = bymux
         self._ids = {channel: stream_id for stream_id, channel in bymux.channels.items()}
         self._senders = [Sender.of(session, role, options) for role in ROLES]
-        sides = [ROLES.index(options.role_of(piece.direction)) for piece in pieces]
+        side_of = {direction: ROLES.index(options.role_of(direction)) for direction in Direction}
+        sides = [side_of[piece.direction] for piece in pieces]
         parts: list[bytes] = []
         #: By side: where its bytes begin and end in the data of both, and what to add for a place in the connection.
         self._begins, self._shifts = [0, 0], [0, 0]
@@ -216,13 +222,15 @@ class _Run:
 
     def read(self, limit: int) -> int:
         """Read `limit` pieces; how many of them are plain."""
-        room = len(self._data) // 3 + 1
-        numbers, words = np.empty((room, loops.BYMUX_NUMBERS), np.int64), np.empty((room, 2), np.uint64)
-        contents = np.empty((room + limit, 4), np.int64)
-        self.state, self.credits = self._state.copy(), self._credits.copy()
         ids = np.array([self._ids[channel] for channel in Channel], np.uint64)
         given = (self._data, self._owners[:limit], self._ends[:limit], ids)
-        until, rows, runs = loops.cut_bymux(*given, self.state, self.credits, numbers, words, contents)
+        until, room = loops.FULL, len(self._data) // _PACKET_BYTES + _FEW_ROWS
+        while until == loops.FULL:
+            numbers, words = np.empty((room, loops.BYMUX_NUMBERS), np.int64), np.empty((room, 2), np.uint64)
+            contents = np.empty((room + limit, 4), np.int64)
+            self.state, self.credits = self._state.copy(), self._credits.copy()
+            until, rows, runs = loops.cut_bymux(*given, self.state, self.credits, numbers, words, contents)
+            room *= 4
         if until < limit:
             return int(until)
         self.numbers, self.words, contents = _by_column(numbers, rows), _by_column(words, rows), contents[:runs].T
@@ -248,13 +256,14 @@ class _Run:
         to = len(begun) + np.cumsum(sizes)
         loops.gather(self._data, begins, np.concatenate([[len(begun)], to]), content)
         content = frozen(content)
-        room = len(content) // 2 + 1
-        packets, entries = (
-            np.empty((room, loops.PACKET_NUMBERS), np.int64),
-            np.empty((room, loops.ENTRY_NUMBERS), np.uint64),
-        )
-        state = sender.state.copy()
-        rows, count, rest, odd = loops.walk(content, state, sender.limits, sender.old, packets, entries)
+        rows, room = loops.FULL, len(content) // _PACKET_BYTES + _FEW_ROWS
+        while rows == loops.FULL:
+            packets = np.empty((room, loops.PACKET_NUMBERS), np.int64)
+            entries = np.empty((room, loops.ENTRY_NUMBERS), np.uint64)
+            state = sender.state.copy()
+            given = (content, state, sender.limits, sender.old, packets, entries)
+            rows, count, rest, odd = loops.walk(*given)
+            room *= 4
         packets, entries = _by_column(packets, rows), _by_column(entries, count)
 
         def piece_at(place: int) -> int:
@@ -333,17 +342,16 @@ class _Run:
         bytes_ = memoryview(payloads.data)
         spans = zip(firsts[rows].tolist(), begins[rows + 1].tolist(), strict=True)
         digests = b"".join([blake2b(bytes_[begin:end]).digest() for begin, end in spans])
+        expected = frozen(np.frombuffer(digests, np.uint8))
         seqs = packets[loops.P_SEQ, rows]
-        places = entries[loops.E_HASH].astype(np.int64) + len(PREFIX)
-        expected = np.empty((len(rows), loops.DIGEST), np.uint8)
+        # That of an entry which was sent before is due first, if any is.
         first = int(entries[loops.E_SEQ, 0]) if entries.shape[1] else _MOST_SEQ
-        own = seqs >= first
-        expected[own] = content[places[seqs[own] - first][:, None] + np.arange(loops.DIGEST)]
-        for row in np.flatnonzero(~own).tolist():
-            heard = sender.half.heard[int(seqs[row])]
-            expected[row] = np.frombuffer(heard.payload_hash[len(PREFIX) :], np.uint8)
-        same = (np.frombuffer(digests, np.uint8).reshape(-1, loops.DIGEST) == expected).all(axis=1)
-        return -1 if same.all() else int(rows[int(np.argmin(same))])
+        early = int(seqs[0] < first)
+        if early and sender.half.heard[int(seqs[0])].payload_hash[len(PREFIX) :] != digests[: loops.DIGEST]:
+            return int(rows[0])
+        places = entries[loops.E_HASH, seqs[early:] - first].astype(np.int64) + len(PREFIX)
+        same = int(loops.same_until(content, places, expected, early * loops.DIGEST))
+        return -1 if same == len(places) else int(rows[early + same])
 
     def _rebuild(self, sender: Sender, content: Array, entries: Array) -> tuple[Array, Array, Array, list[bytes]]:
         """Entries in full, where they end, where their links stand, and their digests."""
@@ -424,16 +432,19 @@ class _Run:
             self._session.inflate_on(sender.role, np.concatenate([said.payloads[a:b] for a, b in spans]))
         if not seqs:
             return []
-        told = [self._heard(said, row) for row in range(max(len(seqs) - MOST_KNOWN, 0), len(seqs))]
+        told = self._heard(said, range(max(len(seqs) - MOST_KNOWN, 0), len(seqs)))
         self._hear(said, seqs[0], seqs[-1])
         rows = np.flatnonzero(~is_payload)[-len(told) :]
         order = zip(said.pieces[rows].tolist(), said.byte_end[rows].tolist(), strict=True)
         return [(*key, side, seq, one) for key, seq, one in zip(order, seqs[-len(told) :], told, strict=True)]
 
-    def _heard(self, said: Said, row: int) -> Heard:
-        place = int(said.entries[loops.E_HASH, row])
-        written = said.content[place : place + loops.HASH].tobytes()
-        return Heard(int(said.entries[loops.E_SIZE, row]), written, False, said.hashes[row])
+    def _heard(self, said: Said, rows: Sequence[int]) -> list[Heard]:
+        sizes, places = (said.entries[row, list(rows)].tolist() for row in (loops.E_SIZE, loops.E_HASH))
+        content, hashes = said.content.data, said.hashes
+        return [
+            Heard(size, bytes(content[place : place + loops.HASH]), False, hashes[row])
+            for row, size, place in zip(rows, sizes, places, strict=True)
+        ]
 
     def _hear(self, said: Said, first: int, last: int) -> None:
         """Remember what was heard, as `Half.hear` does of one entry after the other."""
@@ -453,8 +464,8 @@ class _Run:
             half.heard = {seq: one for seq, one in half.heard.items() if seq in wanted}
         else:
             kept = set(range(first, last + 1))
-        for seq in sorted(kept):
-            one = self._heard(said, seq - first)
+        seqs = sorted(kept)
+        for seq, one in zip(seqs, self._heard(said, [seq - first for seq in seqs]), strict=True):
             half.heard[seq] = one if seq == last else one._replace(payload_hash=b"")
 
 

@@ -16,6 +16,8 @@ from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 Array = np.ndarray[Any, Any]
 _WORD: Any = np.uint64
 
+#: In place of a count: there wasn't room for all rows.
+FULL: Final = -1
 #: Of numbers of bymux: those of a row.
 SIDE, KIND, BEGIN, HEADER_END, END, PIECE, STREAM = range(7)
 BYMUX_NUMBERS: Final = 7
@@ -56,7 +58,7 @@ def cut_bymux(  # noqa: C901
     words: Array,
     contents: Array,
 ) -> tuple[int, int, int]:
-    """Packets of pieces: how many pieces are plain, how many packets they have, and how many runs of content.
+    """Packets of pieces: how many pieces are plain (or FULL), how many packets they have, and how many runs of content.
 
     `state` and `may_write` are those of both sides; they are left as they are after the last plain piece. `ids` are the
     streams of the channels. `contents` gets the side, the begin and the end of what a Write brings to the data channel.
@@ -65,6 +67,10 @@ def cut_bymux(  # noqa: C901
     for piece in range(len(ends)):
         side, end = wide(owners[piece]), wide(ends[piece])
         peer = 1 - side
+        if rows + (end - state[side, AT]) // 3 >= len(numbers) or runs + (end - state[side, AT]) // 3 + 1 >= len(
+            contents
+        ):
+            return FULL, rows, runs
         rows_before, runs_before = rows, runs
         state_before, may_write_before = state.copy(), may_write.copy()
         plain = True
@@ -157,7 +163,7 @@ def _link(target: Any, first: Any, entries: int, old: Array) -> int:
 def walk(  # noqa: C901
     data: Array, state: Array, limits: Array, old: Array, packets: Array, entries: Array
 ) -> tuple[int, int, int, bool]:
-    """Packets of the data channel of a side: how many there are, and entries, where they end, and if that isn't plain.
+    """Packets of the data channel of a side: how many (or FULL), how many entries, where they end, if that isn't plain.
 
     `state` (unsigned) is the sender's, and is left as it is after the last packet. `old` are the entries whose hashes
     are known.
@@ -165,6 +171,8 @@ def walk(  # noqa: C901
     at, rows, count = 0, 0, 0
     first = state[S_SEQ] + state[S_IN_PAYLOAD]
     while at < len(data):
+        if rows == len(packets):
+            return FULL, count, at, False
         kind = wide(data[at])
         seq = state[S_SEQ]
         content, content_size, end, entry = at, 0, -1, -1
@@ -315,6 +323,16 @@ def put_cursors(letters: Array, seqs: Array, ats: Array, out: Array, offsets: Ar
                 to = _put_decimal(_WORD(ats[row]), out, to + 1)
         offsets[row + 1] = to
     return to
+
+
+@compiled
+def same_until(data: Array, places: Array, digests: Array, begin: int) -> int:
+    """How many of the digests at `places` in `data` are those that stand one behind the other in `digests`."""
+    for row in range(len(places)):
+        for i in range(DIGEST):
+            if data[places[row] + i] != digests[begin + row * DIGEST + i]:
+                return row
+    return len(places)
 
 
 @compiled

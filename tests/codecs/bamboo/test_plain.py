@@ -27,6 +27,7 @@ from wirehouse_codecs.bamboo.messages import (
 )
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer
+from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Side
@@ -79,7 +80,9 @@ class Twin:
             self.conversation.receive(pieces[at : at + 2])
 
     def rows(self) -> Rows:
-        return [row for batch in self.log.take() for row in batch.to_pylist()]
+        """Those of entries come last."""
+        rows = [row for batch in self.log.take() for row in batch.to_pylist()]
+        return sorted(rows, key=lambda row: row["row_kind"] == ENTRY)
 
 
 def compare(pieces: list[Data], cuts: list[int]) -> int:
