@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.codecs.bamboo.peers import confirm, layer, metadata, propose, raw
 from tests.codecs.bamboo.test_log import VECTORS, from_vector
 
-from wirehouse_codecs.bamboo import bymux
+from wirehouse_codecs.bamboo import bymux, simulator
 from wirehouse_codecs.bamboo.bymux import Packet, Type
 from wirehouse_codecs.bamboo.conversation import Conversation
+from wirehouse_codecs.bamboo.faults import FAULTS
 from wirehouse_codecs.bamboo.log import SCHEMA
 from wirehouse_codecs.bamboo.lzfoo import Deflater
 from wirehouse_codecs.bamboo.messages import (
@@ -28,6 +29,7 @@ from wirehouse_codecs.bamboo.messages import (
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer
 from wirehouse_codecs.bamboo.rows import ENTRY
+from wirehouse_codecs.conversations import Send
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Side
@@ -200,3 +202,27 @@ def test_what_is_odd_is_told_as_by_the_readable_twin(logs: tuple[Any, Any], seed
 @pytest.mark.parametrize("size", [1, 11, 100])
 def test_vectors(path: Any, size: int) -> None:
     compare(pieces_of(from_vector(path.stem), iter(lambda: size, 0)), [])
+
+
+def simulated(**config: Any) -> Iterator[Made]:
+    """What the sides of simulated connections write."""
+    for talk in simulator.connections(simulator.SimulatorConfig(**config)):
+        yield [(event.direction, event.data) for event in talk.events if isinstance(event, Send)]
+
+
+def compared(**config: Any) -> int:
+    """How many rows of simulated connections the compiled twin gave."""
+    random, rows = Random(1), 0
+    for made in simulated(**config):
+        pieces = pieces_of(made, iter(lambda: random.randint(600, 1448), 0))
+        rows += compare(pieces, [len(pieces) // 3])
+    return rows
+
+
+def test_simulated_traffic() -> None:
+    assert compared(connections=2, logs=2, entries=60, ways=4) > 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_simulated_faults(fault: str) -> None:
+    compared(connections=1, logs=1, entries=12, ways=0, fault=fault)
