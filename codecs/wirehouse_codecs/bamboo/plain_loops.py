@@ -44,6 +44,8 @@ S_SEQ, S_IN_PAYLOAD, S_AT, S_SIZE = range(4)
 #: What a receiver wants, and a reader reads.
 L_LAST, L_MIN, L_MAX, L_LIMIT, L_PIECE, L_COMPRESSES = range(6)
 _MOST_TOLD: Final = (1_024, 32)
+#: Bytes that all compressed packets of a run may stand for.
+_MOST_INFLATED: Final = _WORD(8 << 20)
 
 
 @compiled
@@ -170,6 +172,7 @@ def walk(  # noqa: C901
     """
     at, rows, count = 0, 0, 0
     first = state[S_SEQ] + state[S_IN_PAYLOAD]
+    inflated = _WORD(0)
     while at < len(data):
         if rows == len(packets):
             return FULL, count, at, False
@@ -223,7 +226,8 @@ def walk(  # noqa: C901
                 return rows, count, at, True
             if kind == COMPRESSED:
                 told = _WORD(_MOST_TOLD[0]) + _WORD(_MOST_TOLD[1]) * packed
-                if not limits[L_COMPRESSES] or number > told:
+                inflated += number
+                if not limits[L_COMPRESSES] or number > told or inflated > _MOST_INFLATED:
                     return rows, count, at, True
             content_size = wide(packed)
             end = content + content_size

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cramjam
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,3 +182,33 @@ def test_compression_is_worth_it() -> None:
 @given(st.binary(max_size=40), st.integers(0, 60), st.sampled_from([0, 2, 300]), st.binary(max_size=20))
 def test_any_bytes(data: bytes, size: int, window: int, history: bytes) -> None:
     both(data, size, window, history)
+
+
+@settings(max_examples=50)
+@given(
+    sent=st.lists(st.binary(max_size=60) | st.sampled_from([b"abc" * 30, b"x" * 200]), min_size=1, max_size=8),
+    window=st.sampled_from([1, 30, 1 << 16]),
+    bad=st.none() | st.integers(0, 7),
+    before=st.integers(0, 7),
+)
+def test_many_at_once_are_what_each_is(sent: list[bytes], window: int, bad: int | None, before: int) -> None:
+    deflater, one, many = Deflater(window), Inflater(window), Inflater(window)
+    packed = [deflater.compress(data) for data in sent]
+    for inflater in (one, many):
+        for data, size in list(zip(packed, map(len, sent), strict=True))[:before]:
+            inflater.inflate(data, size)
+    sizes = [len(data) + (number == bad) for number, data in enumerate(sent)][before:]
+    expected = []
+    for data, size in zip(packed[before:], sizes, strict=True):
+        inflated = one.inflate(data, size)
+        if inflated.data is None:
+            break
+        expected.append(inflated.data)
+    lengths = np.array([len(data) for data in packed[before:]], np.int64)
+    source = np.frombuffer(b"".join(packed[before:]), np.uint8)
+    out, count = many.inflate_all(source, np.cumsum(lengths) - lengths, lengths, np.array(sizes, np.int64))
+    assert count == len(expected)
+    given_back = out[: sum(map(len, expected))]
+    assert given_back.tobytes() == b"".join(expected)
+    many.add(given_back)
+    assert many.snapshot() == one.snapshot()

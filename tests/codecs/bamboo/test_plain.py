@@ -164,27 +164,27 @@ def dialogue(log: Any, last: int, random: Random, *, compress: bool = True, othe
 
 @pytest.fixture(scope="session")
 def logs(make_log: Callable[..., Any]) -> tuple[Any, Any]:
-    return make_log(150), make_log(60, log_id=300, author=2)
+    return make_log(90), make_log(40, log_id=300, author=2)
 
 
 #: What fails is as long as what doesn't, so it isn't made shorter.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@settings(max_examples=25, deadline=None, phases=PHASES)
-@given(seed=st.integers(0, 10**6), size=st.sampled_from([1, 7, 60, 400, 1448, 20_000]), both=st.booleans())
+@settings(max_examples=10, deadline=None, phases=PHASES)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([3, 60, 400, 1448, 20_000]), both=st.booleans())
 def test_plain_connections_are_those_of_the_readable_twin(
     logs: tuple[Any, Any], seed: int, size: int, both: bool
 ) -> None:
     random = Random(seed)
-    made = dialogue(logs[0], 40 if size < 60 else 150, random, other=logs[1] if both else None)
+    made = dialogue(logs[0], 12 if size < 60 else 90, random, other=logs[1] if both else None)
     pieces = pieces_of(made, iter(lambda: random.randint(1, size), 0))
     cuts = sorted(random.randrange(len(pieces)) for _ in range(3))
     compared = compare(pieces, cuts)
-    assert compared or len(pieces) < 40
+    assert compared or len(pieces) < 40 or size < 60
 
 
-@settings(max_examples=60, deadline=None, phases=PHASES)
+@settings(max_examples=30, deadline=None, phases=PHASES)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_what_is_odd_is_told_as_by_the_readable_twin(logs: tuple[Any, Any], seed: int, data: st.DataObject) -> None:
     random = Random(seed)
