@@ -40,9 +40,8 @@ class _Blocks:
 
     def receive(self, piece: Piece) -> None:
         """The next piece of a file."""
-        if self._reader.fault is None:
-            for items in self._reader.receive(piece.data):
-                self._builder.add(items)
+        for items in self._reader.receive(piece.data):
+            self._builder.add(items)
         if not piece.last:
             return
         fault = self._reader.finish()

@@ -49,7 +49,7 @@ def add_block_file(log: Log, file: BlockFile, place: Place) -> None:
     message = {name: told[name] for name in names} | {"kind": BLOCK_FILE, "proof": told["proof_block"]}
     message |= {"header": block.number, "message_bytes": file.block_bytes, "part": 0, "last": True}
     number = block.number
-    if block.counts:
+    if block.counts or file.damage is None:
         log.add(MESSAGE, place, block_number=number, message=message, block=told)
     if file.damage is not None:
         finding = {"rule": None, "severity": None, "message": file.damage}

@@ -277,6 +277,11 @@ def test_a_damaged_file_is_told() -> None:
     assert [kind for kind, _ in nothing] == ["quarantine"]
 
 
+def test_a_file_without_items_is_a_row_too() -> None:
+    (row,) = of("message", inspected_blocks({"1.blk": b"\x12\x01x"}))
+    assert (row["block_number"], row["items"], row["message_bytes"]) == (None, 0, 3)
+
+
 # Losses
 
 
