@@ -14,7 +14,8 @@ from tests.comparing import Told, assert_the_same_is_said, told_by_both
 from tests.hiero_files import archive_of, grpc_log_of
 from tests.running import select
 
-from wirehouse_codecs.hiero.profiles import DEFAULT_PORT
+from wirehouse_codecs.hiero.ledger import Ledger
+from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, B
 from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate, write_pcap
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake, Source
@@ -60,6 +61,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
         path = folder / f"blocks-{name}.tar"
         path.write_bytes(archive_of(sorted((VECTORS / "blocks").glob(f"{name}_*"))))
         sources.append(Source(path.stem, "hiero", "blocks", str(path)))
+    large = folder / "large.blk"
+    block = Ledger(SimulatorConfig(block_bytes=9_000_000, start_time_ms=MORNING_MS), B).block(0)
+    large.write_bytes(b"".join((*block.opening, *block.middle, *block.closing)))
+    sources.append(Source("large", "hiero", "blocks", str(large)))
     cut = folder / "damaged.blk"
     cut.write_bytes((VECTORS / "blocks" / "sim062_3.blk").read_bytes()[:-7])
     sources.append(Source("damaged", "hiero", "blocks", str(cut)))
@@ -164,6 +169,14 @@ def test_a_row_of_gold_leads_to_its_bytes(lake: Lake, source: str) -> None:
     told = out.getvalue()
     assert Path(lake.source(source).path).name in told
     assert "00000000  " in told
+
+
+@pytest.mark.usefixtures("told")
+def test_a_large_block_leads_to_the_first_of_its_pieces(lake: Lake) -> None:
+    out = io.StringIO()
+    trace(lake, "gold.hiero_blocks", "source=large,block_number=0", out)
+    assert "the last of 3 pieces, which are records 0 to 2; the first:" in out.getvalue()
+    assert "0a" in out.getvalue().partition("00000000  ")[2][:3]
 
 
 def _of(table: str, source: str) -> str:
