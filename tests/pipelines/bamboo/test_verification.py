@@ -1,0 +1,132 @@
+"""The two passes over entries, without Spark: each distinct entry is checked once, whatever was seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wirehouse_codecs.bamboo import entries as codec
+from wirehouse_codecs.bamboo import yamf
+from wirehouse_codecs.bamboo.entries import decode
+from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
+from wirehouse_pipelines.bamboo import verification
+from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, TOLD, check, fold
+
+Row = dict[str, Any]
+LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
+READ = pa.schema([*verification._CHECKED, *verification._READ])
+BETWEEN = pa.schema([*verification._CHECKED, *verification._FORK_COLUMNS[:4]])
+NAMES = ("author", "log_id", "seq", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash", "signature")
+
+
+def seen(data: bytes, at: int, window: str = "w1", sender: str = "a", **told: Any) -> Row:
+    entry = decode(data).entry
+    assert entry is not None
+    hashed = yamf.digest(data)
+    place = {"connection_id": sender.encode(), "direction": "client", "byte_start": at, "record_number": at}
+    return {
+        **{name: getattr(entry, name) for name in NAMES},
+        "told": ENTRY,
+        "source": "s",
+        "key": "log",
+        "window_start": window,
+        "entry_id": hashed,
+        "origin": "metadata",
+        "data": data,
+        "entry_hash": hashed,
+        "omitted": [],
+        "unknown_links": [],
+        "seen_from": [sender],
+        "sender": sender,
+        "arrived_at_ns": at,
+        "capture_id": b"c",
+        **place,
+        **told,
+    }
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The signatures that are checked."""
+    counted: list[bytes] = []
+
+    def counting(author: bytes, signed: bytes, signature: bytes) -> str | None:
+        counted.append(signature)
+        return codec.signature_rule(author, signed, signature)
+
+    monkeypatch.setattr(verification, "signature_rule", counting)
+    monkeypatch.setattr("wirehouse_codecs.bamboo.verify.signature_rule", counting)
+    return counted
+
+
+def order(rows: list[Row], *names: str) -> list[Row]:
+    return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name]) for name in names))
+
+
+def verified(rows: list[Row], batch_rows: int = 7) -> list[Row]:
+    """What both passes tell, in batches of some rows."""
+    first = order([dict.fromkeys(READ.names) | row for row in rows], "entry_id", "window_start", "sender", "byte_start")
+    checked = [row for batch in _passed(check, first, READ, batch_rows) for row in batch.to_pylist()]
+    second = order([dict.fromkeys(BETWEEN.names) | row for row in checked], "key", "window_start", "byte_start")
+    told = pa.Table.from_batches(_passed(fold, second, BETWEEN, batch_rows), schema=TOLD)
+    listed: list[Row] = told.to_pylist()
+    return listed
+
+
+def _passed(step: Callable[..., Any], rows: list[Row], schema: pa.Schema, size: int) -> list[pa.RecordBatch]:
+    return list(step(pa.Table.from_pylist(rows, schema=schema).to_batches(max_chunksize=size)))
+
+
+def told_as(rows: list[Row], what: str) -> list[Row]:
+    return [row for row in rows if row["told"] == what]
+
+
+def test_replays_and_both_directions_cost_no_signature(checks: list[bytes]) -> None:
+    rows = [
+        seen(data, 100 * turn + at, window, sender)
+        for turn, (window, sender) in enumerate((("w1", "a"), ("w1", "b"), ("w2", "a"), ("w3", "b")))
+        for at, data in enumerate(LOG_OF)
+    ]
+    told = verified(rows)
+    assert len(checks) == len(LOG_OF)
+    assert [row["seen_from"] for row in told_as(told, ENTRY)] == [["a", "b"]] * len(LOG_OF)
+    assert [(row["window_start"], row["verified_up_to"]) for row in told_as(told, LOG)] == [("w1", 20)]
+
+
+def test_what_windows_before_told_costs_no_signature(checks: list[bytes]) -> None:
+    known = [
+        row | {"window_start": None} for row in told_as(verified([seen(d, at) for at, d in enumerate(LOG_OF)]), ENTRY)
+    ]
+    checks.clear()
+    again = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF)]
+    told = verified([*({name: row.get(name) for name in READ.names} for row in known), *again])
+    assert checks == []
+    assert {(row["verdict"], tuple(row["seen_from"])) for row in told_as(told, ENTRY)} == {("valid", ("a", "b"))}
+
+
+def test_every_packet_with_a_wrong_signature_is_told(checks: list[bytes]) -> None:
+    wrong = LOG_OF[0][:-1] + bytes([LOG_OF[0][-1] ^ 1])
+    told = verified([seen(wrong, at) for at in range(3)])
+    assert [row["byte_start"] for row in told_as(told, BAD)] == [0, 1, 2]
+    assert [(row["verdict"], row["reason"]) for row in told_as(told, ENTRY)] == [("invalid", "bad_signature")]
+    assert len(checks) == 1
+
+
+def test_a_link_that_was_taken_for_another_one_is_not_held_against_the_entry() -> None:
+    """Its signature is not right with that link, and is with the one that comes later."""
+    data, seq = LOG_OF[2], 3
+    entry = decode(data).entry
+    assert entry is not None
+    assert entry.backlink is not None
+    assert link_targets(seq) == (2,)
+    taken_for = data.replace(entry.backlink, bytes(64))
+    omitted = {"omitted": ["backlink"], "sent_id": b"sent"}
+    first = [seen(LOG_OF[0], 0), seen(taken_for, 1, **omitted)]
+    told = {row["seq"]: row for row in told_as(verified(first), ENTRY)}
+    assert (told[seq]["verdict"], told[seq]["reason"], told[seq]["entry_id"]) == ("unknown", "link_unknown", b"sent")
+    told = {row["seq"]: row for row in told_as(verified([*first, seen(LOG_OF[1], 2)]), ENTRY) if not row["superseded"]}
+    assert (told[seq]["verdict"], told[seq]["data"]) == ("valid", data)
