@@ -124,7 +124,7 @@ def test_a_link_that_was_taken_for_another_one_is_not_held_against_the_entry() -
     assert entry.backlink is not None
     assert link_targets(seq) == (2,)
     taken_for = data.replace(entry.backlink, bytes(64))
-    omitted = {"omitted": ["backlink"], "sent_id": b"sent"}
+    omitted: Row = {"omitted": ["backlink"], "sent_id": b"sent"}
     first = [seen(LOG_OF[0], 0), seen(taken_for, 1, **omitted)]
     told = {row["seq"]: row for row in told_as(verified(first), ENTRY)}
     assert (told[seq]["verdict"], told[seq]["reason"], told[seq]["entry_id"]) == ("unknown", "link_unknown", b"sent")
