@@ -10,10 +10,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.bamboo.known_log import PLACE
+from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
+from wirehouse_codecs.tcp import Direction
 from wirehouse_pipelines.bamboo import verification
 from wirehouse_pipelines.connections import each_once
 from wirehouse_pipelines.lake import Source
@@ -42,6 +44,12 @@ _UNSURE: Final = "unknown"
 def _horizon(source: Source) -> int:
     """Logs are added to for years, and an entry links far back: what is known of them always counts."""
     return 2**62
+
+
+def _is_called(source: Source) -> bool:
+    """The server of the source's connections is the proactive side."""
+    is_bamboo = source.protocol == "bamboo"
+    return is_bamboo and BambooOptions.from_mapping(source.options).proactive is Direction.SERVER
 
 
 class _Run:
@@ -84,6 +92,7 @@ class _Run:
         rows = self.of_kind(ENTRY).select(
             *_WINDOW,
             *_PLACE,
+            "seen_by",
             "entry.*",
             F.when(uncertain, sent_id).alias("sent_id"),
             F.when(own, F.col("entry.rule")).alias("own_rule"),
@@ -92,12 +101,15 @@ class _Run:
         rows = rows.drop("rule", "reason", "greedy", "assumed_links").withColumn(
             "entry_id", F.coalesce("entry_hash", "sent_id")
         )
-        sender = F.when(F.col("direction") == "client", F.col("client")).otherwise(F.col("server"))
+        # Directions have the names of roles: the client is the proactive side, whichever side of TCP that is.
+        called = [source.name for source in self.work.lake.sources if _is_called(source)]
+        is_client = (F.col("direction") == "client") != F.col("seen_by").isin(called)
+        sender = F.when(is_client, F.col("client")).otherwise(F.col("server"))
         return (
             rows.withColumn("key", verification.key_of(F.col("author"), F.col("log_id"), F.col("entry_id")))
             .join(ends, [*_WINDOW, "connection_id"], "left")
             .withColumn("sender", F.coalesce("file", sender))
-            .drop("client", "server", "file")
+            .drop("client", "server", "file", "seen_by")
         )
 
     @cached_property
