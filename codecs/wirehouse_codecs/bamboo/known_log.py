@@ -121,6 +121,8 @@ class Changes(NamedTuple):
     forks: list[ForkRow]
     new_forks: list[ForkRow]
     log: LogRow
+    #: Author, log id and place of the log's first entry.
+    first: dict[str, Any]
     #: Of all that changed.
     digest: str
 
@@ -154,7 +156,15 @@ class KnownLog:
         entries = _where(judged, changed)
         log = _log_row(judged, min(self._forks, default=None))
         rows_of_forks = [row for row, _ in told]
-        return Changes(entries, _where(judged, broken), rows_of_forks, new_forks, log, _digest(entries, rows_of_forks))
+        return Changes(
+            entries,
+            _where(judged, broken),
+            rows_of_forks,
+            new_forks,
+            log,
+            _first(judged),
+            _digest(entries, rows_of_forks),
+        )
 
     def _told_forks(
         self, rows: pa.RecordBatch, forks: Sequence[tuple[int, str, int, int]]
@@ -386,6 +396,14 @@ def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
         missing=[(int(before[i]) + 1, int(there[i]) - 1) for i in gaps[:MOST_GAPS].tolist()],
         missing_entries=int(there[-1]) - len(there) if len(there) else 0,
     )
+
+
+def _first(rows: pa.RecordBatch) -> dict[str, Any]:
+    """Author, log id and place of the entry that arrived first; empty without rows."""
+    places = rows.select(["author", "log_id", *_PLACE])
+    order = [np.asarray(rows.column(name).fill_null(0)) for name in ("byte_start", "record_number", "arrived_at_ns")]
+    listed: list[dict[str, Any]] = places.take(pa.array(np.lexsort(order)[:1])).to_pylist()
+    return listed[0] if listed else {}
 
 
 def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, PLACE, Changes, ForkRow, KnownLog
+from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, Changes, ForkRow, KnownLog
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.log import UINT
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
@@ -224,10 +224,9 @@ def _rows(changes: Changes, new: pa.RecordBatch, whose: dict[str, str]) -> Itera
             yield _told(rows, what, whose)
     if not changes.entries.num_rows:
         return
-    first = changes.entries.slice(int(np.argmin(changes.entries.column("arrived_at_ns"))), 1).to_pylist()[0]
-    of_log = {name: first[name] for name in ("author", "log_id", *(name for name, _ in PLACE))}
+    of_log = changes.first
     others: list[dict[str, Any]] = [{"told": STATE, "state": changes.digest}]
-    if None not in (first["author"], first["log_id"]):
+    if None not in (of_log["author"], of_log["log_id"]):
         others.append({"told": LOG} | of_log | _log_fields(changes))
     for told_as, forks in ((FORK, changes.forks), (FOUND, changes.new_forks)):
         others += [{"told": told_as} | of_log | _fork_fields(row) for row in forks]
