@@ -121,16 +121,15 @@ def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[
     if isinstance(frame, pa.Table):
         write_deltalake(_create(lake, table), frame, mode="overwrite", predicate=in_spans(spans))
         return
-    known = delta_tables.opened(path)
+    known, rows = delta_tables.opened(path), _defined(table, frame)
     if known is None:
-        writer = _ordered(table, _within(table, _defined(table, frame), spans)).write.format("delta").mode("append")
+        writer = _ordered(table, _within(table, rows, spans)).write.format("delta").mode("append")
         writer.partitionBy(*table.partition_by).options(**_configuration(table)).save(path)
         begun = _create(lake, table)
         begun.alter.set_table_name(name)
         begun.alter.set_table_description(table.comment)
         return
     _widen(known, table)
-    rows = frame.select(*(column.name for column in table.columns))
     if _files(known, path, spans):
         # Rows of bronze are in the windows of the objects that they are read from: nothing is left to check of each.
         rows.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
