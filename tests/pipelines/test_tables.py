@@ -136,3 +136,9 @@ def test_views_of_one_protocol_have_no_columns_of_other_kinds_of_capture() -> No
     broker = {column.name for column in shared_columns()["broker"]}
     for name in ("silver.wallaroo_quarantine", "gold.wallaroo_violations"):
         assert not broker & {column.name for column in all_tables()[name].columns}
+
+
+def test_least_and_greatest_values_are_kept_of_what_delta_orders() -> None:
+    types = {(table.name, column.name): column.type for table in all_tables().values() for column in table.columns}
+    kept = {types[table.name, name] for table in all_tables().values() for name in table.stats}
+    assert kept <= {"BIGINT", "STRING", "DECIMAL(20,0)"}
