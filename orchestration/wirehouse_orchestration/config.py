@@ -20,7 +20,8 @@ from wirehouse_codecs.inflate import LIMITS, Limits
 from wirehouse_codecs.option_values import MOST_PORT, read_options, source_name, whole
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.lake import PACKET_KINDS, Lake, Source
+from wirehouse_pipelines.kafka_options import KafkaOptions
+from wirehouse_pipelines.lake import KAFKA, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.storage import is_local
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
@@ -36,7 +37,7 @@ SIZES: tuple[str, ...] = get_args(Size)
 
 _BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
 _LAKEHOUSE_KEYS = ("root", "window", "start")
-_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "options", "max_inflated_ratio")
+_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "kafka", "options", "max_inflated_ratio")
 _MOST_RATIO = 1_000_000
 
 
@@ -198,11 +199,23 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
     protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
     kind = _choice(table, "kind", within, refuse, protocol.kinds)
-    path = _place(_text(table, "path", within, refuse), f"{within}path", folder, refuse)
+    path = _text(table, "path", within, refuse)
+    if kind != KAFKA:
+        path = _place(path, f"{within}path", folder, refuse)
     options = _table(table, "options", within, refuse)
     _read_options(protocol.parse_options, options, f"{within}options", refuse)
     ports, tcp = _ports(table, kind, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
-    return Source(name, protocol.name, kind, path, options, ports, tcp, _limits(table, name, refuse))
+    kafka = _kafka(table, kind, within, refuse)
+    return Source(name, protocol.name, kind, path, options, ports, tcp, kafka, _limits(table, name, refuse))
+
+
+def _kafka(table: Mapping[str, Any], kind: str, within: str, refuse: Refuse) -> Mapping[str, Any]:
+    """Which broker, of a source of its records."""
+    if "kafka" in table and kind != KAFKA:
+        raise refuse(f"{within}kafka", f"is of kind {KAFKA} alone, not of {kind}")
+    kafka = _table(table, "kafka", within, refuse)
+    _read_options(KafkaOptions.from_mapping, kafka, f"{within}kafka", refuse)
+    return kafka
 
 
 def _limits(table: Mapping[str, Any], name: str, refuse: Refuse) -> Limits:

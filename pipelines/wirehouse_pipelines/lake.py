@@ -13,7 +13,8 @@ from wirehouse_pipelines.windows import Windows
 
 #: Kinds of source whose landed records are broker messages, those whose records are packets, and those of files that
 #: hold blocks or entries.
-MESSAGE_KINDS = ("messages",)
+KAFKA = "kafka"
+MESSAGE_KINDS = ("messages", KAFKA)
 PACKET_KINDS = ("pcap",)
 FILE_KINDS = ("blocks", "grpc_log", "entries")
 
@@ -25,7 +26,7 @@ class Source:
     name: str
     protocol: str
     kind: str
-    #: Absolute file, folder or glob (or an s3:// URI).
+    #: Absolute file, folder or glob (or an s3:// URI); of kind kafka the topic, or ^ and a regular expression.
     path: str
     #: The `[source.options]` table as written; the protocol's codec checks and reads it.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -33,6 +34,8 @@ class Source:
     ports: tuple[int, ...] = ()
     #: How its connections are put together, likewise.
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    #: Of a source of kind kafka the `[source.kafka]` table as written.
+    kafka: Mapping[str, Any] = field(default_factory=dict)
     #: What its captures may inflate to.
     limits: Limits = LIMITS
 

@@ -15,10 +15,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +37,15 @@ from wirehouse_pipelines.capture_files import CaptureFile, Facts, Hashed
 from wirehouse_pipelines.capture_files import MissingPathError as MissingPathError
 from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathError
 from wirehouse_pipelines.capture_files import captures_at as captures_at
-from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
+from wirehouse_pipelines.offset_ranges import Due, OffsetRange
 from wirehouse_pipelines.protocols import FILE_READERS
 from wirehouse_pipelines.storage import Storage, is_local, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
+
+if TYPE_CHECKING:
+    from wirehouse_pipelines.broker import Broker
 
 #: A landed object takes at most this.
 MAX_OBJECT_BYTES: Final = 128 << 20
@@ -70,6 +75,10 @@ KINDS: Final = {
     "pcap": Kind(PacketCapture, PACKETS),
     **{kind: Kind(read, FILES) for kind, read in FILE_READERS.items()},
 }
+
+
+#: By kind of source, how its records are landed.
+RECORDS: Final = {KAFKA: MESSAGES} | {kind: how.records for kind, how in KINDS.items()}
 
 
 class KindError(UsageError):
@@ -132,6 +141,8 @@ class Manifest:
     landed_at_ns: int
     windows: Mapping[str, WindowObjects] = field(default_factory=dict)
     findings: tuple[CaptureFinding, ...] = ()
+    #: Of a broker's records.
+    offsets: OffsetRange | None = None
 
     def to_json(self) -> str:
         """The manifest as an object of the storage holds it."""
@@ -146,7 +157,8 @@ class Manifest:
             for name, window in fields.pop("windows").items()
         }
         findings = tuple(CaptureFinding(**finding) for finding in fields.pop("findings"))
-        return cls(**fields, windows=windows, findings=findings)
+        offsets = fields.pop("offsets", None)
+        return cls(**fields, windows=windows, findings=findings, offsets=OffsetRange(**offsets) if offsets else None)
 
 
 def manifest_name(source: str, capture_id: str) -> str:
@@ -176,7 +188,7 @@ def remove(lake: Lake, source: str) -> None:
     """Remove all that `source` landed. Its manifests go last: they say that there is something to remove."""
     storage = open_storage(lake.root)
     with storage.lock(f"{_MANIFESTS}/{source}"):
-        for folder in (*(f"landing/{kind}" for kind in KINDS), "landing/rejected", _BEGUN, _MANIFESTS):
+        for folder in (*(f"landing/{kind}" for kind in RECORDS), "landing/rejected", _BEGUN, _MANIFESTS):
             storage.sweep(f"{folder}/{source}")
             for stored in list(storage.list(f"{folder}/{source}")):
                 storage.delete(stored.name)
@@ -197,9 +209,13 @@ def land(
     `now_ns` is the moment of landing. Files that changed within `settle_seconds` wait for the next run. Raises
     MissingPathError, RefusedPathError and KindError before anything is landed, NotLandedError after everything else is.
     """
-    if source.kind not in KINDS:
-        raise KindError(source=source.name, kind=source.kind, known=", ".join(KINDS))
+    if source.kind not in RECORDS:
+        raise KindError(source=source.name, kind=source.kind, known=", ".join(RECORDS))
     say = progress or (lambda text: None)
+    if source.kind == KAFKA:
+        if paths:
+            raise RefusedPathError(source=source.name, path=paths[0], reason="its records come from a broker")
+        return _land_topics(lake, source, now_ns, say)
     files = [
         file
         for path in (paths or [source.path])
@@ -227,6 +243,36 @@ def land(
     if left:
         raise NotLandedError(source=source.name, count=len(left), reason="; ".join(left[:3]))
     return landed
+
+
+def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[str], None]) -> list[Manifest]:
+    """Land what the source's topics have that isn't yet; what is landed before the broker fails stays."""
+    lake_json.record(lake)
+    storage = open_storage(lake.root)
+    landed: list[Manifest] = []
+    with storage.lock(f"{_MANIFESTS}/{source.name}"):
+        _clear_unfinished(storage, source)
+        known = [manifest for manifest in manifests(lake, source.name) if manifest.offsets]
+        broker = source_broker(source)
+        for due in broker.due([manifest.offsets for manifest in known if manifest.offsets]):
+            before = [one.last_arrived_at_ns or 0 for one in known if _goes_on(one, due.range)]
+            manifest = _RangeLanding(lake, storage, source, broker, due, max(before, default=0), now_ns).run()
+            landed.append(manifest)
+            say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
+    return landed
+
+
+def _goes_on(manifest: Manifest, wanted: OffsetRange) -> bool:
+    return manifest.offsets is not None and manifest.offsets.partition_key == wanted.partition_key
+
+
+def source_broker(source: Source) -> Broker:
+    """The broker of a source of kind kafka."""
+    # Its library takes a while to load, and files don't need it.
+    from wirehouse_pipelines.broker import Broker
+    from wirehouse_pipelines.kafka_options import KafkaOptions
+
+    return Broker(source.name, source.path, KafkaOptions.from_mapping(source.kafka))
 
 
 def _clear_unfinished(storage: Storage, source: Source) -> None:
@@ -284,15 +330,95 @@ def _may_be(path: str) -> bool:
     return not is_local(path) or os.path.exists(path)
 
 
-class _Landing:
-    """Lands one file."""
+class _Commit:
+    """Lands one capture: its objects, and its manifest last."""
 
-    def __init__(self, lake: Lake, storage: Storage, source: Source, file: CaptureFile, now_ns: int) -> None:
+    def __init__(self, lake: Lake, storage: Storage, source: Source, now_ns: int) -> None:
         self._lake = lake
         self._storage = storage
         self._source = source
-        self._file = file
         self._now_ns = now_ns
+
+    @contextmanager
+    def _begun(self, capture_id: str) -> Iterator[Callable[[Manifest], None]]:
+        """Gives what commits a manifest. Of what isn't committed nothing stays."""
+        begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
+        self._storage.write(begun, b"")
+        try:
+            yield lambda manifest: self._storage.write(
+                manifest_name(self._source.name, capture_id), manifest.to_json().encode()
+            )
+        except (_FileChanged, OSError, WirehouseError):
+            _remove_objects(self._storage, self._source, capture_id)
+            self._storage.delete(begun)
+            raise
+        self._storage.delete(begun)
+
+    def _written(
+        self, capture_id: str, batches: Iterator[pa.RecordBatch], clock: Clock, **about: Any
+    ) -> Callable[..., Manifest]:
+        """Writes the capture's records; gives what makes its manifest, but for what is known at the end."""
+        with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
+            for batch in _ahead(batches):
+                objects.add(batch)
+        return partial(
+            Manifest,
+            source=self._source.name,
+            protocol=self._source.protocol,
+            kind=self._source.kind,
+            capture_id=capture_id,
+            records=clock.records,
+            unreadable_records=objects.unreadable,
+            first_arrived_at_ns=clock.first,
+            last_arrived_at_ns=clock.now if clock.records else None,
+            landed_at_ns=self._now_ns,
+            windows=objects.windows,
+            **about,
+        )
+
+
+class _RangeLanding(_Commit):
+    """Lands one range of a broker's offsets."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        storage: Storage,
+        source: Source,
+        broker: Broker,
+        due: Due,
+        before_ns: int,
+        now_ns: int | None,
+    ) -> None:
+        """`before_ns`: the last arrival of the partition's records before."""
+        super().__init__(lake, storage, source, now_ns or time.time_ns())
+        self._broker, self._due, self._before_ns = broker, due, before_ns
+
+    def run(self) -> Manifest:
+        """The manifest."""
+        wanted, capture_id = self._due.range, self._due.range.capture_id
+        clock = Clock(max(self._before_ns, self._lake.windows.start_ns(self._lake.windows.start)), self._now_ns)
+        with self._begun(capture_id) as commit:
+            made = self._written(capture_id, self._broker.batches(wanted), clock, path=wanted.name, size_bytes=0)
+            manifest = made(status=LANDED, reason=None, findings=self._findings(clock), offsets=wanted)
+            commit(manifest)
+        return manifest
+
+    def _findings(self, clock: Clock) -> tuple[CaptureFinding, ...]:
+        if not self._due.lost:
+            return clock.findings()
+        first = self._due.range.begin
+        message = f"offsets {self._due.expected} to {first - 1} were gone before they were landed"
+        at_ns = clock.now if clock.first is None else clock.first
+        return (*clock.findings(), CaptureFinding(RULE["offset_gap"].id, None, at_ns, message))
+
+
+class _Landing(_Commit):
+    """Lands one file."""
+
+    def __init__(self, lake: Lake, storage: Storage, source: Source, file: CaptureFile, now_ns: int) -> None:
+        super().__init__(lake, storage, source, now_ns)
+        self._file = file
 
     def run(self, seen: _Seen) -> Manifest | None:
         """The new manifest; None if the capture is landed already."""
@@ -306,19 +432,12 @@ class _Landing:
             return manifest
 
     def _commit(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
-        begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
-        self._storage.write(begun, b"")
-        try:
+        with self._begun(capture_id) as commit:
             read = Hashed(stream)
             manifest = self._land(cast(BinaryIO, read), capture_id, size_bytes)
             if read.rest() != capture_id:
                 raise _FileChanged("it changed while it was read")
-        except (_FileChanged, OSError):
-            _remove_objects(self._storage, self._source, capture_id)
-            self._storage.delete(begun)
-            raise
-        self._storage.write(manifest_name(self._source.name, capture_id), manifest.to_json().encode())
-        self._storage.delete(begun)
+            commit(manifest)
         return manifest
 
     def _land(self, stream: BinaryIO, capture_id: str, size_bytes: int) -> Manifest:
@@ -328,24 +447,10 @@ class _Landing:
         if capture.unreadable is not None:
             self._reject(stream, capture_id)
         clock = Clock(start_ns, self._now_ns)
-        with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
-            for batch in _ahead(capture.batches()):
-                objects.add(batch)
-        return Manifest(
-            source=self._source.name,
-            protocol=self._source.protocol,
-            kind=self._source.kind,
-            capture_id=capture_id,
-            path=self._file.name,
+        made = self._written(capture_id, capture.batches(), clock, path=self._file.name, size_bytes=size_bytes)
+        return made(
             status=REJECTED if capture.unreadable else DAMAGED if capture.damage else LANDED,
             reason=capture.unreadable or capture.damage,
-            size_bytes=size_bytes,
-            records=clock.records,
-            unreadable_records=objects.unreadable,
-            first_arrived_at_ns=clock.first,
-            last_arrived_at_ns=clock.now if clock.records else None,
-            landed_at_ns=self._now_ns,
-            windows=objects.windows,
             findings=capture_findings(clock, capture.damage, self._now_ns),
         )
 
@@ -420,7 +525,7 @@ class _ObjectWriter:
 
     def __init__(self, storage: Storage, source: Source, capture_id: str, windows: Windows, clock: Clock) -> None:
         self._storage = storage
-        self._records = KINDS[source.kind].records
+        self._records = RECORDS[source.kind]
         self._folder = f"landing/{source.kind}/{source.name}"
         self._capture_id = bytes.fromhex(capture_id)
         self._lake_windows = windows

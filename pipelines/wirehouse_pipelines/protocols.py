@@ -58,7 +58,7 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         Protocol("bamboo", "Bamboo Point-2-Point", ("pcap", "entries"), BAMBOO_RULES, BambooOptions.from_mapping),
-        Protocol("cardinal", "Cardinal Streams", ("messages",), CARDINAL_RULES, CardinalOptions.from_mapping),
+        Protocol("cardinal", "Cardinal Streams", ("messages", "kafka"), CARDINAL_RULES, CardinalOptions.from_mapping),
         Protocol("hiero", "Hiero block node", ("pcap", "grpc_log", "blocks"), HIERO_RULES, HieroOptions.from_mapping),
         Protocol("ockam", "Ockam stream service", ("pcap",), OCKAM_RULES, OckamOptions.from_mapping),
         Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),

@@ -18,8 +18,8 @@ from dagster import DagsterRunStatus, RunsFilter
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.factories import asset_key, landing_key, shown_outputs, window_tags
 from wirehouse_pipelines import jobs, ledger
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import SETTLE_SECONDS, captures_at, manifests
+from wirehouse_pipelines.lake import KAFKA, Lake, Source
+from wirehouse_pipelines.landing import SETTLE_SECONDS, captures_at, manifests, source_broker
 
 LAND, COMPUTE = "land_captures", "compute_windows"
 #: Marks every run that computes windows, whoever started it; its value is the lake's root.
@@ -48,7 +48,10 @@ def spans(lake: Lake, windows: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str, ...]]]:
-    """Name and identity of the files at the source's place that stood still for SETTLE_SECONDS."""
+    """Name and identity of the files at the source's place that stood still for SETTLE_SECONDS; of new records."""
+    if source.kind == KAFKA:
+        known = [manifest.offsets for manifest in manifests(lake, source.name) if manifest.offsets]
+        return [(due.range.name, (due.range.capture_id,)) for due in source_broker(source).due(known)]
     found = []
     for file in captures_at(source, source.path, lake.root):
         try:

@@ -1,0 +1,188 @@
+"""Topics of a broker as captures: a range of offsets of a partition, fixed before it is read.
+
+Where a range begins is told by the manifests, not by the broker: what was landed ends the range before. Of transactions
+what was committed is read. Offsets between records that a broker doesn't give (compaction, ends of transactions) are no
+gap; that the oldest offset is later than where the range begins is one (capture.offset_gap).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import re2
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from wirehouse_codecs.captures import MESSAGE_SCHEMA
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines.kafka_options import COMMITTED, EARLIEST, OURS, KafkaOptions, time_ms
+from wirehouse_pipelines.offset_ranges import Due, OffsetRange
+
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_SECONDS: Final = 30.0
+#: So many records, or about so many bytes, are a batch.
+_BATCH_RECORDS, _BATCH_BYTES = 10_000, 8 << 20
+_TS_TYPES: Final = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "append"}
+_NS_PER_MS: Final = 1_000_000
+
+
+class BrokerError(WirehouseError):
+    """The broker can't be reached, refuses, or doesn't give what it has."""
+
+    template = "source {source!r}: {reason}"
+    retry_helps = True
+
+
+class Broker:
+    """A source's broker."""
+
+    def __init__(self, source: str, topics: str, options: KafkaOptions) -> None:
+        """`topics` is the name of one, or ^ and a regular expression."""
+        self._source, self._topics, self._options = source, topics, options
+        self._settings: dict[str, Any] = options.resolved() | {"error_cb": lambda error: None, "logger": _Quiet()}
+        self._admin = AdminClient(self._settings)
+
+    def due(self, landed: Sequence[OffsetRange]) -> list[Due]:
+        """The ranges that are new since `landed`, by topic and partition. Raises BrokerError."""
+        ends: dict[tuple[str, str, int], int] = {}
+        for known in landed:
+            ends[known.partition_key] = max(known.end, ends.get(known.partition_key, 0))
+        try:
+            cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
+            found = []
+            for name, topic_id, partitions in self._described():
+                places = [TopicPartition(name, partition) for partition in partitions]
+                oldest, newest = (self._offsets(places, spec) for spec in (_EARLIEST, _LATEST))
+                first = self._first(places)
+                for place in places:
+                    key = (cluster_id, topic_id, place.partition)
+                    low, high = oldest[place.partition], newest[place.partition]
+                    expected = ends.get(key, first.get(place.partition, low))
+                    begin = max(low, expected)
+                    if begin < high:
+                        due = OffsetRange(cluster_id, name, topic_id, place.partition, begin, high)
+                        found.append(Due(due, expected))
+            return found
+        except KafkaException as error:
+            raise BrokerError(source=self._source, reason=_reason(error)) from None
+
+    def _described(self) -> Iterator[tuple[str, str, list[int]]]:
+        """Names, ids and partitions of the topics."""
+        known = sorted(self._admin.list_topics(timeout=_SECONDS).topics)
+        pattern = self._topics.startswith("^")
+        names = [name for name in known if (re2.match(self._topics, name) if pattern else name == self._topics)]
+        if not names:
+            raise BrokerError(source=self._source, reason=f"the broker has no topic {self._topics}")
+        described = self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
+        for name in names:
+            topic = described[name].result()
+            yield name, str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
+
+    def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        wanted = dict.fromkeys(places, spec)
+        level = IsolationLevel.READ_COMMITTED
+        found = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_SECONDS)
+        return {place.partition: int(answer.result().offset) for place, answer in found.items()}
+
+    def _first(self, places: Sequence[TopicPartition]) -> dict[int, int]:
+        """Where the options say that partitions begin of which nothing is landed."""
+        start = self._options.start
+        if start == EARLIEST:
+            return {}
+        if start != COMMITTED:
+            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)))
+            newest = self._offsets(places, _LATEST)
+            return {partition: offset if offset >= 0 else newest[partition] for partition, offset in at.items()}
+        consumer = self._consumer()
+        try:
+            committed = consumer.committed(list(places), timeout=_SECONDS)
+            return {place.partition: int(place.offset) for place in committed if place.offset >= 0}
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        return Consumer({"group.id": "wirehouse"} | self._settings | OURS)
+
+    def batches(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of a range, with MESSAGE_SCHEMA. Raises BrokerError if the broker doesn't give them."""
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.begin or OFFSET_BEGINNING)])
+            held: list[Message] = []
+            held_bytes = 0
+            for message in self._read(consumer, wanted):
+                held.append(message)
+                held_bytes += len(message.key() or b"") + len(message.value() or b"")
+                if len(held) >= _BATCH_RECORDS or held_bytes >= _BATCH_BYTES:
+                    yield _batch(held)
+                    held, held_bytes = [], 0
+            if held:
+                yield _batch(held)
+        except KafkaException as error:
+            raise BrokerError(source=self._source, reason=_reason(error)) from None
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Consumer, wanted: OffsetRange) -> Iterator[Message]:
+        while True:
+            first = consumer.poll(_SECONDS)
+            if first is None:
+                raise BrokerError(source=self._source, reason=f"{wanted.name}: no record came within {_SECONDS:.0f} s")
+            # What is at hand besides: with a time to wait, `consume` waits until it has all that are asked for.
+            for message in (first, *consumer.consume(_BATCH_RECORDS, timeout=0)):
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise BrokerError(source=self._source, reason=f"{wanted.name}: {error.str()}")
+                offset = cast(int, message.offset())
+                if offset < wanted.end and error is None:
+                    yield message
+                if offset >= wanted.end - (error is None):
+                    return
+
+
+class _Quiet:
+    """librdkafka says on stderr what also comes as an exception."""
+
+    def log(self, level: int, text: str, *rest: Any) -> None:
+        """Nothing."""
+
+
+def _reason(error: KafkaException) -> str:
+    cause = error.args[0]
+    return f"the broker says: {cause.str() if isinstance(cause, KafkaError) else cause}"
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    return cast(list[tuple[str, bytes | None]], message.headers() or [])
+
+
+def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {name: [] for name in MESSAGE_SCHEMA.names}
+    for message in messages:
+        kind, at_ms = message.timestamp()
+        ts_type = _TS_TYPES.get(kind)
+        columns["topic"].append(message.topic())
+        columns["partition"].append(message.partition())
+        columns["offset"].append(message.offset())
+        columns["ts_ns"].append(at_ms * _NS_PER_MS if ts_type else None)
+        columns["ts_type"].append(ts_type)
+        columns["key"].append(message.key())
+        columns["value"].append(message.value())
+        columns["headers"].append([{"key": key, "value": value} for key, value in _headers(message)])
+    nothing = [None] * len(messages)
+    columns |= {"extra": nothing, "damaged": nothing, "damage": nothing}
+    return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)

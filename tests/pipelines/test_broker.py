@@ -1,0 +1,211 @@
+"""Landing from topics of a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from wirehouse_codecs.errors import OptionError
+from wirehouse_pipelines import broker, landing
+from wirehouse_pipelines.broker import BrokerError
+from wirehouse_pipelines.kafka_options import KafkaOptions
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.windows import Windows
+
+pytestmark = pytest.mark.servers
+MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    """A real broker; its address stands in the environment."""
+    from wirehouse_orchestration import infra
+
+    infra.up(("kafka",), lambda text: None)
+    address = infra.environment()["KAFKA_BOOTSTRAP_SERVERS"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KAFKA_BOOTSTRAP_SERVERS", address)
+        yield address
+    infra.down(("kafka",), lambda text: None)
+
+
+class Topic:
+    """A topic of the test's own, and a lake that lands it."""
+
+    def __init__(self, address: str, name: str, folder: Path, **how: Any) -> None:
+        self.name, self._address = name, address
+        self.admin = AdminClient({"bootstrap.servers": address})
+        new = NewTopic(name, num_partitions=how.pop("partitions", 1), config={"retention.ms": "-1"} | how)
+        self.admin.create_topics([new])[name].result()
+        # A broker that has just begun takes a while to tell of it.
+        while name not in self.admin.list_topics().topics:
+            time.sleep(0.1)
+        self.lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"))
+
+    def source(self, **kafka: Any) -> Source:
+        return Source("net", "cardinal", "kafka", self.name, kafka=kafka)
+
+    def send(self, count: int, begin: int = 0, *, partition: int = 0, **settings: Any) -> None:
+        producer = Producer({"bootstrap.servers": self._address} | settings)
+        for number in range(begin, begin + count):
+            about: dict[str, Any] = {"headers": [("n", str(number).encode()), ("none", None)]}
+            producer.produce(
+                self.name, f"v{number}".encode(), b"k", partition=partition, timestamp=MS + number, **about
+            )
+        producer.flush()
+
+    def land(self, **kafka: Any) -> list[landing.Manifest]:
+        return landing.land(self.lake, self.source(**kafka))
+
+
+@pytest.fixture
+def topic(kafka: str, request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    how = getattr(request, "param", {})
+    return Topic(kafka, f"{request.node.originalname}-{uuid4().hex}", tmp_path, **how)
+
+
+def values(topic: Topic, manifest: landing.Manifest) -> list[bytes]:
+    assert manifest.offsets is not None
+    told = broker.Broker("net", topic.name, KafkaOptions())
+    return [value for batch in told.batches(manifest.offsets) for value in batch.column("value").to_pylist()]
+
+
+def test_what_is_new_is_landed_once(topic: Topic) -> None:
+    assert topic.land() == []
+    topic.send(5)
+    (first,) = topic.land()
+    assert (first.records, first.path) == (5, f"{topic.name}/0/0-5")
+    assert topic.land() == []
+    topic.send(3, 5)
+    (second,) = topic.land()
+    assert (second.records, second.path) == (3, f"{topic.name}/0/5-8")
+    assert values(topic, first) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+    assert first.last_arrived_at_ns == (MS + 4) * 1_000_000
+    assert landing.manifests(topic.lake) == sorted((first, second), key=lambda one: one.capture_id)
+    assert landing.Manifest.from_json(first.to_json()) == first
+
+
+def test_records_are_kept_verbatim(topic: Topic) -> None:
+    topic.send(1)
+    (manifest,) = topic.land()
+    assert manifest.offsets is not None
+    (batch,) = broker.Broker("net", topic.name, KafkaOptions()).batches(manifest.offsets)
+    assert batch.to_pylist() == [
+        {
+            "topic": topic.name,
+            "partition": 0,
+            "offset": 0,
+            "ts_ns": MS * 1_000_000,
+            "ts_type": "create",
+            "key": b"k",
+            "value": b"v0",
+            "headers": [{"key": "n", "value": b"0"}, {"key": "none", "value": None}],
+            "extra": None,
+            "damaged": None,
+            "damage": None,
+        }
+    ]
+
+
+@pytest.mark.parametrize("topic", [{"partitions": 3}], indirect=True)
+def test_each_partition_is_a_capture(topic: Topic) -> None:
+    for partition in range(3):
+        topic.send(partition + 1, partition=partition)
+    landed = landing.land(topic.lake, Source("net", "cardinal", "kafka", f"^{topic.name[:-1]}.$"))
+    assert [(one.path.split("/")[1], one.records) for one in landed] == [("0", 1), ("1", 2), ("2", 3)]
+
+
+def test_arrival_goes_on_from_the_range_before(topic: Topic) -> None:
+    topic.send(1, 1_000)
+    (first,) = topic.land()
+    topic.send(1, 0)
+    (second,) = topic.land()
+    assert second.first_arrived_at_ns == first.last_arrived_at_ns == (MS + 1_000) * 1_000_000
+
+
+def test_what_the_broker_let_go_of_is_a_gap(topic: Topic) -> None:
+    topic.send(4)
+    topic.land()
+    topic.send(6, 4)
+    for gone in topic.admin.delete_records([TopicPartition(topic.name, 0, 7)]).values():
+        gone.result()
+    (manifest,) = topic.land()
+    assert manifest.path == f"{topic.name}/0/7-10"
+    (finding,) = manifest.findings
+    assert (finding.rule, finding.message) == ("capture.offset_gap", "offsets 4 to 6 were gone before they were landed")
+
+
+def test_of_transactions_what_was_committed_is_read(topic: Topic, kafka: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic.name})
+    producer.init_transactions()
+    commit, abort = producer.commit_transaction, producer.abort_transaction
+    for number, end in enumerate((commit, abort, commit)):
+        producer.begin_transaction()
+        producer.produce(topic.name, f"t{number}".encode(), partition=0)
+        producer.flush()
+        end()
+    (manifest,) = topic.land()
+    assert (manifest.records, manifest.path, manifest.findings) == (2, f"{topic.name}/0/0-6", ())
+    assert values(topic, manifest) == [b"t0", b"t2"]
+    assert topic.land() == []
+
+
+def test_a_first_range_begins_at_a_time(topic: Topic) -> None:
+    topic.send(5)
+    (manifest,) = topic.land(start="2023-11-14T22:13:20.003+00:00")
+    assert manifest.path == f"{topic.name}/0/3-5"
+
+
+def test_a_landing_that_was_killed_is_done_again(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic.send(5)
+
+    def break_off(*_: Any) -> Any:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(landing._RangeLanding, "_findings", break_off)
+        with pytest.raises(OSError, match="disk full"):
+            topic.land()
+    assert landing.manifests(topic.lake) == []
+    assert not list(Path(topic.lake.root).rglob("*.avro"))
+    assert [one.path for one in topic.land()] == [f"{topic.name}/0/0-5"]
+
+
+def test_what_is_wrong_is_said(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokerError, match="source 'net': the broker has no topic nothing"):
+        landing.land(topic.lake, Source("net", "cardinal", "kafka", "nothing"))
+    with pytest.raises(landing.RefusedPathError, match="from a broker"):
+        landing.land(topic.lake, topic.source(), ["a.jsonl"])
+    monkeypatch.setattr(broker, "_SECONDS", 2.0)
+    with pytest.raises(BrokerError, match="the broker says"):
+        topic.land(settings={"bootstrap.servers": "127.0.0.1:9"})
+    monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS")
+    with pytest.raises(OptionError, match="KAFKA_BOOTSTRAP_SERVERS is not set"):
+        topic.land()
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ({"begin": "earliest"}, "begin"),
+        ({"start": "yesterday"}, "start"),
+        ({"start": "2023-11-14T22:13:20"}, "start"),
+        ({"start": "committed"}, "start"),
+        ({"settings": {"a": 1}}, "settings.a"),
+        ({"settings": {"isolation.level": "read_uncommitted"}}, "settings.isolation.level"),
+        ({"settings": "a"}, "settings"),
+    ],
+    ids=json.dumps,
+)
+def test_options_that_are_none(table: dict[str, Any], key: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        KafkaOptions.from_mapping(table)
+    assert refused.value.fields["key"] == key
