@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import is_hypothesis_test
@@ -41,6 +42,12 @@ def store() -> Iterator[dict[str, str]]:
                 patch.setenv(name, value)
         yield settings
     infra.down(("store",), lambda text: None)
+
+
+@pytest.fixture
+def in_bucket(store: dict[str, str]) -> str:
+    """A place of the test's own in a bucket of the store, whose data outlive it."""
+    return f"s3://wirehouse/{uuid4().hex}"
 
 
 @pytest.fixture(autouse=True)

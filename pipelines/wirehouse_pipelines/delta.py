@@ -140,10 +140,15 @@ def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[
 
 
 def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> DataFrame:
-    """These rows; one that isn't in `spans` is an error, as it is where rows are replaced."""
+    """These rows; one that isn't in `spans` is an error, as it is where rows are replaced.
+
+    A column says so, not a condition: that could be asked of rows which another condition leaves out.
+    """
     if table.layer == "bronze":
         return rows
-    return rows.where(F.assert_true(F.expr(in_spans(spans)), f"{table.name}: a row of another window").isNull())
+    refused = F.raise_error(F.lit(f"{table.name}: a row of another window")).cast("string")
+    window = F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused)
+    return rows.withColumn("window_start", window).withMetadata("window_start", rows.schema["window_start"].metadata)
 
 
 def _defined(table: Table, frame: DataFrame) -> DataFrame:

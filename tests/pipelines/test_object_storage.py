@@ -19,9 +19,9 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
-def root(store: dict[str, str], request: pytest.FixtureRequest) -> str:
-    """A place of the test's own in the bucket."""
-    return f"s3://wirehouse/{request.node.name}"
+def root(in_bucket: str) -> str:
+    """A lake's root."""
+    return in_bucket
 
 
 def test_what_is_written_is_read(root: str) -> None:
