@@ -782,8 +782,8 @@ def test_a_missing_place_names_the_source_and_what_to_do(place: Place) -> None:
 
 
 def test_a_kind_that_cannot_be_landed_is_said_so(place: Place) -> None:
-    with pytest.raises(KindError, match="'kafka' can't be landed, only messages"):
-        land(place.lake, Source("net", "cardinal", "kafka", str(place.inbox)))
+    with pytest.raises(KindError, match="'smtp' can't be landed, only kafka, messages"):
+        land(place.lake, Source("net", "cardinal", "smtp", str(place.inbox)))
 
 
 def test_a_file_taken_away_meanwhile_is_no_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
