@@ -39,7 +39,7 @@ def _config(size: int, start_ms: int) -> SimulatorConfig:
         nodes=_PUBLISHERS,
         publishers=_PUBLISHERS,
         subscribers=0,
-        blocks=max(1, size // _PUBLISHERS),
+        blocks=max(2, size // _PUBLISHERS),
         block_bytes=1_000_000,
         set_bytes=256_000,
         interval_ms=2_000,
