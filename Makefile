@@ -26,7 +26,7 @@ test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers"
 	@$(BIN)/pytest -m "spark or servers"
 
-test-fast: setup ## The tests without JVM and properties (about a minute)
+test-fast: setup ## The tests without JVM and properties (about two minutes)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
 
 check: setup ## Lint, strict types, import directions, fresh generated pages

@@ -20,6 +20,7 @@ with data and some silence say as much as those of thirty.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -49,18 +50,18 @@ def rotate(packets: Iterable[CapturedPacket], folder: Path, files: int = 3) -> N
             write_pcap(islice(rest, len(listed) // files if number < files - 1 else None), stream, resolution="ns")
 
 
-class CutAnywhere:
+class CutAnywhere(ABC):
     """The tests; a subclass has `protocol` and `sources`, and may add tests with the fixtures `at_once` and `hours`."""
 
     protocol: ClassVar[str]
 
+    @abstractmethod
     def sources(self, folder: Path) -> Sequence[Source]:
         """Write captures below `folder`, and what reads them.
 
         The place of each source is a folder of three files or more, in the order of their names. Together they have
         data in two days and six hours or more.
         """
-        raise NotImplementedError
 
     @pytest.fixture(scope="class")
     def written(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, ...]:

@@ -1,6 +1,6 @@
 """Landing: captures kept as they came, as Avro objects that Spark reads.
 
-A capture is one file; its id is the SHA-256 of the file. Its records go to
+A capture is one file, whose SHA-256 is its id; or a range of a broker's offsets (offset_ranges.py). Its records go to
 `landing/KIND/SOURCE/WINDOW/CAPTURE_ID-NNNN.avro`, and a manifest, written last, is the commit: what no manifest names
 doesn't exist. Landing a capture again does nothing.
 
@@ -124,9 +124,9 @@ class Manifest:
     source: str
     protocol: str
     kind: str
-    #: SHA-256 of the original file, hex.
+    #: SHA-256 of the original file, or that of a range of offsets, hex.
     capture_id: str
-    #: Relative to the source's place.
+    #: Relative to the source's place; of a range topic/partition/begin-end.
     path: str
     #: landed, damaged (landed up to the damage) or rejected.
     status: str

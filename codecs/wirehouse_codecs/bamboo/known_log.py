@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo import yamf
-from wirehouse_codecs.bamboo.log import UINT
+from wirehouse_codecs.bamboo.log import ENTRY_TYPE
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt, complete
 from wirehouse_codecs.bamboo.verify import Verdict, verify
 
@@ -43,20 +43,8 @@ PLACE: Final = (
 ENTRIES: Final = pa.schema(
     [
         ("entry_id", pa.binary()),
-        ("origin", pa.string()),
-        ("author", pa.binary()),
-        ("log_id", UINT),
-        ("seq", UINT),
-        ("end_of_log", pa.bool_()),
-        ("lipmaalink", pa.binary()),
-        ("backlink", pa.binary()),
-        ("payload_size", UINT),
-        ("payload_hash", pa.binary()),
-        ("signature", pa.binary()),
-        ("data", pa.binary()),
-        ("entry_hash", pa.binary()),
-        ("omitted", pa.list_(pa.string())),
-        ("unknown_links", pa.list_(UINT)),
+        # As silver.bamboo has it.
+        *list(ENTRY_TYPE)[: ENTRY_TYPE.get_field_index("assumed_links")],
         ("own_rule", pa.string()),
         ("own_reason", pa.string()),
         ("signature_rule", pa.string()),

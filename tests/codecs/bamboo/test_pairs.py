@@ -202,8 +202,6 @@ def set_up(rows: Iterable[Row]) -> dict[str, Any]:
 def test_a_session_is_the_same_over_bymux_and_over_two_connections(name: str) -> None:
     said = packets_of(name)
     one = told(over_bymux(from_vector(name)))
-    if any(row["channel"] == "bymux" and row["row_kind"] == "violation" for row in one):
-        pytest.skip("what it breaks are rules of bymux")
     assert content(logged(captured(talk(said)), **set_up(one))) == content(one)
 
 
