@@ -471,9 +471,9 @@ def shape_of(data: bytes, direction: Direction) -> Shape:
         return Shape()
     if direction is Direction.CLIENT:
         return _REQUEST_SHAPES.get((first.number, None if inner is None else inner.wire_type), Shape())
-    if first.number == 1 and inner is not None:
-        # An acknowledgement: the older package's holds a message, the newer's the number unless it is 0, and more.
-        return Shape(Service.PUBLISH, new=(inner.number, inner.wire_type) != (1, WireType.LEN))
+    if first.number == 1 and inner is not None and (inner.number, inner.wire_type) == (2, WireType.LEN):
+        # An item's acknowledgement of the older package, or the root of block 0, whose number isn't written.
+        return Shape(Service.PUBLISH)
     return _RESPONSE_SHAPES.get((first.number, None if inner is None else inner.wire_type), Shape())
 
 
@@ -488,6 +488,8 @@ _REQUEST_SHAPES: Mapping[tuple[int, int | None], Shape] = MappingProxyType(
 )
 _RESPONSE_SHAPES: Mapping[tuple[int, int | None], Shape] = MappingProxyType(
     {
+        (1, WireType.LEN): Shape(Service.PUBLISH, new=False),
+        (1, WireType.VARINT): Shape(Service.PUBLISH, new=True),
         (2, WireType.VARINT): Shape(Service.PUBLISH),
         (2, WireType.LEN): Shape(Service.SUBSCRIBE),
         (4, WireType.VARINT): Shape(Service.PUBLISH),
