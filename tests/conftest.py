@@ -23,7 +23,7 @@ def spark() -> Iterator[Any]:
     """The session of all tests marked `spark`."""
     from wirehouse_pipelines import spark as embedded
 
-    os.environ.setdefault("WIREHOUSE_JAVA_OPTIONS", embedded.SHORT_RUN)
+    os.environ.setdefault(embedded.JAVA_OPTIONS, embedded.SHORT_RUN)
     session = embedded.session("tests")
     yield session
     session.stop()

@@ -1,19 +1,22 @@
-"""Compiles the readers of captures, once at set-up: `python -m wirehouse_orchestration.warm`.
+"""Prepares what else takes its time at the first use, once at set-up: `python -m wirehouse_orchestration.warm`.
 
-The loops over bytes are machine code that is made on first use and kept on disk; else the first landing takes ten
-seconds longer.
+The loops over bytes are machine code that is made on first use and kept on disk: else the first landing takes ten
+seconds longer. The classes that Spark's JVM loads are kept as they are in memory: else each start takes some more.
 """
 
 from __future__ import annotations
 
 import io
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pyspark.sql import SparkSession
+
 from wirehouse_orchestration.inspect import inspect
-from wirehouse_pipelines import landing
+from wirehouse_pipelines import jobs, landing, spark
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
@@ -22,16 +25,26 @@ RECORDS = 2_000
 
 
 def main() -> None:
-    """Land and inspect a small simulated stream of every protocol."""
+    """Land and inspect a small simulated stream of every protocol; run the jobs of one."""
     with TemporaryDirectory() as folder:
+        lakes = []
         for protocol in PROTOCOLS.values():
             simulator = import_module(f"wirehouse_codecs.{protocol.name}.simulator")
             suffix, write = next(iter(simulator.WRITERS.items()))
             path = Path(folder, f"{protocol.name}{suffix}")
             write(islice(simulator.simulate(simulator.SimulatorConfig()), RECORDS), path)
             source = Source(protocol.name, protocol.name, protocol.kinds[0], str(path))
-            landing.land(Lake(f"{folder}/lake", Windows("day", "2015-01-01"), (source,)), source)
+            lakes.append(Lake(f"{folder}/{protocol.name}", Windows("day", "2015-01-01"), (source,)))
+            landing.land(lakes[-1], source)
             inspect(str(path), protocol.name, True, io.StringIO())
+        spark.archive_classes(partial(_run_jobs, lake=lakes[0]))
+
+
+def _run_jobs(session: SparkSession, lake: Lake) -> None:
+    windows = jobs.data_windows(lake)
+    for name, job in jobs.all_jobs().items():
+        if job.protocol in (None, lake.sources[0].protocol):
+            jobs.run_job(session, lake, name, windows[0], windows[-1])
 
 
 if __name__ == "__main__":

@@ -136,6 +136,11 @@ def folder() -> Path:
     return Path(os.environ.get("WIREHOUSE_JARS") or Path(__file__).resolve().parents[2] / ".jars" / "jars")
 
 
+def class_archive() -> Path:
+    """Where classes lie as a JVM has them in memory, if set-up could make it: one starts in half the time with it."""
+    return folder() / "classes.jsa"
+
+
 def _compile(source: Path, jar: Path) -> None:
     """Compile a class against the jars beside `jar` and Spark's own, into `jar`. Nothing of Spark is started."""
     import pyspark

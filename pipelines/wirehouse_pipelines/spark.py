@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -20,7 +21,8 @@ AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.collectionItems.maxLength=1000000"
 )
 
-#: Java options (WIREHOUSE_JAVA_OPTIONS) for short runs: the optimising compiler costs more than it saves in a minute.
+JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
+#: Java options for short runs: the optimising compiler costs more than it saves in a minute.
 #: Without it Java keeps 48 MB for code, which a run of many plans fills; then nothing is compiled any more.
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
@@ -31,8 +33,12 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     # One size for all: small frames are coalesced, large ones split by the adaptive planner.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # A megabyte of a shuffle may be 20,000 rows for Python.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
     "spark.sql.files.maxPartitionBytes": "64m",
     "spark.sql.parquet.compression.codec": "zstd",
+    # A batch is held decoded by each task: of pieces of 4 MiB no more. Of small rows it takes no longer.
+    "spark.sql.parquet.columnarReaderBatchSize": "32",
     # What jobs keep on disk between their tables.
     "spark.rdd.compress": "true",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
@@ -96,6 +102,32 @@ def _object_store() -> dict[str, str]:
     return settings
 
 
+def _class_archive() -> str:
+    """The options by which the JVM takes its classes from an archive; one that it can't use is left alone silently."""
+    archive = jars.class_archive()
+    return f'"-XX:SharedArchiveFile={archive}" -Xlog:disable' if archive.exists() else ""
+
+
+def archive_classes(run: Callable[[SparkSession], None]) -> None:
+    """Make the archive of classes: those which `run` loads in a session of its own. The process has none before it.
+
+    A Java that has no archive of its own classes can't make one: then there is none.
+    """
+    archive = jars.class_archive()
+    archive.unlink(missing_ok=True)
+    new = archive.with_suffix(".new")
+    os.environ[JAVA_OPTIONS] = f'{SHORT_RUN} "-XX:ArchiveClassesAtExit={new}" -Xlog:disable'
+    spark = session()
+    run(spark)
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    if new.exists():
+        new.rename(archive)
+
+
 def session(name: str = "wirehouse") -> SparkSession:
     """The session of this process, started on first use.
 
@@ -110,7 +142,7 @@ def session(name: str = "wirehouse") -> SparkSession:
     builder = SparkSession.Builder().appName(name).master(os.environ.get("WIREHOUSE_SPARK_MASTER", "local[*]"))
     settings = SETTINGS | {
         "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
-        "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {os.environ.get('WIREHOUSE_JAVA_OPTIONS', '')}",
+        "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {_class_archive()} {os.environ.get(JAVA_OPTIONS, '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
         "spark.executor.extraClassPath": f"{folder}/*",
         **_object_store(),

@@ -17,7 +17,6 @@ Progress = Callable[[str], None]
 #: Landed records up to which a run is small: over before code compiled for speed pays (seen: gold of 85,000 messages
 #: took 124 s of CPU time, 70 of them compiling).
 SMALL_RECORDS = 500_000
-_JAVA_OPTIONS = "WIREHOUSE_JAVA_OPTIONS"
 _WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 #: Runs of one process share a session.
 _one_at_a_time = threading.Lock()
@@ -46,7 +45,7 @@ class RunSession:
         from wirehouse_pipelines import spark
 
         self.say("starting Spark")
-        with _default(_JAVA_OPTIONS, spark.SHORT_RUN) if small else nullcontext():
+        with _default(spark.JAVA_OPTIONS, spark.SHORT_RUN) if small else nullcontext():
             return spark.session()
 
     @property
