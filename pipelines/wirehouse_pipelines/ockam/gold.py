@@ -40,7 +40,8 @@ _WHERE: Final = Where._fields
 #: Arrival, the place in the packet, and what is known of the connection before what it says. What a hole held back has
 #: the place of one packet: the answers come before what the client says after them.
 _ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "turn", "byte_start", "step")
-_MESSAGE: Final = (*_WINDOW, "stream_address", "index")
+#: The index comes first: it alone tells most messages apart where rows are sorted.
+_MESSAGE: Final = ("index", "stream_address", *_WINDOW)
 #: After all that a window has.
 _AT_ITS_END: Final = 2**63 - 1
 _HEARD: Final = "row_kind = 'message' AND message.ignored IS NULL"
@@ -86,6 +87,8 @@ class _Run:
         """What the folds of streams and names tell of each window."""
         reading = {span.source: _reading(self.work.lake.sources_of(span.source)) for span in self.work.spans}
         events = self._said.unionByName(self._stood, allowMissingColumns=True)
+        # Arrow's Java library walks through all null lists at the end of a batch with each row that it adds.
+        events = events.withColumns({name: F.coalesce(name, F.array()) for name in ("indexes", "open_pushes")})
         start = partial(_Stream, reading)
         return by_key(self.work, STATE, events, _ORDER, start, _TOLD, horizon_ns=_horizon, mine="`index` IS NULL")
 
