@@ -29,6 +29,7 @@ from wirehouse_codecs.conversations import Conversation, Disturbances, Event, me
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packed_files import endings
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.simulating import Bounds, check
 from wirehouse_codecs.stream_files import write_streams
 from wirehouse_codecs.tcp import Direction, Endpoint
 
@@ -94,20 +95,13 @@ class SimulatorConfig:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a value out of range, and for a fault that there isn't."""
-        for key, names in _CHOICES.items():
-            if getattr(self, key) not in names:
-                raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(self, key)!r}")
-        for key, (least, most) in _BOUNDS.items():
-            if not least <= getattr(self, key) <= most:
-                raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
-        if self.fault is not None and self.fault not in ALL_FAULTS:
-            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(ALL_FAULTS)}")
+        check(self, _BOUNDS, ALL_FAULTS, _CHOICES)
         if self.transport != BYMUX and self.fault in OF_BYMUX:
             raise OptionError(key="fault", reason=f"{self.fault} is broken over {BYMUX} alone")
 
 
 _CHOICES: Final = {"transport": (BYMUX, TWO_CONNECTIONS), "mode": (MIXED, SAFE, GREEDY), "proactive": tuple(Direction)}
-_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+_BOUNDS: Final[Bounds] = {
     "connections": (1, 10_000),
     "logs": (0, 256),
     "entries": (1, 2**40),

@@ -27,8 +27,8 @@ from wirehouse_codecs.cardinal.producer import (
     topics_of,
 )
 from wirehouse_codecs.cardinal.records import Record, write_avro, write_jsonl
-from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packed_files import endings
+from wirehouse_codecs.simulating import Bounds, check
 
 __all__ = [
     "FAULTS",
@@ -91,17 +91,7 @@ class SimulatorConfig:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a value out of range, and for a stream too short for what is asked of it."""
-        least = {"blocks": self._least_blocks, "messages_per_block": LEAST_MESSAGES, "producers": 1, "partitions": 1}
-        for key in ("value_bytes", "shuffle", "fork_every", "start_number", "start_time_ms", "block_interval_ms"):
-            least[key] = 0
-        for key, bound in {**least, "reorg_threshold": 4, "chain_id": 0}.items():
-            if getattr(self, key) < bound:
-                raise OptionError(key=key, reason=f"must be at least {bound}, not {getattr(self, key)}")
-        for key in ("subbatch_share", "delete_share"):
-            if not 0 <= getattr(self, key) <= 0.4:
-                raise OptionError(key=key, reason=f"must be from 0 to 0.4, not {getattr(self, key)}")
-        if self.fault is not None and self.fault not in FAULTS:
-            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
+        check(self, {"blocks": (self._least_blocks, None), **_BOUNDS}, FAULTS)
 
     @property
     def reorg_depth(self) -> int:
@@ -149,6 +139,20 @@ class SimulatorConfig:
             topics=topics,
             reorg_topic=f"{self.topic}-re-{{hash}}",
         )
+
+
+_BOUNDS: Final[Bounds] = {
+    "messages_per_block": (LEAST_MESSAGES, None),
+    "producers": (1, None),
+    "partitions": (1, None),
+    **dict.fromkeys(
+        ("value_bytes", "shuffle", "fork_every", "start_number", "start_time_ms", "block_interval_ms", "chain_id"),
+        (0, None),
+    ),
+    "reorg_threshold": (4, None),
+    "subbatch_share": (0, 0.4),
+    "delete_share": (0, 0.4),
+}
 
 
 def simulate(config: SimulatorConfig) -> Iterator[Record]:

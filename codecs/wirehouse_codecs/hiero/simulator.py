@@ -21,6 +21,7 @@ from wirehouse_codecs.hiero.profiles import PROFILES
 from wirehouse_codecs.hiero.talk import ENCODINGS, MIXED, Stage
 from wirehouse_codecs.hiero.written import write_archive, write_blocks, write_log
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.simulating import Bounds, check
 from wirehouse_codecs.stream_files import write_streams
 
 __all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
@@ -64,23 +65,16 @@ class SimulatorConfig:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a value out of range, and for a fault that there isn't."""
-        for key, names in _CHOICES.items():
-            if getattr(self, key) not in names:
-                raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(self, key)!r}")
-        for key, (least, most) in _BOUNDS.items():
-            if not least <= getattr(self, key) <= most:
-                raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
+        check(self, _BOUNDS, FAULTS, _CHOICES)
         if self.item_bytes_most < self.item_bytes_least:
             least, most = self.item_bytes_least, self.item_bytes_most
             raise OptionError(key="item_bytes_most", reason=f"must be at least {least}, not {most}")
-        if self.fault is not None and self.fault not in FAULTS:
-            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
         if self.fault is not None and self.fault not in FAULTS_OF[self.profile]:
             raise OptionError(key="fault", reason=f"{self.fault} can't be broken in {self.profile}")
 
 
-_CHOICES = {"profile": tuple(PROFILES), "encoding": (*ENCODINGS, MIXED)}
-_BOUNDS: dict[str, tuple[int, int]] = {
+_CHOICES: Final = {"profile": tuple(PROFILES), "encoding": (*ENCODINGS, MIXED)}
+_BOUNDS: Final[Bounds] = {
     "nodes": (1, 100),
     "publishers": (1, 1000),
     "subscribers": (0, 1000),

@@ -18,6 +18,7 @@ from wirehouse_codecs.ockam.messages import Names
 from wirehouse_codecs.ockam.routed import Envelope
 from wirehouse_codecs.ockam.service import MANNERS, NUMBER_BYTES, Client, Consumer, Contents, Publisher
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.simulating import Bounds, check
 from wirehouse_codecs.stream_files import write_streams
 
 __all__ = ["FAULTS", "RECORDS", "WRITERS", "Fault", "SimulatorConfig", "connections", "simulate", "write_pcap"]
@@ -68,20 +69,13 @@ class SimulatorConfig:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a value out of range, and for a fault that there isn't."""
-        for key, names in _CHOICES.items():
-            if getattr(self, key) not in names:
-                raise OptionError(key=key, reason=f"must be one of {', '.join(names)}, not {getattr(self, key)!r}")
-        for key, (least, most) in _BOUNDS.items():
-            if not least <= getattr(self, key) <= most:
-                raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
+        check(self, _BOUNDS, FAULTS, _CHOICES)
         if not self.streams and not self.partitions:
             raise OptionError(key="streams", reason="must be at least 1 without partitions, not 0")
-        if self.fault is not None and self.fault not in FAULTS:
-            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
 
 
-_CHOICES = {"dialect": [envelope.value for envelope in Envelope], "names": [names.value for names in Names]}
-_BOUNDS: dict[str, tuple[float, float]] = {
+_CHOICES: Final = {"dialect": [envelope.value for envelope in Envelope], "names": [names.value for names in Names]}
+_BOUNDS: Final[Bounds] = {
     "publishers": (1, 1000),
     "consumers": (0, 1000),
     # So that of a connection no more pushes are open than are followed.

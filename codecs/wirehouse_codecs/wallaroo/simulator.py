@@ -14,6 +14,7 @@ from wirehouse_codecs import packet_writer
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.simulating import Bounds, check
 from wirehouse_codecs.stream_files import write_streams
 from wirehouse_codecs.wallaroo.connector import (
     CONNECTORS_PER_WORKER,
@@ -76,21 +77,15 @@ class SimulatorConfig:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a value out of range, and for a fault that the dialect can't have."""
-        if self.dialect not in DIALECTS:
-            raise OptionError(key="dialect", reason=f"must be one of {', '.join(DIALECTS)}, not {self.dialect!r}")
-        for key, (least, most) in _BOUNDS.items():
-            if not least <= getattr(self, key) <= most:
-                raise OptionError(key=key, reason=f"must be from {least} to {most}, not {getattr(self, key)}")
+        check(self, _BOUNDS, FAULTS, {"dialect": DIALECTS})
         if self.refill_at >= self.credits:
             raise OptionError(key="refill_at", reason=f"must be below the {self.credits} credits, not {self.refill_at}")
-        if self.fault is not None and self.fault not in FAULTS:
-            raise OptionError(key="fault", reason=f"no fault {self.fault!r}, there are {', '.join(FAULTS)}")
         if self.fault is not None and self.dialect not in FAULTS[self.fault].dialects:
             able = ", ".join(FAULTS[self.fault].dialects)
             raise OptionError(key="fault", reason=f"{self.fault} can't be broken in {self.dialect}, but in {able}")
 
 
-_BOUNDS: dict[str, tuple[float, float]] = {
+_BOUNDS: Final[Bounds] = {
     "connectors": (1, 10_000),
     "streams_per_connector": (1, MOST_STREAMS),
     "messages_per_connector": (1, 2**40),
