@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
+from tests.landed import landed_packets
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.hiero import grpc
@@ -19,9 +18,6 @@ from wirehouse_codecs.hiero.events import event_of, order_of
 from wirehouse_codecs.hiero.log import starter
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA
-from wirehouse_codecs.inspecting import LANDED_PACKETS
-from wirehouse_codecs.link_types import ETHERNET
-from wirehouse_codecs.packet_captures import Packet, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.stream_log import MESSAGE, VIOLATION
 
@@ -50,7 +46,7 @@ class Judged:
 
 def judge(captured: Iterable[CapturedPacket], options: HieroOptions) -> Judged:
     rows = defaultdict(list)
-    for row in stream_inspection.read(landed(captured), starter(options), SCHEMA):
+    for row in stream_inspection.read(landed_packets(captured), starter(options), SCHEMA):
         rows[row["row_kind"]].append(row)
     fold, told = Fold(options), []
     at_ns = 0
@@ -62,11 +58,3 @@ def judge(captured: Iterable[CapturedPacket], options: HieroOptions) -> Judged:
             told += fold.take(event)
     # Nothing is held back any more.
     return Judged(rows, told + fold.end_window(at_ns + 2 * HELD_NS))
-
-
-def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:
-    """Packets with their places, as landing gives them."""
-    batch = to_batch([Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in captured])
-    count, arrived = batch.num_rows, batch.column("ts_ns")
-    place = [pa.array(np.arange(count)), arrived, arrived, pa.array([b"capture"] * count, pa.binary())]
-    yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=LANDED_PACKETS)

@@ -9,16 +9,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+from tests.landed import landed, landed_file
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.hiero import grpc, grpc_log
 from wirehouse_codecs.hiero.captures import log_capture
 from wirehouse_codecs.hiero.items import Timestamp
-from wirehouse_codecs.inspecting import LANDED_FILES, LANDED_PACKETS
+from wirehouse_codecs.inspecting import LANDED_FILES
 from wirehouse_codecs.origins import Origin
-from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.stream_log import Dialogue, Log, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
@@ -43,7 +42,7 @@ def grpc_log_of(pcap: Path, port: int, node: str = "{}") -> bytes:
     def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
         return _Recorder(next(numbers), heard)
 
-    list(stream_inspection.read(_packets(pcap), start, schema([]), port))
+    list(stream_inspection.read(landed_file(pcap), start, schema([]), port))
     heard.sort(key=lambda one: (one[2].place.arrived_at_ns, one[2].place.record_number))
     return b"".join(map(grpc_log.frame, _entries(heard, node)))
 
@@ -51,22 +50,7 @@ def grpc_log_of(pcap: Path, port: int, node: str = "{}") -> bytes:
 def landed_log(path: Path) -> Iterator[pa.RecordBatch]:
     """The entries of a log as they are landed."""
     with path.open("rb") as stream:
-        yield from _landed(log_capture(stream, Origin(path.name, 0)).batches(), LANDED_FILES)
-
-
-def _packets(pcap: Path) -> Iterator[pa.RecordBatch]:
-    with pcap.open("rb") as stream:
-        yield from _landed(PacketCapture(stream).batches(), LANDED_PACKETS)
-
-
-def _landed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    at = 0
-    for batch in batches:
-        size = batch.num_rows
-        place = [np.arange(at, at + size), batch.column("ts_ns").to_numpy(), np.zeros(size, np.int64)]
-        columns = [*map(pa.array, place), pa.array([b"capture"] * size, pa.binary()), *batch.columns]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        at += size
+        yield from landed(log_capture(stream, Origin(path.name, 0)).batches(), LANDED_FILES)
 
 
 class _Recorder:

@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class SegmentRows:
-    """A batch of SEGMENT_COLUMNS (see stream_log)."""
+    """A batch of SEGMENT_COLUMNS (see source_log)."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch

@@ -25,6 +25,7 @@ from wirehouse_codecs.conversations import other
 from wirehouse_codecs.inspecting import SKIP, Inspected
 from wirehouse_codecs.packets import ACK, SYN, parse
 from wirehouse_codecs.rules import Place, Rule
+from wirehouse_codecs.source_log import GatheredFlows, addresses
 from wirehouse_codecs.stream_log import (
     CONNECTION,
     QUARANTINE,
@@ -32,10 +33,8 @@ from wirehouse_codecs.stream_log import (
     VIOLATION,
     FlowLog,
     Gather,
-    GatheredFlows,
     Log,
     Start,
-    addresses,
 )
 from wirehouse_codecs.tcp import Direction, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions

@@ -15,11 +15,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from wirehouse_codecs import file_log, stream_log
+from wirehouse_codecs import file_log, source_log, stream_log
 from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.file_log import FILE_COLUMNS, SourceFiles
 from wirehouse_codecs.rules import Rule
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, STATE, Gather, SourceLog, Start
+from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog
+from wirehouse_codecs.stream_log import STATE, Gather, Start
 from wirehouse_pipelines import hash_key
 from wirehouse_pipelines.lake import FILE_KINDS, Lake, Source
 from wirehouse_pipelines.tables import all_tables
@@ -31,7 +32,7 @@ VERSION = "1"
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 _PLACE = ("source", "window_start", *_ARRIVAL)
-#: What `stream_log.addresses` gives.
+#: What `source_log.addresses` gives.
 _ADDRESSES = """CASE length(flow) WHEN 12 THEN concat(substring(flow, 1, 4), substring(flow, 7, 4))
     WHEN 36 THEN concat(substring(flow, 1, 16), substring(flow, 19, 16)) ELSE flow END"""
 
@@ -107,7 +108,7 @@ def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], St
         )
         for span in work.spans
     }
-    read = partial(stream_log.read, sources=sources, schema=schema)
+    read = partial(source_log.read, sources=sources, schema=schema)
     segments = work.read("bronze.segments")
     gathered = [name for name, source in sources.items() if isinstance(source.start, Gather)]
     key = F.when(F.col("source").isin(gathered), F.expr(_ADDRESSES)).otherwise(F.col("flow")) if gathered else "flow"

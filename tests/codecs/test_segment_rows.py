@@ -9,10 +9,12 @@ from unittest.mock import patch
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.landed import SEGMENTS
 
-from wirehouse_codecs import stream_log
+from wirehouse_codecs import source_log, stream_log
 from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
+from wirehouse_codecs.source_log import SourceLog
+from wirehouse_codecs.stream_log import Log, Window
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -20,10 +22,6 @@ C, S = Direction.CLIENT, Direction.SERVER
 FLOWS = (b"\n\0\0\1\0\1\n\0\0\2\0\2", b"\n\0\0\1\0\1\n\0\0\2\0\3")
 OPTIONS = TcpOptions(compared_bytes=50, max_waiting_bytes=200, max_waiting_segments=4)
 SECOND = 10**9
-_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
-    ("source", "window_start", "state", "direction"), pa.string()
-)
-SEGMENTS = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
 Row = dict[str, Any]
 
 
@@ -112,7 +110,7 @@ def read(rows: list[Row], size: int) -> tuple[list[Any], list[Row]]:
 
     windows = (Window("0", OPTIONS.idle_ns - 1), Window("1", 2**62))
     sources = {"a": SourceLog(start, OPTIONS, windows)}
-    out = [row for batch in stream_log.read(batches(), sources, stream_log.schema(())) for row in batch.to_pylist()]
+    out = [row for batch in source_log.read(batches(), sources, stream_log.schema(())) for row in batch.to_pylist()]
     return told, out
 
 

@@ -17,7 +17,8 @@ from wirehouse_codecs.conversations import Disturbances, written
 from wirehouse_codecs.link_types import ETHERNET, RAW
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window, read
+from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog, read
+from wirehouse_codecs.stream_log import Window
 from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.connector import PORT

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
+from tests.landed import landed_packets
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
@@ -17,10 +15,6 @@ from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, simulate, source_options
 from wirehouse_codecs.bamboo.verify import Verdict, Verification, verify
 from wirehouse_codecs.conversations import Disturbances
-from wirehouse_codecs.inspecting import LANDED_PACKETS
-from wirehouse_codecs.link_types import ETHERNET
-from wirehouse_codecs.packet_captures import Packet, to_batch
-from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.stream_log import MESSAGE, VIOLATION
 
 Row = dict[str, Any]
@@ -81,17 +75,10 @@ class Judged:
         )
 
 
-def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:
-    batch = to_batch([Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in captured])
-    count, arrived = batch.num_rows, batch.column("ts_ns")
-    place = [pa.array(np.arange(count)), arrived, arrived, pa.array([b"capture"] * count, pa.binary())]
-    yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=LANDED_PACKETS)
-
-
 def judge(config: SimulatorConfig, disturbances: Disturbances | None = None) -> Judged:
     rows = defaultdict(list)
     options = BambooOptions.from_mapping(source_options(config))
-    packets = landed(simulate(config, disturbances))
+    packets = landed_packets(simulate(config, disturbances))
     for row in stream_inspection.read(packets, starter(options), SCHEMA, options.ports or None):
         rows[row["row_kind"]].append(row)
     return Judged(rows)

@@ -6,17 +6,16 @@ import base64
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codecs.bamboo.peers import SAFE, confirm, layer, metadata, over, propose, raw
+from tests.landed import landed_file
 
 from wirehouse_codecs import conversations
 from wirehouse_codecs.bamboo import bymux
@@ -40,8 +39,7 @@ from wirehouse_codecs.bamboo.messages import (
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Reader
 from wirehouse_codecs.conversations import Close, Conversation, Send
-from wirehouse_codecs.inspecting import LANDED_PACKETS, MESSAGE, VIOLATION
-from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.inspecting import MESSAGE, VIOLATION
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import FlowLog, Gather, Log, Window
 from wirehouse_codecs.tcp import Direction, Endpoint, TcpSegment
@@ -373,21 +371,10 @@ def test_a_window_for_every_packet(lost: tuple[int, ...]) -> None:
 # Captures
 
 
-def landed(path: Path) -> Iterator[pa.RecordBatch]:
-    """Packets with their places, as landing gives them."""
-    with path.open("rb") as stream:
-        for batch in PacketCapture(stream).batches():
-            count = batch.num_rows
-            arrived = np.maximum.accumulate(batch.column("ts_ns").to_numpy())
-            place = [np.arange(count), arrived, np.zeros(count, np.int64)]
-            columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-            yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
-
-
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_captures_of_the_vectors(path: Path) -> None:
     expected = json.loads(path.with_suffix(".json").read_text())["expected"]
-    rows = list(inspect(landed(path)))
+    rows = list(inspect(landed_file(path)))
     steps = [row for kind, row in rows if kind == MESSAGE and row["channel"] != "bymux"]
     side = {"a": "client", "b": "server"}
     assert [(row["channel"], row["kind"], row["direction"], row["byte_end"]) for row in steps] == [

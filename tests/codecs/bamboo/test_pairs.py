@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codecs.bamboo.peers import SAFE, confirm, layer, metadata, over, propose, raw
 from tests.codecs.bamboo.test_log import LATE_NS, SECOND, VECTORS, from_vector, kinds, rules, told
 from tests.codecs.bamboo.test_log import segments as over_bymux
+from tests.landed import carried, landed_packets, read_log, segments
 
-from wirehouse_codecs import conversations, stream_log
+from wirehouse_codecs import conversations
 from wirehouse_codecs.bamboo.bymux import Packet
 from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
@@ -24,14 +23,10 @@ from wirehouse_codecs.bamboo.messages import Cancel, CancelReason, PointToPoint,
 from wirehouse_codecs.bamboo.options import ORDER, TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Reader
 from wirehouse_codecs.conversations import Close, Conversation, Send
-from wirehouse_codecs.inspecting import LANDED_PACKETS, MESSAGE, VIOLATION
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
-from wirehouse_codecs.packets import parse
+from wirehouse_codecs.inspecting import MESSAGE, VIOLATION
+from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
 from wirehouse_codecs.tcp import Direction, Endpoint
-from wirehouse_codecs.tcp_options import TcpOptions
 
 A, B = Direction.CLIENT, Direction.SERVER
 CONTROL, DATA = Endpoint("10.0.0.2", 9_000), Endpoint("10.0.0.2", 9_001)
@@ -77,62 +72,23 @@ def captured(*talks: list[Conversation], keep: Callable[[int], bool] = lambda _:
     return [packet for number, packet in enumerate(sent) if keep(number)]
 
 
-def landed(packets: Iterable[CapturedPacket]) -> list[pa.RecordBatch]:
-    stream = io.BytesIO()
-    write_pcap(packets, stream, resolution="ns")
-    stream.seek(0)
-    batches = []
-    for batch in PacketCapture(stream).batches():
-        rows = batch.num_rows
-        place = [np.arange(rows), batch.column("ts_ns").to_numpy(), np.zeros(rows, np.int64)]
-        columns = [*map(pa.array, place), pa.array([b"capture"] * rows, pa.binary()), *batch.columns]
-        batches.append(pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS))
-    return batches
-
-
-def segments(packets: Sequence[CapturedPacket]) -> list[Row]:
-    """SEGMENT_COLUMNS in order of arrival."""
-    rows: list[Row] = []
-    for batch in landed(packets):
-        for at, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-            from_server = packet["source_port"] in (CONTROL.port, DATA.port)
-            ends = [
-                packet[f"{end}_address"] + packet[f"{end}_port"].to_bytes(2, "big") for end in ("source", "destination")
-            ]
-            flow = b"".join(ends if from_server else ends[::-1])
-            place = {name: at[name] for name in ("arrived_at_ns", "capture_id", "record_number")}
-            about = {"source": "test", "window_start": "0", "state": None, "capture_arrived_at_ns": 0, "flow": flow}
-            rows.append(packet | place | about | {"direction": "server" if from_server else "client"})
-    return rows
-
-
 def logged(packets: Sequence[CapturedPacket], cuts: Iterable[int] = (), **changed: Any) -> list[Row]:
     """The rows of the log, with windows that begin at the packets in `cuts`; each goes on from carried state."""
     rows: list[Row] = []
-    carried: dict[bytes, str | None] = {}
-    given = segments(packets)
+    held: dict[bytes, str | None] = {}
+    given = sorted(segments(landed_packets(packets), CONTROL.port, DATA.port), key=itemgetter("record_number"))
     ends = [*(given[cut]["arrived_at_ns"] - 1 for cut in sorted(set(cuts))), LATE_NS]
     begin = -1
     for end in ends:
         new = [row for row in given if begin < row["arrived_at_ns"] <= end]
-        states = [
-            dict.fromkeys(SEGMENT_COLUMNS) | {"source": "test", "flow": f, "state": s} for f, s in carried.items()
-        ]
-        source = SourceLog(starter(options(**changed)), TcpOptions(), (Window("0", end),))
-        lines = [{name: row[name] for name in SEGMENT_COLUMNS} for row in [*states, *new]]
-        for batch in stream_log.read([pa.RecordBatch.from_pylist(lines, schema=TYPES)], {"test": source}, SCHEMA):
-            rows += batch.to_pylist()
+        states = [carried(flow, state) for flow, state in held.items()]
+        rows += read_log([*states, *new], starter(options(**changed)), SCHEMA, {"0": end})
         for row in rows:
             if row["row_kind"] == "state":
-                carried[row["flow"]] = row["state"]
-        carried = {flow: state for flow, state in carried.items() if state is not None}
+                held[row["flow"]] = row["state"]
+        held = {flow: state for flow, state in held.items() if state is not None}
         begin = end
     return rows
-
-
-_BYTES = dict.fromkeys(("payload", "flow", "capture_id"), pa.binary())
-_TEXT = dict.fromkeys(("source", "window_start", "state", "direction"), pa.string())
-TYPES = pa.schema([(name, (_BYTES | _TEXT).get(name, pa.int64())) for name in SEGMENT_COLUMNS])
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
@@ -227,7 +183,7 @@ def test_inspect_gives_the_rows_of_the_log(said: Said, make_log: Callable[..., A
     packets = captured(
         talk(said), talk(other, port=41_000, at_ns=4 * SECOND), talk(said[4:], port=42_000, at_ns=9 * SECOND)
     )
-    looked = list(inspect(landed(packets), options=options()))
+    looked = list(inspect(landed_packets(packets), options=options()))
     rows = logged(packets)
 
     def place(row: Row) -> Any:

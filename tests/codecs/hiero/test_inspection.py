@@ -5,17 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.block_nodes import C, S, block
+from tests.landed import landed, landed_file
 
 from wirehouse_codecs.hiero import grpc_log
 from wirehouse_codecs.hiero.blocks import file_name
@@ -26,9 +26,8 @@ from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.hiero.messages import Acknowledgement, BlockItems, NodeBehind, encode
 from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.profiles import B, Service
-from wirehouse_codecs.inspecting import LANDED_FILES, LANDED_PACKETS
+from wirehouse_codecs.inspecting import LANDED_FILES
 from wirehouse_codecs.origins import Origin
-from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.recognising import heads
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
@@ -37,32 +36,13 @@ PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Row = dict[str, Any]
 
 
-def placed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Records with their places, as landing gives them."""
-    number = now = 0
-    for batch in batches:
-        count = batch.num_rows
-        arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
-        now = int(arrived[-1])
-        place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
-        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        number += count
-
-
-def landed(path: Path) -> Iterator[pa.RecordBatch]:
-    """The packets of a capture."""
-    with path.open("rb") as stream:
-        yield from placed(PacketCapture(stream).batches(), LANDED_PACKETS)
-
-
 @cache
 def inspected(capture: str) -> list[tuple[str, Row]]:
-    return list(inspect(landed(VECTORS / capture)))
+    return list(inspect(landed_file(VECTORS / capture)))
 
 
 def inspected_log(data: bytes) -> list[tuple[str, Row]]:
-    return list(inspect_log(placed(log_capture(io.BytesIO(data), Origin("a.binlog")).batches(), LANDED_FILES)))
+    return list(inspect_log(landed(log_capture(io.BytesIO(data), Origin("a.binlog")).batches(), LANDED_FILES)))
 
 
 def inspected_blocks(files: Mapping[str, bytes]) -> list[tuple[str, Row]]:
@@ -70,7 +50,7 @@ def inspected_blocks(files: Mapping[str, bytes]) -> list[tuple[str, Row]]:
     batches = [
         batch for name, data in files.items() for batch in BlockCapture(io.BytesIO(data), Origin(name)).batches()
     ]
-    return list(inspect_blocks(placed(batches, LANDED_FILES)))
+    return list(inspect_blocks(landed(batches, LANDED_FILES)))
 
 
 def of(kind: str, rows: Iterable[tuple[str, Row]]) -> list[Row]:
@@ -154,7 +134,7 @@ def test_subscriptions_ask_for_what_the_vectors_say(capture: str) -> None:
 
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_captures_are_recognised(capture: str) -> None:
-    found = [recognises(*head) for head in heads(landed(VECTORS / capture))]
+    found = [recognises(*head) for head in heads(landed_file(VECTORS / capture))]
     assert found
     assert all(why is not None and "call of /" in why for why in found)
 
@@ -287,7 +267,7 @@ def test_a_file_without_items_is_a_row_too() -> None:
 
 @pytest.mark.parametrize("capture", [one for one in CAPTURES if one.startswith("new/")])
 def test_a_lost_packet_breaks_no_rule(capture: str) -> None:
-    table = pa.Table.from_batches(landed(VECTORS / capture))
+    table = pa.Table.from_batches(landed_file(VECTORS / capture))
     own = {f"hiero.{one['rule'].lower()}" for one in expected(capture)["violations"]}
     for lost in range(1, table.num_rows, max(table.num_rows // 8, 1)):
         left = pa.concat_tables([table.slice(0, lost), table.slice(lost + 1)]).combine_chunks()

@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.block_nodes import C, Call, S, World, block
+from tests.landed import LATE_NS, carried, landed_file, read_log, segments
 
 from wirehouse_codecs import stream_log
 from wirehouse_codecs.errors import StateVersionError
@@ -26,41 +26,16 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import Service
 from wirehouse_codecs.hiero.protobuf import delimited
 from wirehouse_codecs.hiero.rows import SCHEMA
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packets import parse
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
+from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Closed, Data, Direction, Endpoint
-from wirehouse_codecs.tcp_options import TcpOptions
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "hiero").rglob("*.pcap"))
-LATE_NS = 2**62
+PORTS = 40840, 40841
 MIB = 1 << 20
 Row = dict[str, Any]
 
 
 # Windows
-
-
-def segments(path: Path) -> list[Row]:
-    """SEGMENT_COLUMNS of all TCP packets, sorted by port pair."""
-    rows: list[Row] = []
-    with path.open("rb") as stream:
-        for batch in PacketCapture(stream).batches():
-            for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-                from_server = packet["source_port"] in (40840, 40841)
-                sides = ("source", "destination")
-                ends = [packet[f"{side}_address"] + packet[f"{side}_port"].to_bytes(2, "big") for side in sides]
-                place = {"arrived_at_ns": landed["ts_ns"], "capture_arrived_at_ns": 1, "capture_id": b"capture"}
-                row = {"source": "test", "window_start": "0", "state": None, "record_number": len(rows)}
-                flow = {"flow": b"".join(ends if from_server else ends[::-1])}
-                rows.append(packet | place | row | flow | {"direction": "server" if from_server else "client"})
-    return sorted(rows, key=lambda row: (row["flow"], row["record_number"]))
-
-
-_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
-    ("source", "window_start", "state", "direction"), pa.string()
-)
-SEGMENTS = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
 
 
 def told(rows: list[Row], cuts: tuple[int, ...] = ()) -> list[Row]:
@@ -70,29 +45,20 @@ def told(rows: list[Row], cuts: tuple[int, ...] = ()) -> list[Row]:
     placed = []
     for row in rows:
         at = max(number for number, start in enumerate(starts) if row["arrived_at_ns"] >= start)
-        placed.append({name: row[name] for name in SEGMENT_COLUMNS} | {"window_start": names[at]})
-    windows = tuple(Window(name, end) for name, end in zip(names, [*(cut - 1 for cut in cuts), LATE_NS], strict=True))
-    source = SourceLog(starter(HieroOptions()), TcpOptions(), windows)
+        placed.append(row | {"window_start": names[at]})
+    start = starter(HieroOptions())
     state: dict[bytes, str | None] = {}
     out: list[Row] = []
-    for window in windows:
+    for window, end_ns in zip(names, [*(cut - 1 for cut in cuts), LATE_NS], strict=True):
         # A window at a time, each from the state at the end of the one before.
-        own = [row for row in placed if row["window_start"] == window.name]
-        carried = [
-            dict.fromkeys(SEGMENT_COLUMNS)
-            | {"source": "test", "flow": flow, "window_start": window.name, "state": text}
-            for flow, text in state.items()
-            if text is not None
-        ]
-        given_rows = sorted([*carried, *own], key=lambda row: (row["flow"], row["record_number"] or -1))
-        batch = pa.RecordBatch.from_pylist(given_rows, schema=SEGMENTS)
-        one = SourceLog(source.start, source.options, (window,))
-        for batch_out in stream_log.read([batch], {"test": one}, SCHEMA):
-            for row in batch_out.to_pylist():
-                if row["row_kind"] == "state":
-                    state[row["flow"]] = row["state"]
-                else:
-                    out.append(row)
+        before = [carried(flow, text, window) for flow, text in state.items() if text is not None]
+        own = [row for row in placed if row["window_start"] == window]
+        given = sorted([*before, *own], key=lambda row: (row["flow"], row["record_number"] or -1))
+        for row in read_log(given, start, SCHEMA, {window: end_ns}):
+            if row["row_kind"] == "state":
+                state[row["flow"]] = row["state"]
+            else:
+                out.append(row)
     return out
 
 
@@ -103,7 +69,7 @@ def comparable(rows: list[Row]) -> Counter[str]:
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_windows_cut_anywhere_give_the_same_rows(path: Path) -> None:
-    rows = segments(path)
+    rows = segments(landed_file(path), *PORTS)
     once = comparable(told(rows))
     times = sorted({row["arrived_at_ns"] for row in rows})
     random = Random(1)

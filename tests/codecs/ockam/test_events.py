@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from tests.landed import landed_file
 
 from wirehouse_codecs import stream_inspection
-from wirehouse_codecs.inspecting import LANDED_PACKETS
 from wirehouse_codecs.ockam.across import ConsumerRow, Found, Hole, StreamRow, Told
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.packet_captures import PacketCapture
 
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 CAPTURES = sorted(path.name.removesuffix(".pcap") for path in SESSIONS.glob("*.pcap"))
@@ -34,15 +30,10 @@ def expected(name: str) -> dict[str, Any]:
 @cache
 def told(name: str, edited: str = "") -> tuple[Told, ...]:
     """What is told of a capture; `edited` changes the data of every pull."""
-    (batch,) = PacketCapture(io.BytesIO((SESSIONS / f"{name}.pcap").read_bytes())).batches()
-    count = batch.num_rows
-    arrived = np.maximum.accumulate(batch.column("ts_ns").to_numpy())
-    place = [np.arange(count), arrived, np.zeros(count, np.int64)]
-    columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-    landed = pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
+    landed = landed_file(SESSIONS / f"{name}.pcap")
     heard = Heard()
     port = expected(name)["server_port"]
-    for row in stream_inspection.read([landed], starter(OckamOptions()), SCHEMA, port):
+    for row in stream_inspection.read(landed, starter(OckamOptions()), SCHEMA, port):
         if edited and row["row_kind"] == "message" and row["message"]["messages"]:
             row["message"]["messages"][-1]["data"] = edited.encode()
         heard.take(row)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from tests.landed import landed_file, landed_packets
 
 from wirehouse_codecs.conversations import Close, Conversation, Send, packets
-from wirehouse_codecs.inspecting import LANDED_PACKETS, Inspected
-from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.inspecting import Inspected
 from wirehouse_codecs.ockam.inspection import inspect, recognises
 from wirehouse_codecs.ockam.messages import (
     CreateRequest,
@@ -34,7 +31,6 @@ from wirehouse_codecs.ockam.messages import (
 )
 from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
 from wirehouse_codecs.ockam.rules import RULE
-from wirehouse_codecs.packet_captures import Packet, PacketCapture, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.recognising import HEAD_BYTES
 from wirehouse_codecs.rules import Severity
@@ -66,30 +62,15 @@ FIELDS = {name for _, names in KINDS.values() for name in names}
 Row = dict[str, Any]
 
 
-def landed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Packets with their places, as landing gives them."""
-    number, now = 0, 0
-    for batch in batches:
-        count = batch.num_rows
-        arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
-        now = int(arrived[-1])
-        place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
-        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-        yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
-        number += count
-
-
 @cache
 def in_vector(name: str) -> tuple[Row, list[Inspected]]:
     """What is expected of a capture of the vectors, and what is told."""
     expected = json.loads((VECTORS / f"{name}.expected.json").read_text())
-    stream = io.BytesIO((VECTORS / f"{name}.pcap").read_bytes())
-    return expected, list(inspect(landed(PacketCapture(stream).batches())))
+    return expected, list(inspect(landed_file(VECTORS / f"{name}.pcap")))
 
 
 def of_packets(captured: Iterable[CapturedPacket]) -> list[Inspected]:
-    rows = [Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data) for packet in captured]
-    return list(inspect(landed([to_batch(rows)])))
+    return list(inspect(landed_packets(captured)))
 
 
 def of_kind(rows: Iterable[Inspected], kind: str) -> list[Row]:

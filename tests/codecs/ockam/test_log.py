@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, BinaryIO
+from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.codecs.ockam.framing import framed
+from tests.landed import LATE_NS, cut, landed_file, landed_packets, read_log, segments
 from tests.searches import fast_first
 
 from wirehouse_codecs import stream_log
@@ -52,17 +51,14 @@ from wirehouse_codecs.ockam.messages import (
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
 from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
-from wirehouse_codecs.packets import parse
+from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
+from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Connection, Direction, Endpoint, Side
 from wirehouse_codecs.tcp_options import TcpOptions
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "ockam" / "sessions").glob("*.pcap"))
 SECOND = 1_000_000_000
-LATE_NS = 2**62
 C, S = Direction.CLIENT, Direction.SERVER
 CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 4_000)
 MOST = 2**64 - 1
@@ -108,47 +104,18 @@ def captured(sent: list[Event], disturbances: Disturbances | None = None) -> lis
     return list(packets(Conversation(CLIENT, SERVER, SECOND, sent), disturbances))
 
 
-def segments(capture: BinaryIO, port: int | None = None) -> list[Row]:
-    """SEGMENT_COLUMNS of all TCP packets, sorted by port pair, in one window; the first is sent to the server."""
-    rows: list[Row] = []
-    arrived = 0
-    for batch in PacketCapture(capture).batches():
-        for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-            arrived = max(arrived, landed["ts_ns"])
-            port = port or packet["destination_port"]
-            from_server = packet["source_port"] == port
-            sides = ("source", "destination")
-            ends = [packet[f"{side}_address"] + packet[f"{side}_port"].to_bytes(2, "big") for side in sides]
-            place = {"arrived_at_ns": arrived, "capture_arrived_at_ns": 1, "capture_id": b"capture"}
-            row = {"source": "test", "window_start": "0", "state": None, "record_number": len(rows)}
-            flow = {"flow": b"".join(ends if from_server else ends[::-1])}
-            rows.append(packet | place | row | flow | {"direction": "server" if from_server else "client"})
-    return sorted(rows, key=lambda row: (row["flow"], row["record_number"]))
-
-
 def of_packets(sent: Iterable[CapturedPacket]) -> list[Row]:
-    stream = io.BytesIO()
-    write_pcap(sent, stream, resolution="ns")
-    stream.seek(0)
-    return segments(stream, SERVER.port)
+    return segments(landed_packets(sent), SERVER.port)
 
 
-def told(rows: Sequence[Row], windows: Sequence[str] = ("0",), ends: Sequence[int] = (LATE_NS,)) -> list[Row]:
+def told(rows: Iterable[Row]) -> list[Row]:
     """The rows of the log."""
-    source = SourceLog(
-        log.starter(OckamOptions()),
-        TcpOptions(),
-        tuple(Window(name, end) for name, end in zip(windows, ends, strict=True)),
-    )
-    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in SEGMENT_COLUMNS} for row in rows], schema=SCHEMA)
-    read = stream_log.read([batch], {"test": source}, log.SCHEMA)
-    return [row for out in read for row in out.to_pylist()]
+    return read_log(rows, log.starter(OckamOptions()), log.SCHEMA)
 
 
-_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
-    ("source", "window_start", "state", "direction"), pa.string()
-)
-SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
+def told_by_packet(rows: Iterable[Row]) -> list[Row]:
+    """The same, if every packet is a window of its own."""
+    return cut(rows, log.starter(OckamOptions()), log.SCHEMA)
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
@@ -305,31 +272,10 @@ def test_answers_point_at_their_requests() -> None:
     assert [row["answers"]["anonymous"] for row in answered[:3]] == [False, True, None]
 
 
-def cut(rows: list[Row]) -> list[Row]:
-    """What is told if every packet is a window of its own, and state is carried by text."""
-    found: list[Row] = []
-    flows: dict[bytes, list[Row]] = {}
-    for row in rows:
-        flows.setdefault(row["flow"], []).append(row)
-    for flow in flows.values():
-        state: Row | None = None
-        for at, row in enumerate(flow):
-            later = flow[at + 1]["arrived_at_ns"] - 1 if at + 1 < len(flow) else LATE_NS
-            given = [row | {"window_start": str(at)}]
-            if state is not None:
-                empty = dict.fromkeys(SEGMENT_COLUMNS) | {"source": "test", "flow": row["flow"]}
-                given = [empty | {"window_start": str(at), "state": state["state"]}, *given]
-            out = told(given, [str(at)], [max(later, row["arrived_at_ns"])])
-            state = next((one for one in out if one["row_kind"] == "state" and one["state"]), None)
-            found += out
-    return found
-
-
 @pytest.mark.parametrize("path", VECTORS[1:3], ids=lambda path: path.stem)
 def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
-    with path.open("rb") as stream:
-        rows = segments(stream)
-    whole, pieces = told(rows), cut(rows)
+    rows = segments(landed_file(path))
+    whole, pieces = told(rows), told_by_packet(rows)
     assert said(pieces) == said(whole)
     assert newest(pieces) == newest(whole)
 
@@ -338,7 +284,7 @@ def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
 def test_a_disturbed_dialogue_cut_at_every_packet_tells_the_same(seed: int) -> None:
     disturbed = Disturbances(seed=seed, reordered=0.2, repeated=0.2, lost=0.1)
     rows = of_packets(captured(events(SAID, gap_ns=SECOND // 100), disturbed))
-    whole, pieces = told(rows), cut(rows)
+    whole, pieces = told(rows), told_by_packet(rows)
     assert said(pieces) == said(whole)
     assert newest(pieces) == newest(whole)
 
@@ -346,7 +292,7 @@ def test_a_disturbed_dialogue_cut_at_every_packet_tells_the_same(seed: int) -> N
 @pytest.mark.parametrize("seed", range(3))
 def test_a_garbled_dialogue_cut_at_every_packet_tells_the_same(seed: int) -> None:
     rows = of_packets(garbled(seed, Envelope.BARE16))
-    whole, pieces = told(rows), cut(rows)
+    whole, pieces = told(rows), told_by_packet(rows)
     assert said(pieces) == said(whole)
     assert newest(pieces) == newest(whole)
 
@@ -362,8 +308,7 @@ def compiled(rows: list[Row], from_bytes: int) -> list[Row]:
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_either_twin_tells_the_same_of_a_capture(path: Path) -> None:
-    with path.open("rb") as stream:
-        rows = segments(stream)
+    rows = segments(landed_file(path))
     assert compiled(rows, 0) == compiled(rows, LATE_NS)
 
 
@@ -377,7 +322,7 @@ def test_either_twin_tells_the_same_of_simulated_clients(envelope: Envelope, los
 
 def test_an_entity_is_told_when_it_changed() -> None:
     rows = of_packets(captured(events(SAID)))
-    found = cut(rows)
+    found = told_by_packet(rows)
     for kind in ("session", "skip"):
         changes = [row[kind] for row in of_kind(found, kind)]
         assert len(changes) > (kind == "session")
@@ -508,7 +453,7 @@ def test_stray_bytes_are_one_broken_frame(envelope: Envelope, side: Direction, j
     assert sum(row["answers"] is not None for row in confirms) >= count - 1
     assert of_kind(rows, "session")[-1]["session"]["partial"]
     if segment > 1:
-        assert said(cut(packets_of)) == said(rows)
+        assert said(told_by_packet(packets_of)) == said(rows)
 
 
 @pytest.mark.parametrize("side", Direction)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from random import Random
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from tests.landed import landed_packets
 from tests.searches import fast_first
+from tests.simulators import assert_in_order_of_time, assert_never_held, assert_the_same_again
 
 from wirehouse_codecs import stream_inspection
-from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Send, merge, packets, written
+from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets, written
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.inspecting import LANDED_PACKETS
-from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.ockam.across import ConsumerRow, Found, Told
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.inspection import recognises
@@ -30,7 +27,6 @@ from wirehouse_codecs.ockam.routed import TCP, Address, Envelope, local
 from wirehouse_codecs.ockam.rules import RULE, RULES
 from wirehouse_codecs.ockam.service import TRACING_CONTEXT, Contents, Run, Speech
 from wirehouse_codecs.ockam.simulator import FAULTS, SimulatorConfig, connections, simulate
-from wirehouse_codecs.packet_captures import Packet, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE, QUARANTINE, VIOLATION
@@ -72,17 +68,10 @@ class Judged:
 
 def judge(captured: Iterable[CapturedPacket]) -> Judged:
     rows, heard = defaultdict(list), Heard()
-    for row in stream_inspection.read(landed(captured), starter(OckamOptions()), SCHEMA):
+    for row in stream_inspection.read(landed_packets(captured), starter(OckamOptions()), SCHEMA):
         rows[row["row_kind"]].append(row)
         heard.take(row)
     return Judged(rows, heard.told())
-
-
-def landed(captured: Iterable[CapturedPacket]) -> Iterator[pa.RecordBatch]:
-    batch = to_batch([Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in captured])
-    count, arrived = batch.num_rows, batch.column("ts_ns")
-    place = [pa.array(np.arange(count)), arrived, arrived, pa.array([b"capture"] * count, pa.binary())]
-    yield pa.RecordBatch.from_arrays([*place, *batch.columns], schema=LANDED_PACKETS)
 
 
 def captured_of(conversations: Iterable[Conversation]) -> Iterator[CapturedPacket]:
@@ -269,16 +258,6 @@ def test_other_connections_are_not_recognised(begin: bytes) -> None:
     assert recognises(begin, b"") is None
 
 
-def test_the_same_configuration_gives_the_same_packets() -> None:
-    once = list(simulate(LIVELY))
-    assert list(simulate(LIVELY)) == once
-    assert list(simulate(replace(LIVELY, seed=1))) != once
-    disturbed = list(simulate(LIVELY, Disturbances(reordered=0.2)))
-    assert disturbed != once
-    assert sorted(packet.data for packet in disturbed) == sorted(packet.data for packet in once)
-    assert all(a.ts_ns <= b.ts_ns for a, b in pairwise(disturbed))
-
-
 def severe(captured: Iterable[CapturedPacket]) -> list[str]:
     """Rules that are broken, without notes: what a capture lacks is one."""
     judged = judge(captured)
@@ -325,25 +304,16 @@ def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:
 
 @pytest.mark.parametrize("config", [SMALL, LIVELY], ids=["calm", "lively"])
 def test_what_is_said_is_in_order_of_time_and_ends_with_a_close(config: SimulatorConfig) -> None:
-    for conversation in connections(config):
-        events = list(conversation.events)
-        assert all(a.ts_ns <= b.ts_ns for a, b in pairwise(events))
-        assert all(isinstance(event, Send) and event.data for event in events[:-1])
-        assert isinstance(events[-1], Close)
-        assert events[-1].ending in Ending
+    assert_in_order_of_time(connections(config))
 
 
 def test_a_capture_is_never_held_in_memory() -> None:
     config = SimulatorConfig(messages_per_publisher=10**9, resend_share=0.1, retained=1000, index_gap_share=0.01)
-    captured = simulate(config)
-    for _ in islice(captured, 300):
-        pass
-    tracemalloc.start()
-    for _ in islice(captured, 2_000):
-        pass
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 1 << 20
+    assert_never_held(simulate(config), 300, 2_000)
+
+
+def test_the_same_configuration_gives_the_same_packets() -> None:
+    assert_the_same_again(simulate, LIVELY)
 
 
 @pytest.mark.parametrize(

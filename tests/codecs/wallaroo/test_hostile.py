@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
@@ -13,22 +13,17 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.landed import landed, landed_packets, read_log, segments
 from tests.searches import fast_first
 
-from wirehouse_codecs import stream_log
 from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Send, packets
-from wirehouse_codecs.inspecting import LANDED_PACKETS
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
-from wirehouse_codecs.packets import parse
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
 from wirehouse_codecs.tcp import Direction, Endpoint
-from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import inspection, log
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.dialects import DEV_VERSION
@@ -43,57 +38,15 @@ SMALL = SimulatorConfig(connectors=1, messages_per_connector=60, reconnects=1, r
 TOUGH = Disturbances(seed=3, reordered=0.1, repeated=0.1, lost=0.1, contradicted=0.05, kept_alive=0.1)
 #: Why bytes stand in one row with holes among them.
 REST = "no frame can be told from here on"
-_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
-    ("source", "window_start", "state", "direction"), pa.string()
-)
-SEGMENTS = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
 
 
-def landed(captured: Sequence[CapturedPacket]) -> Iterator[pa.RecordBatch]:
-    """LANDED_PACKETS of a capture."""
-    stream = io.BytesIO()
-    write_pcap(captured, stream, resolution="ns")
-    return landed_bytes(stream.getvalue())
+def of_packets(captured: Iterable[CapturedPacket]) -> list[Row]:
+    return segments(landed_packets(captured), PORT)
 
 
-def landed_bytes(data: bytes) -> Iterator[pa.RecordBatch]:
-    arrived = number = 0
-    for batch in PacketCapture(io.BytesIO(data)).batches():
-        times = []
-        for ts_ns in batch.column("ts_ns").to_pylist():
-            arrived = max(arrived, ts_ns or 0)
-            times.append(arrived)
-        count = batch.num_rows
-        place = [range(number, number + count), times, [1] * count]
-        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-        yield pa.RecordBatch.from_arrays([*columns], schema=LANDED_PACKETS)
-        number += count
-
-
-def segments(captured: Sequence[CapturedPacket]) -> list[Row]:
-    """SEGMENT_COLUMNS of the TCP packets at the port, sorted by port pair, in one window."""
-    rows: list[Row] = []
-    for batch in landed(captured):
-        for place, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-            if packet["skip"] is not None or PORT not in (packet["source_port"], packet["destination_port"]):
-                continue
-            from_server = packet["source_port"] == PORT
-            ends = [
-                packet[f"{side}_address"] + packet[f"{side}_port"].to_bytes(2, "big")
-                for side in ("source", "destination")
-            ]
-            row = {name: place.get(name, packet.get(name)) for name in SEGMENT_COLUMNS}
-            flow = b"".join(ends if from_server else ends[::-1])
-            direction = "server" if from_server else "client"
-            rows.append(row | {"source": "test", "flow": flow, "window_start": "0", "direction": direction})
-    return sorted(rows, key=lambda row: (row["flow"], row["arrived_at_ns"], row["record_number"]))
-
-
-def told(rows: Sequence[Row], **options: Any) -> list[Row]:
+def told(rows: Iterable[Row], **options: Any) -> list[Row]:
     """Rows of the log, once all connections have ended."""
-    how = SourceLog(log.starter(WallarooOptions(**options), b"key"), TcpOptions(), (Window("0", 2**62),))
-    batch = pa.RecordBatch.from_pylist(list(rows), schema=SEGMENTS)
-    return [row for out in stream_log.read([batch], {"test": how}, log.SCHEMA) for row in out.to_pylist()]
+    return read_log(rows, log.starter(WallarooOptions(**options), b"key"), log.SCHEMA)
 
 
 def assert_balances(rows: Sequence[Row]) -> None:
@@ -145,7 +98,7 @@ CASES = [(name, dialect) for name, fault in FAULTS.items() for dialect in fault.
 def test_every_byte_of_every_fault_has_its_row(name: str, dialect: str) -> None:
     for disturbed in (None, TOUGH):
         config = SimulatorConfig(dialect=dialect, connectors=1, messages_per_connector=20, fault=name)
-        assert_balances(told(segments(list(simulate(config, disturbed)))))
+        assert_balances(told(of_packets(simulate(config, disturbed))))
 
 
 @functools.cache
@@ -188,7 +141,7 @@ def mutated(draw: st.DrawFn) -> list[CapturedPacket]:
 @settings(deadline=None, max_examples=12)
 @given(mutated(), st.sampled_from([AUTO, AUTO, *DIALECTS]))
 def test_mutated_captures_balance_and_the_twins_agree(captured: list[CapturedPacket], dialect: str) -> None:
-    assert_balances(assert_twins_agree(segments(captured), dialect=dialect))
+    assert_balances(assert_twins_agree(of_packets(captured), dialect=dialect))
 
 
 CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", PORT)
@@ -237,7 +190,7 @@ def test_garbage_anywhere_balances_and_the_twins_agree(
         events.append(Close(99 * SECOND, Direction.CLIENT))
     from_ns = 5 * SECOND if late else 0
     conversation = Conversation(CLIENT, SERVER, SECOND, events, segment_bytes=segment_bytes, captured_from_ns=from_ns)
-    assert_balances(assert_twins_agree(segments(list(packets(conversation, disturbed)))))
+    assert_balances(assert_twins_agree(of_packets(packets(conversation, disturbed))))
 
 
 @settings(deadline=None, max_examples=30)
@@ -248,7 +201,7 @@ def test_inspect_never_raises(captured: list[CapturedPacket], port: int | None, 
     data = bytearray(stream.getvalue())
     for at, value in flips:
         data[int(at * (len(data) - 1))] = value
-    told = list(inspection.inspect(landed_bytes(bytes(data)), port))
+    told = list(inspection.inspect(landed(PacketCapture(io.BytesIO(bytes(data))).batches()), port))
     assert b"monster" not in repr([row for kind, row in told if kind == "message"]).encode() or flips
 
 
@@ -256,7 +209,7 @@ def test_inspect_never_raises(captured: list[CapturedPacket], port: int | None, 
 def test_all_bytes_of_a_draft_stand_in_one_row_a_direction(first: bytes) -> None:
     events = [Send(number * SECOND, direction, first) for number, direction in enumerate([*Direction] * 3, 2)]
     events.sort()
-    rows = told(segments(list(packets(Conversation(CLIENT, SERVER, SECOND, events)))))
+    rows = told(of_packets(packets(Conversation(CLIENT, SERVER, SECOND, events))))
     assert_balances(rows)
     kept = [(row["direction"], row["byte_start"], row["byte_end"]) for row in rows if row["row_kind"] == "quarantine"]
     assert kept == [("client", 0, 3 * len(first)), ("server", 0, 3 * len(first))]
@@ -268,7 +221,7 @@ def test_a_draft_that_is_told_by_the_end_has_each_byte_once() -> None:
     events = [Send(4 * SECOND, Direction.CLIENT, b"x"), Send(8 * SECOND, Direction.CLIENT, DEV)]
     events.append(Send(12 * SECOND, Direction.SERVER, encode(Hello(b"0.0.1", b"secret", b"p", b"i"), V3)))
     said = Conversation(CLIENT, SERVER, SECOND, events, segment_bytes=1, captured_from_ns=5 * SECOND)
-    rows = told(segments(list(packets(said))))
+    rows = told(of_packets(packets(said)))
     assert_balances(rows)
     assert {row["connection"]["dialect"] for row in rows if row["row_kind"] == "connection"} == {"dev"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,21 +10,22 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.landed import landed, landed_file, landed_packets
 from tests.searches import fast_first
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Send, packets
-from wirehouse_codecs.inspecting import LANDED_PACKETS, Inspected
+from wirehouse_codecs.inspecting import Inspected
 from wirehouse_codecs.link_types import ETHERNET
-from wirehouse_codecs.packet_captures import Packet, PacketCapture, to_batch
+from wirehouse_codecs.packet_captures import Packet, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket, tcp_packet
 from wirehouse_codecs.packets import parse
 from wirehouse_codecs.port_pairs import sides
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window, read
+from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog, read
+from wirehouse_codecs.stream_log import Window
 from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.across import Folds
@@ -51,22 +51,8 @@ HELLO = encode(Hello(b"0.0.1", b"secret", b"program", b"one"), V3)
 Row = dict[str, Any]
 
 
-def landed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Packets with their places, as landing gives them."""
-    number, now = 0, 0
-    for batch in batches:
-        count = batch.num_rows
-        arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
-        now = int(arrived[-1])
-        place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
-        columns = [*map(pa.array, place), pa.array([b"capture"] * count, pa.binary()), *batch.columns]
-        yield pa.RecordBatch.from_arrays(columns, schema=LANDED_PACKETS)
-        number += count
-
-
 def of_packets(captured: Iterable[CapturedPacket], port: int | None = None) -> list[Inspected]:
-    rows = [Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data) for packet in captured]
-    return list(inspect(landed([to_batch(rows)]), port))
+    return list(inspect(landed_packets(captured), port))
 
 
 def of_kind(rows: Iterable[Inspected], kind: str) -> list[Row]:
@@ -81,8 +67,7 @@ def in_vector(capture: str) -> tuple[Row, list[Inspected]]:
     """What is expected of a capture of the vectors, and what is told."""
     expected = json.loads((VECTORS / capture).with_name("expected.json").read_text())
     said = next(row for row in expected["captures"] if row["capture"] == Path(capture).name)
-    stream = io.BytesIO((VECTORS / capture).read_bytes())
-    return said, list(inspect(landed(PacketCapture(stream).batches())))
+    return said, list(inspect(landed_file(VECTORS / capture)))
 
 
 def by_client(rows: list[Inspected]) -> dict[int, bytes]:

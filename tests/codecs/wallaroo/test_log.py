@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from tests.landed import cut, landed_file, landed_packets, read_log, segments
 from tests.searches import fast_first
 
-from wirehouse_codecs import stream_log
 from wirehouse_codecs.conversations import Disturbances, Send, packets
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import write_pcap
-from wirehouse_codecs.packets import parse
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, SourceLog, Window
 from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.messages import DIALECTS, Error, Hello, encode
@@ -29,7 +22,6 @@ from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connect
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "wallaroo").rglob("*.pcap"))
 KEY = b"key of a test"
-LATE_NS = 2**62
 #: Of the connectors in the vectors.
 COOKIE = b"monster"
 SMALL = SimulatorConfig(connectors=2, messages_per_connector=300)
@@ -37,64 +29,18 @@ SMALL = SimulatorConfig(connectors=2, messages_per_connector=300)
 Row = dict[str, Any]
 
 
-def segments(packets: Iterable[pa.RecordBatch], port: int) -> list[Row]:
-    """SEGMENT_COLUMNS of all TCP packets, sorted by port pair, in one window."""
-    rows: list[Row] = []
-    arrived = 0
-    for batch in packets:
-        for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-            arrived = max(arrived, landed["ts_ns"])
-            from_server = packet["source_port"] == port
-            sides = ("source", "destination")
-            ends = [packet[f"{side}_address"] + packet[f"{side}_port"].to_bytes(2, "big") for side in sides]
-            rows.append(
-                packet
-                | {
-                    "source": "test",
-                    "flow": b"".join(ends if from_server else ends[::-1]),
-                    "window_start": "0",
-                    "state": None,
-                    "arrived_at_ns": arrived,
-                    "capture_arrived_at_ns": 1,
-                    "capture_id": b"capture",
-                    "record_number": len(rows),
-                    "direction": "server" if from_server else "client",
-                }
-            )
-    return sorted(rows, key=lambda row: (row["flow"], row["record_number"]))
-
-
 def simulated(config: SimulatorConfig, disturbances: Disturbances | None = None) -> list[Row]:
-    stream = io.BytesIO()
-    write_pcap(simulate(config, disturbances), stream, resolution="ns")
-    stream.seek(0)
-    return segments(PacketCapture(stream).batches(), PORT)
+    return segments(landed_packets(simulate(config, disturbances)), PORT)
 
 
 def read(path: Path) -> list[Row]:
     """The segments of a capture, of which the first is sent to the server."""
-    with path.open("rb") as stream:
-        batches = list(PacketCapture(stream).batches())
-    ports = [packet["destination_port"] for batch in batches for packet in parse(batch).to_pylist()]
-    return segments(batches, next(port for port in ports if port is not None))
+    return segments(landed_file(path))
 
 
-def told(rows: Sequence[Row], windows: Sequence[str] = ("0",), ends: Sequence[int] = (LATE_NS,)) -> list[Row]:
+def told(rows: Iterable[Row]) -> list[Row]:
     """The rows of the log."""
-    source = SourceLog(
-        log.starter(WallarooOptions(), KEY),
-        TcpOptions(),
-        tuple(Window(name, end) for name, end in zip(windows, ends, strict=True)),
-    )
-    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in SEGMENT_COLUMNS} for row in rows], schema=SCHEMA)
-    read = stream_log.read([batch], {"test": source}, log.SCHEMA)
-    return [row for out in read for row in out.to_pylist()]
-
-
-_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
-    ("source", "window_start", "state", "direction"), pa.string()
-)
-SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
+    return read_log(rows, log.starter(WallarooOptions(), KEY), log.SCHEMA)
 
 
 def said(rows: Iterable[Row]) -> list[str]:
@@ -134,24 +80,9 @@ def test_the_twins_find_the_same(dialect: str, fault: str, monkeypatch: pytest.M
 def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
     rows = read(path)
     whole = told(rows)
-    newest = newest_rows(whole)
-    flows: dict[bytes, list[Row]] = {}
-    for row in rows:
-        flows.setdefault(row["flow"], []).append(row)
-    found: list[Row] = []
-    for flow in flows.values():
-        for number, row in enumerate(flow):
-            row["window_start"] = f"{number:06}"
-        state: str | None = None
-        for number, row in enumerate(flow):
-            carried = dict.fromkeys(SEGMENT_COLUMNS) | {"source": "test", "flow": row["flow"], "state": state}
-            before = [] if state is None else [carried]
-            last = number == len(flow) - 1
-            out = told([*before, row], (row["window_start"],), (LATE_NS if last else row["arrived_at_ns"],))
-            state = next(each["state"] for each in out if each["row_kind"] == "state")
-            found += out
+    found = cut(rows, log.starter(WallarooOptions(), KEY), log.SCHEMA)
     assert events(found) == events(whole)
-    assert newest_rows(found) == newest
+    assert newest_rows(found) == newest_rows(whole)
 
 
 ENTITIES = ("connection", "session", "stream")
@@ -212,15 +143,12 @@ def test_the_rest_of_a_connection_has_the_rule_that_lost_its_frames(fault: str) 
 @pytest.mark.parametrize("frame", [Hello(b"0.0.1", b"other", b"p", b"i"), Error(b"other is no cookie")])
 def test_quarantined_bytes_of_hello_and_error_stay_in_bronze(frame: Hello | Error) -> None:
     whole = encode(frame, DIALECTS["v3"])
-    cut = (len(whole) - 5).to_bytes(4, "big") + whole[4:-1]
+    short = (len(whole) - 5).to_bytes(4, "big") + whole[4:-1]
     side = Direction.CLIENT if isinstance(frame, Hello) else Direction.SERVER
     plain = next(connections(SimulatorConfig(connectors=1, messages_per_connector=20)))
     *events, close = plain.events
-    stream = io.BytesIO()
-    script = replace(plain, events=[*events, Send(close.ts_ns, side, cut), close])
-    write_pcap(packets(script), stream, resolution="ns")
-    stream.seek(0)
-    rows = told(segments(PacketCapture(stream).batches(), PORT))
+    script = replace(plain, events=[*events, Send(close.ts_ns, side, short), close])
+    rows = told(segments(landed_packets(packets(script)), PORT))
     assert [row["raw"] for row in rows if row["row_kind"] == "quarantine"] == [None]
     assert "wallaroo.malformed_frame" in {row["finding"]["rule"] for row in rows if row["row_kind"] == "violation"}
 
@@ -231,11 +159,8 @@ def test_frames_that_are_told_at_the_end_have_the_place_of_their_packets() -> No
         connections(SimulatorConfig(connectors=1, messages_per_connector=5, burst_messages=1, interval_ms=100))
     )
     events = [event for event in plain.events if isinstance(event, Send)]
-    stream = io.BytesIO()
     script = replace(plain, events=events, captured_from_ns=events[-4].ts_ns)
-    write_pcap(packets(script), stream, resolution="ns")
-    stream.seek(0)
-    rows = segments(PacketCapture(stream).batches(), PORT)
+    rows = segments(landed_packets(packets(script)), PORT)
     arrived = {row["record_number"]: row["arrived_at_ns"] for row in rows}
     messages = [row for row in told(rows) if row["row_kind"] == "message"]
     assert messages

@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.landed import SEGMENTS
 
-from wirehouse_codecs import stream_log
+from wirehouse_codecs import source_log, stream_log
 from wirehouse_codecs.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.packets import ACK, FIN, SYN
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import SEGMENT_COLUMNS, Log, SourceLog, Window
+from wirehouse_codecs.source_log import SourceLog
+from wirehouse_codecs.stream_log import Log, Window
 from wirehouse_codecs.tcp import Connection, Data, Direction, Endpoint, Side
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log, session
@@ -111,12 +113,6 @@ def test_rows_of_one_run_become_batches_on_the_way(monkeypatch: pytest.MonkeyPat
 # Many connections, and a long one
 
 
-_TYPES = {"payload": pa.binary(), "flow": pa.binary(), "capture_id": pa.binary()} | dict.fromkeys(
-    ("source", "window_start", "state", "direction"), pa.string()
-)
-SEGMENTS = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in SEGMENT_COLUMNS])
-
-
 def segment(flow: int, at_ns: int, direction: Direction, sequence: int, flags: int, payload: bytes = b"") -> list[Any]:
     key = b"\x0a\0\0\1\x1b\x58" + flow.to_bytes(6, "big")
     where = [at_ns, 1, b"capture", at_ns]
@@ -144,7 +140,7 @@ def batches(segments: Iterable[list[Any]], rows: int = 20_000) -> Iterator[pa.Re
 
 def read(segments: Iterable[list[Any]], end_ns: int) -> Iterator[pa.RecordBatch]:
     source = SourceLog(log.starter(WallarooOptions(), b"key"), TcpOptions(), (Window("0", end_ns),))
-    return stream_log.read(batches(segments), {"test": source}, log.SCHEMA)
+    return source_log.read(batches(segments), {"test": source}, log.SCHEMA)
 
 
 def tiny(count: int) -> Iterator[list[Any]]:
@@ -243,7 +239,7 @@ def test_windows_without_a_segment_cost_nothing(monkeypatch: pytest.MonkeyPatch)
     early[2], late[2] = windows[1000].name, windows[5000].name
     rows = [
         row
-        for batch in stream_log.read(batches([early, late]), {"test": source}, log.SCHEMA)
+        for batch in source_log.read(batches([early, late]), {"test": source}, log.SCHEMA)
         for row in batch.to_pylist()
     ]
     assert ended == [windows[number].name for number in (1000, 1001, 5000, 5001)]
