@@ -8,7 +8,7 @@ tests/pipelines/PROTOCOL/test_windows.py says what its captures are, and what ma
         protocol = "ockam"
 
         def sources(self, folder: Path) -> list[Source]:
-            rotate(simulate(CONFIG), folder / "busy")
+            write({"busy": CONFIG}, simulate, folder)
             return [Source("busy", "ockam", "pcap", str(folder / "busy"), ports=(PORT,))]
 
         def test_the_captures_are_worth_comparing(self, at_once: Lake, hours: Lake) -> None:
@@ -21,7 +21,7 @@ with data and some silence say as much as those of thirty.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,15 +29,35 @@ from typing import Any, ClassVar
 import pytest
 from tests.running import assert_same_rows, land, run
 
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.conversations import Disturbances
+from wirehouse_codecs.packet_writer import CapturedPacket, write_file
 from wirehouse_pipelines import bronze, jobs, landing
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
+_HOUR_NS = 3_600 * 10**9
 #: A simulator that isn't told otherwise begins at 22:13: ten hours of it are two days.
 FIRST = {"day": "2023-11-14", "hour": "2023-11-14T22"}
 STEP = 3
+#: What the captures lack that are called `lossy`.
+LOST = Disturbances(seed=1, lost=0.02, reordered=0.02, contradicted=0.01)
+
+
+def write(
+    configs: Mapping[str, Any],
+    simulate: Callable[..., Iterable[CapturedPacket]],
+    folder: Path,
+    later: Callable[[int], Iterable[CapturedPacket]] = lambda after_ns: (),
+) -> None:
+    """Write what is simulated by each configuration to a folder of its name, as a capture that was rotated.
+
+    Behind it comes what is `later`: five hours after the last packet, so that what was left open has ended by then, in
+    windows of any size.
+    """
+    for name, config in configs.items():
+        packets = list(simulate(config, LOST if name == "lossy" else None))
+        rotate([*packets, *later(packets[-1].ts_ns + 5 * _HOUR_NS)], folder / name)
 
 
 def rotate(packets: Iterable[CapturedPacket], folder: Path, files: int = 3) -> None:
@@ -46,8 +66,8 @@ def rotate(packets: Iterable[CapturedPacket], folder: Path, files: int = 3) -> N
     listed = list(packets)
     rest = iter(listed)
     for number in range(files):
-        with (folder / f"{number}.pcap").open("wb") as stream:
-            write_pcap(islice(rest, len(listed) // files if number < files - 1 else None), stream, resolution="ns")
+        count = len(listed) // files if number < files - 1 else None
+        write_file(islice(rest, count), folder / f"{number}.pcap")
 
 
 class CutAnywhere(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.codecs.bamboo.simulated import Judged, judge
 from tests.codecs.bamboo.test_log import events, told
+from tests.simulators import assert_the_same_again
 
 from wirehouse_codecs.bamboo import bymux, entry_files
 from wirehouse_codecs.bamboo.bymux import Channel
@@ -219,11 +220,7 @@ def test_what_a_capture_of_two_connections_lacks_is_nobodys_violation(seed: int)
 
 
 def test_the_same_configuration_gives_the_same_packets() -> None:
-    config = replace(LIVELY, connections=2)
-    first = list(simulate(config))
-    assert list(simulate(config)) == first
-    assert list(simulate(replace(config, seed=1))) != first
-    assert all(before.ts_ns <= after.ts_ns for before, after in pairwise(first))
+    assert_the_same_again(simulate, replace(LIVELY, connections=2))
 
 
 @pytest.mark.parametrize("suffix", list(OTHER_RECORDS))

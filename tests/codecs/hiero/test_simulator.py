@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import islice, pairwise
 from typing import Any
 
 import pytest
 from tests.hiero_captures import Judged, judge
+from tests.simulators import assert_in_order_of_time, assert_never_held, assert_the_same_again
 
-from wirehouse_codecs.conversations import Close, Disturbances, Ending, Send, written
+from wirehouse_codecs.conversations import Disturbances, written
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.hiero.across_rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow
 from wirehouse_codecs.hiero.blocks import BlockBuilder
@@ -165,23 +164,8 @@ def test_connections_are_recognised_by_their_beginning() -> None:
         assert why.startswith("a call of /org.hiero.block.api.")
 
 
-def test_the_same_configuration_gives_the_same_packets() -> None:
-    once = list(simulate(LIVELY))
-    assert list(simulate(LIVELY)) == once
-    assert list(simulate(replace(LIVELY, seed=1))) != once
-    disturbed = list(simulate(LIVELY, Disturbances(reordered=0.2)))
-    assert disturbed != once
-    assert sorted(packet.data for packet in disturbed) == sorted(packet.data for packet in once)
-    assert all(a.ts_ns <= b.ts_ns for a, b in pairwise(disturbed))
-
-
 def test_what_is_said_is_in_order_of_time_and_ends_with_a_close() -> None:
-    for conversation in connections(LIVELY):
-        events = list(conversation.events)
-        assert all(a.ts_ns <= b.ts_ns for a, b in pairwise(events))
-        assert all(isinstance(event, Send) and event.data for event in events[:-1])
-        assert isinstance(events[-1], Close)
-        assert events[-1].ending in Ending
+    assert_in_order_of_time(connections(LIVELY))
 
 
 @pytest.mark.parametrize("profile", ["A", "B"])
@@ -218,15 +202,11 @@ def test_packets_that_are_missing_break_no_rule(profile: str, seed: int) -> None
 
 
 def test_a_capture_is_never_held_in_memory() -> None:
-    captured = simulate(replace(LIVELY, blocks=10**9))
-    for _ in islice(captured, 1000):
-        pass
-    tracemalloc.start()
-    for _ in islice(captured, 3_000):
-        pass
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 1 << 20
+    assert_never_held(simulate(replace(LIVELY, blocks=10**9)), 1000, 3_000)
+
+
+def test_the_same_configuration_gives_the_same_packets() -> None:
+    assert_the_same_again(simulate, LIVELY)
 
 
 @pytest.mark.parametrize(

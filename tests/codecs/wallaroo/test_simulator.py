@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice, pairwise
 from operator import itemgetter
 from typing import Any
 
 import pytest
 from tests.searches import fast_first
+from tests.simulators import assert_never_held, assert_the_same_again
 
-from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Event, Send, written
+from wirehouse_codecs.conversations import Close, Conversation, Ending, Event, Send, written
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packets import FIN, RST, parse
@@ -244,16 +243,6 @@ def test_a_fault_is_in_the_capture_beside_legal_traffic() -> None:
     assert judged.count(Hello) == SMALL.connectors + 1
 
 
-def test_the_same_configuration_gives_the_same_packets() -> None:
-    once = list(simulate(LIVELY))
-    assert list(simulate(LIVELY)) == once
-    assert list(simulate(replace(LIVELY, seed=1))) != once
-    disturbed = list(simulate(LIVELY, Disturbances(reordered=0.2)))
-    assert disturbed != once
-    assert sorted(packet.data for packet in disturbed) == sorted(packet.data for packet in once)
-    assert all(a.ts_ns <= b.ts_ns for a, b in pairwise(disturbed))
-
-
 def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:
     # Connectors go on from where a connection ended, so its script is played even if nobody reads it.
     skipped = [conversation.opened_ns for conversation in connections(LIVELY)]
@@ -262,15 +251,11 @@ def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:
 
 def test_a_capture_is_never_held_in_memory() -> None:
     config = SimulatorConfig(messages_per_connector=10**9, streams_per_connector=8, reopens=2, burst_messages=100)
-    captured = simulate(config)
-    for _ in islice(captured, 500):
-        pass
-    tracemalloc.start()
-    for _ in islice(captured, 5_000):
-        pass
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 1 << 20
+    assert_never_held(simulate(config), 500, 5_000)
+
+
+def test_the_same_configuration_gives_the_same_packets() -> None:
+    assert_the_same_again(simulate, LIVELY)
 
 
 @pytest.mark.parametrize(

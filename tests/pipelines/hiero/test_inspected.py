@@ -16,7 +16,8 @@ from tests.running import select
 
 from wirehouse_codecs.hiero.ledger import Ledger
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, B
-from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate, write_pcap
+from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.packet_writer import write_file
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
@@ -54,8 +55,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     for fault, profile in zip(SIMULATED, cycle(("B", "A")), strict=False):
         path = folder / f"fault-{fault}.pcap"
         config = SimulatorConfig(fault=fault, profile=profile, blocks=4, block_bytes=1500, start_time_ms=MORNING_MS)
-        with path.open("wb") as stream:
-            write_pcap(simulate(config), stream)
+        write_file(simulate(config), path)
         sources.append(Source(path.stem, "hiero", "pcap", str(path), ports=(DEFAULT_PORT,)))
     for name in SERIES:
         path = folder / f"blocks-{name}.tar"

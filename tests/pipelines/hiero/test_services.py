@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 from tests.hiero_files import grpc_log_of
 from tests.running import land, run, select
+from tests.services import assert_seen_as_one, seen
 
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
-from wirehouse_codecs.packets import parse
+from wirehouse_codecs.packet_writer import write_file
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
@@ -33,17 +31,8 @@ TABLES = {
 }
 
 
-def _seen_by(name: str) -> Iterator[CapturedPacket]:
-    """The packets of one publisher; or of the first as another tap sees them."""
-    if name == "again":
-        yield from (CapturedPacket(packet.ts_ns + 50, packet.data) for packet in _seen_by("A"))
-        return
-    ports = {call["client_port"] for call in CALLS if call["id"].startswith(name)}
-    with SESSION.open("rb") as stream:
-        for batch in PacketCapture(stream).batches():
-            for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-                if {packet["source_port"], packet["destination_port"]} & ports:
-                    yield CapturedPacket(landed["ts_ns"], landed["data"])
+#: Who sees what: a publisher each, and the first as another tap does.
+SEEN_BY = {"a": ("A", 0), "b": ("B", 0), "again": ("A", 50)}
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +40,14 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One capture of both publishers; one of each, and of the first a second; and packets of one beside a log."""
     folder = tmp_path_factory.mktemp("services")
     sources = [Source("whole", "hiero", "pcap", str(SESSION), ports=(PORT,))]
-    for name in ("A", "B", "again"):
-        path = folder / f"{name}.pcap"
-        with path.open("wb") as stream:
-            write_pcap(_seen_by(name), stream, resolution="ns")
-        sources.append(Source(name.lower(), "hiero", "pcap", str(path), SERVICE, ports=(PORT,)))
+    for name, (publisher, later_ns) in SEEN_BY.items():
+        ports = {call["client_port"] for call in CALLS if call["id"].startswith(publisher)}
+        write_file(seen(SESSION, ports, later_ns=later_ns), folder / f"{name}.pcap")
+        sources.append(Source(name, "hiero", "pcap", str(folder / f"{name}.pcap"), SERVICE, ports=(PORT,)))
     log = folder / "b.binlog"
-    log.write_bytes(grpc_log_of(folder / "B.pcap", PORT, f"127.0.0.1 {PORT}"))
+    log.write_bytes(grpc_log_of(folder / "b.pcap", PORT, f"127.0.0.1 {PORT}"))
     mixed = {"service": "mixed"}
-    sources.append(Source("packets", "hiero", "pcap", str(folder / "A.pcap"), mixed, ports=(PORT,)))
+    sources.append(Source("packets", "hiero", "pcap", str(folder / "a.pcap"), mixed, ports=(PORT,)))
     sources.append(Source("log", "hiero", "grpc_log", str(log), mixed))
     lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"), tuple(sources))
     land(lake)
@@ -69,16 +57,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_service_of_two_captures_is_as_one_of_one(lake: Lake, table: str) -> None:
-    rows = {
-        name: select(lake, f"SELECT * FROM {table} WHERE source = '{name}' ORDER BY {TABLES[table]}")
-        for name in ("whole", "nodes")
-    }
-    plain = {
-        name: [{key: value for key, value in row.items() if key not in WHO} for row in listed]
-        for name, listed in rows.items()
-    }
-    assert plain["nodes"] == plain["whole"] != []
-    assert select(lake, f"SELECT * FROM {table} WHERE source NOT IN ('whole', 'nodes', 'mixed')") == []
+    assert_seen_as_one(lake, table, TABLES[table], "nodes", WHO)
 
 
 def test_a_log_and_packets_are_one_service(lake: Lake) -> None:

@@ -6,22 +6,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, rotate
+from tests.cut_anywhere import CutAnywhere, write
 from tests.hiero_files import grpc_log_of
 from tests.running import select
 
-from wirehouse_codecs.conversations import Disturbances
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT
 from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate
 from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
+from wirehouse_codecs.packet_writer import CapturedPacket, write_file
 from wirehouse_pipelines.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
 _MINUTE_MS = 60_000
-_HOUR_NS = 3_600 * 10**9
 #: From 22:13 on, over midnight.
 NETWORKS = {
     "busy": SimulatorConfig(seed=1, blocks=16, block_bytes=1_500, interval_ms=12 * _MINUTE_MS, incident_rounds=2),
@@ -29,11 +27,11 @@ NETWORKS = {
 }
 
 
-def _later(after_ns: int) -> list[CapturedPacket]:
-    """Calls at another node, long after: by then what was left open has ended, in windows of any size."""
+def _later(at_ns: int) -> list[CapturedPacket]:
+    """Calls at another node."""
     with (VECTORS / "new" / "behind_resend.pcap").open("rb") as stream:
         told = [row for batch in PacketCapture(stream).batches() for row in batch.to_pylist()]
-    shift = after_ns + 5 * _HOUR_NS - told[0]["ts_ns"]
+    shift = at_ns - told[0]["ts_ns"]
     return [CapturedPacket(row["ts_ns"] + shift, row["data"]) for row in told]
 
 
@@ -41,14 +39,10 @@ class TestWindows(CutAnywhere):
     protocol = "hiero"
 
     def sources(self, folder: Path) -> list[Source]:
-        for name, config in NETWORKS.items():
-            lost = Disturbances(seed=1, lost=0.02, reordered=0.02, contradicted=0.01) if name == "lossy" else None
-            packets = list(simulate(config, lost))
-            rotate([*packets, *_later(packets[-1].ts_ns)], folder / name)
+        write(NETWORKS, simulate, folder, _later)
         logs, blocks = folder / "log", folder / "blocks"
         logs.mkdir()
-        with (folder / "whole.pcap").open("wb") as stream:
-            write_pcap(simulate(NETWORKS["busy"]), stream, resolution="ns")
+        write_file(simulate(NETWORKS["busy"]), folder / "whole.pcap")
         others = (VECTORS / path for path in ("new/behind_resend.pcap", "old/duplicate_block.pcap"))
         for number, path in enumerate([folder / "whole.pcap", *others]):
             (logs / f"{number}.binlog").write_bytes(grpc_log_of(path, DEFAULT_PORT, f"network-{number}-{{}}"))

@@ -13,7 +13,7 @@ from tests.running import select
 
 from wirehouse_codecs.ockam.service import PORT
 from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.packet_writer import write_file
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
@@ -38,8 +38,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     for dialect, fault in itertools.product(("bare16", "cbor32"), FAULTS):
         path = folder / f"{dialect}-{fault}.pcap"
         config = SimulatorConfig(messages_per_publisher=40, dialect=dialect, fault=fault, start_time_ms=MORNING_MS)
-        with path.open("wb") as stream:
-            write_pcap(simulate(config), stream)
+        write_file(simulate(config), path)
         sources.append(Source(path.stem, "ockam", "pcap", str(path), ports=(PORT,)))
     return Lake(str(tmp_path_factory.mktemp("lake")), Windows("day", "2015-01-01"), tuple(sources))
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.running import land, run, select
+from tests.services import assert_seen_as_one, seen
 
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
-from wirehouse_codecs.packets import parse
+from wirehouse_codecs.packet_writer import write_file
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake, Source
@@ -25,8 +23,9 @@ SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 NAME = "spec_gaps"
 EXPECTED = json.loads((SESSIONS / f"{NAME}.expected.json").read_text())
 PORT: int = EXPECTED["server_port"]
+#: Who sees what: publishers, clients that only pull, and publishers as another node sees them.
+SEEN_BY: dict[str, dict[str, Any]] = {"publishers": {}, "consumers": {"others": True}, "node": {"later_ns": 50_000}}
 #: Columns that say who saw it.
-SEEN_BY = ("publishers", "consumers", "node")
 WHO = ("source", "capture_id", "record_number", "connection_id")
 TABLES = {
     "gold.ockam_streams": "stream_address",
@@ -36,31 +35,16 @@ TABLES = {
 }
 
 
-def _seen_by(name: str) -> Iterator[CapturedPacket]:
-    """The packets of publishers, or of clients that only pull; or of publishers as another node sees them."""
-    if name == "node":
-        yield from (CapturedPacket(packet.ts_ns + 50_000, packet.data) for packet in _seen_by("publishers"))
-        return
-    publishers = name == "publishers"
-    ports = {said["client_port"] for said in EXPECTED["connections"] if said["client"].startswith("p")}
-    with (SESSIONS / f"{NAME}.pcap").open("rb") as stream:
-        for batch in PacketCapture(stream).batches():
-            for landed, packet in zip(batch.to_pylist(), parse(batch).to_pylist(), strict=True):
-                theirs = bool({packet["source_port"], packet["destination_port"]} & ports)
-                if theirs is publishers:
-                    yield CapturedPacket(landed["ts_ns"], landed["data"])
-
-
 @pytest.fixture(scope="module")
 def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One capture of everything; one of the publishers, which a second node sees too, beside one of other clients."""
     folder = tmp_path_factory.mktemp("services")
     whole = Source("whole", "ockam", "pcap", str(SESSIONS / f"{NAME}.pcap"), ports=(PORT,))
     parts = []
-    for name in SEEN_BY:
+    ports = {said["client_port"] for said in EXPECTED["connections"] if said["client"].startswith("p")}
+    for name, how in SEEN_BY.items():
         path = folder / f"{name}.pcap"
-        with path.open("wb") as stream:
-            write_pcap(_seen_by(name), stream, resolution="ns")
+        write_file(seen(SESSIONS / f"{NAME}.pcap", ports, **how), path)
         parts.append(Source(name, "ockam", "pcap", str(path), {"service": "hub-1"}, ports=(PORT,)))
     lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"), (whole, *parts))
     land(lake)
@@ -70,16 +54,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_service_of_two_captures_is_as_one_of_one(lake: Lake, table: str) -> None:
-    rows = {
-        name: select(lake, f"SELECT * FROM {table} WHERE source = '{name}' ORDER BY {TABLES[table]}")
-        for name in ("whole", "hub-1")
-    }
-    plain = {
-        name: [{key: value for key, value in row.items() if key not in WHO} for row in listed]
-        for name, listed in rows.items()
-    }
-    assert plain["hub-1"] == plain["whole"] != []
-    assert select(lake, f"SELECT * FROM {table} WHERE source NOT IN ('whole', 'hub-1')") == []
+    assert_seen_as_one(lake, table, TABLES[table], "hub-1", WHO)
 
 
 def test_what_two_nodes_see_is_found_once(lake: Lake) -> None:

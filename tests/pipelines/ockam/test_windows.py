@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, rotate
+from tests.cut_anywhere import CutAnywhere, write
 from tests.running import select
 
-from wirehouse_codecs.conversations import Disturbances
 from wirehouse_codecs.ockam.service import PORT
 from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_pipelines.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
@@ -41,17 +42,16 @@ STREAMS = {
 }
 
 
+def _later(at_ns: int) -> Iterator[CapturedPacket]:
+    """Another connection."""
+    return simulate(SimulatorConfig(publishers=1, messages_per_publisher=20, start_time_ms=at_ns // 1_000_000))
+
+
 class TestWindows(CutAnywhere):
     protocol = "ockam"
 
     def sources(self, folder: Path) -> list[Source]:
-        for name, config in STREAMS.items():
-            lost = Disturbances(seed=1, lost=0.02, reordered=0.02, contradicted=0.01) if name == "lossy" else None
-            packets = list(simulate(config, lost))
-            # Long after, another connection: by then what was left open has ended, in windows of any size.
-            begins_ms = packets[-1].ts_ns // 1_000_000 + 5 * 60 * _MINUTE_MS
-            packets += simulate(SimulatorConfig(publishers=1, messages_per_publisher=20, start_time_ms=begins_ms))
-            rotate(packets, folder / name)
+        write(STREAMS, simulate, folder, _later)
         return [Source(name, "ockam", "pcap", str(folder / name), ports=(PORT,)) for name in STREAMS]
 
     def test_the_captures_are_worth_comparing(self, at_once: Lake) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.comparing import assert_the_same_is_said, told_by_both
 
 from wirehouse_codecs.conversations import Disturbances
-from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.packet_writer import write_file
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
 from wirehouse_pipelines import sql
@@ -43,13 +43,12 @@ def test_the_pipeline_has_the_rows_that_inspect_prints(spark: Any, tmp_path: Pat
             captures[name] = expected.with_name(said["capture"]), said["worker_port"]
     for dialect, fault in FAULTS:
         captures[f"{dialect}-{fault}"] = tmp_path / f"{dialect}-{fault}.pcap", PORT
-        with captures[f"{dialect}-{fault}"][0].open("wb") as stream:
-            config = SimulatorConfig(dialect=dialect, messages_per_connector=30, fault=fault, start_time_ms=MORNING_MS)
-            write_pcap(simulate(config), stream)
+        config = SimulatorConfig(dialect=dialect, messages_per_connector=30, fault=fault, start_time_ms=MORNING_MS)
+        write_file(simulate(config), captures[f"{dialect}-{fault}"][0])
     captures["lossy"] = tmp_path / "lossy.pcap", PORT
     lost = Disturbances(seed=3, lost=0.02, repeated=0.05, reordered=0.05, contradicted=0.02)
-    with captures["lossy"][0].open("wb") as stream:
-        write_pcap(simulate(SimulatorConfig(messages_per_connector=2000, start_time_ms=MORNING_MS), lost), stream)
+    config = SimulatorConfig(messages_per_connector=2000, start_time_ms=MORNING_MS)
+    write_file(simulate(config, lost), captures["lossy"][0])
     whole = captures["lossy"][0].read_bytes()
     captures["cut"] = tmp_path / "cut.pcap", PORT
     captures["cut"][0].write_bytes(whole[: len(whole) // 2] + b"junk" + whole[len(whole) // 2 :])

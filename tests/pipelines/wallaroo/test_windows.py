@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, rotate
+from tests.cut_anywhere import CutAnywhere, write
 from tests.running import select
 
-from wirehouse_codecs.conversations import Disturbances
+from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
@@ -58,17 +58,16 @@ def _one_hash_key() -> Iterator[None]:
         yield
 
 
+def _later(at_ns: int) -> Iterator[CapturedPacket]:
+    """Another connection."""
+    return simulate(SimulatorConfig(connectors=1, messages_per_connector=20, start_time_ms=at_ns // 1_000_000))
+
+
 class TestWindows(CutAnywhere):
     protocol = "wallaroo"
 
     def sources(self, folder: Path) -> list[Source]:
-        for name, config in STREAMS.items():
-            lost = Disturbances(seed=1, lost=0.02, reordered=0.02, contradicted=0.01) if name == "lossy" else None
-            packets = list(simulate(config, lost))
-            # Long after, another connection: by then what was left open has ended, in windows of any size.
-            begins_ms = packets[-1].ts_ns // 1_000_000 + 5 * 60 * _MINUTE_MS
-            packets += simulate(SimulatorConfig(connectors=1, messages_per_connector=20, start_time_ms=begins_ms))
-            rotate(packets, folder / name)
+        write(STREAMS, simulate, folder, _later)
         patient = Source("patient", "wallaroo", "pcap", str(folder / "slow"), ports=(PORT,), tcp=PATIENT)
         listed = [Source(name, "wallaroo", "pcap", str(folder / name), ports=(PORT,)) for name in STREAMS]
         return [*listed, patient]
