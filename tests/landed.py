@@ -77,7 +77,7 @@ def segments(batches: Iterable[pa.RecordBatch], *ports: int) -> list[Row]:
     return sorted((row | about for row in rows), key=lambda row: (row["flow"], row["record_number"]))
 
 
-def carried(flow: bytes, state: str, window: str = "0") -> Row:
+def carried(flow: bytes, state: str | None, window: str = "0") -> Row:
     """The row of a port pair's state from before `window`."""
     return dict.fromkeys(SEGMENT_COLUMNS) | {"source": "test", "flow": flow, "window_start": window, "state": state}
 
