@@ -240,22 +240,3 @@ TOLERANT: Mapping[str, Severity] = MappingProxyType({"node_error_all": Severity.
 ALSO_TOGETHER: Final = frozenset(
     {"next", "duplicate", "behind", "recheck", "reenter", "ack_order", "block_not_acknowledged"}
 )
-#: Judged only where the calls that the node itself makes are captured.
-NEEDS_OUTGOING: Final = frozenset(
-    {"recorded_target", "catchup_range", "gap_not_filled", "catch_up_not_started", "catch_up_overrun"}
-)
-#: What never came: judged when the call closes, or after the options' patience.
-JUDGED_AT_END: Final = frozenset(
-    {
-        "ended_without_end_stream",
-        "node_ended_without_status",
-        "block_not_acknowledged",
-        "source_error_sent",
-        "retry_after_node_error",
-        "gap_not_filled",
-        "catch_up_not_started",
-        "subscriber_not_resumed",
-    }
-)
-#: All that block files can break: they have no calls.
-OF_BLOCKS: Final = frozenset({"malformed_message", "item_refused", "structure", "chain"})
