@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from wirehouse_codecs.hiero import talk
 from wirehouse_codecs.hiero.across import Fold
 from wirehouse_codecs.hiero.across_rows import Found, Told
 from wirehouse_codecs.hiero.blocks import BlockBuilder
@@ -28,24 +29,14 @@ from wirehouse_codecs.hiero.items import (
 )
 from wirehouse_codecs.hiero.log import Conversation
 from wirehouse_codecs.hiero.messages import (
-    Acknowledgement,
-    BlockEnd,
     BlockItems,
-    EndOfStream,
-    Message,
-    NodeBehind,
-    PublisherEndStream,
-    ResendBlock,
     ServerStatus,
     ServerStatusRequest,
-    SkipBlock,
     SubscribeRequest,
-    SubscribeStatus,
-    encode,
 )
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.peer import Peer
-from wirehouse_codecs.hiero.profiles import OPEN, PROFILES, PUBLISHER_CODES, Service
+from wirehouse_codecs.hiero.profiles import OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, VIOLATION, Log
@@ -172,7 +163,7 @@ class World:
         return sorted(self.broken + self.found(until_ms))
 
 
-class Call:
+class Call(talk.Call):
     """One call on a connection of its own."""
 
     def __init__(
@@ -187,8 +178,7 @@ class Call:
         opened: str = "syn",
         encoding: str | None = None,
     ) -> None:
-        self.world, self.service, self.node = world, service, node
-        self.profile = PROFILES[world.profile]
+        self.world, self.node, self.profile = world, node, PROFILES[world.profile]
         first = world.place()
         self.connection = Connection(
             number.to_bytes(16, "big"),
@@ -204,7 +194,10 @@ class Call:
         self.at = dict.fromkeys(Direction, 0)
         #: The connection is closed: nothing is said on it any more.
         self.closed = False
-        self.stream, request = self.peers[C].request(self.profile.path(service), metadata)
+        stream, request = self.peers[C].request(self.profile.path(service), metadata)
+        super().__init__(self, service, stream)
+        # The headers of both sides are told at once.
+        self._answered = True
         self.opening = {C: self.peers[C].start() + request, S: self.peers[S].start() + self.peers[S].response(1)}
         if opened == "syn":
             for side, data in self.opening.items():
@@ -240,20 +233,6 @@ class Call:
         self.conversation.close(Closed(self.world.place(), how))  # type: ignore[arg-type]
         return self
 
-    def client(self, *messages: Message | bytes) -> Call:
-        return self._send(C, messages)
-
-    def server(self, *messages: Message | bytes) -> Call:
-        return self._send(S, messages)
-
-    def _send(self, side: Direction, messages: Sequence[Message | bytes]) -> Call:
-        for message in messages:
-            data = message if isinstance(message, bytes) else encode(message, self.service, side, self.profile)
-            self.say(side, self.peers[side].messages(self.stream, data))
-        return self
-
-    # Publishers
-
     def header(self, number: int) -> Call:
         return self.client(BlockItems(block(number, self.profile.name).header))
 
@@ -265,63 +244,19 @@ class Call:
 
     def rest(self, number: int) -> Call:
         """All but the header."""
-        self.items(number).proof(number)
-        return self.client(BlockEnd(number)) if self.profile.new else self
+        return self.items(number).proof(number).block_end(number)
 
     def block(self, number: int) -> Call:
         return self.header(number).rest(number)
 
     def end_stream(self, code: str = "RESET", earliest: int = 1, latest: int = 1) -> Call:
-        codes = {name: number for number, name in PUBLISHER_CODES.items()}
-        return self.client(PublisherEndStream(codes[code], earliest, latest))
-
-    def half_close(self) -> Call:
-        return self.say(C, self.peers[C].data(self.stream, b"", end=True))
-
-    def cancel(self) -> Call:
-        return self.say(C, self.peers[C].reset(self.stream))
-
-    # Nodes
-
-    def ack(self, *numbers: int) -> Call:
-        exists = None if self.profile.acknowledgement_fields < 3 else False
-        root = None if self.profile.acknowledgement_fields < 2 else b""
-        return self.server(*(Acknowledgement(number, root, exists) for number in numbers))
-
-    def exists(self, number: int) -> Call:
-        return self.server(Acknowledgement(number, b"", True))
-
-    def behind(self, number: int) -> Call:
-        return self.server(NodeBehind(number)) if self.profile.name == "B" else self.end("BEHIND", number)
-
-    def duplicate(self, number: int) -> Call:
-        return self.end("DUPLICATE_BLOCK", number) if self.profile.new else self.exists(number)
-
-    def skip(self, number: int) -> Call:
-        return self.server(SkipBlock(number))
-
-    def resend(self, number: int) -> Call:
-        return self.server(ResendBlock(number))
-
-    def end(self, code: str, number: int = 0) -> Call:
-        codes = {name: code for code, name in self.profile.end_codes.items()}
-        return self.server(EndOfStream(codes[code], number))
-
-    def trailers(self, status: int = 0) -> Call:
-        return self.say(S, self.peers[S].trailers(self.stream, status))
-
-    def reset(self) -> Call:
-        return self.say(S, self.peers[S].reset(self.stream))
+        return super().end_stream(code, earliest, latest)
 
     def deliver(self, number: int) -> Call:
         parts = block(number, self.profile.name)
-        self.server(BlockItems(parts.header), BlockItems(parts.items), BlockItems(parts.proof))
-        return self.server(BlockEnd(number)) if self.profile.new else self
-
-    def status(self, code: str) -> Call:
-        codes = {name: code for code, name in self.profile.subscribe_codes.items()}
-        return self.server(SubscribeStatus(codes[code]))
+        return self.server(*map(BlockItems, (parts.header, parts.items, parts.proof))).delivered(number)
 
     def server_status(self, last: int) -> Call:
+        """The node is asked for its status."""
         own = {"next_expected_block": last + 1} if self.profile.new else {"version": b""}
         return self.client(ServerStatusRequest()).server(ServerStatus(0, last, **own))

@@ -269,7 +269,7 @@ class Network(Stage):
         """The node has verified and stored a block: it is acknowledged, first to who sent it."""
         node.last = block.number
         for publisher in publishers:
-            publisher.talk.ack(block.number, block.root)
+            publisher.talk.ack(block.number, root=block.root)
             yield
         yield from self._forward(node, block.closing)
         for subscriber in node.subscribers:

@@ -1,6 +1,6 @@
 """Connections with a block node as they are made, and what both sides say on their calls, in the protocol's words.
 
-A `Stage` is where all of it happens, one thing after the other; a `Line` is a connection and a `Talk` a call on one.
+A `Stage` is where all of it happens, one thing after the other; a `Line` is a connection and a `Talk` a `Call` on one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from wirehouse_codecs.conversations import (
     PACKET_NS,
@@ -104,42 +104,132 @@ class Wire(Protocol):
     peers: dict[Direction, Peer]
     profile: Profile
 
-    def say(self, side: Direction, data: bytes) -> None:
+    def say(self, side: Direction, data: bytes) -> object:
         """One side writes `data`."""
 
 
-class Talk:
-    """One call. Each method says one thing, and gives the talk back."""
+class Call:
+    """One call. Each method says one thing, and gives the call back."""
 
-    def __init__(self, wire: Wire, service: Service, metadata: Iterable[tuple[str, str]] = ()) -> None:
-        self.wire, self.service, self.profile = wire, service, wire.profile
-        self.stream, request = wire.peers[C].request(self.profile.path(service), metadata)
-        wire.say(C, request)
+    def __init__(self, wire: Wire, service: Service, stream: int) -> None:
+        self.wire, self.service, self.profile, self.stream = wire, service, wire.profile, stream
         self._answered = False
 
-    def client(self, *messages: Message | bytes) -> Talk:
+    def client(self, *messages: Message | bytes) -> Self:
         """The client sends messages."""
         return self._send(C, messages)
 
-    def server(self, *messages: Message | bytes) -> Talk:
+    def server(self, *messages: Message | bytes) -> Self:
         """The server sends messages, behind its headers."""
         self.answer()
         return self._send(S, messages)
 
-    def answer(self) -> Talk:
+    def answer(self) -> Self:
         """The server's headers, once."""
         if not self._answered:
             self._answered = True
             self.wire.say(S, self.wire.peers[S].response(self.stream))
         return self
 
-    def _send(self, side: Direction, messages: Iterable[Message | bytes]) -> Talk:
+    def _send(self, side: Direction, messages: Iterable[Message | bytes]) -> Self:
         for message in messages:
             data = message if isinstance(message, bytes) else encode(message, self.service, side, self.profile)
             self.wire.say(side, self.wire.peers[side].messages(self.stream, data))
         return self
 
     # Publishers
+
+    def block_end(self, number: int) -> Self:
+        """BlockEnd, in versions that have it."""
+        return self.client(BlockEnd(number)) if self.profile.block_end else self
+
+    def end_stream(self, code: str, earliest: int, latest: int) -> Self:
+        """The publisher's EndStream, which the oldest version lacks."""
+        if self.profile.one_item:
+            return self
+        codes = {name: number for number, name in PUBLISHER_CODES.items()}
+        return self.client(PublisherEndStream(codes[code], earliest, latest))
+
+    def half_close(self) -> Self:
+        """The client has sent its last message."""
+        self.wire.say(C, self.wire.peers[C].data(self.stream, b"", end=True))
+        return self
+
+    def cancel(self) -> Self:
+        """The client ends the call at once."""
+        self.wire.say(C, self.wire.peers[C].reset(self.stream))
+        return self
+
+    # Nodes
+
+    def ack(self, *numbers: int, root: bytes = b"") -> Self:
+        """Blocks are verified and stored."""
+        fields = self.profile.acknowledgement_fields
+        root_told, exists = None if fields < 2 else root, None if fields < 3 else False
+        return self.server(*(Acknowledgement(number, root_told, exists) for number in numbers))
+
+    def exists(self, number: int) -> Self:
+        """The duplicate answer of the older API."""
+        return self.server(Acknowledgement(number, b"", True))
+
+    def behind(self, number: int) -> Self:
+        """Behind, as the profile says it."""
+        return self.server(NodeBehind(number)) if self.profile.name == "B" else self.end(BEHIND_CODE, number)
+
+    def duplicate(self, number: int) -> Self:
+        """The duplicate answer, as the profile says it."""
+        ends = DUPLICATE_CODE in self.profile.end_codes.values()
+        return self.end(DUPLICATE_CODE, number) if ends else self.exists(number)
+
+    def skip(self, number: int) -> Self:
+        """SkipBlock."""
+        return self.server(SkipBlock(number))
+
+    def resend(self, number: int) -> Self:
+        """ResendBlock."""
+        return self.server(ResendBlock(number))
+
+    def end(self, code: str, number: int = 0) -> Self:
+        """The node's EndOfStream."""
+        codes = {name: code for code, name in self.profile.end_codes.items()}
+        return self.server(EndOfStream(codes[code], number))
+
+    def trailers(self, status: int = 0) -> Self:
+        """The status that ends the call."""
+        self.answer()
+        self.wire.say(S, self.wire.peers[S].trailers(self.stream, status))
+        return self
+
+    def reset(self) -> Self:
+        """The node ends the call at once."""
+        self.wire.say(S, self.wire.peers[S].reset(self.stream))
+        return self
+
+    # Subscribers
+
+    def subscribe(self, start: int, end: int | None = None) -> Self:
+        """Blocks from `start` on are asked for; without an end, all that come."""
+        new = self.profile.new
+        last = (OPEN if new else 0) if end is None else end
+        return self.client(SubscribeRequest(start, last, None if new else False))
+
+    def delivered(self, number: int) -> Self:
+        """A subscriber is told that a block is complete."""
+        return self.server(BlockEnd(number)) if self.profile.block_end else self
+
+    def status(self, code: str) -> Self:
+        """The end of a subscription."""
+        codes = {name: code for code, name in self.profile.subscribe_codes.items()}
+        return self.server(SubscribeStatus(codes[code]))
+
+
+class Talk(Call):
+    """A call on which blocks are sent as they are made."""
+
+    def __init__(self, wire: Wire, service: Service, metadata: Iterable[tuple[str, str]] = ()) -> None:
+        stream, request = wire.peers[C].request(wire.profile.path(service), metadata)
+        super().__init__(wire, service, stream)
+        wire.say(C, request)
 
     def sets(self, sets: Iterable[bytes]) -> Talk:
         """Items of a block."""
@@ -157,10 +247,6 @@ class Talk:
         """The end of a block."""
         return self.sets(block.closing)
 
-    def block_end(self, number: int) -> Talk:
-        """BlockEnd, in versions that have it."""
-        return self.client(BlockEnd(number)) if self.profile.block_end else self
-
     def rest(self, block: Block) -> Talk:
         """All but the header."""
         return self.items(block).proof(block).block_end(block.number)
@@ -169,75 +255,6 @@ class Talk:
         """A whole block."""
         return self.header(block).rest(block)
 
-    def end_stream(self, code: str, earliest: int, latest: int) -> Talk:
-        """The publisher's EndStream, which the oldest version lacks."""
-        if self.profile.one_item:
-            return self
-        codes = {name: number for number, name in PUBLISHER_CODES.items()}
-        return self.client(PublisherEndStream(codes[code], earliest, latest))
-
-    def half_close(self) -> Talk:
-        """The client has sent its last message."""
-        self.wire.say(C, self.wire.peers[C].data(self.stream, b"", end=True))
-        return self
-
-    def cancel(self) -> Talk:
-        """The client ends the call at once."""
-        self.wire.say(C, self.wire.peers[C].reset(self.stream))
-        return self
-
-    # Nodes
-
-    def ack(self, number: int, root: bytes = b"") -> Talk:
-        """A block is verified and stored."""
-        fields = self.profile.acknowledgement_fields
-        return self.server(Acknowledgement(number, None if fields < 2 else root, None if fields < 3 else False))
-
-    def exists(self, number: int) -> Talk:
-        """The duplicate answer of the older API."""
-        return self.server(Acknowledgement(number, b"", True))
-
-    def behind(self, number: int) -> Talk:
-        """Behind, as the profile says it."""
-        return self.server(NodeBehind(number)) if self.profile.name == "B" else self.end(BEHIND_CODE, number)
-
-    def duplicate(self, number: int) -> Talk:
-        """The duplicate answer, as the profile says it."""
-        ends = DUPLICATE_CODE in self.profile.end_codes.values()
-        return self.end(DUPLICATE_CODE, number) if ends else self.exists(number)
-
-    def skip(self, number: int) -> Talk:
-        """SkipBlock."""
-        return self.server(SkipBlock(number))
-
-    def resend(self, number: int) -> Talk:
-        """ResendBlock."""
-        return self.server(ResendBlock(number))
-
-    def end(self, code: str, number: int = 0) -> Talk:
-        """The node's EndOfStream."""
-        codes = {name: code for code, name in self.profile.end_codes.items()}
-        return self.server(EndOfStream(codes[code], number))
-
-    def trailers(self, status: int = 0) -> Talk:
-        """The status that ends the call."""
-        self.answer()
-        self.wire.say(S, self.wire.peers[S].trailers(self.stream, status))
-        return self
-
-    def reset(self) -> Talk:
-        """The node ends the call at once."""
-        self.wire.say(S, self.wire.peers[S].reset(self.stream))
-        return self
-
-    # Subscribers, and questions
-
-    def subscribe(self, start: int, end: int | None = None) -> Talk:
-        """Blocks from `start` on are asked for; without an end, all that come."""
-        new = self.profile.new
-        last = (OPEN if new else 0) if end is None else end
-        return self.client(SubscribeRequest(start, last, None if new else False))
-
     def deliver(self, block: Block) -> Talk:
         """A subscriber gets a block."""
         return self.forward((*block.opening, *block.middle, *block.closing)).delivered(block.number)
@@ -245,15 +262,6 @@ class Talk:
     def forward(self, sets: Iterable[bytes]) -> Talk:
         """A subscriber gets items."""
         return self.server(*map(BlockItems, sets))
-
-    def delivered(self, number: int) -> Talk:
-        """A subscriber is told that a block is complete."""
-        return self.server(BlockEnd(number)) if self.profile.block_end else self
-
-    def status(self, code: str) -> Talk:
-        """The end of a subscription."""
-        codes = {name: code for code, name in self.profile.subscribe_codes.items()}
-        return self.server(SubscribeStatus(codes[code]))
 
     def server_status(self, first: int, last: int) -> Talk:
         """A question for the node's status, and the answer."""
