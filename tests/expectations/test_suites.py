@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,30 +40,49 @@ Row = dict[str, Any]
 Put = Callable[[str, Sequence[Row]], None]
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    inbox = str(tmp_path / "inbox")
+def _lake(folder: Path) -> Lake:
+    inbox = str(folder / "inbox")
     sources = (
         Source("mainnet", "cardinal", "messages", inbox),
         Source("hub", "wallaroo", "pcap", inbox, ports=(7100,)),
         Source("logs", "bamboo", "entries", inbox),
     )
-    return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"), sources)
+    return Lake(str(folder / "lake"), Windows("day", "2026-11-01"), sources)
+
+
+def _write(lake: Lake, name: str, rows: Sequence[Row]) -> None:
+    table = all_tables()[name]
+    schema = arrow_types.schema(table)
+    listed = [{"source": "mainnet", "window_start": DAY} | row for row in rows]
+    filled = [{column.name: row.get(column.name) for column in table.columns} for row in listed]
+    data = pa.Table.from_pylist(filled, schema=schema)
+    write_deltalake(lake.table_path(name), data, mode="append", partition_by=list(table.partition_by))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return _lake(tmp_path)
 
 
 @pytest.fixture
 def put(lake: Lake) -> Put:
     """Write rows to a table; what a row doesn't say is null, its source mainnet and its window DAY."""
+    return partial(_write, lake)
 
-    def write(name: str, rows: Sequence[Row]) -> None:
-        table = all_tables()[name]
-        schema = arrow_types.schema(table)
-        listed = [{"source": "mainnet", "window_start": DAY} | row for row in rows]
-        filled = [{column.name: row.get(column.name) for column in table.columns} for row in listed]
-        data = pa.Table.from_pylist(filled, schema=schema)
-        write_deltalake(lake.table_path(name), data, mode="append", partition_by=list(table.partition_by))
 
-    return write
+@pytest.fixture(scope="module")
+def sound_tables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the tables with the rows of SOUND lie."""
+    lake = _lake(tmp_path_factory.mktemp("sound"))
+    for name, rows in SOUND.items():
+        _write(lake, name, rows)
+    return lake.root
+
+
+@pytest.fixture
+def sound(lake: Lake, sound_tables: str) -> None:
+    """The lake has the rows of SOUND."""
+    shutil.copytree(sound_tables, lake.root)
 
 
 def _check(lake: Lake, table: str, first: str = DAY, last: str = DAY) -> CheckResult:
@@ -302,13 +323,8 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
 }
 
 
-def _put_sound(lake: Lake, put: Put) -> None:
-    for table, rows in SOUND.items():
-        put(table, rows)
-
-
-def test_sound_tables_hold_every_invariant(lake: Lake, put: Put) -> None:
-    _put_sound(lake, put)
+@pytest.mark.usefixtures("sound")
+def test_sound_tables_hold_every_invariant(lake: Lake) -> None:
     for table in SOUND:
         if not table.startswith("bronze."):
             result = _check(lake, table)
@@ -316,9 +332,9 @@ def test_sound_tables_hold_every_invariant(lake: Lake, put: Put) -> None:
             assert result.severity == "ERROR"
 
 
+@pytest.mark.usefixtures("sound")
 @pytest.mark.parametrize("name", BREAKS)
 def test_what_breaks_an_invariant_is_found_and_shown(lake: Lake, put: Put, name: str) -> None:
-    _put_sound(lake, put)
     table, row = BREAKS[name]
     put(table, [row])
     result = _check(lake, table)
@@ -381,9 +397,9 @@ def test_a_window_that_waits_for_its_job_is_not_called_lost(lake: Lake, put: Put
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("sound")
 def test_spark_finds_the_same_as_datafusion(lake: Lake, put: Put, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SMALL_ROWS", -1)
-    _put_sound(lake, put)
     for table, row in BREAKS.values():
         put(table, [row])
     for table in SOUND:

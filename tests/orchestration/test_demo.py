@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig
 from wirehouse_orchestration import cli, config
 from wirehouse_orchestration.demo import FolderTakenError, demo
-from wirehouse_orchestration.demos import cardinal, hiero, wallaroo
+from wirehouse_orchestration.demos import bamboo, cardinal, hiero, ockam, wallaroo
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.landing import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -39,6 +40,10 @@ def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_configuration_it_writes_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bamboo, "PEERS", replace(bamboo.PEERS, entries=5))
+    monkeypatch.setattr(hiero, "NETWORK", replace(hiero.NETWORK, blocks=4))
+    monkeypatch.setattr(ockam, "LARGE", replace(ockam.LARGE, messages_per_publisher=20))
+    monkeypatch.setattr(wallaroo, "LARGE", replace(wallaroo.LARGE, messages_per_connector=50))
     monkeypatch.setattr("wirehouse_orchestration.demo.materialize", lambda *arguments, **named: True)
     monkeypatch.setattr("wirehouse_orchestration.demo.page", lambda *arguments: "")
     for _ in range(2):
