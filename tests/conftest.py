@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from wirehouse_pipelines.windows import Windows
 
 VECTORS = Path(__file__).parent / "vectors"
 MakeLake = Callable[..., Lake]
+# Until all is collected.
+gc.disable()
 
 
 @pytest.fixture(scope="session")
@@ -50,10 +53,12 @@ def in_bucket(store: dict[str, str]) -> str:
     return f"s3://wirehouse/{uuid4().hex}"
 
 
-@pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _no_terminal() -> Iterator[None]:
     """Tables are as wide as in a file, whatever the terminal."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
 
 
 @pytest.fixture
@@ -72,6 +77,12 @@ def make_lake(tmp_path: Path) -> MakeLake:
         return Lake(str(tmp_path / root), Windows(size, first), tuple(listed))  # type: ignore[arg-type]
 
     return make
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected lives as long as the run: it isn't looked through for garbage again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
