@@ -513,6 +513,7 @@ def test_nothing_raises_whatever_the_bytes(data: st.DataObject) -> None:
     assert capture.unreadable is None or rows == []
 
 
+@pytest.mark.property
 def test_memory_stays_flat_whatever_the_size(tmp_path: Path) -> None:
     script = """
         import resource, sys

@@ -46,6 +46,7 @@ def _start(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.property
 def test_first_starts_at_once_do_not_collide(lake: Lake) -> None:
     started = [_start(BEGIN, lake.root) for _ in range(2)]
     for process in started:

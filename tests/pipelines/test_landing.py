@@ -831,12 +831,14 @@ def peak_mib(place: Place, kind: str, path: Path) -> float:
     return int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout) / 1024
 
 
+@pytest.mark.property
 def test_memory_stays_flat_whatever_the_size(place: Place) -> None:
     text = line(TEN, random.Random(1).randbytes(600))
     small, large = (place.put(f"{mib}.jsonl", text * ((mib << 20) // len(text))) for mib in (16, 64))
     assert peak_mib(place, "messages", large) < peak_mib(place, "messages", small) + 24
 
 
+@pytest.mark.property
 def test_memory_stays_flat_whatever_the_size_of_a_block(place: Place) -> None:
     block, item = (BLOCKS / "sim062_3.blk").read_bytes(), b"\x0a\x83\x80\x40\x22\xff\xff\x3f" + bytes(0xFFFFF)
     small, large = (place.put(f"{mib}.blk", block + item * mib) for mib in (16, 130))

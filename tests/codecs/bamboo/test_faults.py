@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.codecs.bamboo.simulated import judge
+from tests.searches import fast_first
 
 from wirehouse_codecs.bamboo.faults import OF_BYMUX, SIGNATURE_FAULTS
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS
@@ -16,7 +17,7 @@ from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.stream_log import CONNECTION
 
 
-@pytest.mark.parametrize("proactive", ["client", "server"])
+@pytest.mark.parametrize("proactive", fast_first(["client", "server"]))
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.act is not None])
 def test_a_fault_breaks_its_rule_and_no_other(name: str, proactive: str) -> None:
     config = SimulatorConfig(connections=1, logs=0, ways=0, fault=name, proactive=proactive)

@@ -185,7 +185,7 @@ def severe(judged: Judged) -> list[str]:
 def test_a_packet_that_is_missing_breaks_no_rule(profile: str) -> None:
     config = replace(LIVELY, profile=profile, blocks=14, block_bytes=400, incident_rounds=1, publishers=2, seed=4)
     captured = list(simulate(config))
-    for missing in range(0, len(captured), 50):
+    for missing in range(0, len(captured), 100):
         judged = judge(captured[:missing] + captured[missing + 1 :], HieroOptions(profile=profile))
         assert severe(judged) == [], missing
 
