@@ -64,13 +64,13 @@ ENTRY_OF_A_LOG = Invariant(
 LOG_ADDS_UP = Invariant(
     name="log_adds_up",
     table="gold.bamboo_logs_history",
-    sentence="The entries of a log are those with each verdict, and none is valid above the highest that is signed.",
+    sentence="The entries of a log are those with each verdict; it is verified to its highest signed one, before forks.",
     broken="""
-        SELECT source, window_start, author, log_id, entries, valid, invalid, unknown, verified_up_to, length
+        SELECT source, window_start, author, log_id, entries, valid, invalid, unknown, verified_up_to, length, forked_at
         FROM gold.bamboo_logs_history
         WHERE {windows} AND (
-          entries <> valid + invalid + unknown OR verified_up_to > length OR (valid > 0 AND verified_up_to IS NULL)
-          OR missing_entries >= length
+          entries <> valid + invalid + unknown OR verified_up_to > length OR verified_up_to >= forked_at
+          OR (valid > 0 AND verified_up_to IS NULL AND forked_at IS NULL) OR missing_entries >= length
         )
     """,
 )

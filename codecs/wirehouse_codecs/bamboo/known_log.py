@@ -89,7 +89,7 @@ class LogRow:
     valid: int
     invalid: int
     unknown: int
-    #: Highest sequence numbers of a signed and of a valid entry.
+    #: Highest sequence numbers of a signed entry, and of a valid one before the earliest fork.
     length: int | None
     verified_up_to: int | None
     end_of_log: int | None
@@ -368,6 +368,7 @@ def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
     signed = np.asarray(_signed(rows))
     seqs = np.asarray(rows.column("seq").cast(pa.uint64()).fill_null(0))
     valid = np.asarray(pc.equal(verdicts, Verdict.VALID.value).fill_null(False))
+    verified = seqs[valid] if forked_at is None else seqs[valid & (seqs < forked_at)]
     ends = seqs[signed & _true(rows.column("end_of_log"))]
     there = np.unique(seqs[signed])
     before = np.concatenate([np.zeros(1, np.uint64), there])[:-1]
@@ -378,7 +379,7 @@ def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
         invalid=counts.get(Verdict.INVALID.value, 0),
         unknown=counts.get(Verdict.UNKNOWN.value, 0),
         length=int(there[-1]) if len(there) else None,
-        verified_up_to=int(seqs[valid].max()) if valid.any() else None,
+        verified_up_to=int(verified.max()) if len(verified) else None,
         end_of_log=int(ends.min()) if len(ends) else None,
         forked_at=forked_at,
         missing=[(int(before[i]) + 1, int(there[i]) - 1) for i in gaps[:MOST_GAPS].tolist()],
