@@ -17,8 +17,9 @@ from wirehouse_codecs.packet_captures import PACKET_SCHEMA
 from wirehouse_codecs.rules import Finding
 
 #: Kinds of rows: a decoded message, bytes that could not be decoded, what is known and has no content, a broken rule,
-#: and a TCP connection.
+#: a TCP connection, and what is known of an entry that messages hold.
 MESSAGE, QUARANTINE, SKIP, VIOLATION, CONNECTION = "message", "quarantine", "skip", "violation", "connection"
+ENTRY: Final = "entry"
 #: A kind, and a row by the column names of the tables that hold such rows.
 Inspected = tuple[str, dict[str, Any]]
 Inspect = Callable[..., Iterator[Inspected]]

@@ -64,7 +64,7 @@ ENTRY_OF_A_LOG = Invariant(
 LOG_ADDS_UP = Invariant(
     name="log_adds_up",
     table="gold.bamboo_logs_history",
-    sentence="The entries of a log are those with each verdict; it is verified to its highest signed one, before forks.",
+    sentence="The entries of a log are those with each verdict; it is verified before forks, to a signed one at most.",
     broken="""
         SELECT source, window_start, author, log_id, entries, valid, invalid, unknown, verified_up_to, length, forked_at
         FROM gold.bamboo_logs_history

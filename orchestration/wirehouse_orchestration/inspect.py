@@ -25,6 +25,7 @@ from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.inspecting import (
     CONNECTION,
+    ENTRY,
     LANDED_FILES,
     LANDED_MESSAGES,
     LANDED_PACKETS,
@@ -253,6 +254,8 @@ class _Shown:
         self.messages: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
         self.rules: Counter[tuple[str, str]] = Counter()
+        #: Those that messages hold, by their verdict.
+        self.entries: Counter[str] = Counter()
         #: Connections in the table, by the order in which they come.
         self._connections: dict[bytes, int] = {}
 
@@ -267,6 +270,8 @@ class _Shown:
             self.messages[str(row["kind"])] += 1
         else:
             self.others[kind] += 1
+        if kind == ENTRY:
+            self.entries[row["verdict"]] += 1
         if kind == VIOLATION:
             self.rules[row["rule"], row["severity"]] += 1
         if len(self.cells) < MOST_ROWS:
@@ -301,6 +306,8 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
     )
     for kind, number in sorted(shown.messages.items()):
         screen.print(Text(f"  {number:,} {kind}"))
+    for verdict, number in sorted(shown.entries.items()):
+        screen.print(Text(f"  {number:,} distinct {verdict} of the entries in them"))
     for (rule, severity), number in sorted(shown.rules.items()):
         screen.print(Text.assemble(f"  {number:,} ", (rule, SEVERITY_STYLE[Severity(severity)]), f" ({severity})"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
@@ -16,6 +17,7 @@ from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, KnownLog
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.packet_entries import OWN, PacketEntries
 from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL
 from wirehouse_codecs.bamboo.verify import Verdict, payload_rule
@@ -24,8 +26,6 @@ from wirehouse_codecs.stream_inspection import Row
 from wirehouse_codecs.stream_log import MESSAGE
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
-#: Own columns of violations.
-_OWN = ("channel", "proposal_id", "proposal_number")
 
 
 def recognises(client: bytes, server: bytes) -> str | None:
@@ -64,14 +64,20 @@ def inspect(
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The servers are those at `port`, or at the ports of `options`, else handshakes tell; without options clients are
-    taken for the proactive sides. Entries are put together from what the connection holds; no signature is checked.
+    taken for the proactive sides. Entries are put together from what the capture holds; they come last.
     """
     options = options or BambooOptions()
-    for row in stream_inspection.read(batches, starter(options), SCHEMA, options.ports or port):
-        if row["row_kind"] == MESSAGE:
-            yield _message(row)
-        elif (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:
-            yield told
+    entries = PacketEntries(options.proactive)
+    rows = stream_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
+    for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
+        listed = list(of_record)
+        for row in listed:
+            if row["row_kind"] == MESSAGE:
+                yield _message(row)
+            elif (told := stream_inspection.shown(row, PROTOCOL, OWN)) is not None:
+                yield told
+        yield from entries.take(listed)
+    yield from entries.finish()
 
 
 def _message(row: Row) -> Inspected:

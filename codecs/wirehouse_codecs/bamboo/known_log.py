@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo import yamf
+from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.log import ENTRY_TYPE
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt, complete
 from wirehouse_codecs.bamboo.verify import Verdict, verify
@@ -113,6 +114,15 @@ class Changes(NamedTuple):
     first: dict[str, Any]
     #: Of all that changed.
     digest: str
+
+
+def without_links(row: Mapping[str, Any], sent_id: bytes) -> dict[str, Any]:
+    """An entry without the links that were not sent: they were taken for other ones, so its signature isn't right."""
+    targets = link_targets(int(row["seq"]))
+    sent = set() if "backlink" in row["omitted"] else {targets[-1]}
+    unknown = {"entry_id": sent_id, "unknown_links": [seq for seq in targets if seq not in sent]}
+    lost = dict.fromkeys(("data", "entry_hash", "signature_rule", "lipmaalink"))
+    return {**row, **lost, **unknown, "backlink": row["backlink"] if sent else None}
 
 
 class KnownLog:

@@ -19,8 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, Changes, ForkRow, KnownLog
-from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, Changes, ForkRow, KnownLog, without_links
 from wirehouse_codecs.bamboo.log import UINT
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.verify import payload_rule
@@ -164,16 +163,10 @@ def _first_of_sender(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
 
 
 def _without_links(rows: pa.RecordBatch, places: list[int], sent_ids: list[bytes]) -> pa.RecordBatch:
-    """`rows` in which entries of these places have no links that were not sent: they were taken for other ones."""
+    """`rows` in which entries of these places have no links that were not sent."""
     listed = rows.to_pylist()
     for i in places:
-        row = listed[i]
-        targets = link_targets(int(row["seq"]))
-        sent = {targets[-1]} - ({targets[-1]} if "backlink" in row["omitted"] else set())
-        row |= {"data": None, "entry_hash": None, "signature_rule": None, "entry_id": sent_ids[i], "lipmaalink": None}
-        row |= {"unknown_links": [seq for seq in targets if seq not in sent]}
-        if not sent:
-            row["backlink"] = None
+        listed[i] = without_links(listed[i], sent_ids[i])
     return pa.RecordBatch.from_pylist(listed, schema=_CHECKED)
 
 

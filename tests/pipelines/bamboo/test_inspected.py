@@ -13,7 +13,9 @@ from tests.running import select
 
 from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
 from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, entries, simulate
+from wirehouse_codecs.inspecting import ENTRY
 from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_orchestration import render
 from wirehouse_orchestration.inspect import inspected
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake, Source
@@ -66,14 +68,26 @@ def told(spark: Any, lake: Lake) -> Told:
     told = told_by_both(spark, lake, ["connection_id"])
     packets = {source.name for source in lake.sources if source.kind == "pcap"}
     told["message"] = {name: rows for name, rows in told["message"].items() if name in packets}
-    # Of connections inspect checks no signature; what is found of a service is the service's.
+    # What is found of a service is the service's.
     known = {name for name, rows in told["violation"].items() if name == lake.source(name).service}
-    told["violation"] = {name: told["violation"][name] for name in known if name not in packets}
+    told["violation"] = {name: told["violation"][name] for name in known}
     return told
 
 
 def test_the_pipeline_has_the_rows_that_inspect_prints(told: Told) -> None:
     assert_the_same_is_said(told)
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("name", ["legal", *BROKEN])
+def test_the_entries_of_packets_have_the_verdicts_that_inspect_prints(lake: Lake, name: str) -> None:
+    source = lake.source(f"simulated_{name}")
+    printed = [row for kind, row in inspected(source.path, "bamboo", port=PORT) if kind == ENTRY]
+    names = list(printed[0])
+    stored = select(lake, f"SELECT * FROM gold.bamboo_entries WHERE source = '{source.name}'")
+    assert sorted(render.json_line(row) for row in printed) == sorted(
+        render.json_line({one: row[one] for one in names}) for row in stored
+    )
 
 
 @pytest.mark.usefixtures("told")

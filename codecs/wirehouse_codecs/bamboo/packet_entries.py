@@ -1,0 +1,168 @@
+"""The entries that packets of one capture hold, verified in memory: what `inspect` tells of them besides the packets.
+
+Signatures are checked as entries come, once for each distinct one; what they say of pieces that had to be valid, or to
+be retracted, is told at once. Links, forks and verdicts are told at the end, when all entries are known; these are
+held until then, about 1 KB each. The pipeline does the same in Spark (`pipelines/bamboo/verification.py`, `gold.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wirehouse_codecs import inspecting
+from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
+from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, PLACE, KnownLog, without_links
+from wirehouse_codecs.bamboo.rows import ENTRY
+from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
+from wirehouse_codecs.inspecting import Inspected
+from wirehouse_codecs.stream_inspection import Row, violation
+from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
+from wirehouse_codecs.tcp import Direction
+
+#: Own columns of violations.
+OWN: Final = ("channel", "proposal_id", "proposal_number")
+_PLACE: Final = tuple(name for name, _ in PLACE)
+#: Rows that become a batch: columns take far less than rows do.
+_BATCH_ROWS: Final = 1_000
+_UNSURE: Final = "unknown"
+#: A side of a proposal.
+_side: Final = itemgetter("connection_id", "direction", "proposal_number")
+
+
+class PacketEntries:
+    """Takes the rows of the log record by record, in order of arrival."""
+
+    def __init__(self, proactive: Direction) -> None:
+        self._proactive = proactive
+        #: By hash: the rule that the signature of an entry breaks.
+        self._checked: dict[bytes, str | None] = {}
+        #: Entries and who sent them.
+        self._seen: set[tuple[bytes, bytes, str]] = set()
+        self._batches: list[pa.RecordBatch] = []
+        self._waiting: list[Row] = []
+        #: By log: which rows of all are its.
+        self._logs: defaultdict[object, list[int]] = defaultdict(list)
+        #: By connection: address and port of both sides.
+        self._ends: dict[bytes, dict[Direction, str]] = {}
+        #: By side of a proposal: where metadata packets begin that nothing followed yet, and which rule they break.
+        self._pieces: defaultdict[tuple[Any, ...], dict[int, str | None]] = defaultdict(dict)
+
+    def take(self, rows: Sequence[Row]) -> Iterator[Inspected]:
+        """All rows of a record: what signatures tell of its packets."""
+        for row in rows:
+            if row["row_kind"] == ENTRY:
+                yield from self._enter(row)
+        for row in rows:
+            if row["row_kind"] == MESSAGE and row["message"]["follows_byte_start"] is not None:
+                yield from self._follow(row)
+            elif row["row_kind"] == CONNECTION:
+                told = row["connection"]
+                ends = {side: f"{told[f'{side}_address']}:{told[f'{side}_port']}" for side in Direction}
+                self._ends[row["connection_id"]] = ends
+        for side in {_side(row) for row in rows if row["row_kind"] == ENTRY}:
+            # A later packet can follow the last one alone.
+            pieces = self._pieces[side]
+            self._pieces[side] = {at: pieces[at] for at in sorted(pieces)[-1:]}
+
+    def _enter(self, row: Row) -> Iterator[Inspected]:
+        said = row["entry"]
+        entry = self._verified(row)
+        if said["origin"] == "metadata":
+            unsure = said["data"] is None or said["rule"] is not None or said["assumed_links"]
+            rule = entry["signature_rule"] or (_UNSURE if unsure else None)
+            if rule is None or said["greedy"]:
+                self._pieces[_side(row)][row["byte_start"]] = rule
+            elif said["greedy"] is False and rule != _UNSURE:
+                yield _found("invalid_data_in_safe_mode", rule, row)
+        seen = entry["entry_id"], row["connection_id"], row["direction"]
+        if seen in self._seen and entry["signature_rule"] is None:
+            return
+        self._seen.add(seen)
+        log = entry["author"], entry["log_id"]
+        rows = self._logs[entry["entry_id"] if None in log else log]
+        rows.append(len(self._batches) * _BATCH_ROWS + len(self._waiting))
+        self._waiting.append(entry)
+        if len(self._waiting) == _BATCH_ROWS:
+            self._close()
+
+    def _close(self) -> None:
+        self._batches.append(pa.RecordBatch.from_pylist(self._waiting, schema=ENTRIES))
+        self._waiting = []
+
+    def _verified(self, row: Row) -> Row:
+        """The entry of a row as ENTRIES, its signature checked."""
+        said = row["entry"]
+        own = said["rule"] if said["rule"] != "link_unknown" else None
+        entry: Row = {name: said.get(name) for name in ENTRIES.names} | {name: row[name] for name in _PLACE}
+        entry |= {"own_rule": own, "own_reason": said["reason"] if own else None, "reason": None}
+        hashed, data = said["entry_hash"], said["data"]
+        if own is None and data is not None:
+            if hashed not in self._checked:
+                signed = said["author"], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+                self._checked[hashed] = signature_rule(*signed)
+            entry["signature_rule"] = self._checked[hashed]
+        uncertain = hashed is None or said["assumed_links"]
+        entry["entry_id"] = hashed or _sent_id(said)
+        return without_links(entry, _sent_id(said)) if uncertain and entry["signature_rule"] else entry
+
+    def _follow(self, row: Row) -> Iterator[Inspected]:
+        """What came right after a piece, and should have been an apology, or should not."""
+        rule = self._pieces[_side(row)].pop(row["message"]["follows_byte_start"], _UNSURE)
+        apologises = row["message"]["kind"] == "apology"
+        if apologises and rule is None:
+            yield _found("apology_for_valid_data", "the entry's signature is right", row)
+        elif not apologises and rule not in (None, _UNSURE):
+            yield _found("invalid_data_not_apologised", str(rule), row)
+
+    def finish(self) -> Iterator[Inspected]:
+        """No packet comes any more: what entries that are shown break, forks, and each distinct entry."""
+        self._close()
+        known = pa.Table.from_batches(self._batches)
+        senders = zip(known["connection_id"].to_pylist(), known["direction"].to_pylist(), strict=True)
+        listed = pa.array([[self._sender(*sender)] for sender in senders], ENTRIES.field("seen_from").type)
+        known = known.set_column(ENTRIES.get_field_index("seen_from"), ENTRIES.field("seen_from"), listed)
+        broken: list[Row] = []
+        entries: list[Row] = []
+        for numbers in self._logs.values():
+            (rows,) = known.take(pa.array(numbers)).combine_chunks().to_batches()
+            changes = KnownLog(NO_ENTRIES, {}).take(rows)
+            broken += changes.broken.to_pylist()
+            broken += [dict(fork.place) | {"reason": "fork", "message": fork.said} for fork in changes.new_forks]
+            entries += [row for row in changes.entries.to_pylist() if not row["superseded"]]
+        for row in sorted(broken, key=_arrival):
+            channel = "control" if row.get("origin") == "cancel" else "data"
+            rule = ENTRY_RULE[row["reason"]]
+            yield violation(rule.id, rule.severity.value, row["message"], row | {"channel": channel}, OWN)
+        for row in sorted(entries, key=_arrival):
+            del row["superseded"]
+            yield inspecting.ENTRY, row
+
+    def _sender(self, connection_id: bytes, direction: str) -> str:
+        """Directions have the names of roles: the client is the proactive side, whichever side of TCP that is."""
+        is_client = (direction == Direction.CLIENT) == (self._proactive is Direction.CLIENT)
+        return self._ends[connection_id][Direction.CLIENT if is_client else Direction.SERVER]
+
+
+_arrival: Final = itemgetter("arrived_at_ns", "record_number", "byte_start")
+
+
+def _found(name: str, message: str, row: Row) -> Inspected:
+    rule = RULE[name]
+    return violation(rule.id, rule.severity.value, message, row, OWN)
+
+
+def _sent_id(entry: Row) -> bytes:
+    """What names an entry apart from links that were not sent, as gold does it."""
+    backlink = None if "backlink" in (entry["omitted"] or ()) else entry["backlink"]
+    named = (entry["author"], entry["payload_hash"], entry["signature"], backlink)
+    counted = (entry["log_id"], entry["seq"], entry["end_of_log"], entry["payload_size"])
+    fields = [None if value is None else value.hex().upper() for value in named]
+    fields += [None if value is None else str(value).lower() for value in counted]
+    return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).digest()
