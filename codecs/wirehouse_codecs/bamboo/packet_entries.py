@@ -56,9 +56,10 @@ class PacketEntries:
 
     def take(self, rows: Sequence[Row]) -> Iterator[Inspected]:
         """All rows of a record: what signatures tell of its packets."""
-        for row in rows:
-            if row["row_kind"] == ENTRY:
-                yield from self._enter(row)
+        entries = [row for row in rows if row["row_kind"] == ENTRY]
+        # A cancel shows two entries at one place.
+        for row in sorted(entries, key=lambda row: (row["byte_start"], row["entry"]["entry_hash"] or b"")):
+            yield from self._enter(row)
         for row in rows:
             if row["row_kind"] == MESSAGE and row["message"]["follows_byte_start"] is not None:
                 yield from self._follow(row)
@@ -66,7 +67,7 @@ class PacketEntries:
                 told = row["connection"]
                 ends = {side: f"{told[f'{side}_address']}:{told[f'{side}_port']}" for side in Direction}
                 self._ends[row["connection_id"]] = ends
-        for side in {_side(row) for row in rows if row["row_kind"] == ENTRY}:
+        for side in set(map(_side, entries)):
             # A later packet can follow the last one alone.
             pieces = self._pieces[side]
             self._pieces[side] = {at: pieces[at] for at in sorted(pieces)[-1:]}

@@ -77,7 +77,9 @@ def told(work: Work, seen: DataFrame) -> DataFrame:
     rows = _with_all(checked, both)
     if known_forks is not None:
         rows = rows.unionByName(_with_all(known_forks, both))
-    ordered = rows.repartition("source", "key").sortWithinPartitions("source", "key", "window_start", *_ARRIVAL)
+    # A cancel shows two entries at one place.
+    order = ("source", "key", "window_start", *_ARRIVAL, "entry_id")
+    ordered = rows.repartition("source", "key").sortWithinPartitions(*order)
     return work.settle(ordered.mapInArrow(fold, from_arrow_schema(TOLD)))
 
 

@@ -48,7 +48,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
             before = str(folder / f"{name}.jsonl")
             sources.append(Source(f"{name}_before", "bamboo", "entries", before, {"service": f"of_{name}"}))
     sources += [Source(name, "bamboo", "entries", str(VECTORS / "logs" / f"{name}.jsonl")) for name in LOGS]
-    for name in ("legal", *BROKEN):
+    for name in ("legal", "fork", *BROKEN):
         path = str(folder / f"{name}.pcap")
         with Path(path).open("wb") as stream:
             config = (
@@ -79,7 +79,7 @@ def test_the_pipeline_has_the_rows_that_inspect_prints(told: Told) -> None:
 
 
 @pytest.mark.usefixtures("told")
-@pytest.mark.parametrize("name", ["legal", *BROKEN])
+@pytest.mark.parametrize("name", ["legal", "fork", *BROKEN])
 def test_the_entries_of_packets_have_the_verdicts_that_inspect_prints(lake: Lake, name: str) -> None:
     source = lake.source(f"simulated_{name}")
     printed = [row for kind, row in inspected(source.path, "bamboo", port=PORT) if kind == ENTRY]
