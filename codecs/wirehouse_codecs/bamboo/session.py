@@ -277,7 +277,7 @@ class Session:
         """The connection has ended: what never came."""
         found: list[Ending] = []
         for proposal in self.proposals.values():
-            found += [Ending(broken, proposal) for broken in self._judge_over(proposal)]
+            found += [Ending(broken, proposal) for broken in self._judge_over(proposal, all_said=in_order)]
             if self.ended_by is not None or proposal.partial:
                 continue
             if proposal.cancelled and in_order:
@@ -381,13 +381,16 @@ class Session:
         if known is not None and known.entry_hash is not None and expected is not None:
             proposal.hash_differs = known.entry_hash != expected
 
-    def _judge_over(self, proposal: Proposal) -> list[Broken]:
-        """What is told of a proposal when it is over."""
+    def _judge_over(self, proposal: Proposal, *, all_said: bool) -> list[Broken]:
+        """What is told of a proposal when it is over; `all_said`: no data about it is missing."""
+        found: list[Broken] = []
         reasons = {half.reason for half in proposal.halves.values()}
-        if not proposal.hash_differs or reasons & {CancelReason.STARTING_HASH, CancelReason.FORKED}:
-            return []
-        seq = expected_seq(proposal.propose)
-        return [Broken(RULE["starting_hash_differs"], f"proposal {proposal.propose.id} expects another entry {seq}")]
+        if proposal.hash_differs and not reasons & {CancelReason.STARTING_HASH, CancelReason.FORKED}:
+            reason = f"proposal {proposal.propose.id} expects another entry {expected_seq(proposal.propose)}"
+            found.append(Broken(RULE["starting_hash_differs"], reason))
+        if self._apart and CancelReason.END_REACHED in reasons and all_said and not proposal.partial:
+            found += self._untrue_cancel(CancelReason.END_REACHED, self._untrue_end(proposal))
+        return found
 
     def _active(self, role: Role, number: int, event: Input) -> Proposal | None:
         """The proposal with that id, if both tables list the input; else the rule is found."""
@@ -421,7 +424,7 @@ class Session:
         proposal.life = step.settled if proposal.settled else step.state
         if proposal.life is Life.UNUSED:
             proposal.outcome, proposal.ended_at_ns = Outcome.CANCELLED, self._at_ns
-            self._broken += self._judge_over(proposal)
+            self._broken += self._judge_over(proposal, all_said=True)
             del self.proposals[proposal.propose.id]
             self._told["ended"] = (proposal,)
 
@@ -449,20 +452,27 @@ class Session:
         proposal = self._active(role, cancel.id, Input.CANCEL)
         if proposal is None:
             return
-        untrue = None if proposal.partial else self._untrue(proposal, role, cancel)
-        if untrue is not None:
-            self._note("cancel_reason_untrue", f"{cancel.reason.value}: {untrue}")
+        # Over two connections the data that was sent before may come later.
+        if not proposal.partial and not (self._apart and cancel.reason is CancelReason.END_REACHED):
+            self._broken += self._untrue_cancel(cancel.reason, self._untrue(proposal, role, cancel))
         proposal.halves[role].reason = cancel.reason
         self._step(proposal, role, Input.CANCEL)
+
+    @staticmethod
+    def _untrue_cancel(reason: CancelReason, untrue: str | None) -> list[Broken]:
+        return [] if untrue is None else [Broken(RULE["cancel_reason_untrue"], f"{reason.value}: {untrue}")]
+
+    def _untrue_end(self, proposal: Proposal) -> str | None:
+        if proposal.plan.end is None and not self._log_ends(proposal):
+            return "the range has no end"
+        return None if any(self._at_end(proposal, one) for one in Role) else "no side is at the end"
 
     def _untrue(self, proposal: Proposal, role: Role, cancel: Cancel) -> str | None:
         """Why the reason of a cancel isn't true."""
         peers = proposal.halves[role.peer]
         match cancel.reason:
             case CancelReason.END_REACHED:
-                if proposal.plan.end is None and not self._log_ends(proposal):
-                    return "the range has no end"
-                return None if any(self._at_end(proposal, one) for one in Role) else "no side is at the end"
+                return self._untrue_end(proposal)
             case CancelReason.CONFIRMING:
                 return "the other side did not cancel" if peers.state is SideState.OPEN else None
             case CancelReason.MANDATORY_PAYLOAD:

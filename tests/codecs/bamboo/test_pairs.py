@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codecs.bamboo.peers import SAFE, confirm, layer, metadata, over, propose, raw
+from tests.codecs.bamboo.simulated import judge
 from tests.codecs.bamboo.test_log import LATE_NS, SECOND, VECTORS, from_vector, kinds, rules, told
 from tests.codecs.bamboo.test_log import segments as over_bymux
 from tests.landed import carried, landed_packets, read_log, segments
@@ -19,10 +20,21 @@ from wirehouse_codecs import conversations
 from wirehouse_codecs.bamboo.bymux import Packet
 from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
-from wirehouse_codecs.bamboo.messages import Cancel, CancelReason, PointToPoint, ProposalCredit, Setup, Switch, encode
+from wirehouse_codecs.bamboo.messages import (
+    Cancel,
+    CancelReason,
+    Metadata,
+    PointToPoint,
+    ProposalCredit,
+    RawPayload,
+    Setup,
+    Switch,
+    encode,
+)
 from wirehouse_codecs.bamboo.options import ORDER, TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Reader
-from wirehouse_codecs.conversations import Close, Conversation, Send
+from wirehouse_codecs.bamboo.simulator import SimulatorConfig
+from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Send
 from wirehouse_codecs.inspecting import MESSAGE, VIOLATION
 from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.rules import Place
@@ -256,3 +268,22 @@ def test_a_pair_outlives_one_of_its_connections(said: Said) -> None:
     assert kinds(whole)["entry"] == 4
     for cut in range(1, len(packets)):
         assert comparable(logged(packets, [cut])) == comparable(whole)
+
+
+@pytest.mark.parametrize("seed", [13, 148])
+def test_with_holes_nobody_is_blamed(seed: int) -> None:
+    """The end-of-log entry, sent on the other connection, that a cancel speaks of is missing."""
+    config = SimulatorConfig(seed=seed, transport=TWO_CONNECTIONS, connections=2, logs=1, entries=30, ways=8)
+    judged = judge(config, Disturbances(seed=seed, lost=0.05))
+    assert set(judged.severities) == {"note"}
+
+
+def test_that_the_end_is_reached_is_judged_when_all_is_said(make_log: Callable[..., Any]) -> None:
+    """A cancel may overtake the data that was sent before it, over another connection."""
+    said = replicated(make_log(4))
+    at = next(n for n, (_, packet) in enumerate(said) if isinstance(packet, Cancel))
+    assert said[at][1] == Cancel(CancelReason.END_REACHED, 0)
+    early = [*said[:5], said[at], *said[5:at], *said[at + 1 :]]
+    assert rules(logged(captured(talk(early)))) == []
+    never = [one for one in said if not isinstance(one[1], RawPayload | Metadata)]
+    assert rules(logged(captured(talk(never)))) == ["bamboo.cancel_reason_untrue"]
