@@ -360,6 +360,11 @@ class Proposal:
         _go_by(newest.cursor, newest.cursor.plan.adjusted(adjust))
         if newest != peers.versions[-1]:
             peers.versions = [*peers.versions[1 - MOST_VERSIONS :], newest]
+        if self.confirmed_at_ns is None and not self.partial:
+            # Nobody has sent data yet: a range that only now has an end can be followed from its begin.
+            for version in (*mine.versions, *peers.versions):
+                if version.cursor.lost:
+                    version.cursor = Cursor.begin(version.cursor.plan)
 
     def confirm(self, role: Role, adjust: Adjust, at_ns: int) -> None:
         """`role` confirms: nobody has sent data before that."""

@@ -642,6 +642,8 @@ class _Taking:
             if rule in _FITS:
                 places.move(packet, turns[0])
             session._told["cursor_after"] = str(turns[0].sender)
+            # A packet breaks the first rule of the list alone.
+            session._broken = [one for one in session._broken if one.rule.name != lzfoo.HISTORY_UNKNOWN]
             session._find(rule, shown)
             return
         if rules[-1] is not None:

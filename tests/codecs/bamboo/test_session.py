@@ -547,6 +547,25 @@ def test_an_adjusted_end_has_its_upper_info_in_its_pool(log: Log) -> None:
     assert begun(log, end=None).a(Adjust(0, end=5)).rules == []
 
 
+@pytest.mark.parametrize("by", ["proposer", "confirmation"])
+def test_a_sparse_range_that_gets_its_end_before_any_data_is_followed(log: Log, by: str) -> None:
+    """Reading 14: which entries are due is known as soon as the range has an end."""
+    peers = Peers().a(propose(log, end=None, upper_info=None, sparse=True))
+    if by == "proposer":
+        peers.a(Adjust(0, end=8, upper_info=8)).b(confirm())
+    else:
+        peers.b(confirm(end=8, upper_info=8))
+    peers.b(Switch(0), metadata(log.entries[1]), raw(log.payloads[1]))
+    assert peers.cursor == "m4"
+    peers.b(metadata(log.entries[4], backlink=True), raw(log.payloads[4]), metadata(log.entries[8], backlink=True))
+    assert (peers.cursor, peers.rules) == ("p8", [])
+
+
+def test_a_packet_that_breaks_a_rule_is_not_told_to_be_undecodable_besides(log: Log) -> None:
+    peers = begun(log).b(metadata(log.entries[1]), CompressedPayload(MAX_U64, 4, b"abcd"))
+    assert peers.rules == ["payload_overrun"]
+
+
 def test_adjusts_that_cross(log: Log) -> None:
     peers = begun(log, end=8, upper_info=13).a(Adjust(0, end=4, upper_info=4)).b(Adjust(0, upper_info=12))
     assert peers.rules == []
