@@ -45,6 +45,11 @@ class OptionTable:
     def check(self, mapping: Mapping[str, Any]) -> None:
         """Raise OptionError if these options, of which `mapping` was told, contradict one another."""
 
+    @property
+    def turned(self) -> bool:
+        """In rows of the protocol the side that accepted the connection is called client, and the other one server."""
+        return False
+
     def told(self) -> Mapping[str, Any]:
         """The options as a table of the configuration file says them; None: not at all."""
         return {name: plain(getattr(self, name)) for name in self.READERS}

@@ -16,12 +16,15 @@ from typing import Any, Final, TextIO
 
 import fastavro
 
+from wirehouse_codecs.conversations import other
 from wirehouse_codecs.errors import UsageError
+from wirehouse_codecs.tcp import Direction
 from wirehouse_orchestration import excerpts, landed_packets, render
 from wirehouse_orchestration.excerpts import NoExcerptError, Said
 from wirehouse_orchestration.landed_packets import TracedConnection
 from wirehouse_pipelines.lake import FILE_KINDS, PACKET_KINDS, Lake
 from wirehouse_pipelines.landing import Manifest, manifest_name
+from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.sql import UnknownTableError, query
 from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
@@ -236,11 +239,20 @@ def _has_bytes(row: Mapping[str, Any]) -> bool:
     return row.get("direction") is not None and begin is not None and end is not None and end > begin
 
 
+def _sender(lake: Lake, connection: TracedConnection, row: Mapping[str, Any]) -> Direction:
+    """The side of the TCP connection that sent what a row is about. What is found of a capture knows of no other."""
+    sender = Direction(row["direction"])
+    source = next((one for one in lake.sources if one.name == connection.source), None)
+    if source is None or str(row.get("rule")).startswith("capture."):
+        return sender
+    return other(sender) if PROTOCOLS[source.protocol].parse_options(source.options).turned else sender
+
+
 def _print_said(
     lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None, out: TextIO
 ) -> None:
     """The bytes that a row is about, and the packets that carried them."""
-    said = Said(row["direction"], row["byte_start"], row["byte_end"], SHOWN_BYTES)
+    said = Said(_sender(lake, connection, row), row["byte_start"], row["byte_end"], SHOWN_BYTES)
     told_by = row["capture_id"], row["record_number"]
     spans = said.spans(landed_packets.packets(lake, connection), told_by, row["arrived_at_ns"])
     if pcap is None:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 class Options(typing.Protocol):
     """A protocol's options."""
 
+    @property
+    def turned(self) -> bool:
+        """In rows of the protocol the side that accepted the connection is called client, and the other one server."""
+        ...
+
     def canonical(self) -> str:
         """One text for equal options: part of every digest."""
         ...

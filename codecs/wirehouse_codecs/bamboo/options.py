@@ -113,6 +113,11 @@ class BambooOptions(OptionTable):
         return Role.PROACTIVE if direction is self.proactive else Role.REACTIVE
 
     @property
+    def turned(self) -> bool:
+        """The server is proactive, which rows call the client."""
+        return self.proactive is Direction.SERVER
+
+    @property
     def ports(self) -> tuple[int, ...]:
         """The servers' ports of the control and of the data channel, with two connections."""
         return tuple(port for port in (self.control_port, self.data_port) if port is not None)

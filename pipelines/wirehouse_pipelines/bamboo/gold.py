@@ -15,7 +15,6 @@ from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
-from wirehouse_codecs.tcp import Direction
 from wirehouse_pipelines.bamboo import verification
 from wirehouse_pipelines.connections import each_once
 from wirehouse_pipelines.lake import Source
@@ -48,8 +47,7 @@ def _horizon(source: Source) -> int:
 
 def _is_called(source: Source) -> bool:
     """The server of the source's connections is the proactive side."""
-    is_bamboo = source.protocol == "bamboo"
-    return is_bamboo and BambooOptions.from_mapping(source.options).proactive is Direction.SERVER
+    return source.protocol == "bamboo" and BambooOptions.from_mapping(source.options).turned
 
 
 class _Run:

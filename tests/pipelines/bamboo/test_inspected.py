@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ SESSIONS_PORT = 7070
 SIDES = {"a": "client", "b": "server"}
 #: What stays open is idle for long enough before the window ends.
 MORNING_MS = 1_699_956_800_000
+#: A source whose connections were made by the reactive side.
+CALLED = "called"
 SMALL = SimulatorConfig(seed=3, connections=1, logs=1, entries=20, start_time_ms=MORNING_MS)
 #: Rules that a simulated peer breaks, in a capture each.
 BROKEN = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data", "bad_signature")
@@ -56,6 +59,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
             )
             write_pcap(simulate(config), stream)
         sources.append(Source(f"simulated_{name}", "bamboo", "pcap", path, ports=(PORT,)))
+    path = str(folder / "called.pcap")
+    with Path(path).open("wb") as stream:
+        write_pcap(simulate(replace(SMALL, proactive="server")), stream)
+    sources.append(Source(CALLED, "bamboo", "pcap", path, {"proactive": "server"}, ports=(PORT,)))
     damaged = [*entries(SMALL), Written(b"no entry"), *entries(SimulatorConfig(seed=4, entries=2))]
     write_binary(damaged, folder / "damaged.entries")
     sources.append(Source("damaged", "bamboo", "entries", str(folder / "damaged.entries")))
@@ -66,10 +73,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def told(spark: Any, lake: Lake) -> Told:
     """What inspect and the pipeline tell; of entry files inspect prints what gold says of each."""
     told = told_by_both(spark, lake, ["connection_id"])
+    # Inspect has no options.
+    told = {kind: {name: rows for name, rows in of.items() if name != CALLED} for kind, of in told.items()}
     packets = {source.name for source in lake.sources if source.kind == "pcap"}
     told["message"] = {name: rows for name, rows in told["message"].items() if name in packets}
     # What is found of a service is the service's.
-    known = {name for name, rows in told["violation"].items() if name == lake.source(name).service}
+    known = {name for name in told["violation"] if name == lake.source(name).service}
     told["violation"] = {name: told["violation"][name] for name in known}
     return told
 
@@ -188,3 +197,16 @@ def test_an_entry_leads_to_the_bytes_that_it_came_in(lake: Lake) -> None:
         out = io.StringIO()
         trace(lake, "gold.bamboo_entries", f"source={source},entry_id={row['entry_id'].hex()}", out)
         assert wanted in out.getvalue()
+
+
+@pytest.mark.usefixtures("told")
+def test_a_row_leads_to_its_bytes_whichever_side_called(lake: Lake) -> None:
+    """Rows name the sides by their roles, packets by who made the connection."""
+    where = f"source = '{CALLED}' AND kind = 'metadata'"
+    (row,) = select(lake, f"SELECT * FROM silver.bamboo_messages WHERE {where} ORDER BY byte_start LIMIT 1")
+    out = io.StringIO()
+    place = ("connection_id", "direction", "byte_start", "channel")
+    key = ",".join(f"{name}={row[name].hex() if name == 'connection_id' else row[name]}" for name in place)
+    trace(lake, "silver.bamboo_messages", f"source={CALLED},{key}", out)
+    dumped = "".join(line[14:61] for line in out.getvalue().splitlines() if line.startswith("    000"))
+    assert row["payload_hash"].hex()[:64] in dumped.replace(" ", "")
