@@ -11,17 +11,16 @@ from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 RECORDS_OF_FILES = Invariant(
     name="every_record_accounted_for",
     table="silver.bamboo",
-    sentence="Every landed record of an entry file is an entry, or quarantined.",
+    sentence="Every landed record of an entry file that isn't damaged is an entry.",
     broken="""
         SELECT source, window_start, SUM(landed) AS landed, SUM(told) AS told
         FROM (
           SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.files
-          WHERE {windows} AND source IN ({sources}) AND last
+          WHERE {windows} AND source IN ({sources}) AND last AND damage IS NULL
           GROUP BY source, window_start
           UNION ALL
           SELECT source, window_start, 0 AS landed, COUNT(*) AS told FROM silver.bamboo
-          WHERE {windows} AND (entry.origin = 'file' OR (row_kind = 'quarantine' AND connection_id IS NULL
-            AND (finding.rule IS NULL OR finding.rule <> 'capture.file_damaged')))
+          WHERE {windows} AND entry.origin = 'file'
           GROUP BY source, window_start
         ) AS both_sides
         GROUP BY source, window_start HAVING SUM(landed) <> SUM(told)
@@ -122,7 +121,7 @@ STATEMENTS = Statements(
         Findings("gold.bamboo_found", (*ENTRY_RULES, *(RULE[name] for name in FOLLOWED_RULES))),
     ),
     invariants=(
-        packets_balance("silver.bamboo"),
+        packets_balance("silver.bamboo", damaged_files="last AND damage IS NOT NULL"),
         RECORDS_OF_FILES,
         row_has_its_content("silver.bamboo", SESSION, PROPOSAL, ENTRY),
         VERDICT_HAS_A_REASON,

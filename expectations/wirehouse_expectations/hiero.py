@@ -93,7 +93,7 @@ STATEMENTS = Statements(
         Findings("gold.hiero_found", (*(rule for rule in CALL_RULES if rule.name in ALSO_TOGETHER), *NODE_RULES)),
     ),
     invariants=(
-        packets_balance("silver.hiero", files=True),
+        packets_balance("silver.hiero", damaged_files="damaged IS NOT NULL"),
         row_has_its_content("silver.hiero", BLOCK, SKIP, structs={CALL: "call_event"}, also={BLOCK_FILE: BLOCK}),
         FILE_IS_TOLD,
         DECISION_IS_OF_A_SESSION,

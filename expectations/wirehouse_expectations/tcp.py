@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from wirehouse_expectations.shapes import Invariant
 
 
-def packets_balance(log: str, *, files: bool = False) -> Invariant:
+def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
     """Per source and window, the segments of bronze are the packets of the connections in `log`.
 
-    With `files` the log is one of files too.
+    If the log is one of files too, `damaged_files` is the condition for rows of bronze.files that it quarantines.
     """
-    damaged_files = """
+    files = f"""
               UNION ALL
               SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.files
-              WHERE {windows} AND source IN ({sources}) AND damaged IS NOT NULL
+              WHERE {{windows}} AND source IN ({{sources}}) AND {damaged_files}
               GROUP BY source, window_start"""
     return Invariant(
         name="every_packet_accounted_for",
@@ -26,7 +26,7 @@ def packets_balance(log: str, *, files: bool = False) -> Invariant:
             FROM (
               SELECT source, window_start, COUNT(*) AS landed, 0 AS told FROM bronze.segments
               WHERE {{windows}} AND source IN ({{sources}}) AND (skip IS NULL OR damaged IS NOT NULL)
-              GROUP BY source, window_start{damaged_files if files else ""}
+              GROUP BY source, window_start{"" if damaged_files is None else files}
               UNION ALL
               SELECT source, window_start, 0 AS landed, SUM(connection.window_packets) AS told FROM {log}
               WHERE {{windows}} AND row_kind = 'connection' GROUP BY source, window_start

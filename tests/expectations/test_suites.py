@@ -312,7 +312,10 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
         "gold.ockam_delivery_holes",
         {"first_index": 0, "last_index": 0, "messages": 2, "saved": 3},
     ),
-    "every_record_accounted_for": ("silver.bamboo", {"source": "logs", "row_kind": "quarantine"}),
+    "every_record_accounted_for": (
+        "silver.bamboo",
+        {"source": "logs", "row_kind": "entry", "entry": {"origin": "file"}},
+    ),
     "verdict_has_a_reason": ("gold.bamboo_entries_history", _entry(b"4", verdict="invalid")),
     "entry_of_a_log": ("gold.bamboo_entries_history", _entry(b"5", verdict="valid", author=b"other")),
     "log_adds_up": ("gold.bamboo_logs_history", _log(log_id=1, entries=3, valid=1, invalid=1, unknown=0)),

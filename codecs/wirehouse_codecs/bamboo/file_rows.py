@@ -10,6 +10,7 @@ import pyarrow as pa
 from wirehouse_codecs.bamboo.entry_files import content
 from wirehouse_codecs.bamboo.log import ENTRY_TYPE
 from wirehouse_codecs.bamboo.rows import ENTRY, shown_row
+from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.stream_log import COMMON, FINDING_TYPE, QUARANTINE
 
 FILE: Final = "file"
@@ -39,7 +40,8 @@ def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a record says: its kind, and its contents."""
     if record["damage"] is not None:
-        finding = {"rule": None, "severity": None, "message": record["damage"]}
+        rule = CAPTURE_RULE["file_damaged"]
+        finding = {"rule": rule.id, "severity": rule.severity.value, "message": record["damage"]}
         return {"row_kind": QUARANTINE, "finding": finding, "raw": record["damaged"] or record["data"]}
     data, payload = content(record["data"])
     entry = shown_row(data, FILE) | {"file": record["name"], "payload": payload}

@@ -114,7 +114,8 @@ def inspect_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
             finding = record["finding"]
             yield (
                 inspecting.QUARANTINE,
-                place | {"protocol": PROTOCOL, "rule": None, "reason": finding["message"], "value": record["raw"]},
+                place
+                | {"protocol": PROTOCOL, "rule": finding["rule"], "reason": finding["message"], "value": record["raw"]},
             )
             continue
         known, told = record["known"], verdicts[record["known"]["entry_id"]]

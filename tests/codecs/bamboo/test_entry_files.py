@@ -23,6 +23,7 @@ from wirehouse_codecs.bamboo.entry_files import (
     read,
     reader_for,
 )
+from wirehouse_codecs.bamboo.file_rows import row_of
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "bamboo" / "logs").glob("*.jsonl"))
 MakeLog = Callable[..., Any]
@@ -165,3 +166,9 @@ def test_binary_files_lose_no_byte_however_they_are_cut(make_log: MakeLog, data:
     assert all(one.entry in (None, one.data) for one in records)
     assert [one.byte_start for one in records[1:]] == [one.byte_end for one in records[:-1]]
     assert all(len(one.data) <= 2 * 644 for one in records)
+
+
+def test_bytes_that_are_no_entry_are_quarantined_with_a_rule() -> None:
+    record = {"damage": "no entry", "damaged": b"??", "data": b"", "name": "a.entries"}
+    said = row_of(record)
+    assert (said["row_kind"], said["raw"], said["finding"]["rule"]) == ("quarantine", b"??", "capture.file_damaged")
