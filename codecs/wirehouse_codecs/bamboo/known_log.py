@@ -8,7 +8,7 @@ known are put together as soon as it is (rebuilding.py). Entries stand as column
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo import yamf
-from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.lipmaa import link_targets, lipmaa
 from wirehouse_codecs.bamboo.log import ENTRY_TYPE
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt, complete
 from wirehouse_codecs.bamboo.verify import Verdict, verify
@@ -125,12 +125,44 @@ def without_links(row: Mapping[str, Any], sent_id: bytes) -> dict[str, Any]:
     return {**row, **lost, **unknown, "backlink": row["backlink"] if sent else None}
 
 
-class KnownLog:
-    """Entries of one author and log id, as the windows before left them: rows of ENTRIES, and proofs by position."""
+class Settled(NamedTuple):
+    """A log whose entries from 1 to `length` are all known, one of each number, all valid, and none else."""
 
-    def __init__(self, known: pa.RecordBatch, forks: Mapping[int, tuple[str, bytes, bytes]]) -> None:
+    length: int
+    #: Author, log id and place of its first entry.
+    first: dict[str, Any]
+
+
+def needed(seqs: Iterable[int], length: int) -> set[int]:
+    """Entries of a settled log that new ones with these sequence numbers are held against.
+
+    They are those of the same numbers, those linked to, the last one, and of all these the paths to entry 1: then the
+    new ones, and these, are judged as if all entries were there.
+    """
+    found: set[int] = set()
+    for at in (length, *(at for seq in seqs for at in (seq, seq - 1))):
+        while at > 0 and at not in found:
+            found.add(at)
+            at = lipmaa(at)
+    return {seq for seq in found if seq <= length}
+
+
+class KnownLog:
+    """Entries of one author and log id, as the windows before left them: rows of ENTRIES, and proofs by position.
+
+    Of a `settled` log those that are `needed` are enough, unless a new entry may change the verdict on old ones: one
+    that ends the log before its length, or with a payload of another size.
+    """
+
+    def __init__(
+        self, known: pa.RecordBatch, forks: Mapping[int, tuple[str, bytes, bytes]], settled: Settled | None = None
+    ) -> None:
         self._rows = known
         self._forks = dict(forks)
+        self._settled = settled
+        length = 0 if settled is None else settled.length
+        #: Entries that aren't at hand, all valid.
+        self._others = max(length - int(np.count_nonzero(~_true(known.column("superseded")))), 0)
 
     def take(self, new: pa.RecordBatch) -> Changes:
         """Entries of a window, in the order of arrival."""
@@ -152,7 +184,9 @@ class KnownLog:
         told = self._told_forks(judged, forks)
         new_forks = [row for row, is_new in told if is_new]
         entries = _where(judged, changed)
-        log = _log_row(judged, min(self._forks, default=None))
+        settled = self._settled
+        length = 0 if settled is None else settled.length
+        log = _log_row(judged, min(self._forks, default=None), length, self._others)
         rows_of_forks = [row for row, _ in told]
         return Changes(
             entries,
@@ -160,7 +194,7 @@ class KnownLog:
             rows_of_forks,
             new_forks,
             log,
-            _first(judged),
+            _first(judged) if settled is None else settled.first,
             _digest(entries, rows_of_forks),
         )
 
@@ -371,29 +405,32 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
 _STANDING: Final = ("seq", "end_of_log", "data", "own_rule", "signature_rule", "verdict")
 
 
-def _log_row(rows: pa.RecordBatch, forked_at: int | None) -> LogRow:
+def _log_row(rows: pa.RecordBatch, forked_at: int | None, settled: int, others: int) -> LogRow:
+    """How the log stands. Up to `settled` all its entries are there, of which `others`, all valid, aren't in `rows`."""
     rows = _where(rows.select(_STANDING), ~_true(rows.column("superseded")))
     verdicts = rows.column("verdict")
     counts = {one["values"]: one["counts"] for one in pc.value_counts(verdicts).to_pylist()}
     signed = np.asarray(_signed(rows))
     seqs = np.asarray(rows.column("seq").cast(pa.uint64()).fill_null(0))
     valid = np.asarray(pc.equal(verdicts, Verdict.VALID.value).fill_null(False))
-    verified = seqs[valid] if forked_at is None else seqs[valid & (seqs < forked_at)]
     ends = seqs[signed & _true(rows.column("end_of_log"))]
-    there = np.unique(seqs[signed])
-    before = np.concatenate([np.zeros(1, np.uint64), there])[:-1]
-    gaps = np.flatnonzero(there - before > 1)
+    above = np.unique(seqs[signed & (seqs > settled)])
+    before = np.concatenate([np.array([settled], np.uint64), above])[:-1]
+    gaps = np.flatnonzero(above - before > 1)
+    length = int(above[-1]) if len(above) else settled
+    sound = seqs[valid] if forked_at is None else seqs[valid & (seqs < forked_at)]
+    verified = max(int(sound.max()) if len(sound) else 0, min(settled, settled if forked_at is None else forked_at - 1))
     return LogRow(
-        entries=rows.num_rows,
-        valid=counts.get(Verdict.VALID.value, 0),
+        entries=rows.num_rows + others,
+        valid=counts.get(Verdict.VALID.value, 0) + others,
         invalid=counts.get(Verdict.INVALID.value, 0),
         unknown=counts.get(Verdict.UNKNOWN.value, 0),
-        length=int(there[-1]) if len(there) else None,
-        verified_up_to=int(verified.max()) if len(verified) else None,
+        length=length or None,
+        verified_up_to=verified or None,
         end_of_log=int(ends.min()) if len(ends) else None,
         forked_at=forked_at,
-        missing=[(int(before[i]) + 1, int(there[i]) - 1) for i in gaps[:MOST_GAPS].tolist()],
-        missing_entries=int(there[-1]) - len(there) if len(there) else 0,
+        missing=[(int(before[i]) + 1, int(above[i]) - 1) for i in gaps[:MOST_GAPS].tolist()],
+        missing_entries=length - settled - len(above),
     )
 
 

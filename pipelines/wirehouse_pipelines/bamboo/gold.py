@@ -25,7 +25,7 @@ VERSION = "1"
 STATE: Final = "gold.bamboo_state"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,
-    "gold.bamboo_logs_history",
+    verification.LOGS_TABLE,
     verification.FORKS_TABLE,
     "gold.bamboo_proposals_history",
     "gold.bamboo_sessions_history",

@@ -2,11 +2,13 @@
 
 The first brings equal entries together and checks the signature and the payload of each distinct one, in parallel
 whatever their logs. The second brings logs together and holds what is known of each (`known_log.py`). What windows
-before found out stands in the history of entries: those of logs that have new ones come in again, with their verdicts.
+before found out stands in the history of entries: those of logs that have new ones come in again, with their verdicts;
+of a log that is settled (`known_log.Settled`) only the few that new ones are held against.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
@@ -19,7 +21,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, Changes, ForkRow, KnownLog, without_links
+from wirehouse_codecs.bamboo.known_log import (
+    ENTRIES,
+    NO_ENTRIES,
+    PLACE,
+    Changes,
+    ForkRow,
+    KnownLog,
+    Settled,
+    needed,
+    without_links,
+)
 from wirehouse_codecs.bamboo.log import UINT
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.verify import payload_rule
@@ -28,6 +40,7 @@ from wirehouse_pipelines.work import Work
 
 ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
 FORKS_TABLE: Final = "gold.bamboo_forks_history"
+LOGS_TABLE: Final = "gold.bamboo_logs_history"
 
 #: What is told, a row each.
 ENTRY, FORK, LOG, FOUND, BAD, STATE = "entry", "fork", "log", "found", "bad", "state"
@@ -48,6 +61,8 @@ _KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string
 TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string())])
 #: Entries between the passes.
 _CHECKED: Final = pa.schema([*_KEY, *ENTRIES])
+#: With what is known of logs.
+BETWEEN: Final = pa.schema([*_CHECKED, *_FORK_COLUMNS[:4], ("length", UINT)])
 #: What the first pass reads besides: the payload, who sent it, and what names an entry apart from its links.
 _READ: Final = (("payload", pa.binary()), ("sender", pa.string()), ("sent_id", pa.binary()))
 _ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
@@ -59,12 +74,14 @@ def told(work: Work, seen: DataFrame) -> DataFrame:
     `seen` has an entry a row: the columns of _CHECKED but those that are found out here, and of _READ.
     """
     entries = seen.withColumn("told", F.lit(ENTRY)).withColumn("seen_from", F.array("sender"))
-    known_forks = None
+    known_logs = None
     if work.before:
         logs = seen.select("source", "key").distinct()
-        known = _known(work, logs, ENTRIES_TABLE, ENTRY, F.col("entry_id"), "entry_id")
+        settled = _settled(work, seen, logs)
+        known = _known_entries(work, seen, logs, settled)
         entries = entries.unionByName(known, allowMissingColumns=True)
-        known_forks = _known(work, logs, FORKS_TABLE, FORK, F.lit(None).cast("binary"), "author", "log_id", "position")
+        forks = _known(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
+        known_logs = forks.unionByName(settled, allowMissingColumns=True)
     # A number of partitions that is told is kept: signatures take long, and few bytes hold many.
     parallel = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
     checked = (
@@ -73,10 +90,9 @@ def told(work: Work, seen: DataFrame) -> DataFrame:
         .sortWithinPartitions("entry_id", "window_start", "source", "sender", *_ARRIVAL)
         .mapInArrow(check, from_arrow_schema(_CHECKED))
     )
-    both = pa.schema([*_CHECKED, *_FORK_COLUMNS[:4]])
-    rows = _with_all(checked, both)
-    if known_forks is not None:
-        rows = rows.unionByName(_with_all(known_forks, both))
+    rows = _with_all(checked, BETWEEN)
+    if known_logs is not None:
+        rows = rows.unionByName(_with_all(known_logs, BETWEEN))
     # A cancel shows two entries at one place.
     order = ("source", "key", "window_start", *_ARRIVAL, "entry_id")
     ordered = rows.repartition("source", "key").sortWithinPartitions(*order)
@@ -96,17 +112,76 @@ def key_of(author: Column, log_id: Column, entry_id: Column) -> Column:
     return F.coalesce(F.concat(F.hex(author), F.lit(":"), log_id.cast("string")), F.hex(entry_id))
 
 
-def _known(work: Work, logs: DataFrame, table: str, what: str, otherwise: Column, *key: str) -> DataFrame:
+def _known(work: Work, logs: DataFrame, table: str, what: str, *key: str) -> DataFrame:
     """The newest rows of `table` about these logs, as rows without a window."""
+    return _newest(_named(work, table).join(logs, ["source", "key"], "left_semi"), what, *key)
+
+
+def _named(work: Work, table: str) -> DataFrame:
+    rows = work.read_state(table)
+    otherwise = F.col("entry_id") if "entry_id" in rows.columns else F.lit(None).cast("binary")
+    return rows.withColumn("key", key_of(F.col("author"), F.col("log_id"), otherwise))
+
+
+def _newest(rows: DataFrame, what: str, *key: str) -> DataFrame:
     newest = Window.partitionBy("source", *key).orderBy(F.desc("window_start"))
-    named = work.read_state(table).withColumn("key", key_of(F.col("author"), F.col("log_id"), otherwise))
     return (
-        named.join(logs, ["source", "key"], "left_semi")
-        .withColumn("rank", F.row_number().over(newest))
+        rows.withColumn("rank", F.row_number().over(newest))
         .where("rank = 1")
         .drop("rank", "decoder_version")
         .withColumns({"told": F.lit(what), "window_start": F.lit(None).cast("string")})
     )
+
+
+def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
+    """Logs that are settled and that no new entry can unsettle from within, as rows of kind LOG."""
+    known = _known(work, logs, LOGS_TABLE, LOG, "author", "log_id")
+    whole = known.where(
+        "entries = valid AND valid = length AND verified_up_to = length AND missing_entries = 0 AND forked_at IS NULL"
+    )
+    other_size = F.coalesce(F.length("payload") != F.col("payload_size"), F.lit(False))
+    old = seen.where(F.col("end_of_log") | other_size).select(
+        F.col("source").alias("old_source"),
+        F.col("key").alias("old_key"),
+        F.col("seq").alias("old_seq"),
+        other_size.alias("other_size"),
+    )
+    within = F.expr("source = old_source AND key = old_key AND (length > old_seq OR other_size)")
+    return whole.join(old, within, "left_anti").drop("entries")
+
+
+def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFrame) -> DataFrame:
+    """What is known of these logs: all entries, and of settled ones those that are needed."""
+    named = _named(work, ENTRIES_TABLE)
+    others = logs.join(settled, ["source", "key"], "left_anti")
+    lengths = settled.select("source", "key", "length")
+    wanted = (
+        seen.select("source", "key", "seq")
+        .distinct()
+        .join(lengths, ["source", "key"])
+        .mapInArrow(_needed, from_arrow_schema(_NEEDED))
+    )
+    rows = named.join(others, ["source", "key"], "left_semi").unionByName(
+        named.join(wanted, ["source", "key", "seq"], "left_semi")
+    )
+    return _newest(rows, ENTRY, "entry_id")
+
+
+_NEEDED: Final = pa.schema([("source", pa.string()), ("key", pa.string()), ("seq", UINT)])
+
+
+def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of _NEEDED for new entries, with the lengths of their logs; the same row may be there again."""
+    for batch in batches:
+        logs: defaultdict[tuple[str, str, int], list[int]] = defaultdict(list)
+        for source, key, seq, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            logs[source, key, int(length)].append(int(seq))
+        rows = [
+            {"source": source, "key": key, "seq": seq}
+            for (source, key, length), seqs in logs.items()
+            for seq in needed(seqs, length)
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=_NEEDED)
 
 
 # The first pass
@@ -197,13 +272,19 @@ def _folded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for window, of_window in groupby(of_log, lambda piece: piece.place[2]):
             rows = pa.concat_batches([piece.rows for piece in of_window])
             if window is None:
-                is_entry = pc.equal(rows.column("told"), ENTRY)
-                entries = rows.filter(is_entry).select(ENTRIES.names).cast(ENTRIES)
-                log = KnownLog(entries, _forks(rows.filter(pc.invert(is_entry))))
+                of_kind = {kind: rows.filter(pc.equal(rows.column("told"), kind)) for kind in (ENTRY, FORK, LOG)}
+                entries = of_kind[ENTRY].select(ENTRIES.names).cast(ENTRIES)
+                log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]))
                 continue
             entries = rows.select(ENTRIES.names).cast(ENTRIES)
             log = log or KnownLog(NO_ENTRIES, {})
             yield from _rows(log.take(entries), entries, {"source": source, "key": key, "window_start": window})
+
+
+def _standing(rows: pa.RecordBatch) -> Settled | None:
+    """The log as the windows before left it, if it is settled."""
+    told = rows.select(["length", "author", "log_id", *(name for name, _ in PLACE)]).to_pylist()
+    return Settled(int(told[0].pop("length")), told[0]) if told else None
 
 
 def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:

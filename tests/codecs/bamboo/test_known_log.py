@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, Entry, decode, publish, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, Changes, KnownLog
+from wirehouse_codecs.bamboo.known_log import ENTRIES, Changes, KnownLog, Settled, needed
 from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.bamboo.verify import payload_rule, verify
 
 Row = dict[str, Any]
@@ -132,6 +133,39 @@ def test_windows_cut_anywhere_end_the_same(data: st.DataObject) -> None:
     told = newest(at_once)
     for one, said in zip(rows, wanted, strict=True):
         assert (told[one["entry_id"]]["verdict"], told[one["entry_id"]]["reason"]) == (said["verdict"], said["rule"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_of_a_settled_log_few_entries_tell_the_same(data: st.DataObject) -> None:
+    """New entries of any kind, whole or as parts, in one window or two."""
+    length = data.draw(st.integers(1, 30))
+    before = taken(KnownLog(NONE, {}), *(row(entry, number) for number, entry in enumerate(LOG[:length])))
+    entries = data.draw(st.lists(st.sampled_from(FORKED), min_size=1, max_size=12))
+    new = [row(entry, 100 + number, seen_from=["b"]) for number, entry in enumerate(entries)]
+    new = [partial(one) if one["seq"] > 1 and data.draw(st.booleans()) else one for one in new]
+    cut = data.draw(st.integers(0, len(new)))
+    wanted = needed([int(one["seq"]) for one in new], length)
+    few = [one for one in before.entries.to_pylist() if one["seq"] in wanted]
+    logs = (
+        KnownLog(before.entries, {}),
+        KnownLog(pa.RecordBatch.from_pylist(few, schema=ENTRIES), {}, Settled(length, before.first)),
+    )
+    for rows in filter(None, (new[:cut], new[cut:])):
+        whole, small = (taken(log, *rows) for log in logs)
+        assert small.entries.to_pylist() == whole.entries.to_pylist()
+        assert (small.broken.to_pylist(), small.forks, small.new_forks) == (
+            whole.broken.to_pylist(),
+            whole.forks,
+            whole.new_forks,
+        )
+        assert (small.log, small.first, small.digest) == (whole.log, whole.first, whole.digest)
+
+
+def test_what_is_needed_of_a_settled_log_does_not_grow_with_it() -> None:
+    assert needed([5], 4) == {1, 4}
+    assert all(len(needed(range(length + 1, length + 101), length)) < 64 for length in (10**3, 10**6, 10**9))
+    assert max(needed([MAX_U64], 10)) == 10
 
 
 def test_what_is_seen_again_changes_nothing() -> None:
