@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nacl.exceptions
 import nacl.signing
+import numpy as np
 
+from wirehouse_codecs.bamboo.conversation import Conversation
 from wirehouse_codecs.bamboo.entries import AUTHOR_BYTES, SIGNATURE_BYTES
-from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, entries, simulate, write_pcap
+from wirehouse_codecs.bamboo.log import SCHEMA
+from wirehouse_codecs.bamboo.lzfoo import Deflater, Inflater
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, connections, entries, simulate, write_pcap
+from wirehouse_codecs.conversations import SEGMENT_BYTES, Send
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.stream_log import RUN_BYTES, Log
+from wirehouse_codecs.tcp import Connection, Data, Direction, Side
+from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration.bench import START_MS, Layer, seconds_of
 from wirehouse_pipelines.lake import Lake, Source
 
@@ -29,6 +40,9 @@ INPUT = (
 _CONNECTIONS, _LOGS = 20, 2
 #: Signatures that are checked for the measure.
 _CHECKED = 40_000
+#: Rounds of what is measured in this process, of which the fastest counts.
+_TIMES = 3
+_WINDOW_BYTES = 32_768
 #: What gold may take of the time of bare checks on all cores.
 _TO_REACH = 1.25
 
@@ -55,7 +69,12 @@ def capture(folder: Path, size: int, start_ms: int) -> tuple[Path, Source]:
 
 
 def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
-    """Bare checks of signatures by PyNaCl on all cores, which is what the pipeline is bound by."""
+    """Bare checks of signatures, which the pipeline is bound by; the codec without Spark and signatures; LZFoo."""
+    return [_signatures(layers), _codec(), _lzfoo()]
+
+
+def _signatures(layers: Sequence[Layer]) -> str:
+    """Bare checks of signatures by PyNaCl on all cores."""
     listed = [written.data for written in entries(_config(_CHECKED, START_MS))]
     cores = os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
@@ -64,10 +83,10 @@ def peers(path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[s
         took = seconds_of(lambda: pool.map(_check, shares))
     each = took / len(listed)
     gold = layers[-1]
-    return [
+    return (
         f"Bare checks of signatures by PyNaCl on {cores} cores: {1 / each:,.0f}/s. Silver to gold takes "
         f"{gold.seconds / (each * gold.size):.2f} of the time that these take (to reach: {_TO_REACH})."
-    ]
+    )
 
 
 def _check(listed: Sequence[bytes]) -> int:
@@ -79,3 +98,61 @@ def _check(listed: Sequence[bytes]) -> int:
         except nacl.exceptions.BadSignatureError:
             pass
     return right
+
+
+def _codec() -> str:
+    """Entries a second of the codec on one core: both sides of a connection to rows, payloads checked."""
+    config = replace(_config(0, START_MS), connections=1, entries=_CHECKED)
+    runs = list(_runs(event for event in next(iter(connections(config))).events if isinstance(event, Send)))
+    # What is decoded first compiles, or loads what was compiled.
+    _decode(runs[:1])
+    took = min(seconds_of(lambda: _decode(runs)) for _ in range(_TIMES))
+    return (
+        f"The codec alone on one core, bytes to Arrow, without signatures: {_LOGS * _CHECKED / took:,.0f} entries/s "
+        "(to reach: 300,000)."
+    )
+
+
+def _runs(sends: Iterable[Send]) -> Iterator[list[Data]]:
+    """What is sent, in segments, a MiB at a time."""
+    taken: list[Data] = []
+    size = 0
+    for number, send in enumerate(sends):
+        place = Place(send.ts_ns, 1, b"", number)
+        for at in range(0, len(send.data), SEGMENT_BYTES):
+            taken.append(Data(send.direction, 0, send.data[at : at + SEGMENT_BYTES], place))
+        size += len(send.data)
+        if size >= RUN_BYTES:
+            yield taken
+            taken, size = [], 0
+    yield taken
+
+
+def _decode(runs: Sequence[list[Data]]) -> None:
+    log, first = Log(SCHEMA), runs[0][0].place
+    client, server = (Side(direction, TcpOptions()) for direction in Direction)
+    connection = Connection(bytes(16), "syn", first, first, client, server)
+    conversation = Conversation(log, connection, BambooOptions(), None)
+    for pieces in runs:
+        conversation.receive(pieces)
+        for _ in log.take():
+            pass
+
+
+def _lzfoo() -> str:
+    """What LZFoo makes of payloads on one core, MB/s of what they stand for."""
+    pieces = [written.payload or b"" for written in entries(_config(_CHECKED, START_MS))]
+    deflater = Deflater(_WINDOW_BYTES)
+    packed = [deflater.compress(piece) for piece in pieces]
+    sizes, told = np.array(list(map(len, packed))), np.array(list(map(len, pieces)))
+    data, ends = np.frombuffer(b"".join(packed), np.uint8), np.cumsum(sizes)
+
+    def inflate() -> None:
+        Inflater(_WINDOW_BYTES).inflate_all(data, ends - sizes, sizes, told)
+
+    inflate()
+    took = min(seconds_of(inflate) for _ in range(_TIMES))
+    return (
+        f"LZFoo on one core: payloads {told.sum() / len(data):.1f} times smaller, inflated at "
+        f"{told.sum() / took / 1e6:,.0f} MB/s (to reach: 200)."
+    )
