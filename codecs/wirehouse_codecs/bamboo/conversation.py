@@ -183,11 +183,14 @@ class Account:
         }
 
     def _side_row(self, role: Role) -> dict[str, Any]:
-        session, setup, mode = self.session, self.session.setups.get(role), self.session.mode(role)
+        session, setup = self.session, self.session.setups.get(role)
+        sends, receives = session.mode(role), session.mode(role.peer)
         return {
             **({} if setup is None else {name: getattr(setup, name) for name in SETUP}),
-            "send_mode": None if mode is None else "greedy" if mode.greedy else "safe",
-            "compression_window": None if mode is None else mode.window,
+            "send_mode": None if sends is None else sends.said,
+            "receive_mode": None if receives is None else receives.said,
+            "compression_window": None if sends is None else sends.window,
+            "decompression_window": None if receives is None else receives.window,
             "credit_granted": min(session.granted[role], varu64.MAX_U64),
             "credit": session.credit[role],
             "proposals": session.proposed[role],

@@ -81,6 +81,11 @@ class SendMode(NamedTuple):
     #: How far back its copies may reach, in bytes.
     window: int
 
+    @property
+    def said(self) -> str:
+        """The mode in a word."""
+        return "greedy" if self.greedy else "safe"
+
 
 def send_mode(sender: Setup, receiver: Setup) -> SendMode:
     """How the side that said `sender` sends to the one that said `receiver`."""

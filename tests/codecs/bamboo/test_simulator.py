@@ -152,6 +152,10 @@ def test_all_of_the_protocol_is_said(lively: Judged) -> None:
     sessions = [row["session"] for row in lively.rows["session"]]
     assert {row[side]["send_mode"] for row in sessions for side in ("client", "server")} == {"safe", "greedy"}
     assert {row["client"]["compression_window"] for row in sessions} == {0, 8192, 32768}
+    for row in sessions:
+        for side, peer in (("client", "server"), ("server", "client")):
+            assert row[side]["receive_mode"] == row[peer]["send_mode"]
+            assert row[side]["decompression_window"] == row[peer]["compression_window"]
     assert {row["data_stream"] for row in sessions} == {1, 2}
     assert {row["closed"] for row in sessions} == {"fin", "reset"}
 
