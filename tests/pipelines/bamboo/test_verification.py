@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +11,11 @@ import pytest
 from wirehouse_codecs.bamboo import entries as codec
 from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.entries import decode
+from wirehouse_codecs.bamboo.known_log import needed
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
 from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import BAD, BETWEEN, ENTRY, LOG, TOLD, check, fold
+from wirehouse_pipelines.bamboo.verification import BAD, BETWEEN, ENTRY, LOG, STATE, TOLD, check, fold
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
@@ -66,11 +67,12 @@ def order(rows: list[Row], *names: str) -> list[Row]:
     return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name]) for name in names))
 
 
-def verified(rows: list[Row], batch_rows: int = 7) -> list[Row]:
+def verified(rows: list[Row], batch_rows: int = 7, known_logs: Sequence[Row] = ()) -> list[Row]:
     """What both passes tell, in batches of some rows."""
     first = order([dict.fromkeys(READ.names) | row for row in rows], "entry_id", "window_start", "sender", "byte_start")
     checked = [row for batch in _passed(check, first, READ, batch_rows) for row in batch.to_pylist()]
-    second = order([dict.fromkeys(BETWEEN.names) | row for row in checked], "key", "window_start", "byte_start")
+    between = [dict.fromkeys(BETWEEN.names) | row for row in (*checked, *known_logs)]
+    second = order(between, "key", "window_start", "byte_start")
     told = pa.Table.from_batches(_passed(fold, second, BETWEEN, batch_rows), schema=TOLD)
     listed: list[Row] = told.to_pylist()
     return listed
@@ -105,6 +107,22 @@ def test_what_windows_before_told_costs_no_signature(checks: list[bytes]) -> Non
     told = verified([*({name: row.get(name) for name in READ.names} for row in known), *again])
     assert checks == []
     assert {(row["verdict"], tuple(row["seen_from"])) for row in told_as(told, ENTRY)} == {("valid", ("a", "b"))}
+
+
+def test_of_a_settled_log_few_entries_come_in_again() -> None:
+    before = verified([seen(data, at) for at, data in enumerate(LOG_OF[:15])])
+    wanted = needed(range(16, 21), 15)
+    known = [row | {"window_start": None} for row in told_as(before, ENTRY)]
+    few = [row for row in known if row["seq"] in wanted]
+    assert len(few) == len(wanted) < 10
+    logs = [{name: row[name] for name in BETWEEN.names} | {"window_start": None} for row in told_as(before, LOG)]
+    new = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF[14:])]
+    by_few, by_all = (
+        verified([*({name: row.get(name) for name in READ.names} for row in rows), *new], known_logs=told)
+        for rows, told in ((few, logs), (known, []))
+    )
+    for what in (ENTRY, LOG, STATE):
+        assert told_as(by_few, what) == told_as(by_all, what) != []
 
 
 def test_every_packet_with_a_wrong_signature_is_told(checks: list[bytes]) -> None:
