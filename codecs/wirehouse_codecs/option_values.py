@@ -50,6 +50,11 @@ class OptionTable:
         """In rows of the protocol the side that accepted the connection is called client, and the other one server."""
         return False
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The servers' ports, if it is these options that say what each is for."""
+        return ()
+
     def told(self) -> Mapping[str, Any]:
         """The options as a table of the configuration file says them; None: not at all."""
         return {name: plain(getattr(self, name)) for name in self.READERS}

@@ -203,8 +203,8 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     if kind != KAFKA:
         path = _place(path, f"{within}path", folder, refuse)
     options = _table(table, "options", within, refuse)
-    _read_options(protocol.parse_options, options, f"{within}options", refuse)
-    ports, tcp = _ports(table, kind, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
+    named = _read_options(protocol.parse_options, options, f"{within}options", refuse).ports
+    ports, tcp = _ports(table, kind, named, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
     kafka = _kafka(table, kind, within, refuse)
     return Source(name, protocol.name, kind, path, options, ports, tcp, kafka, _limits(table, name, refuse))
 
@@ -229,17 +229,21 @@ def _limits(table: Mapping[str, Any], name: str, refuse: Refuse) -> Limits:
     return Limits(inflated_ratio=read[key])
 
 
-def _ports(table: Mapping[str, Any], kind: str, key: str, refuse: Refuse) -> tuple[int, ...]:
-    """The servers' ports: a source of packets needs them, others have none."""
+def _ports(table: Mapping[str, Any], kind: str, named: tuple[int, ...], key: str, refuse: Refuse) -> tuple[int, ...]:
+    """The servers' ports: a source of packets needs them, others have none. `named` are those that options tell."""
     if kind not in PACKET_KINDS:
         if "ports" in table:
             raise refuse(key, f"are of kind {' or '.join(PACKET_KINDS)} alone, not of {kind}")
         return ()
+    if "ports" not in table and named:
+        return tuple(sorted(named))
     if "ports" not in table:
         raise refuse(key, "are missing: the TCP ports of the servers, as [5555]")
     listed = table["ports"]
     if not isinstance(listed, list) or not listed or not all(_is_port(port) for port in listed):
         raise refuse(key, f"must be a list of TCP ports from 1 to {MOST_PORT}, as [5555], not {_shown(listed)}")
+    if named and set(named) != set(listed):
+        raise refuse(key, f"must be those that the options name, {_shown(sorted(named))}, or be left out")
     return tuple(sorted(set(listed)))
 
 

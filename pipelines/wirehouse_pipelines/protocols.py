@@ -35,6 +35,11 @@ class Options(typing.Protocol):
         """In rows of the protocol the side that accepted the connection is called client, and the other one server."""
         ...
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The servers' ports, if it is these options that say what each is for."""
+        ...
+
     def canonical(self) -> str:
         """One text for equal options: part of every digest."""
         ...

@@ -195,3 +195,13 @@ def test_how_connections_are_put_together_is_read_and_refused(folder: Path) -> N
     ):
         with pytest.raises(ConfigError, match=told):
             config.load(write(folder, LAKEHOUSE + text))
+
+
+def test_ports_that_options_name_need_not_be_named_again(folder: Path) -> None:
+    packets = SOURCE.replace("cardinal", "bamboo").replace("messages", "pcap")
+    options = '[source.options]\ntransport = "two_connections"\ncontrol_port = 8020\ndata_port = 8021\n'
+    for ports in ("", "ports = [8021, 8020]\n"):
+        (source,) = config.load(write(folder, LAKEHOUSE + packets + ports + options)).sources
+        assert source.ports == (8020, 8021)
+    with pytest.raises(ConfigError, match="must be those that the options name, "):
+        config.load(write(folder, LAKEHOUSE + packets + "ports = [8020]\n" + options))
