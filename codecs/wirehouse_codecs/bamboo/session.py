@@ -519,21 +519,26 @@ class Session:
         """A packet about the current proposal."""
         current = self.current[role]
         if current is None:
-            if not self.untracked:
-                self._find("data_without_switch", "no proposal is the current one")
-            self._lose_payload(role, packet)
+            found = not self.untracked and self._find("data_without_switch", "no proposal is the current one")
+            self._keep_payload(role, packet, unknown=not found)
             return
         proposal = self.proposals.get(current[0])
         if proposal is None or proposal.number != current[1] or proposal.halves[role].state in _SILENT:
             self._find("data_after_cancel", f"the {role} side has cancelled {current[0]}")
+            self._keep_payload(role, packet, unknown=False)
             return
         self._told["proposal"] = proposal
         _Taking(self, proposal, role).take(packet)
 
-    def _lose_payload(self, role: Role, packet: DataPacket) -> None:
-        """Of what can't be followed, compressed payloads are not read."""
-        if isinstance(packet, CompressedPayload):
+    def _keep_payload(self, role: Role, packet: DataPacket, *, unknown: bool) -> None:
+        """The bytes of a payload of no known proposal, as they came: compressed ones are not read."""
+        if isinstance(packet, RawPayload):
+            self._told["data"] = packet.data
+        elif isinstance(packet, CompressedPayload):
+            self._told["compressed"] = packet.data
             self._inflater(role).forget()
+            if unknown and _is_whole(packet):
+                self._note(lzfoo.HISTORY_UNKNOWN, f"{packet.size} bytes of a payload are not decompressed")
 
     def _inflater(self, role: Role) -> Inflater:
         return self._inflaters.setdefault(role, self.inflater(role))
@@ -644,6 +649,7 @@ class _Taking:
             session._told["cursor_after"] = str(turns[0].sender)
             # A packet breaks the first rule of the list alone.
             session._broken = [one for one in session._broken if one.rule.name != lzfoo.HISTORY_UNKNOWN]
+            session._told["data"] = self._data
             session._find(rule, shown)
             return
         if rules[-1] is not None:
@@ -823,6 +829,7 @@ class _Taking:
         """Decompress a packet that is complete; the rule that it breaks."""
         session = self._session
         if self._mode is not None and not self._mode.window:
+            session._told["compressed"] = packet.data
             return "compression_without_window"
         held = session._compressed[self._role]
         if not packet.at:
@@ -847,7 +854,7 @@ class _Taking:
             session._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
             return None
         self._all = inflated.data
-        if _is_above(packet, MOST_TOLD):
+        if inflated.rule is not None or _is_above(packet, MOST_TOLD):
             session._told["compressed"] = compressed
         else:
             self._data = inflated.data

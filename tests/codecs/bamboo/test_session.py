@@ -36,6 +36,7 @@ from wirehouse_codecs.bamboo.messages import (
     Notify,
     PointToPoint,
     ProposalCredit,
+    RawPayload,
     Setup,
     SkipBytes,
     SkipPayload,
@@ -564,6 +565,32 @@ def test_a_sparse_range_that_gets_its_end_before_any_data_is_followed(log: Log, 
 def test_a_packet_that_breaks_a_rule_is_not_told_to_be_undecodable_besides(log: Log) -> None:
     peers = begun(log).b(metadata(log.entries[1]), CompressedPayload(MAX_U64, 4, b"abcd"))
     assert peers.rules == ["payload_overrun"]
+
+
+def test_bytes_of_a_payload_are_told_whatever_is_known_of_it(log: Log) -> None:
+    """After a hole the current proposal isn't known, and so not what a compressed payload refers to."""
+    payload = raw(log.payloads[1])
+    packed = CompressedPayload(3, 4, b"\x03abc")
+    peers = begun(log)
+    peers.session.miss(Role.REACTIVE)
+    assert peers.b(payload).last.data == payload.data
+    peers.b(packed)
+    assert (peers.last.data, peers.last.compressed, peers.rules) == (None, packed.data, ["history_unknown"])
+
+
+@pytest.mark.parametrize(
+    ("packet", "rule"),
+    [
+        (RawPayload(3, b"abc"), "out_of_turn"),
+        (CompressedPayload(3, 4, b"\x03abc"), "out_of_turn"),
+        (CompressedPayload(3, 3, b"\x83\x00\x00"), "offset_zero"),
+    ],
+)
+def test_bytes_of_a_payload_that_ends_the_session_are_told(log: Log, packet: Any, rule: str) -> None:
+    before = [] if rule == "out_of_turn" else [metadata(log.entries[1])]
+    told = begun(log).b(*before, packet).last
+    assert told.broken[0].rule.name == rule
+    assert told.data == b"abc" or told.compressed == packet.data
 
 
 def test_adjusts_that_cross(log: Log) -> None:
