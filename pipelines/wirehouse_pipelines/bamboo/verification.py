@@ -157,6 +157,7 @@ def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFr
     lengths = settled.select("source", "key", "length")
     wanted = (
         seen.select("source", "key", "seq")
+        .where("seq IS NOT NULL")
         .distinct()
         .join(lengths, ["source", "key"])
         .mapInArrow(_needed, from_arrow_schema(_NEEDED))
