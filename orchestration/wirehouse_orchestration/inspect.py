@@ -307,7 +307,7 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
     for kind, number in sorted(shown.messages.items()):
         screen.print(Text(f"  {number:,} {kind}"))
     for verdict, number in sorted(shown.entries.items()):
-        screen.print(Text(f"  {number:,} distinct {verdict} of the entries in them"))
+        screen.print(Text(f"  {number:,} entry ({verdict})"))
     for (rule, severity), number in sorted(shown.rules.items()):
         screen.print(Text.assemble(f"  {number:,} ", (rule, SEVERITY_STYLE[Severity(severity)]), f" ({severity})"))
 
