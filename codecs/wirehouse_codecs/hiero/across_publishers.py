@@ -11,7 +11,7 @@ from wirehouse_codecs.hiero.across_state import Attempts, Call, CatchUp, Node, P
 from wirehouse_codecs.hiero.events import Event, Where, whole
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.hiero.session import after
+from wirehouse_codecs.hiero.session import after, fits
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64
@@ -35,6 +35,8 @@ class Publishers(Known):
         attempts.last_call = call.call
         failed_ns, attempts.failed_ns = attempts.failed_ns, None
         if failed_ns is None or event.at_ns < failed_ns:
+            # The call before it didn't fail, or it isn't known how it ended.
+            attempts.gaps.clear()
             return
         attempts.gaps = [*attempts.gaps, event.at_ns - failed_ns][-GAPS:]
         node = self._node(call.node)
@@ -67,6 +69,21 @@ class Publishers(Known):
             for where, number in call.proofs:
                 self._not_acknowledged(call, node, where, number)
         call.proofs.clear()
+
+    def _judge_waiting(self, pending: Pending) -> int:
+        """Proofs of an open call that have waited for too long."""
+        call = self._calls.get(pending.call or "")
+        if call is None or call.closed:
+            return 0
+        while call.proofs:
+            where, number = call.proofs[0]
+            due: int = where.arrived_at_ns + self._options.patience_ns
+            if due >= self._now_ns:
+                return due
+            call.proofs.pop(0)
+            if call.node_code is None:
+                self._not_acknowledged(call, self._node(call.node), where, number)
+        return 0
 
     def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
@@ -138,13 +155,16 @@ class Publishers(Known):
     def _prove(self, call: Call, event: Event, number: int) -> None:
         node = self._node(call.node)
         call.proven += 1
-        call.streaming = False
+        answered, call.streaming = not call.streaming, False
         node.proven.add(number)
         # After missing messages what was held back comes late.
         self._judge_proofs(
             lambda one: one.node == call.node and one.needs == number, event.at_ns, found=not call.partial
         )
-        call.proofs = [*call.proofs, [event.where, number]][-MOST_WAITING:]
+        if not answered:
+            call.proofs = [*call.proofs, [event.where, number]][-MOST_WAITING:]
+            due = event.at_ns + self._options.patience_ns
+            self._await(Pending("block_not_acknowledged", event.where, due, call.call, call.node))
         block = self._block(number, event.where)
         if block.proof_ns is None:
             block.proof_ns, block.changed = event.at_ns, True
@@ -155,6 +175,9 @@ class Publishers(Known):
         call.earliest = whole(event.told["earliest_block_number"])
         call.latest = whole(event.told["latest_block_number"])
         unproven = call.streaming
+        if code != "ERROR" and not call.earliest and not call.latest and node.known:
+            shown = f"the EndStream has no earliest and no latest block, {node.known} is verified"
+            self._find("earliest", event.where, shown, call)
         if code in _PUBLISHER_ERRORS:
             call.error = True
             node.publisher_error_ns, node.publisher_error_call = event.at_ns, call.call
@@ -226,6 +249,7 @@ class Publishers(Known):
                     rule = "duplicate" if is_first else "reenter"
                     shown = f"block {offered} had no answer before the acknowledgement of {number}"
                     self._find(rule, where, shown, call, offered)
+                    call.proofs = [proof for proof in call.proofs if proof[1] != offered]
                 self._settle(call, decision, "accepted" if rule is None else "none", number, None, event, rule)
             else:
                 left.append(decision)
@@ -275,7 +299,7 @@ class Publishers(Known):
         if meaning == DUPLICATE_CODE:
             self._refuse(call, event, "duplicate", number)
         else:
-            self._judge_report(call, event, number, answer=False)
+            self._judge_report(call, event, number)
             if number:
                 self._know(self._node(call.node), number)
             for decision in call.decisions:
@@ -324,12 +348,16 @@ class Publishers(Known):
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
-        call.refused, call.streaming = True, False
-        rule = self._judge_report(call, event, number, answer=True)
-        offered = call.header
-        is_first = call.headers == 1
-        if call.decisions:
-            self._settle(call, call.decisions.pop(), answer, number, event.told["meaning"], event, rule)
+        at = self._answered_by(call, event, answer, number)
+        decision = None if at is None else call.decisions.pop(at)
+        offered = call.header if decision is None else decision[1]
+        is_first = call.headers == 1 if decision is None else decision[4]
+        call.refused = True
+        call.proofs = [proof for proof in call.proofs if proof[1] != offered]
+        call.streaming &= offered != call.header
+        rule = self._judge_report(call, event, number, offered)
+        if decision is not None:
+            self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
         if number:
             self._know(node, number)
         if offered is None:
@@ -344,6 +372,16 @@ class Publishers(Known):
             self._note_behind(call, node, event, offered, number)
         if is_first and number != NO_BLOCK and number:
             self._measure(call, attempts, node, event, offered - number)
+
+    def _answered_by(self, call: Call, event: Event, answer: str, number: int) -> int | None:
+        """Which of the headers that wait is answered: the last one, unless that crossed the answer to another."""
+        if not call.decisions:
+            return None
+        where, offered, *_ = call.decisions[-1]
+        last = len(call.decisions) - 1
+        if event.at_ns - where.arrived_at_ns > self._options.in_flight_ns or fits(answer, number, offered):
+            return last
+        return next((at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])), last)
 
     def _note_behind(self, call: Call, node: Node, event: Event, offered: int, number: int) -> None:
         catch_up = node.catch_up
@@ -365,10 +403,10 @@ class Publishers(Known):
             self._find("target_closer", event.where, f"three attempts are {shown} blocks ahead of the node", call)
             attempts.distances.clear()
 
-    def _judge_report(self, call: Call, event: Event, number: int, *, answer: bool) -> str | None:
-        """Whether the reported block is the newest; the name of the rule that is broken."""
+    def _judge_report(self, call: Call, event: Event, number: int, offered: int | None = None) -> str | None:
+        """Whether the block that an answer to `offered`, or the end, reports is the newest; the rule that is broken."""
         node = self._node(call.node)
-        known = node.known
+        known, answer = node.known, offered is not None
         if answer and number == 0 and known:
             shown = f"no block is reported, {known} is verified"
             self._find("last_known_set", event.where, shown, call, known)
@@ -376,7 +414,7 @@ class Publishers(Known):
         before = event.at_ns - self._options.in_flight_ns
         acked = max((rise[1] for rise in node.rises if rise[0] <= before), default=None)
         lower = acked is not None and (number == NO_BLOCK or number < acked)
-        echo = self._options.tolerant and number == call.header
+        echo = self._options.tolerant and number == (call.header if offered is None else offered)
         if not lower or echo or (not answer and not number):
             return None
         shown = "none" if number == NO_BLOCK else str(number)

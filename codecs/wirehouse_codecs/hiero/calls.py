@@ -461,7 +461,7 @@ class Calls:
             if begins or rpc.block is None:
                 if rpc.block is not None:
                     carried.broken += map(list, self._end_block(rpc, rpc.place, "header"))
-                rpc.block = ComingBlock(at_ns, judged=begins or not rpc.partial)
+                rpc.block = ComingBlock(at_ns, judged=begins or not (rpc.partial or rpc.ended))
             self._count(carried, block_items, begins)
             block = rpc.block
             block.builder.add(block_items)

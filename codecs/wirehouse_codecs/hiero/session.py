@@ -48,9 +48,11 @@ from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.machines import Machine
 from wirehouse_codecs.rules import Rule
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
 MOST_SKIPS: Final = 16
+#: Headers of a call that wait for an answer besides the last one.
+MOST_WAITING: Final = 16
 _TOO_FAR_BEHIND: Final = "TOO_FAR_BEHIND"
 
 
@@ -122,10 +124,13 @@ class Found(NamedTuple):
 class _Memory:
     """What a publisher's call remembers. All of it is as JSON has it."""
 
-    #: The last header, how many there were, and whether the node said anything since.
+    #: The last header and when it came, how many there were, and whether the node said anything since.
     header: int | None = None
+    header_ns: int = 0
     headers: int = 0
     answered: bool = False
+    #: Those before it that have no answer.
+    waiting: list[int] = field(default_factory=list)
     #: The last answer's number and time, and the header that it answered.
     reported: int | None = None
     reported_ns: int = 0
@@ -138,7 +143,10 @@ class _Memory:
     acknowledged: int | None = None
     #: Skipped blocks, and when, that wait for an acknowledgement or ResendBlock.
     skips: list[list[int]] = field(default_factory=list)
+    #: When the node ended the call.
     ended_ns: int = 0
+    #: Messages were missed: what was held back behind them comes late.
+    missed: bool = False
 
 
 Broken = list[tuple[str, str]]
@@ -159,7 +167,10 @@ class Step:
 
 def _offer(call: Call, said: Said) -> Broken:
     memory = call.memory
-    memory.header, memory.answered, memory.headers = said.number, False, memory.headers + 1
+    if memory.header is not None and not memory.answered:
+        memory.waiting = [*memory.waiting, memory.header][-MOST_WAITING:]
+    memory.header, memory.header_ns, memory.answered = said.number, said.at_ns, False
+    memory.headers += 1
     return []
 
 
@@ -207,10 +218,12 @@ def _go_on(rule: str) -> Effect:
 
 
 def _after_end(call: Call, said: Said) -> Broken:
-    if call.memory.went_on or said.at_ns - call.memory.ended_ns <= call.options.in_flight_ns:
+    """Something of the publisher after the end. It is told once."""
+    memory = call.memory
+    if memory.went_on or memory.missed or said.at_ns - memory.ended_ns <= call.options.in_flight_ns:
         return []
-    call.memory.went_on = True
-    return [("end_last", f"{said.input} after the node's EndOfStream")]
+    memory.went_on = True
+    return [("end_last", f"{said.input} while the call is {call.state}")]
 
 
 def _end_block(call: Call, said: Said) -> Broken:
@@ -225,6 +238,7 @@ def _end_unproven(call: Call, said: Said) -> Broken:
 
 
 def _end_stream(call: Call, said: Said) -> Broken:
+    call.memory.went_on = False
     broken = _range(said)
     if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND:
         broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
@@ -232,10 +246,9 @@ def _end_stream(call: Call, said: Said) -> Broken:
 
 
 def _range(said: Said) -> Broken:
-    if said.code == "ERROR" or (said.earliest <= said.latest and said.latest):
+    """A range that is missing is judged in across.py: there L is known."""
+    if said.code == "ERROR" or said.earliest <= said.latest:
         return []
-    if said.earliest <= said.latest:
-        return [("earliest", "the EndStream has no earliest and no latest block")]
     return [("earliest", f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}")]
 
 
@@ -244,6 +257,7 @@ def _acknowledge(call: Call, said: Said) -> Broken:
     assert number is not None
     memory.answered = memory.answered or memory.header is None or number >= memory.header
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
+    memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("ack_order", f"block {number} is acknowledged after {memory.acknowledged}")]
     memory.acknowledged = number
@@ -254,6 +268,7 @@ def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
     memory.answered, memory.reported, memory.reported_ns = True, said.number, said.at_ns
     memory.refused, memory.went_on, memory.complete = memory.header, False, call.state is State.PROVEN
+    memory.waiting.clear()
 
 
 def _behind(call: Call, said: Said) -> Broken:
@@ -282,6 +297,7 @@ def _skip(call: Call, said: Said) -> Broken:
     memory.answered = True
     assert said.number is not None
     memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
+    memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
     if memory.header is None or said.number == memory.header:
         return []
     if said.number < memory.header and call.state is not State.SKIPPED:
@@ -295,6 +311,7 @@ def _resend(call: Call, said: Said) -> Broken:
     assert number is not None
     memory.answered = True
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
+    memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
     return []
@@ -327,13 +344,27 @@ def _leave_unproven(call: Call, said: Said) -> Broken:
     return [("ended_without_end_stream", f"{said.input} within block {call.memory.header}, which has no proof")]
 
 
+def _over(call: Call, said: Said) -> Broken:
+    call.memory.ended_ns = call.memory.ended_ns or said.at_ns
+    return []
+
+
 def _node_leaves(call: Call, said: Said) -> Broken:
+    _over(call, said)
     return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
 
 
 # A publisher's call: the table
 
 _ANSWERABLE: Final = (State.CONNECTED, State.STREAMING, State.PROVEN, State.DUPLICATE, State.BEHIND)
+_ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
+    {
+        Input.DUPLICATE: "duplicate",
+        Input.DUPLICATE_END: "duplicate",
+        Input.BEHIND: "behind",
+        Input.BEHIND_END: "behind",
+    }
+)
 _OPEN: Final = (*_ANSWERABLE, State.SKIPPED, State.RESEND)
 _ENDED: Final = (State.PUBLISHER_ENDED, State.NODE_ENDED)
 
@@ -393,7 +424,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         **{(state, Input.TRAILERS): Step(State.OVER, _node_leaves) for state in _OPEN},
         **{(state, Input.RESET): Step(State.OVER, _node_leaves) for state in _OPEN},
         **{
-            (state, said): Step(State.OVER)
+            (state, said): Step(State.OVER, _over)
             for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
             for said in (Input.TRAILERS, Input.RESET)
         },
@@ -547,12 +578,35 @@ class Call:
         """Why it is passed over, and what it breaks."""
         step = self._table.get((self.state, said.input))
         if step is None:
-            rule = publishing_rule(self.state, said.input) if isinstance(self.state, State) else None  # type: ignore[arg-type]
-            found = () if rule is None else (Found(RULE[rule], f"{said.input} while the call is {self.state}"),)
-            return f"the call is {self.state}", found
+            return f"the call is {self.state}", self._unlisted(said)
+        if self._answers_earlier(said):
+            if said.input in (Input.DUPLICATE, Input.BEHIND):
+                return None, ()
+            step = self._table[self.state, Input.END_OF_STREAM]
         broken = step.effect(self, said) if step.effect else []
         self.state = step.state
         return None, tuple(Found(RULE[rule], message) for rule, message in broken)
+
+    def _unlisted(self, said: Said) -> tuple[Found, ...]:
+        if not isinstance(self.state, State) or not isinstance(said.input, Input):
+            return ()
+        rule = publishing_rule(self.state, said.input)
+        shown = f"{said.input} while the call is {self.state}"
+        broken = _after_end(self, said) if rule == "end_last" else [] if rule is None else [(rule, shown)]
+        return tuple(Found(RULE[name], message) for name, message in broken)
+
+    def _answers_earlier(self, said: Said) -> bool:
+        """The answer is to a header before the last one, which may have crossed it."""
+        memory = self.memory
+        answer = _ANSWERS.get(said.input)
+        if answer is None or said.number is None or memory.header is None:
+            return False
+        if said.at_ns - memory.header_ns > self.options.in_flight_ns or fits(answer, said.number, memory.header):
+            return False
+        earlier = next((number for number in memory.waiting if fits(answer, said.number, number)), None)
+        if earlier is not None:
+            memory.waiting.remove(earlier)
+        return earlier is not None
 
     def miss(self) -> None:
         """Messages of the call are missing."""
@@ -560,7 +614,10 @@ class Call:
         if self.service is Service.PUBLISH:
             assert isinstance(self.state, State)
             self.state = _after_missing(self.state)
-            self.memory = _Memory(acknowledged=self.memory.acknowledged, headers=max(self.memory.headers, 1))
+            known = self.memory
+            self.memory = _Memory(
+                acknowledged=known.acknowledged, headers=max(known.headers, 1), ended_ns=known.ended_ns, missed=True
+            )
         elif self.state in (Subscription.CONNECTED, Query.CONNECTED):
             self.state = type(self.state)("unknown")
 
@@ -581,6 +638,13 @@ class Call:
 def after(number: int) -> int:
     """The block after the reported one; a node without blocks reports all ones."""
     return 0 if number == NO_BLOCK else number + 1
+
+
+def fits(answer: str, reported: int, number: int) -> bool:
+    """The header of block `number` may be answered so, by `duplicate` or `behind`."""
+    if answer == "behind":
+        return number > after(reported)
+    return number <= reported != NO_BLOCK
 
 
 def _shown(number: int) -> str:

@@ -107,6 +107,16 @@ def _never_answered(world: World) -> object:
     return world.publisher().block(121).end_stream().half_close().trailers()
 
 
+def _left_open(world: World) -> object:
+    """Neither side says anything any more."""
+    return world.publisher().block(121)
+
+
+def _no_range(world: World) -> object:
+    known(world)
+    return world.publisher().block(121).ack(121).end_stream(earliest=0, latest=0).half_close().trailers()
+
+
 # Retries
 
 
@@ -255,6 +265,10 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("recheck", "B", _offered_again),
     ("block_not_acknowledged", "B", _never_answered),
     ("block_not_acknowledged", "A", _never_answered),
+    ("block_not_acknowledged", "B", _left_open),
+    ("block_not_acknowledged", "A", _left_open),
+    ("earliest", "B", _no_range),
+    ("earliest", "A", _no_range),
     ("backoff", "B", _constant_gaps),
     ("target_closer", "B", _stalled),
     ("behind_repeat", "B", _retried_and_accepted),
@@ -340,7 +354,40 @@ def _reported_in_flight(world: World) -> object:
     return second.behind(120)
 
 
+def _whole_block_refused(world: World) -> object:
+    """By Behind, or in the older API by a duplicate: it needs no acknowledgement."""
+    known(world)
+    call = world.publisher()
+    call = call.block(130).behind(120) if world.profile == "B" else call.block(110).exists(120)
+    return call.block(121).ack(121).end_stream(latest=121).half_close().trailers()
+
+
+def _comes_back_between(world: World) -> object:
+    """An attempt that didn't fail parts those that did."""
+    attempts(world, 1000)
+    world.wait(2000)
+    world.publisher().end_stream().half_close().trailers()
+    world.wait(1000)
+    return attempts(world, 1000)
+
+
+def _wins_elsewhere(world: World) -> object:
+    """The next header is out when the block before it turns out to be there already."""
+    known(world)
+    first, second = world.publisher("A").block(121), world.publisher("B").block(121).header(122)
+    first.ack(121)
+    second.duplicate(121)
+    return second.trailers() if world.profile == "B" else second.rest(122).ack(122)
+
+
 LEGAL: list[tuple[str, Script]] = [
+    ("A", _whole_block_refused),
+    ("B", _whole_block_refused),
+    ("A", _comes_back_between),
+    ("A", _wins_elsewhere),
+    ("B", _wins_elsewhere),
+    # Nothing is known to be verified.
+    ("B", lambda world: world.publisher().end_stream("TIMEOUT", 0, 0).half_close().trailers()),
     ("B", _all_told),
     ("B", _growing_gaps),
     ("A", _growing_gaps),
@@ -392,6 +439,16 @@ def test_gaps_of_real_publishers(gaps: tuple[int, ...], broken: bool) -> None:
     world = World(TOLERANT_OPTIONS)
     attempts(world, *gaps)
     assert world.found() == ["backoff"] * broken
+
+
+@pytest.mark.parametrize("profile", ["A", "B"])
+def test_the_answer_settles_the_header_that_it_is_to(profile: str) -> None:
+    world = World(profile=profile)
+    _wins_elsewhere(world)
+    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.publisher == "B"]
+    told = [(one.offered, one.actual, one.reported, one.legal) for one in decisions]
+    assert told[0] == (121, "duplicate", 121, True)
+    assert [(offered, actual) for offered, actual, *_ in told[1:]] == [(122, "none" if profile == "B" else "accepted")]
 
 
 # Rows
