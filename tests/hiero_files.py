@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -84,6 +85,7 @@ class _Recorder:
 def _entries(heard: Iterable[tuple[int, int, grpc.Event]], node: str) -> Iterator[bytes]:
     kinds = grpc_log.EntryType
     held: dict[tuple[int, int, Direction], bytes] = {}
+    numbers = Counter[int]()
     for connection, _, event in heard:
         content: dict[str, Any] = {}
         match event:
@@ -114,4 +116,6 @@ def _entries(heard: Iterable[tuple[int, int, grpc.Event]], node: str) -> Iterato
                 continue
         seconds, nanos = divmod(event.place.arrived_at_ns, 10**9)
         call = 1000 * connection + event.call
-        yield grpc_log.encode(grpc_log.Entry(Timestamp(seconds, nanos), call, logger=2, **content))
+        numbers[call] += 1
+        about = (Timestamp(seconds, nanos), call, numbers[call])
+        yield grpc_log.encode(grpc_log.Entry(*about, logger=2, **content))

@@ -113,8 +113,9 @@ class Known:
                     node.partial_ns = event.at_ns
 
     def _partial(self, node: Node, at_ns: int) -> bool:
-        """What wasn't seen of the node by then may have been missed."""
-        return node.partial_ns is not None and at_ns - node.partial_ns <= self._options.patience_ns
+        """What wasn't seen of the node by then may have been missed, or be of a call that doesn't say whose it is."""
+        times = (one.partial_ns for one in (node, self._nodes.get("")) if one is not None)
+        return any(ns is not None and at_ns - ns <= self._options.patience_ns for ns in times)
 
     def _attempts_of(self, call: Call) -> Attempts:
         key = json.dumps([call.node, call.publisher])

@@ -23,6 +23,7 @@ from wirehouse_codecs.hiero.messages import (
     BlockItems,
     Message,
     Unread,
+    code_name,
     decode,
     shape_of,
 )
@@ -63,6 +64,7 @@ CORRELATION_ID: Final = "hiero-correlation-id"
 #: A correlation id is a publisher's name and the number of its connection.
 _ATTEMPT: Final = re.compile(r"(.+)-[A-Za-z]*[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
+_PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
 _ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
 
 
@@ -105,6 +107,9 @@ class Calls:
                     self._reset(event)
                 case grpc.Closed():
                     self._close(event)
+                case grpc.Missed():
+                    if event.call in self._rpcs:
+                        self._miss(self._rpcs[event.call], event.place)
                 case Undecodable():
                     self._undecodable(event)
                 case http2.Lost():
@@ -361,6 +366,9 @@ class Calls:
         content |= message_content(message, rpc.profile)
         said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
         ignored = None
+        if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
+            content["meaning"], ignored, said = None, "the version of the API isn't known", None
+            self._miss(rpc, place)
         if isinstance(message, BlockEnd):
             broken += self._end_block(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
@@ -561,6 +569,11 @@ class Calls:
         for told in state["rpcs"]:
             rpc = rpc_from_json(told, self._options)
             self._rpcs[rpc.number] = rpc
+
+
+def _is_ambiguous(message: Message) -> bool:
+    """Its code has another meaning in the other package."""
+    return hasattr(message, "code") and len({code_name(message, profile_of(name)) for name in _PACKAGES}) > 1
 
 
 def _number(rpc: Rpc) -> int | None:

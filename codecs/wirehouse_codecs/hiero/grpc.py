@@ -166,6 +166,13 @@ class Closed(NamedTuple):
     how: How
 
 
+class Missed(NamedTuple):
+    """Messages of a call are missing, as a log says."""
+
+    place: Place
+    call: int
+
+
 Event = (
     Opened
     | Answered
@@ -174,6 +181,7 @@ Event = (
     | Trailers
     | Reset
     | Closed
+    | Missed
     | http2.GoAway
     | http2.Lost
     | http2.Placed

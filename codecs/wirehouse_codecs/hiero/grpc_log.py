@@ -24,7 +24,7 @@ from wirehouse_codecs.hiero.protobuf import Field, Form, Layout, Malformed
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 
-CALLS_VERSION: Final = 1
+CALLS_VERSION: Final = 2
 #: A message of the largest size, and what else an entry has.
 MAX_ENTRY_BYTES: Final = MOST_MESSAGE_BYTES + (1 << 20)
 #: Calls that are known at once, ended ones too: what comes late of them opens no other.
@@ -325,17 +325,24 @@ def frame(entry: bytes, lengths: Lengths = Lengths.FIXED) -> bytes:
 # Calls
 
 
+class _Known(NamedTuple):
+    """What is known of a call."""
+
+    ended: bool
+    #: The highest sequence_id_within_call.
+    sequence: int
+
+
 class Calls:
     """The calls of a log, from its entries in their order. Raises StateVersionError for another version's snapshot."""
 
     def __init__(self, snapshot: str | None = None) -> None:
-        #: Whether they have ended.
-        self._calls: OrderedDict[int, bool] = OrderedDict()
+        self._calls: OrderedDict[int, _Known] = OrderedDict()
         if snapshot is not None:
             state = json.loads(snapshot)
             if state.get("version") != CALLS_VERSION:
                 raise StateVersionError(what="gRPC log", found=state.get("version"), expected=CALLS_VERSION)
-            self._calls.update(state["calls"])
+            self._calls.update((number, _Known(*known)) for number, known in state["calls"])
 
     def receive(self, entry: Entry, place: Place, byte_start: int, byte_end: int) -> list[grpc.Event]:
         """What an entry says, which stands at these bytes of its file."""
@@ -352,7 +359,8 @@ class Calls:
             events.append(grpc.Opened(*where, header.method_name or None, False, metadata))
         elif entry.call_id not in self._calls:
             events.append(grpc.Opened(*where, None, False, ()))
-        self._note(entry.call_id, place, events)
+        if self._note(entry, place, events):
+            events.append(grpc.Missed(place, entry.call_id))
         match entry.type:
             case EntryType.SERVER_HEADER:
                 answer = entry.server_header or ServerHeader()
@@ -375,20 +383,27 @@ class Calls:
 
     def finish(self, place: Place) -> list[grpc.Event]:
         """The log has ended: calls that have not."""
-        left = [number for number, ended in self._calls.items() if not ended]
+        left = [number for number, known in self._calls.items() if not known.ended]
         self._calls.clear()
         return [grpc.Closed(place, number, grpc.How.CAPTURE_END) for number in left]
 
-    def _note(self, call_id: int, place: Place, events: list[grpc.Event]) -> None:
-        self._calls[call_id] = self._calls.pop(call_id, False)
+    def _note(self, entry: Entry, place: Place, events: list[grpc.Event]) -> bool:
+        """The entry is the newest of its call; whether some before it are missing."""
+        number = entry.sequence_id_within_call
+        known = self._calls.pop(entry.call_id, None)
+        before = 0 if known is None else known.sequence
+        self._calls[entry.call_id] = _Known(known is not None and known.ended, max(before, number))
         if len(self._calls) > MAX_CALLS:
-            oldest, ended = self._calls.popitem(last=False)
-            if not ended:
+            oldest, forgotten = self._calls.popitem(last=False)
+            if not forgotten.ended:
                 events.append(grpc.Closed(place, oldest, grpc.How.FORGOTTEN))
+        # A log that doesn't number its entries has only zeros.
+        return bool(number) and number != before + 1 and (known is None or bool(before))
 
     def _end(self, call_id: int, place: Place, events: list[grpc.Event]) -> None:
-        if not self._calls[call_id]:
-            self._calls[call_id] = True
+        known = self._calls[call_id]
+        if not known.ended:
+            self._calls[call_id] = known._replace(ended=True)
             events.append(grpc.Closed(place, call_id, grpc.How.ENDED))
 
     def snapshot(self) -> str:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.block_nodes import C, S, block
+from tests.hiero_files import grpc_log_of
 from tests.landed import landed, landed_file
 
 from wirehouse_codecs.hiero import grpc_log
@@ -204,6 +205,16 @@ def test_bytes_that_are_no_entry_are_kept() -> None:
     assert len(of("message", rows)) == 5
 
 
+@pytest.mark.parametrize("capture", ["new/duplicate_block.pcap", "old/behind_endstream_backoff.pcap"])
+def test_an_entry_that_a_log_lacks_breaks_no_rule(capture: str) -> None:
+    framer = grpc_log.Framer()
+    data = grpc_log_of(VECTORS / capture, 40840)
+    entries = [one.length + one.data for one in (*framer.receive(data), *framer.finish())]
+    for lost in range(len(entries)):
+        rows = inspected_log(b"".join(entries[:lost] + entries[lost + 1 :]))
+        assert [row["rule"] for row in of("violation", rows) if row["severity"] != "note"] == [], lost
+
+
 # Block files
 
 FILES = sorted(path for path in (VECTORS / "blocks").iterdir() if ".blk" in path.name)
@@ -263,6 +274,16 @@ def test_a_file_without_items_is_a_row_too() -> None:
 
 
 # Losses
+
+
+@pytest.mark.parametrize("capture", [one for one in CAPTURES if "two_publishers" not in one])
+def test_a_capture_that_begins_late_breaks_no_rule(capture: str) -> None:
+    table = pa.Table.from_batches(landed_file(VECTORS / capture))
+    own = {f"hiero.{one['rule'].lower()}" for one in expected(capture)["violations"]}
+    # Within the first calls, of which only the last messages are left.
+    for begin in range(10, 20):
+        broken = {row["rule"] for row in of("violation", inspect(table.slice(begin).to_batches(), 40840))}
+        assert {rule for rule in broken if rule.startswith("hiero.")} <= own, begin
 
 
 @pytest.mark.parametrize("capture", [one for one in CAPTURES if one.startswith("new/")])
