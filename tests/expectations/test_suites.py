@@ -46,6 +46,7 @@ def _lake(folder: Path) -> Lake:
         Source("mainnet", "cardinal", "messages", inbox),
         Source("hub", "wallaroo", "pcap", inbox, ports=(7100,)),
         Source("logs", "bamboo", "entries", inbox),
+        Source("node", "hiero", "blocks", inbox),
     )
     return Lake(str(folder / "lake"), Windows("day", "2026-11-01"), sources)
 
@@ -345,6 +346,19 @@ def test_what_breaks_an_invariant_is_found_and_shown(lake: Lake, put: Put, name:
     assert result.counts[name] == 1
     assert name in result.description
     assert any(sample["invariant"] == name for sample in result.samples)
+
+
+def test_files_that_are_not_told_are_found(lake: Lake, put: Put) -> None:
+    _put_sound(lake, put)
+    here = {"source": "node", "capture_id": B}
+    put("bronze.files", [here | {"record_number": 0, "name": "2.blk", "last": True, "data": b"?"}])
+    put("bronze.files", [here | {"record_number": 1, "name": "a.tar", "last": True, "damaged": b"?"}])
+    counts = _check(lake, "silver.hiero").counts
+    assert (counts["file_is_told"], counts["every_packet_accounted_for"]) == (1, 1)
+    finding = {"rule": "capture.file_damaged", "severity": "note", "message": ""}
+    put("silver.hiero", [_BLOCK_FILE | here | {"record_number": 0}])
+    put("silver.hiero", [_logged("quarantine", finding=finding) | here | {"record_number": 1}])
+    assert _check(lake, "silver.hiero").passed
 
 
 def test_every_invariant_of_a_protocol_is_broken_by_a_row_here() -> None:
