@@ -149,5 +149,11 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
     "subscriber_not_resumed": Fold._judge_never,
     "catch_up": Fold._judge_catch_up,
     "block_not_acknowledged": Fold._judge_waiting,
-    **dict.fromkeys(("ack_order", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"), Fold._judge_never),
+    **dict.fromkeys(
+        (
+            *("ack_order", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
+            *("recorded_target", "catchup_range"),
+        ),
+        Fold._judge_never,
+    ),
 }

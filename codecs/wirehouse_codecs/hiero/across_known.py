@@ -268,6 +268,12 @@ class Known:
             return
         self._tell(rule, where, message, call, number)
 
+    def _find_soon(self, rule: str, where: Where, message: str, call: Call, number: int | None = None) -> None:
+        """What a hole that isn't known yet may explain: another attempt, or an acknowledgement."""
+        if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
+            about = (call.call, call.node, None, call.publisher)
+            self._await(Pending(rule, where, self._now_ns + HELD_NS, *about, message=message, number=number))
+
     def _unsure(self, at_ns: int, *names: str | None) -> bool:
         nodes = (self._nodes.get(name or "") for name in names)
         return any(node is not None and self._partial(node, at_ns) for node in nodes)
@@ -282,7 +288,8 @@ class Known:
 
     def _find_awaited(self, rule: str, pending: Pending, message: str, number: int | None = None) -> None:
         """What never came; its call may be forgotten."""
-        if self._unsure(pending.due_ns, pending.node):
+        call = self._calls.get(pending.call or "")
+        if self._unsure(pending.due_ns, pending.node, None if call is None else call.asking):
             return
         self._tell(rule, pending.where, message, None, number)
         found = self._told[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from wirehouse_codecs.hiero.across_known import HELD_NS, MOST_WAITING, Known
+from wirehouse_codecs.hiero.across_known import MOST_WAITING, Known
 from wirehouse_codecs.hiero.across_rows import DecisionRow
 from wirehouse_codecs.hiero.across_state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.events import Event, Where, whole
@@ -47,9 +47,7 @@ class Publishers(Known):
             shown = ", ".join(f"{gap / 1e9:.3f}" for gap in attempts.gaps)
             shown = f"the last gaps between failed attempts are {shown} s"
             attempts.gaps.clear()
-            # A hole that isn't known yet may hold back another attempt between them.
-            about = (call.call, call.node, None, call.publisher)
-            self._await(Pending("backoff", event.where, event.at_ns + HELD_NS, *about, message=shown))
+            self._find_soon("backoff", event.where, shown, call)
 
     def _grows(self, attempts: Attempts) -> bool:
         gaps = attempts.gaps

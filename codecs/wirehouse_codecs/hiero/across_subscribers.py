@@ -52,12 +52,12 @@ class Subscribers(Known):
         reachable = needed if available is None else min(needed, available)
         if end is not None and end < reachable:
             shown = f"asked is {asked}, block {catch_up.target} was offered"
-            self._find("recorded_target", event.where, shown, call, catch_up.target)
+            self._find_soon("recorded_target", event.where, shown, call, catch_up.target)
             return
         expected = {after(node.known) if node.known is not None else start, node.first_missing()}
         if start not in expected or (end is not None and available is not None and end != available):
             shown = f"asked is {asked}, needed from {min(expected)} to {'the end' if available is None else available}"
-            self._find("catchup_range", event.where, shown, call, start)
+            self._find_soon("catchup_range", event.where, shown, call, start)
 
     def _server_status(self, call: Call, event: Event) -> None:
         last = whole(event.told["last_available_block"])

@@ -107,17 +107,10 @@ class Calls:
                     self._reset(event)
                 case grpc.Closed():
                     self._close(event)
-                case grpc.Missed():
-                    if event.call in self._rpcs:
-                        self._miss(self._rpcs[event.call], event.place)
                 case Undecodable():
                     self._undecodable(event)
-                case http2.Lost():
-                    self._lost.add(event.direction)
-                    self.miss(event.place)
-                case http2.Placed():
-                    self._lost.discard(event.direction)
-                    self.miss(event.place)
+                case http2.Lost() | http2.Placed() | grpc.Missed():
+                    self._note_missing(event)
 
     # Calls
 
@@ -256,6 +249,17 @@ class Calls:
         self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **about)
         if rpc is not None:
             self._miss(rpc, event.place)
+
+    def _note_missing(self, event: http2.Lost | http2.Placed | grpc.Missed) -> None:
+        if isinstance(event, grpc.Missed):
+            if event.call in self._rpcs:
+                self._miss(self._rpcs[event.call], event.place)
+            return
+        if isinstance(event, http2.Lost):
+            self._lost.add(event.direction)
+        else:
+            self._lost.discard(event.direction)
+        self.miss(event.place)
 
     def miss(self, place: Place) -> None:
         """Bytes of the connection are missing, which may have been of any call."""

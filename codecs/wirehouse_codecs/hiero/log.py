@@ -17,8 +17,10 @@ from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import grpc, grpc_log
 from wirehouse_codecs.hiero.blocks import BlockFile
 from wirehouse_codecs.hiero.calls import Calls
+from wirehouse_codecs.hiero.items import ItemNumber
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rows import BLOCK_FILE, FRAMING, MOST_CHARACTERS, SKIP, block_content
+from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
@@ -56,6 +58,8 @@ def add_block_file(log: Log, file: BlockFile, place: Place) -> None:
         log.add(QUARANTINE, place, block_number=number, finding=finding)
     for broken in block.broken:
         log.find(broken.rule, broken.reason, place, block_number=number)
+    if block.counts and ItemNumber.BLOCK_PROOF not in block.counts and file.damage is None:
+        log.find(RULE["structure"], "the file has no block proof", place, block_number=number)
 
 
 class Conversation:

@@ -259,10 +259,18 @@ def test_a_block_that_does_not_chain_is_told() -> None:
     assert (told[0]["record_number"], told[0]["block_number"]) == (1, 122)
 
 
+def test_a_file_without_a_proof_is_no_block() -> None:
+    parts = block(121)
+    rows = inspected_blocks({"1.blk": parts.header + parts.items})
+    assert [(row["rule"], row["message"]) for row in of("violation", rows)] == [
+        ("hiero.structure", "the file has no block proof")
+    ]
+
+
 def test_a_damaged_file_is_told() -> None:
     parts = block(121)
     rows = inspected_blocks({"1.blk": parts.header + b"\x0a\x7f"})
-    assert len(of("message", rows)) == 1
+    assert (len(of("message", rows)), of("violation", rows)) == (1, [])
     assert "byte" in of("quarantine", rows)[0]["reason"]
     nothing = inspected_blocks({"1.blk": b"junk"})
     assert [kind for kind, _ in nothing] == ["quarantine"]
