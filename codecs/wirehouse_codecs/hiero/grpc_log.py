@@ -336,7 +336,8 @@ class _Known(NamedTuple):
 class Calls:
     """The calls of a log, from its entries in their order. Raises StateVersionError for another version's snapshot."""
 
-    def __init__(self, snapshot: str | None = None) -> None:
+    def __init__(self, snapshot: str | None = None, *, max_message_bytes: int = MOST_MESSAGE_BYTES) -> None:
+        self._limit = max_message_bytes
         self._calls: OrderedDict[int, _Known] = OrderedDict()
         if snapshot is not None:
             state = json.loads(snapshot)
@@ -367,7 +368,7 @@ class Calls:
                 events.append(grpc.Answered(*where, _metadata_of(answer.metadata)))
             case EntryType.CLIENT_MESSAGE | EntryType.SERVER_MESSAGE:
                 message = entry.message or Message()
-                fault = _fault_of(entry, message)
+                fault = _fault_of(entry, message, self._limit)
                 events.append(grpc.MessagePart(*where, message.length, None, message.data, True, True, fault))
             case EntryType.CLIENT_HALF_CLOSE:
                 events.append(grpc.HalfClosed(direction, place, byte_end, entry.call_id))
@@ -398,7 +399,7 @@ class Calls:
             if not forgotten.ended:
                 events.append(grpc.Closed(place, oldest, grpc.How.FORGOTTEN))
         # A log that doesn't number its entries has only zeros.
-        return bool(number) and number != before + 1 and (known is None or bool(before))
+        return bool(number and before) and number != before + 1
 
     def _end(self, call_id: int, place: Place, events: list[grpc.Event]) -> None:
         known = self._calls[call_id]
@@ -415,7 +416,9 @@ def _metadata_of(metadata: Metadata) -> grpc.Metadata:
     return grpc.metadata_of((entry.key.encode(), entry.value) for entry in metadata.entry)
 
 
-def _fault_of(entry: Entry, message: Message) -> str | None:
+def _fault_of(entry: Entry, message: Message, limit: int) -> str | None:
+    if message.length > limit:
+        return f"a message of {message.length} bytes, more than {limit}"
     if entry.payload_truncated or message.length != len(message.data):
         return f"the log has {len(message.data)} of {message.length} bytes"
     return None

@@ -129,12 +129,13 @@ class EntryLog:
     def __init__(self, log: Log, options: HieroOptions, snapshot: str | None = None) -> None:
         self._log = log
         self._rows = Calls(log, options, None, None, None, late=False)
-        self._calls = grpc_log.Calls()
+        limit = options.max_message_bytes
+        self._calls = grpc_log.Calls(max_message_bytes=limit)
         if snapshot is not None:
             state = json.loads(snapshot)
             if state.get("version") != LOG_VERSION:
                 raise StateVersionError(what="hiero entries", found=state.get("version"), expected=LOG_VERSION)
-            self._calls = grpc_log.Calls(state["entries"])
+            self._calls = grpc_log.Calls(state["entries"], max_message_bytes=limit)
             self._rows.restore(state["calls"])
 
     def receive(self, framed: grpc_log.Framed, entry: grpc_log.Entry | str, place: Place) -> None:

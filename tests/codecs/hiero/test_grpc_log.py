@@ -164,6 +164,27 @@ def test_a_log_that_begins_within_a_call() -> None:
     assert calls.finish(PLACE) == [grpc.Closed(PLACE, 1, grpc.How.CAPTURE_END)]
 
 
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("lost", range(1, 5))
+def test_entries_that_are_missing_are_told_by_their_numbers(lost: int, cut: bool) -> None:
+    calls = Calls()
+    events = told(calls, *CALL[:lost])
+    calls = Calls(calls.snapshot()) if cut else calls
+    assert told(calls, *CALL[lost + 1 :])[0] == grpc.Missed(PLACE, 1)
+    assert grpc.Missed(PLACE, 1) not in events
+
+
+def test_a_log_that_does_not_number_its_entries_lacks_none() -> None:
+    events = told(Calls(), *(replace(one, sequence_id_within_call=0) for one in CALL))
+    assert not any(isinstance(one, grpc.Missed) for one in events)
+
+
+def test_a_message_above_the_limit_is_told() -> None:
+    _, request = told(Calls(max_message_bytes=2), CALL[0], replace(CALL[2], sequence_id_within_call=2))
+    assert isinstance(request, grpc.MessagePart)
+    assert request.fault == "a message of 3 bytes, more than 2"
+
+
 def test_entries_of_no_known_type_are_told() -> None:
     (event,) = told(Calls(), Entry(call_id=1, type=99))
     assert event.reason == "an entry of type 99"  # type: ignore[union-attr]
