@@ -410,6 +410,15 @@ def test_nothing_is_broken(profile: str, script: Script) -> None:
     assert (world.broken, world.found(until_ms=10)) == ([], [])
 
 
+@pytest.mark.parametrize("script", [_constant_gaps, _starts_late, _ends_early])
+def test_what_a_hole_may_explain_is_found_once_it_would_be_known(script: Script) -> None:
+    world = World()
+    script(world)
+    world.wait(5_000)
+    world.publisher("Q").miss(C)
+    assert world.found(until_ms=60_000) == []
+
+
 def test_the_node_may_have_fetched_what_was_not_captured() -> None:
     world = World()
     known(world)
