@@ -5,7 +5,6 @@ The standard library's reader follows chained headers and announced sizes withou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,10 +15,11 @@ PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 512
 #: A name that stands in a block of its own, or in a header of extensions, is at most so long.
 _MOST_NAME_BYTES: Final = 1 << 16
+#: Of the length of an extension.
+_MOST_DIGITS: Final = 20
 _REGULAR: Final = (b"0", b"\0", b"7")
 _GNU_NAME: Final = b"L"
 _EXTENSIONS: Final = b"x"
-_EXTENSION: Final = re.compile(rb"[0-9]+ (path|size)=([^\n]*)\n")
 
 
 class Archive:
@@ -57,7 +57,7 @@ class Archive:
                     self._lose(f"a header of {size} bytes, at most {_MOST_NAME_BYTES}", header)
                     return None
                 body = self.read(size)
-                extended |= {b"path": body.rstrip(b"\0")} if kind == _GNU_NAME else dict(_EXTENSION.findall(body))
+                extended |= {b"path": body.rstrip(b"\0")} if kind == _GNU_NAME else _extensions(body)
             elif kind in _REGULAR:
                 return (extended.get(b"path") or _name(header)).decode("utf-8", "replace")
             else:
@@ -104,6 +104,21 @@ def begins_archive(start: bytes) -> bool:
     """The first bytes of a file, 512 or more, are the header of an archive's member."""
     header = start[:_BLOCK_BYTES]
     return len(header) == _BLOCK_BYTES and _size(header, {}) is not None
+
+
+def _extensions(body: bytes) -> dict[bytes, bytes]:
+    """The records of a pax header, `LENGTH NAME=VALUE` and a line break, up to one that is none."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(body):
+        length = body[at : at + _MOST_DIGITS].partition(b" ")[0]
+        end = at + int(length) if length.isdigit() else at
+        name, equals, value = body[at + len(length) + 1 : end - 1].partition(b"=")
+        if not equals or body[end - 1 : end] != b"\n":
+            break
+        found[name] = value
+        at = end
+    return found
 
 
 def _text(padded: bytes) -> bytes:

@@ -48,9 +48,9 @@ def inflated(name: str) -> bytes:
     return inflate.fill(inflate.open_inflated(io.BytesIO(data)), 1 << 30)
 
 
-def archive(members: dict[str, bytes], mode: Any = "w") -> bytes:
+def archive(members: dict[str, bytes], mode: Any = "w", **how: Any) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode=mode) as tar:
+    with tarfile.open(fileobj=out, mode=mode, **how) as tar:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -319,6 +319,24 @@ def test_a_damaged_file_of_an_archive_doesnt_end_it() -> None:
     assert [row.name for row in joined(rows)] == names
     assert [bool(row.damage) for row in joined(rows)] == [True, True, False]
     assert (capture.damage or "").endswith("1 more of its files are damaged")
+
+
+def test_names_of_an_archive_are_any_text() -> None:
+    name, block = "a\n9 path=b\x1b<" + "long" * 30 + ".blk", MEMBERS[f"0000/{SOME[0]}"]
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        rows, capture = read(BlockCapture, archive({name: block}, format=form))
+        assert ([row.name for row in rows], capture.damage) == ([name], None)
+
+
+@pytest.mark.parametrize(
+    "body", [b"1" * 700, b"7 path", b"0 path=b.blk\n", b"99 path=b.blk\n", b"-9 path=b\n", b"\xff =\n"]
+)
+def test_extensions_that_are_none_are_passed_over(body: bytes) -> None:
+    extended = tarfile.TarInfo("x")
+    extended.type, extended.size = tarfile.XHDTYPE, len(body)
+    start = extended.tobuf() + body + bytes(-len(body) % 512)
+    rows, _ = read(BlockCapture, start + archive({"1.blk": MEMBERS[f"0000/{SOME[0]}"]}))
+    assert [row.name for row in rows] == ["1.blk"]
 
 
 @settings(deadline=None, max_examples=100)
