@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -198,11 +199,14 @@ def message(data: bytes, encoding: str | None = None) -> bytes:
 
 def metadata_of(fields: Iterable[tuple[bytes, bytes]]) -> Metadata:
     """Header fields as text; what is no UTF-8 stands as escapes."""
-    return tuple((name, WITHHELD if name in SECRET_NAMES else value) for name, value in map(_text_of, fields))
+    return tuple(_text_of(name, value) for name, value in fields)
 
 
-def _text_of(pair: tuple[bytes, bytes]) -> tuple[str, str]:
-    return pair[0].decode("utf-8", "backslashreplace"), pair[1].decode("utf-8", "backslashreplace")
+@lru_cache(256)
+def _text_of(name: bytes, value: bytes) -> tuple[str, str]:
+    """A field as text. A byte on the wire may stand for one of the dynamic table: all that it names share one text."""
+    known = name.decode("utf-8", "backslashreplace")
+    return known, WITHHELD if known.lower() in SECRET_NAMES else value.decode("utf-8", "backslashreplace")
 
 
 @dataclass(slots=True)

@@ -302,6 +302,12 @@ def test_secrets_do_not_leave(wire: Any) -> None:
     said = wire.script().say(C, client.start(), client.request(PATH, [("authorization", "Bearer hidden")])[1])
     (opened,) = (one for one in wire.read(said.said) if isinstance(one, grpc.Opened))
     assert dict(opened.metadata)["authorization"] == grpc.WITHHELD
+    assert grpc.metadata_of([(b"Authorization", b"Bearer hidden")]) == (("Authorization", grpc.WITHHELD),)
+
+
+def test_a_field_that_is_named_again_is_not_held_again() -> None:
+    first, second = (grpc.metadata_of([(b"name", b"v" * 4_000)] * 2) for _ in range(2))
+    assert {id(value) for _, value in (*first, *second)} == {id(first[0][1])}
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
