@@ -120,7 +120,8 @@ def rows(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema) -> 
                     file.finish()
                 file = _File(log, "", how, key, None)
             file.receive("", *record)
-            yield from (row for told in log.take() for row in told.to_pylist())
+            if log.full:
+                yield from (row for told in log.take() for row in told.to_pylist())
     if file is not None:
         file.finish()
     yield from (row for told in log.take() for row in told.to_pylist())
