@@ -11,6 +11,7 @@ place on where all of a rightly encoded entry stands.
 from __future__ import annotations
 
 import binascii
+import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ from wirehouse_codecs.packed_files import opened
 MAX_LINE_BYTES: Final = 64 << 20
 #: A damaged record of a binary file, or of a line that is too long, has at most so many bytes; what follows is another.
 MAX_DAMAGE_BYTES: Final = 1 << 20
+#: A line with more values than this is damaged: each takes many times the memory of its bytes.
+MOST_VALUES: Final = 10_000
 _FIRST_BYTES: Final = (REGULAR, END_OF_LOG)
 _TOO_LONG: Final = "a line of more than {} bytes"
 
@@ -84,7 +87,7 @@ def begins_entries(start: bytes) -> bool:
     if isinstance(reader, BinaryEntries):
         return find(start) >= 0 or begins_right(start, 0)[0]
     if b"\n" not in start:
-        return start.lstrip()[:1] == b"{"
+        return _begins_object(start)
     return any(record.entry is not None for record in reader.receive(start))
 
 
@@ -171,14 +174,21 @@ class EntryLines:
 
 def content(data: bytes) -> tuple[bytes, bytes | None]:
     """Entry and payload, if any, of the `data` of a record that isn't damaged."""
-    read = _read_line(data) if data.lstrip()[:1] == b"{" else ""
+    read = _read_line(data) if _begins_object(data) else ""
     return (data, None) if isinstance(read, str) else read
+
+
+def _begins_object(text: bytes) -> bool:
+    return text.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
 
 
 def _read_line(text: bytes) -> tuple[bytes, bytes | None] | str:
     """Entry and payload of a line, or why it has none."""
+    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        return f"a line of more than {MOST_VALUES} values"
     try:
-        row = json.loads(text)
+        # Of bytes, other encodings would be taken too.
+        row = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return "no JSON"
     if not isinstance(row, dict):

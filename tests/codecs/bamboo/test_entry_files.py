@@ -67,7 +67,9 @@ def test_lines_are_written_and_read(make_log: MakeLog) -> None:
     [
         (b"{", "no JSON"),
         (b"\xff\xfe", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"[" * 9_000, "no JSON"),
+        (b"\0{\0}\0", "no JSON"),
+        (b'{"a":[' + b"[]," * 10_000 + b"[]]}", "a line of more than 10000 values"),
         (b"[]", "no JSON object"),
         (b"{}", "entry_hex and payload_hex are no texts"),
         (b'{"entry_hex":5}', "entry_hex and payload_hex are no texts"),
@@ -81,6 +83,14 @@ def test_a_damaged_line_ends_with_its_line(text: bytes, damage: str) -> None:
     before, damaged, after = whole(good + text + b"\n\n  \n" + good)
     assert (before.entry, after.entry) == (b"\0\xff", b"\0\xff")
     assert (damaged.damage, damaged.data) == (damage, text + b"\n")
+
+
+def test_a_mark_of_the_byte_order_may_stand_before_the_first_line() -> None:
+    text = b'\xef\xbb\xbf{"entry_hex":"00ff","payload_hex":"01"}'
+    (record,) = whole(text)
+    assert (record.entry, record.payload) == content(record.data) == (b"\0\xff", b"\1")
+    assert begins_entries(text)
+    assert not begins_entries(text[3:].decode().encode("utf-16"))
 
 
 def test_a_line_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
