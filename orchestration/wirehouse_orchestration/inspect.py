@@ -40,7 +40,7 @@ from wirehouse_codecs.origins import Capture, Origin
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
 from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
-from wirehouse_pipelines.capture_files import Hashed
+from wirehouse_pipelines.capture_files import Hashed, shown
 from wirehouse_pipelines.lake import FILE_KINDS
 from wirehouse_pipelines.landing import KINDS, CaptureFinding, Clock, capture_findings
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -157,7 +157,7 @@ def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, Ca
 
 
 def _origin(path: str) -> Origin:
-    return Origin(os.path.basename(path), START.start_ns(START.start))
+    return Origin(shown(os.path.basename(path)), START.start_ns(START.start))
 
 
 def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None) -> Inspect:

@@ -117,7 +117,7 @@ def captures_at(
     Links that leave the folder are passed over too, which is said, or raise RefusedPathError if `refuse`.
     """
     if not is_local(place):
-        return _in_bucket(source, place)
+        return _in_bucket(source, place, lake_root)
     place = os.path.abspath(place)
     base, found = _found(source, place)
     home, root = os.path.realpath(base), os.path.realpath(lake_root)
@@ -128,12 +128,17 @@ def captures_at(
             continue
         reason = _refusal(real, home)
         if reason is None:
-            files.setdefault(real, CaptureFile(name, real))
+            files.setdefault(real, CaptureFile(shown(name), real))
         elif refuse or path == place:
             raise RefusedPathError(source=source.name, path=path, reason=reason)
         else:
             say(f"{source.name}: {name} is left out: {reason}")
     return sorted(files.values())
+
+
+def shown(name: str) -> str:
+    """A file's name as text: what of it is no UTF-8 stands as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _found(source: Source, place: str) -> tuple[str, list[str]]:
@@ -179,7 +184,7 @@ def _refusal(real: str, home: str) -> str | None:
     return None if stat.S_ISREG(mode) else "it is no regular file"
 
 
-def _in_bucket(source: Source, place: str) -> list[CaptureFile]:
+def _in_bucket(source: Source, place: str, lake_root: str) -> list[CaptureFile]:
     """The objects that `place` names: one, those below it, or those of a pattern, whose * also stands for /."""
     # Its library takes a while to load, and local files don't need it.
     from wirehouse_pipelines.object_storage import S3Storage
@@ -188,6 +193,8 @@ def _in_bucket(source: Source, place: str) -> list[CaptureFile]:
     bucket, wanted = f"{parts.scheme}://{parts.netloc}", place.split("/", 3)[3].strip("/") if parts.path else ""
     fixed = wanted if not glob.has_magic(wanted) else _before_pattern(wanted)
     folder = f"{fixed}/" if fixed else ""
+    # Whoever names a place in the lake's root means it.
+    inside = place.startswith(f"{lake_root}/")
     files: list[CaptureFile] = []
     for found in S3Storage(bucket).objects(fixed):
         if found.name == wanted:
@@ -198,8 +205,10 @@ def _in_bucket(source: Source, place: str) -> list[CaptureFile]:
             continue
         changed = found.modified.timestamp()
         facts = Facts((found.etag, found.size_bytes, str(found.modified)), found.size_bytes, changed, True)
-        if not _skipped(name):
-            files.append(BucketFile(name, f"{bucket}/{found.name}", bucket, facts))
+        path = f"{bucket}/{found.name}"
+        # A name that ends in / stands for a folder, as consoles make them.
+        if not (_skipped(name) or name.endswith("/") or not name or (_within(path, lake_root) and not inside)):
+            files.append(BucketFile(name, path, bucket, facts))
     if not files and wanted == fixed:
         raise MissingPathError(source=source.name, path=place)
     return sorted(files)

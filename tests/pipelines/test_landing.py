@@ -716,6 +716,14 @@ def test_hidden_and_unfinished_files_are_passed_over(place: Place) -> None:
     assert names(place, f"{place.inbox}/**") == ["good"]
 
 
+def test_a_name_that_is_no_utf8_stands_as_escapes(tmp_path: Path) -> None:
+    place = Place(tmp_path, "day", "2020-01-01")
+    place.put(os.fsdecode(b"bad\xff\n.blk"), (BLOCKS / "sim062_3.blk").read_bytes())
+    ((manifest, (record,)),) = _landed_files(place, "blocks")
+    assert manifest.path == record["name"] == "bad\\xff\n.blk"
+    assert _landed_files(place, "blocks") == []
+
+
 def test_the_lake_itself_is_never_landed(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.put("a.jsonl", capture(TEN))

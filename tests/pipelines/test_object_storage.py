@@ -182,3 +182,19 @@ def test_captures_lie_in_a_bucket_too(root: str, tmp_path: Path) -> None:
     assert landed(f"{root}/inbox/a_linear/messages.jsonl") == []
     with pytest.raises(landing.MissingPathError, match="nothing"):
         landed(f"{root}/nothing")
+
+
+def test_of_a_bucket_neither_the_lake_nor_folders_are_captures(root: str) -> None:
+    captures = open_storage(root)
+    captures.write("a.jsonl", b"{}\n")
+    for folder in ("inbox/", "inbox/more/"):
+        object_storage.client().put_object(Bucket="wirehouse", Key=f"{root.removeprefix('s3://wirehouse/')}/{folder}")
+    captures.write("inbox/b.jsonl", b"{ }\n")
+    lake = Lake(f"{root}/lake", Windows("day", "2015-01-01"))
+
+    def landed(place: str) -> list[str]:
+        return [manifest.path for manifest in landing.land(lake, Source("net", "cardinal", "messages", place))]
+
+    assert landed(f"{root}/inbox") == ["b.jsonl"]
+    assert landed(root) == ["a.jsonl"]
+    assert landed(root) == []
