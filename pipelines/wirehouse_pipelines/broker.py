@@ -27,7 +27,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from wirehouse_codecs.captures import MESSAGE_SCHEMA
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_codecs.file_captures import within_64_bits
 from wirehouse_pipelines.kafka_options import COMMITTED, EARLIEST, OURS, KafkaOptions, time_ms
 from wirehouse_pipelines.offset_ranges import Due, OffsetRange
 
@@ -47,14 +48,29 @@ class BrokerError(WirehouseError):
     retry_helps = True
 
 
+class BrokerSettingsError(UsageError):
+    """The settings or the topics of a source can't be used."""
+
+    template = "source {source!r}: {key}: {reason}"
+
+
 class Broker:
     """A source's broker."""
 
     def __init__(self, source: str, topics: str, options: KafkaOptions) -> None:
-        """`topics` is the name of one, or ^ and a regular expression."""
+        """`topics` is the name of one, or ^ and a regular expression. Raises BrokerSettingsError."""
         self._source, self._topics, self._options = source, topics, options
         self._settings: dict[str, Any] = options.resolved() | {"error_cb": lambda error: None, "logger": _Quiet()}
-        self._admin = AdminClient(self._settings)
+        try:
+            quiet = re2.Options()
+            quiet.log_errors = False
+            self._topic = re2.compile(topics if topics.startswith("^") else f"^{re2.escape(topics)}$", quiet)
+            self._admin = AdminClient(self._settings)
+        except re2.error as error:
+            told = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+            raise BrokerSettingsError(source=source, key="path", reason=f"is no regular expression: {told}") from None
+        except KafkaException as error:
+            raise BrokerSettingsError(source=source, key="kafka.settings", reason=_said(error)) from None
 
     def due(self, landed: Sequence[OffsetRange]) -> list[Due]:
         """The ranges that are new since `landed`, by topic and partition. Raises BrokerError."""
@@ -83,8 +99,7 @@ class Broker:
     def _described(self) -> Iterator[tuple[str, str, list[int]]]:
         """Names, ids and partitions of the topics."""
         known = sorted(self._admin.list_topics(timeout=_SECONDS).topics)
-        pattern = self._topics.startswith("^")
-        names = [name for name in known if (re2.match(self._topics, name) if pattern else name == self._topics)]
+        names = [name for name in known if self._topic.match(name)]
         if not names:
             raise BrokerError(source=self._source, reason=f"the broker has no topic {self._topics}")
         described = self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
@@ -162,8 +177,12 @@ class _Quiet:
 
 
 def _reason(error: KafkaException) -> str:
+    return f"the broker says: {_said(error)}"
+
+
+def _said(error: KafkaException) -> str:
     cause = error.args[0]
-    return f"the broker says: {cause.str() if isinstance(cause, KafkaError) else cause}"
+    return str(cause.str() if isinstance(cause, KafkaError) else cause)
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
@@ -178,7 +197,7 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
         columns["topic"].append(message.topic())
         columns["partition"].append(message.partition())
         columns["offset"].append(message.offset())
-        columns["ts_ns"].append(at_ms * _NS_PER_MS if ts_type else None)
+        columns["ts_ns"].append(within_64_bits(at_ms * _NS_PER_MS) if ts_type else None)
         columns["ts_type"].append(ts_type)
         columns["key"].append(message.key())
         columns["value"].append(message.value())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_pipelines import broker, landing
 from wirehouse_pipelines.broker import BrokerError
 from wirehouse_pipelines.kafka_options import KafkaOptions
@@ -190,6 +191,28 @@ def test_what_is_wrong_is_said(topic: Topic, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS")
     with pytest.raises(OptionError, match="KAFKA_BOOTSTRAP_SERVERS is not set"):
         topic.land()
+
+
+@pytest.mark.parametrize(
+    ("topics", "settings", "said"),
+    [
+        ("^t(", {}, "path: is no regular expression: missing ): ^t("),
+        ("t", {"security.protocol": "none"}, "kafka.settings: Invalid value"),
+        ("t", {"no.setting": "1"}, "kafka.settings: No such configuration property"),
+    ],
+)
+def test_settings_that_the_library_refuses_are_a_usage_error(
+    topics: str, settings: dict[str, str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"source 'net': {said}")):
+        broker.Broker("net", topics, KafkaOptions(settings={"bootstrap.servers": "127.0.0.1:9"} | settings))
+    assert capfd.readouterr().err == ""
+
+
+def test_times_beyond_64_bits_stand_at_their_bound() -> None:
+    times = [-(1 << 62), 1 << 62, MS]
+    batch = broker._batch([Message(topic="t", value=b"", timestamp=(TIMESTAMP_CREATE_TIME, ms)) for ms in times])
+    assert batch.column("ts_ns").to_pylist() == [-(1 << 63), (1 << 63) - 1, MS * 10**6]
 
 
 @pytest.mark.parametrize(
