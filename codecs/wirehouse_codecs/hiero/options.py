@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
+from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.hiero.profiles import AUTO, PROFILES, PUBLISH_PORT, SUBSCRIBE_PORT
 from wirehouse_codecs.option_values import NS_PER_MS, OptionTable, Read, list_of, one_of, port, source_name, whole
 
@@ -58,6 +59,12 @@ class HieroOptions(OptionTable):
     subscribe_ports: tuple[int, ...] = (SUBSCRIBE_PORT,)
     #: Sources of one block node have one name; None = the source stands alone.
     service: str | None = None
+
+    def check(self, mapping: Mapping[str, Any]) -> None:
+        """A port is of one service."""
+        if both := set(self.publish_ports) & set(self.subscribe_ports):
+            key = "subscribe_ports" if "subscribe_ports" in mapping else "publish_ports"
+            raise OptionError(key=key, reason=f"port {min(both)} can't be for publishers and for subscribers")
 
     @property
     def forced(self) -> str | None:

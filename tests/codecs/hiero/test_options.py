@@ -24,7 +24,7 @@ all_options = st.builds(
     publish_ports=ports,
     subscribe_ports=ports,
     service=st.none() | st.text("abc-_", min_size=1, max_size=9),
-)
+).filter(lambda options: not set(options.publish_ports) & set(options.subscribe_ports))
 
 
 def test_reads_every_option() -> None:
@@ -44,6 +44,13 @@ def test_reads_every_option() -> None:
     assert read == HieroOptions("A'", "tolerant", 1000, 10, 100, 5, 10, (1, 2), (), "node0")
     assert (read.forced, read.tolerant) == ("A'", True)
     assert (read.in_flight_ns, read.node_error_ns, read.patience_ns) == (10_000_000, 100_000_000, 5_000_000)
+
+
+@pytest.mark.parametrize("key", ["publish_ports", "subscribe_ports"])
+def test_a_port_is_of_one_service(key: str) -> None:
+    with pytest.raises(OptionError, match="can't be for publishers and for subscribers") as refused:
+        HieroOptions.from_mapping({key: [1, 40_980, 40_984]})
+    assert refused.value.fields["key"] == key
 
 
 def test_nothing_given_is_the_default() -> None:
