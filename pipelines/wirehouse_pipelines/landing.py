@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
@@ -39,6 +39,14 @@ from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathErr
 from wirehouse_pipelines.capture_files import captures_at as captures_at
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
+from wirehouse_pipelines.manifests import DAMAGED as DAMAGED
+from wirehouse_pipelines.manifests import FORGOTTEN as FORGOTTEN
+from wirehouse_pipelines.manifests import LANDED as LANDED
+from wirehouse_pipelines.manifests import MANIFESTS, CaptureFinding, WindowObjects, read_manifest, write_manifest
+from wirehouse_pipelines.manifests import REJECTED as REJECTED
+from wirehouse_pipelines.manifests import Manifest as Manifest
+from wirehouse_pipelines.manifests import manifest_name as manifest_name
+from wirehouse_pipelines.manifests import manifests as manifests
 from wirehouse_pipelines.offset_ranges import Due, OffsetRange
 from wirehouse_pipelines.protocols import FILE_READERS
 from wirehouse_pipelines.storage import Storage, is_local, open_storage
@@ -53,11 +61,8 @@ MAX_OBJECT_BYTES: Final = 128 << 20
 REJECTED_BYTES: Final = 16 << 20
 #: Findings of one rule that a manifest lists; the last listed says how many more there are.
 LISTED_FINDINGS: Final = 1_000
-_MANIFESTS = "landing/manifests"
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
-
-LANDED, DAMAGED, REJECTED = "landed", "damaged", "rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,97 +103,18 @@ class _FileChanged(Exception):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class WindowObjects:
-    """What a capture has in one window."""
-
-    #: Names relative to the lake's root, in order.
-    objects: tuple[str, ...]
-    records: int
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureFinding:
-    """A rule `capture.*` broken by a capture or one of its records."""
-
-    rule: str
-    record_number: int | None
-    arrived_at_ns: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What was landed of a capture."""
-
-    source: str
-    protocol: str
-    kind: str
-    #: SHA-256 of the original file, or that of a range of offsets, hex.
-    capture_id: str
-    #: Relative to the source's place; of a range topic/partition/begin-end.
-    path: str
-    #: landed, damaged (landed up to the damage) or rejected.
-    status: str
-    #: Why it was rejected, or what the damage is.
-    reason: str | None
-    size_bytes: int
-    records: int
-    #: Records among them that could not be read as what the kind of source holds; their bytes are kept.
-    unreadable_records: int
-    first_arrived_at_ns: int | None
-    last_arrived_at_ns: int | None
-    landed_at_ns: int
-    windows: Mapping[str, WindowObjects] = field(default_factory=dict)
-    findings: tuple[CaptureFinding, ...] = ()
-    #: Of a broker's records.
-    offsets: OffsetRange | None = None
-
-    def to_json(self) -> str:
-        """The manifest as an object of the storage holds it."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: bytes | str) -> Manifest:
-        """The manifest whose `to_json()` is `text`."""
-        fields = json.loads(text)
-        windows = {
-            name: WindowObjects(tuple(window["objects"]), window["records"])
-            for name, window in fields.pop("windows").items()
-        }
-        findings = tuple(CaptureFinding(**finding) for finding in fields.pop("findings"))
-        offsets = fields.pop("offsets", None)
-        return cls(**fields, windows=windows, findings=findings, offsets=OffsetRange(**offsets) if offsets else None)
-
-
-def manifest_name(source: str, capture_id: str) -> str:
-    """Name of a manifest's object."""
-    return f"{_MANIFESTS}/{source}/{capture_id}.json"
-
-
-def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
-    """All committed manifests (of one source), by source and capture id."""
-    storage = open_storage(lake.root)
-    prefix = _MANIFESTS if source is None else f"{_MANIFESTS}/{source}"
-    found = []
-    for stored in storage.list(prefix):
-        with storage.open(stored.name) as stream:
-            found.append(Manifest.from_json(stream.read()))
-    return found
-
-
 def sources(lake: Lake) -> set[str]:
     """Names of the sources that landed something, or began to."""
     storage = open_storage(lake.root)
-    objects = (stored.name for folder in (_MANIFESTS, _BEGUN) for stored in storage.list(folder))
+    objects = (stored.name for folder in (MANIFESTS, _BEGUN) for stored in storage.list(folder))
     return {PurePosixPath(name).parent.name for name in objects}
 
 
 def remove(lake: Lake, source: str) -> None:
     """Remove all that `source` landed. Its manifests go last: they say that there is something to remove."""
     storage = open_storage(lake.root)
-    with storage.lock(f"{_MANIFESTS}/{source}"):
-        for folder in (*(f"landing/{kind}" for kind in RECORDS), "landing/rejected", _BEGUN, _MANIFESTS):
+    with storage.lock(lock_name(source)):
+        for folder in (*(f"landing/{kind}" for kind in RECORDS), "landing/rejected", _BEGUN, MANIFESTS):
             storage.sweep(f"{folder}/{source}")
             for stored in list(storage.list(f"{folder}/{source}")):
                 storage.delete(stored.name)
@@ -225,16 +151,20 @@ def land(
     storage = open_storage(lake.root)
     landed: list[Manifest] = []
     left: list[str] = []
-    with storage.lock(f"{_MANIFESTS}/{source.name}"):
+    with storage.lock(lock_name(source.name)):
         _clear_unfinished(storage, source)
         seen = _Seen(storage, source)
         for file in files:
             try:
                 if settle_seconds and not file.settled(settle_seconds):
                     say(f"{source.name}: {file.name} is still being written, left for the next run")
-                elif manifest := _Landing(lake, storage, source, file, now_ns or time.time_ns()).run(seen):
+                    continue
+                landing = _Landing(lake, storage, source, file, now_ns or time.time_ns())
+                if manifest := landing.run(seen, again=bool(paths)):
                     landed.append(manifest)
                     say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
+                elif landing.was_forgotten:
+                    say(f"{source.name}: {file.name} was forgotten, it isn't landed again")
             except FileNotFoundError:
                 say(f"{source.name}: {file.name} was taken away")
             except (_FileChanged, OSError) as error:
@@ -250,7 +180,7 @@ def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[
     lake_json.record(lake)
     storage = open_storage(lake.root)
     landed: list[Manifest] = []
-    with storage.lock(f"{_MANIFESTS}/{source.name}"):
+    with storage.lock(lock_name(source.name)):
         _clear_unfinished(storage, source)
         known = [manifest for manifest in manifests(lake, source.name) if manifest.offsets]
         broker = source_broker(source)
@@ -273,6 +203,37 @@ def source_broker(source: Source) -> Broker:
     from wirehouse_pipelines.kafka_options import KafkaOptions
 
     return Broker(source.name, source.path, KafkaOptions.from_mapping(source.kafka))
+
+
+def rejected_name(source: str, capture_id: str) -> str:
+    """Name of the object that holds the bytes of a rejected file."""
+    return f"landing/rejected/{source}/{capture_id}"
+
+
+def remove_records(storage: Storage, manifest: Manifest) -> None:
+    """Remove what landing holds of a capture but for its manifest. Only for who holds the source's lock."""
+    for name in (*records_of(manifest), rejected_name(manifest.source, manifest.capture_id)):
+        storage.delete(name)
+
+
+def records_of(manifest: Manifest) -> list[str]:
+    """Names of the objects that hold a capture's records."""
+    return [name for window in manifest.windows.values() for name in window.objects]
+
+
+def lock_name(source: str) -> str:
+    """What landings of a source lock."""
+    return f"{MANIFESTS}/{source}"
+
+
+def unsee(storage: Storage, source: str, capture_id: str) -> None:
+    """Forget which file a capture was. Only for who holds the source's lock."""
+    name = f"{_SEEN}/{source}.json"
+    if storage.exists(name):
+        with storage.open(name) as stream:
+            known = json.load(stream)
+        kept = {path: entry for path, entry in known.items() if entry[-1] != capture_id}
+        storage.write(name, json.dumps(kept).encode())
 
 
 def _clear_unfinished(storage: Storage, source: Source) -> None:
@@ -345,9 +306,7 @@ class _Commit:
         begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
         self._storage.write(begun, b"")
         try:
-            yield lambda manifest: self._storage.write(
-                manifest_name(self._source.name, capture_id), manifest.to_json().encode()
-            )
+            yield partial(write_manifest, self._storage)
         except (_FileChanged, OSError, WirehouseError):
             _remove_objects(self._storage, self._source, capture_id)
             self._storage.delete(begun)
@@ -419,14 +378,17 @@ class _Landing(_Commit):
     def __init__(self, lake: Lake, storage: Storage, source: Source, file: CaptureFile, now_ns: int) -> None:
         super().__init__(lake, storage, source, now_ns)
         self._file = file
+        self.was_forgotten = False
 
-    def run(self, seen: _Seen) -> Manifest | None:
-        """The new manifest; None if the capture is landed already."""
+    def run(self, seen: _Seen, *, again: bool) -> Manifest | None:
+        """The new manifest; None if the capture is landed already. `again`: also what landing let go of."""
         stream, facts = self._file.open()
         with stream:
             capture_id = seen.capture_id(self._file.path, facts) or Hashed(stream).rest()
-            landed = self._storage.exists(manifest_name(self._source.name, capture_id))
-            manifest = None if landed else self._commit(stream, capture_id, facts.size_bytes)
+            known = read_manifest(self._storage, self._source.name, capture_id)
+            self.was_forgotten = known is not None and known.status == FORGOTTEN
+            new = known is None or (again and known.released_at_ns is not None)
+            manifest = self._commit(stream, capture_id, facts.size_bytes) if new else None
             if facts.steady:
                 seen.note(self._file.path, facts, capture_id)
             return manifest
@@ -456,7 +418,7 @@ class _Landing(_Commit):
 
     def _reject(self, stream: BinaryIO, capture_id: str) -> None:
         stream.seek(0)
-        self._storage.write(f"landing/rejected/{self._source.name}/{capture_id}", stream.read(REJECTED_BYTES))
+        self._storage.write(rejected_name(self._source.name, capture_id), stream.read(REJECTED_BYTES))
 
 
 def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
