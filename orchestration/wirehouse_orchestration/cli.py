@@ -118,15 +118,47 @@ def land(context: Context, paths: Sequence[str], name: str | None) -> None:
 
 
 @cli.command()
-@click.argument("name")
-@click.confirmation_option(prompt="This deletes the source's rows and its landed captures. Go on?")
+@click.argument("what", metavar="CAPTURE|SOURCE")
+@click.confirmation_option(prompt="This erases landed captures and what was computed from them. Go on?")
 @pass_context
-def forget(context: Context, name: str) -> None:
-    """Delete everything of source NAME, which the configuration no longer has."""
-    from wirehouse_pipelines import forgetting
+def forget(context: Context, what: str) -> None:
+    """Erase one capture, of all tables and their old versions, and prove it; or all of a source.
 
-    forgetting.forget(context.lake(), name)
-    click.echo(f"no row and no capture of {name} is left; Delta keeps the files of deleted rows until VACUUM")
+    CAPTURE is its id, 64 hex digits as bronze.captures shows them. SOURCE is one that the configuration no longer has.
+    """
+    from wirehouse_orchestration.runs import check_alone
+    from wirehouse_pipelines import forgetting, jobs
+
+    lake = context.lake()
+    if not forgetting.is_capture(what):
+        forgetting.forget(lake, what)
+        click.echo(f"no row and no capture of {what} is left; Delta keeps the files of deleted rows until VACUUM")
+        return
+    check_alone(lake)
+    forgetting.erase_landed(lake, what)
+    due = jobs.due(lake)
+    if due:
+        windows = set().union(*due.values())
+        last = max(windows.union(jobs.data_windows(lake)))
+        _materialize(context, lake, list(due), min(windows), last, force=False)
+    forgetting.purge(lake)
+    for line in forgetting.proof(lake, what):
+        click.echo(f"  {line}")
+    click.echo(f"nothing of capture {what} is left")
+
+
+@cli.command()
+@pass_context
+def upkeep(context: Context) -> None:
+    """Join small files, remove old ones, let go of landed records: what [upkeep] says."""
+    lake = context.lake()
+    with Steps("upkeep", 1) as steps:
+        steps.say("starting Dagster")
+        from wirehouse_orchestration.definitions import keep_up
+
+        done = keep_up(lake, progress=steps.say, verbose=context.verbose)
+    if not done:
+        raise WirehouseError(reason=OWN_FAULT)
 
 
 def _report_gone(lake: Lake) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from wirehouse_pipelines.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake import KAFKA, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.storage import is_local
+from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
 
 VARIABLE = "WIREHOUSE_CONFIG"
@@ -69,9 +71,11 @@ def load(path: str | Path | None = None) -> Lake:
         return ConfigError(file=str(file), key=key, reason=reason)
 
     raw = _parse(file, refuse)
-    _refuse_unknown(raw, ("lakehouse", "source"), "", refuse)
+    _refuse_unknown(raw, ("lakehouse", "upkeep", "source"), "", refuse)
     folder = file.absolute().parent
     lake = _lake(_table(raw, "lakehouse", "", refuse), _sources(raw.get("source", []), folder, refuse), folder, refuse)
+    upkeep = _read_options(UpkeepOptions.from_mapping, _table(raw, "upkeep", "", refuse), "upkeep", refuse)
+    lake = replace(lake, upkeep=upkeep)
     # A bucket is asked when something is landed: to load definitions no socket is opened.
     if is_local(lake.root):
         try:

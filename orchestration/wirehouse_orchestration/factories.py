@@ -166,6 +166,7 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
                     "dagster/row_count": sum(delta.rows_by_window(lake, table.name).values()),
                     "rows_written": written,
                     "windows_computed": len(report.windows),
+                    **({"captures_not_computed_anew": report.kept} if report.kept else {}),
                 },
             )
 

@@ -42,7 +42,8 @@ from wirehouse_orchestration import render
 from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
 from wirehouse_pipelines.capture_files import Hashed, shown
 from wirehouse_pipelines.lake import FILE_KINDS
-from wirehouse_pipelines.landing import KINDS, CaptureFinding, Clock, capture_findings
+from wirehouse_pipelines.landing import KINDS, Clock, capture_findings
+from wirehouse_pipelines.manifests import CaptureFinding
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 

@@ -22,7 +22,7 @@ from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines.lake import PACKET_KINDS, Lake
-from wirehouse_pipelines.landing import Manifest, manifests
+from wirehouse_pipelines.manifests import Manifest, check_there, manifests
 from wirehouse_pipelines.storage import open_storage
 
 _COLUMNS: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
@@ -153,6 +153,7 @@ def _merged(captures: list[Manifest], read: Callable[[Manifest], Iterator[Landed
 
 
 def _of_capture(lake: Lake, manifest: Manifest, connection: TracedConnection) -> Iterator[LandedPacket]:
+    check_there(manifest)
     storage = open_storage(lake.root)
     first, last = lake.windows.of(connection.started_at_ns), lake.windows.of(connection.last_at_ns)
     for window, listed in manifest.windows.items():

@@ -14,16 +14,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import dagster as dg
 import sqlalchemy.orm  # noqa: F401  (Dagster and Great Expectations would each import it in a thread of their own)
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
+from wirehouse_codecs.errors import UsageError
 from wirehouse_expectations.suites import load_library
 from wirehouse_orchestration import instance as instances
 from wirehouse_orchestration.assembly import assemble
-from wirehouse_orchestration.defs.automation import COMPUTES_TAG, spans
+from wirehouse_orchestration.defs.automation import COMPUTES_TAG, GOING_ON, spans
 from wirehouse_orchestration.defs.resources import stop_jobs
+from wirehouse_orchestration.defs.upkeep import UPKEEP
 from wirehouse_orchestration.factories import asset_key, checks_name, shown_outputs, step_name, window_tags
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines import jobs
@@ -90,6 +93,39 @@ def materialize(
         return all(done) and not any(names for _, names in failed)
 
 
+class OthersRunError(UsageError):
+    """What has to be alone with the lake isn't."""
+
+    template = "run {run_id} works on this lake: wait until it is done, or stop it in `wirehouse ui`"
+
+
+def check_alone(lake: Lake) -> None:
+    """Raise OthersRunError if a run is going on."""
+    with instances.shared_instance(lake) as instance:
+        instances.end_abandoned_runs(instance)
+        for run in instance.get_runs(dg.RunsFilter(statuses=list(GOING_ON)), limit=1):
+            raise OthersRunError(run_id=run.run_id)
+
+
+def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> bool:
+    """Do the upkeep of the lake, in the pools of those who write its tables; False if a part of it failed."""
+    with instances.shared_instance(lake) as instance:
+        instances.end_abandoned_runs(instance)
+        result = (
+            assemble(lake, progress)
+            .resolve_job_def(UPKEEP)
+            .execute_in_process(instance=instance, run_config=_quiet(verbose), raise_on_error=False)
+        )
+    for line in _failures(result):
+        print(f"failed: {terminal(line)}", file=sys.stderr)
+    return result.success
+
+
+def _quiet(verbose: bool) -> dict[str, Any]:
+    """Dagster's own log is shown to who wants it."""
+    return {"loggers": {"console": {"config": {"log_level": "DEBUG" if verbose else "CRITICAL"}}}}
+
+
 def _beside(calls: Sequence[Callable[[], bool]], stopped: threading.Event) -> list[bool]:
     """What the calls give, as many at once as there are cores. An interrupt sets `stopped`, and stops Spark's jobs."""
     with ThreadPoolExecutor(os.cpu_count()) as together:
@@ -145,7 +181,7 @@ class _Run:
             tags=window_tags(first, last) | {COMPUTES_TAG: self.lake.root},
             run_config={
                 "ops": {step_name(job): {"config": {"force": self.force}} for job in chosen},
-                "loggers": {"console": {"config": {"log_level": "DEBUG" if self.verbose else "CRITICAL"}}},
+                **_quiet(self.verbose),
             },
             raise_on_error=False,
         )

@@ -23,7 +23,7 @@ from wirehouse_orchestration import excerpts, landed_packets, render
 from wirehouse_orchestration.excerpts import NoExcerptError, Said
 from wirehouse_orchestration.landed_packets import TracedConnection
 from wirehouse_pipelines.lake import FILE_KINDS, PACKET_KINDS, Lake
-from wirehouse_pipelines.landing import Manifest, manifest_name
+from wirehouse_pipelines.manifests import Manifest, check_there, manifest_name
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.sql import UnknownTableError, query
 from wirehouse_pipelines.storage import open_storage
@@ -196,6 +196,7 @@ def _sources(lake: Lake, name: str) -> list[str]:
 
 def _record(lake: Lake, manifest: Manifest, record_number: int) -> tuple[str, dict[str, Any]]:
     """The name of the object that holds a record, and the record. Blocks before it aren't decoded."""
+    check_there(manifest)
     storage = open_storage(lake.root)
     first = 0
     for window in manifest.windows.values():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -13,20 +13,31 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
+from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.option_values import NAME_CHARACTERS
 from wirehouse_codecs.rules import by_name
-from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines import arrow_types, delta
 from wirehouse_pipelines import segments as tcp_segments
 from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake
-from wirehouse_pipelines.landing import Manifest
+from wirehouse_pipelines.manifests import FORGOTTEN, Manifest
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
 
 #: CAPTURE_ID-NNNN.avro
 OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
+Build = Callable[[Work], Iterator[tuple[str, DataFrame]]]
 
 
-def _capture_window(manifest: Manifest, lake: Lake) -> str:
+class LandingGoneError(WirehouseError):
+    """Rows can't be computed: landing let go of the records, and the table doesn't have their rows any more."""
+
+    template = (
+        "{table}: window {window} of source {source} can't be computed anew: landing let go of the records of {count} "
+        "of its captures, and their rows are gone: land the files again with `wirehouse land FILE --source {source}`"
+    )
+
+
+def capture_window(manifest: Manifest, lake: Lake) -> str:
     """A capture belongs to the window of its first record, or of its landing if it has none."""
     moment = manifest.first_arrived_at_ns if manifest.records else manifest.landed_at_ns
     return lake.windows.of(moment if moment is not None else manifest.landed_at_ns)
@@ -35,7 +46,9 @@ def _capture_window(manifest: Manifest, lake: Lake) -> str:
 def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
     facts: dict[str, list[str]] = {}
     for manifest in landed:
-        facts.setdefault(_capture_window(manifest, lake), []).append(
+        if manifest.status == FORGOTTEN:
+            continue
+        facts.setdefault(capture_window(manifest, lake), []).append(
             json.dumps(asdict(manifest), sort_keys=True, default=str)
         )
         for finding in manifest.findings:
@@ -50,8 +63,8 @@ def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
     rows: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for manifest in work.landed:
-        window = _capture_window(manifest, work.lake)
-        if (manifest.source, window) in wanted:
+        window = capture_window(manifest, work.lake)
+        if manifest.status != FORGOTTEN and (manifest.source, window) in wanted:
             rows.append(asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id), "window_start": window})
         for finding in manifest.findings:
             window = work.lake.windows.of(finding.arrived_at_ns)
@@ -106,41 +119,81 @@ def _whose(work: Work) -> tuple[Column, Column]:
     )
 
 
-def _landed(work: Work, kinds: tuple[str, ...]) -> DataFrame:
-    """Landed records of sources of `kinds`; source and window stand in the object's path."""
+def released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
+    """Captures of `kinds` that landing let go of, by source and window of the spans."""
+    wanted = {(span.source, window) for span in work.spans for window in span.windows}
+    found: dict[tuple[str, str], list[str]] = {}
+    for manifest in work.landed:
+        if manifest.kind in kinds and manifest.released_at_ns is not None:
+            for window in manifest.windows:
+                if (manifest.source, window) in wanted:
+                    found.setdefault((manifest.source, window), []).append(manifest.capture_id)
+    return found
+
+
+def _landed(work: Work, kinds: tuple[str, ...]) -> DataFrame | None:
+    """Landed records of sources of `kinds`; source and window stand in the object's path. None if there are none."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     objects = [
         work.lake.address(name)
         for manifest in work.landed
-        if manifest.kind in kinds
+        if manifest.kind in kinds and manifest.released_at_ns is None
         for window, listed in manifest.windows.items()
         if (manifest.source, window) in wanted
         for name in listed.objects
     ]
-    return work.spark.read.format("avro").load(objects).select("*", *_whose(work))
+    return work.spark.read.format("avro").load(objects).select("*", *_whose(work)) if objects else None
 
 
-def messages(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """`bronze.messages`: landed broker messages."""
-    yield "bronze.messages", _landed(work, MESSAGE_KINDS)
+def _read(table: str, kinds: tuple[str, ...], rows: Callable[[Work, DataFrame], DataFrame]) -> Build:
+    """The job's rows: those that `rows` makes of landed records, and as they are those of captures let go of."""
+
+    def build(work: Work) -> Iterator[tuple[str, DataFrame]]:
+        landed, kept = _landed(work, kinds), _kept(work, table, kinds)
+        found = [frame for frame in (None if landed is None else rows(work, landed), kept) if frame is not None]
+        # A window has captures of one sort or the other: there is at least one frame.
+        yield table, reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
+
+    return build
 
 
-def segments(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """`bronze.segments`: landed packets, read up to the payload of TCP."""
+def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> DataFrame | None:
+    """Rows of captures that landing let go of. Raises LandingGoneError."""
+    gone = released(work, kinds)
+    if not gone:
+        return None
+    held = delta.rows_by_window(work.lake, table)
+    for (source, window), captures in gone.items():
+        if not held.get((source, window)):
+            raise LandingGoneError(table=table, window=window, source=source, count=len(captures))
+    named = sorted({(source, bytes.fromhex(capture)) for (source, _), captures in gone.items() for capture in captures})
+    those = work.spark.createDataFrame(named, "source STRING, capture_id BINARY")
+    return work.read(table).join(F.broadcast(those), ["source", "capture_id"], "left_semi")
+
+
+def _as_landed(work: Work, landed: DataFrame) -> DataFrame:
+    return landed
+
+
+def _segments(work: Work, landed: DataFrame) -> DataFrame:
+    """Landed packets, read up to the payload of TCP."""
     ports = {source.name: source.ports for source in work.lake.sources}
-    packets = _landed(work, PACKET_KINDS).select("source", "window_start", *tcp_segments.LANDED)
-    read = partial(tcp_segments.read, ports=ports)
-    yield "bronze.segments", packets.mapInArrow(read, all_tables()["bronze.segments"].ddl)
+    packets = landed.select("source", "window_start", *tcp_segments.LANDED)
+    return packets.mapInArrow(partial(tcp_segments.read, ports=ports), all_tables()["bronze.segments"].ddl)
 
 
-def files(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    """`bronze.files`: landed blocks and entries."""
-    yield "bronze.files", _landed(work, FILE_KINDS)
+def _of_kinds(
+    table: str,
+    kinds: tuple[str, ...],
+    facts: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]],
+    rows: Callable[[Work, DataFrame], DataFrame] = _as_landed,
+) -> Job:
+    return Job(table, (table,), _read(table, kinds, rows), version="1", landed=facts, kinds=kinds)
 
 
 JOBS = (
     Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
-    Job("bronze.messages", ("bronze.messages",), messages, version="1", landed=_messages_by_window),
-    Job("bronze.segments", ("bronze.segments",), segments, version="1", landed=_packets_by_window),
-    Job("bronze.files", ("bronze.files",), files, version="1", landed=_files_by_window),
+    _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),
+    _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments),
+    _of_kinds("bronze.files", FILE_KINDS, _files_by_window),
 )

@@ -168,6 +168,12 @@ def _ordered(table: Table, rows: DataFrame) -> DataFrame:
     return rows.sortWithinPartitions(*table.partition_by, *table.order) if table.order else rows
 
 
+def delete(lake: Lake, name: str, condition: str) -> None:
+    """Delete the rows of `name`, if it was ever written, that the SQL condition holds for. Needs no JVM."""
+    if known := delta_tables.opened(lake.table_path(name)):
+        known.delete(condition)
+
+
 def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:
     """Rows by (source, window), from the table's log alone."""
     known = delta_tables.opened(lake.table_path(name))

@@ -1,11 +1,32 @@
-"""Sources that the configuration no longer names: their rows stay until they are asked to go."""
+"""What is asked to go: sources that the configuration no longer names, and single captures.
+
+A capture is erased from landing, and its windows are computed anew without it; then every version of a table that may
+have held its rows is removed. `proof` searches what is left.
+"""
 
 from __future__ import annotations
 
-from wirehouse_codecs.errors import UsageError
-from wirehouse_pipelines import delta_tables, jobs, landing, ledger
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_pipelines import delta_tables, jobs, landing, ledger, upkeep
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.manifests import FORGOTTEN, MANIFESTS, Manifest, manifests, write_manifest
+from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
+
+_CAPTURE: Final = re.compile("[0-9a-f]{64}")
+#: Columns that name a capture.
+_NAMES_IT: Final = "capture_id"
 
 
 class StillConfiguredError(UsageError):
@@ -65,3 +86,153 @@ def forget(lake: Lake, name: str) -> None:
 def _delete(path: str, condition: str) -> None:
     if known := delta_tables.opened(path):
         known.delete(condition)
+
+
+class UnknownCaptureError(UsageError):
+    """No source landed such a capture."""
+
+    template = 'no source landed a capture {capture_id}: `wirehouse sql "SELECT capture_id, path FROM bronze.captures"`'
+
+
+class SourceGoneError(UsageError):
+    """A capture's source is no longer configured, so what is left of its windows can't be computed anew."""
+
+    template = "source {name} of that capture is no longer configured: `wirehouse forget {name}` erases all of it"
+
+
+class NotErasedError(WirehouseError):
+    """Something of a capture is left."""
+
+    template = "of capture {capture_id} there is still: {left}; run `wirehouse forget {capture_id}` again"
+    retry_helps = True
+
+
+def is_capture(text: str) -> bool:
+    """`text` is written as the id of a capture."""
+    return bool(_CAPTURE.fullmatch(text))
+
+
+def erase_landed(lake: Lake, capture_id: str) -> None:
+    """Erase a capture from landing, in every source that landed it, and the rows of windows that hold nothing else.
+
+    Its manifest stays and says nothing but that it was forgotten, so that it isn't landed again. The other windows that
+    it was in are stale: they have to be computed, then `purge`. Raises UnknownCaptureError and SourceGoneError.
+    """
+    landed = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
+    if not landed:
+        raise UnknownCaptureError(capture_id=capture_id)
+    for manifest in landed:
+        if manifest.source not in {source.name for source in lake.sources}:
+            raise SourceGoneError(name=manifest.source)
+    storage = open_storage(lake.root)
+    for manifest in landed:
+        with storage.lock(landing.lock_name(manifest.source)):
+            write_manifest(storage, _forgotten(manifest))
+            landing.remove_capture(storage, manifest.kind, manifest.source, capture_id)
+            landing.unsee(storage, manifest.source, capture_id)
+    jobs.clear_emptied(lake)
+
+
+def _forgotten(manifest: Manifest) -> Manifest:
+    """What stays: its id, and of a broker's records which offsets they were, or they were landed again."""
+    return Manifest(
+        source=manifest.source,
+        protocol=manifest.protocol,
+        kind=manifest.kind,
+        capture_id=manifest.capture_id,
+        path="",
+        status=FORGOTTEN,
+        reason=None,
+        size_bytes=0,
+        records=0,
+        unreadable_records=0,
+        first_arrived_at_ns=None,
+        last_arrived_at_ns=None,
+        landed_at_ns=manifest.landed_at_ns,
+        offsets=manifest.offsets,
+    )
+
+
+def _tables(lake: Lake) -> list[str]:
+    return [name for names in upkeep.parts(lake).values() for name in names]
+
+
+def purge(lake: Lake) -> None:
+    """Remove the old versions of every table. Only while nobody reads or writes the lake."""
+    for name in _tables(lake):
+        upkeep.purge(lake, name)
+
+
+def proof(lake: Lake, capture_id: str) -> list[str]:
+    """What was searched for the capture, a line each. Raises NotErasedError if anything of it is left."""
+    storage = open_storage(lake.root)
+    objects = [stored.name for stored in storage.list("landing")]
+    left = [name for name in objects if capture_id in name and not name.startswith(f"{MANIFESTS}/")]
+    found = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
+    left += [f"the manifest of source {manifest.source}" for manifest in found if manifest != _forgotten(manifest)]
+    left += [f"{name}, {', '.join(sorted(windows))}: not computed anew" for name, windows in jobs.due(lake).items()]
+    versions = files = rows = tables = 0
+    for name in _tables(lake):
+        if (table := delta_tables.opened(lake.address(upkeep.folder(lake, name)))) is None:
+            continue
+        tables += 1
+        older, newest = _files_left(lake, name, table)
+        left += [f"{path}: of an older version" for path in older]
+        left += [f"{path}: of an older version" for path in _told_by_log(lake, name, set(newest))]
+        versions += len(_log_versions(lake, name))
+        for path in newest:
+            files += 1
+            searched, pointing = _pointing(storage, path, bytes.fromhex(capture_id))
+            rows += searched
+            left += [f"{pointing} rows in {path}"] if pointing else []
+    if left:
+        raise NotErasedError(capture_id=capture_id, left="; ".join(left[:5]))
+    return [
+        f"landing: {len(objects):,} objects, none of it; its manifest says only that it was forgotten",
+        f"tables: {rows:,} rows in {files:,} files of {tables:,} tables, none points at it",
+        f"versions: {versions:,} are left, all of after it was erased, and no file that the newest doesn't have",
+        "ledger: every window is computed from what is landed now",
+    ]
+
+
+def _log_versions(lake: Lake, name: str) -> set[str]:
+    names = (stored.name.rpartition("/")[2] for stored in open_storage(lake.root).list(_log(lake, name)))
+    return {one[:20] for one in names if one[:20].isdigit()}
+
+
+def _told_by_log(lake: Lake, name: str, newest: Collection[str]) -> Iterator[str]:
+    """Files that the log tells of, and of their least and greatest values, that the newest version lacks."""
+    storage, folder = open_storage(lake.root), upkeep.folder(lake, name)
+    for stored in storage.list(_log(lake, name)):
+        if stored.name.endswith(".json"):
+            with storage.open(stored.name) as stream:
+                for line in stream.read().splitlines():
+                    action = json.loads(line)
+                    told = action.get("add") or action.get("remove")
+                    if told and f"{folder}/{unquote(told['path'])}" not in newest:
+                        yield stored.name
+
+
+def _log(lake: Lake, name: str) -> str:
+    return f"{upkeep.folder(lake, name)}/_delta_log"
+
+
+def _files_left(lake: Lake, name: str, table: DeltaTable) -> tuple[list[str], list[str]]:
+    """Files of a table's folder that its newest version doesn't have, and those that it has."""
+    folder = upkeep.folder(lake, name)
+    known = {f"{folder}/{unquote(path)}" for path in table.get_add_actions().column("path").to_pylist()}
+    log = f"{_log(lake, name)}/"
+    stored = [one.name for one in open_storage(lake.root).list(folder) if not one.name.startswith(log)]
+    return [path for path in stored if path not in known], [path for path in stored if path in known]
+
+
+def _pointing(storage: Storage, path: str, capture_id: bytes) -> tuple[int, int]:
+    """Rows of a file of a table, and those of them that name the capture in any column."""
+    with storage.open(path) as stream:
+        file = pq.ParquetFile(stream)
+        named = [field.name for field in file.schema_arrow if field.name.endswith(_NAMES_IT)]
+        found = 0
+        for batch in file.iter_batches(columns=named):
+            for column in batch.columns:
+                found += pc.sum(pc.equal(column, pa.scalar(capture_id, column.type))).as_py() or 0
+        return file.metadata.num_rows, found

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import bronze, delta, ledger
+from wirehouse_pipelines.delta import in_spans
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Manifest, manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -51,6 +52,8 @@ class JobReport:
     windows: tuple[str, ...]
     #: Rows written by table.
     rows: Mapping[str, int]
+    #: Captures whose rows stay as they were: landing let go of their records.
+    kept: int = 0
 
 
 @cache
@@ -213,6 +216,7 @@ def run_job(
     done: set[str] = set()
     rows: dict[str, int] = dict.fromkeys(job.outputs, 0)
     length: int | None = None
+    kept = 0
     while True:
         plan = _plan(lake, job, landed, ledger.read(lake))
         spans = [
@@ -221,15 +225,56 @@ def run_job(
             for span in _spans(plan, source, first, last, force=force and length is None, length=length)
         ]
         if not spans:
-            return JobReport(name, tuple(sorted(done)), rows)
+            return JobReport(name, tuple(sorted(done)), rows, kept)
         for span in spans:
             _check_ready(lake, plan, span, landed)
         if progress:
             progress(f"{name}: {_describe(spans)}")
+        for line, count in _kept(job, spans, landed):
+            kept += count
+            if progress:
+                progress(line)
         for table, count in _compute(spark, lake, plan, spans, landed).items():
             rows[table] += count
         done.update(window for span in spans for window in span.windows)
         length = 1 if length is None else 2 * length
+
+
+def _kept(job: Job, spans: Iterable[Span], landed: Sequence[Manifest]) -> Iterator[tuple[str, int]]:
+    """What of `spans` can't be computed anew, in a line a source, and how many captures that is."""
+    for span in spans:
+        gone = [
+            manifest
+            for manifest in landed
+            if manifest.kind in job.kinds
+            and manifest.source == span.source
+            and manifest.released_at_ns is not None
+            and not manifest.windows.keys().isdisjoint(span.windows)
+        ]
+        if gone:
+            yield (
+                f"{job.name}: {_describe([span])} of {span.source}: the rows of {len(gone):,} captures stay as they "
+                f"were computed, landing let go of their records (`wirehouse land FILE --source {span.source}` brings "
+                "a file's back)",
+                len(gone),
+            )
+
+
+def clear_emptied(lake: Lake) -> None:
+    """Delete the rows and ledger entries of windows that nothing is landed of any more. Needs no JVM."""
+    landed = manifests(lake)
+    for job in all_jobs().values():
+        entries = ledger.read(lake)
+        inputs = _plan(lake, job, landed, entries).inputs
+        emptied = [
+            Span(unit, (window,))
+            for table, unit, window in entries
+            if table == job.outputs[0] and unit in inputs and window not in inputs[unit]
+        ]
+        if emptied:
+            for table in job.outputs:
+                delta.delete(lake, table, in_spans(emptied))
+            ledger.withdraw(lake, [*_keys(job, emptied), *((checks_of(job), s.source, s.first) for s in emptied)])
 
 
 def _describe(spans: Iterable[Span]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from wirehouse_codecs.inflate import LIMITS, Limits
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
 
 #: Kinds of source whose landed records are broker messages, those whose records are packets, and those of files that
@@ -54,6 +55,8 @@ class Lake:
     sources: tuple[Source, ...] = ()
     #: Of a root that is no folder: the folder of this machine for what runs on it share.
     local_home: str | None = None
+    #: What it keeps.
+    upkeep: UpkeepOptions = field(default_factory=UpkeepOptions)
 
     @property
     def home(self) -> str:
@@ -87,4 +90,8 @@ class Lake:
 
     def table_path(self, name: str) -> str:
         """Where the Delta table `layer.name` lies."""
-        return self.address(all_tables()[name].name.replace(".", "/"))
+        return self.address(self.table_folder(name))
+
+    def table_folder(self, name: str) -> str:
+        """The folder of the Delta table `layer.name`, relative to the root."""
+        return all_tables()[name].name.replace(".", "/")

@@ -241,16 +241,18 @@ def _clear_unfinished(storage: Storage, source: Source) -> None:
     for begun in list(storage.list(f"{_BEGUN}/{source.name}")):
         capture_id = begun.name.rpartition("/")[2]
         if not storage.exists(manifest_name(source.name, capture_id)):
-            _remove_objects(storage, source, capture_id)
+            remove_capture(storage, source.kind, source.name, capture_id)
         storage.delete(begun.name)
 
 
-def _remove_objects(storage: Storage, source: Source, capture_id: str) -> None:
-    folder = f"landing/{source.kind}/{source.name}"
+def remove_capture(storage: Storage, kind: str, source: str, capture_id: str) -> None:
+    """Remove all landed objects of a capture but its manifest. Only for who holds the source's lock."""
+    folder = f"landing/{kind}/{source}"
     storage.sweep(folder)
     for stored in list(storage.list(folder)):
         if stored.name.rpartition("/")[2].startswith(capture_id):
             storage.delete(stored.name)
+    storage.delete(rejected_name(source, capture_id))
 
 
 class _Seen:
@@ -308,7 +310,7 @@ class _Commit:
         try:
             yield partial(write_manifest, self._storage)
         except (_FileChanged, OSError, WirehouseError):
-            _remove_objects(self._storage, self._source, capture_id)
+            remove_capture(self._storage, self._source.kind, self._source.name, capture_id)
             self._storage.delete(begun)
             raise
         self._storage.delete(begun)

@@ -31,6 +31,9 @@ SCHEMA = pa.schema(
 )
 
 
+#: Where it lies.
+NAME = "ledger"
+
 #: Table, source and window.
 Key = tuple[str, str, str]
 
@@ -57,7 +60,7 @@ class Entry:
 
 def path(lake: Lake) -> str:
     """Where it lies."""
-    return lake.address("ledger")
+    return lake.address(NAME)
 
 
 def read(lake: Lake) -> dict[Key, Entry]:

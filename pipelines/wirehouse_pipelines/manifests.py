@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.offset_ranges import OffsetRange
 from wirehouse_pipelines.storage import Storage, open_storage
@@ -79,6 +80,21 @@ class Manifest:
         findings = tuple(CaptureFinding(**finding) for finding in fields.pop("findings"))
         offsets = fields.pop("offsets", None)
         return cls(**fields, windows=windows, findings=findings, offsets=OffsetRange(**offsets) if offsets else None)
+
+
+class ReleasedError(WirehouseError):
+    """Landed records are asked for that are gone."""
+
+    template = (
+        "landing let go of the records of capture {capture_id} ({path}) of source {source}: the rows of bronze stay, "
+        "the bytes are back once its file is landed again with `wirehouse land FILE --source {source}`"
+    )
+
+
+def check_there(manifest: Manifest) -> None:
+    """Raise ReleasedError if landing let go of the capture's records."""
+    if manifest.released_at_ns is not None:
+        raise ReleasedError(capture_id=manifest.capture_id, path=manifest.path, source=manifest.source)
 
 
 def manifest_name(source: str, capture_id: str) -> str:

@@ -18,6 +18,7 @@ from typing import BinaryIO, Protocol
 from wirehouse_codecs.errors import WirehouseError
 
 PART = ".part"
+_SUMS = ".crc"
 
 
 class StorageError(WirehouseError):
@@ -64,7 +65,7 @@ class Storage(Protocol):
         ...
 
     def sweep(self, prefix: str) -> None:
-        """Remove what writers that were killed left under the folder `prefix`. Only for who holds its lock."""
+        """Remove what killed writers, and removers, left under the folder `prefix`. Only for who holds its lock."""
         ...
 
     def lock(self, name: str) -> AbstractContextManager[None]:
@@ -134,6 +135,10 @@ class LocalStorage:
         """See Storage."""
         for part in self._path(prefix).rglob(f".*{PART}"):
             part.unlink(missing_ok=True)
+        # Hadoop's sums of files, which it removes with them; others don't.
+        for sums in self._path(prefix).rglob(f".*{_SUMS}"):
+            if not sums.with_name(sums.name[1 : -len(_SUMS)]).exists():
+                sums.unlink(missing_ok=True)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:

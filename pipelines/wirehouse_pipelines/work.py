@@ -188,6 +188,8 @@ class Job:
     reads: tuple[str, ...] = ()
     #: For a job that reads landing: what it is computed from, by window.
     landed: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]] | None = None
+    #: Kinds of source whose landed records it reads.
+    kinds: tuple[str, ...] = ()
     #: The output that carries state from window to window, if any, and which of its rows do.
     state_table: str | None = None
     carried: str = "true"
