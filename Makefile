@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check bench ui
+.PHONY: help setup demo test test-fast check bench chaos ui
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,6 +18,9 @@ demo: setup ## A tour on real input in a fresh lake
 
 bench: setup ## Measure against the floors; writes docs/benchmarks.md
 	@$(BIN)/python -m wirehouse_orchestration.bench
+
+chaos: setup ## Kill and disturb what works, run again, compare every row (hours; CHAOS="--moments 1 --fault disk")
+	@$(BIN)/python -m wirehouse_orchestration.chaos $(CHAOS)
 
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,16 +36,23 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def store() -> Iterator[dict[str, str]]:
     """A real object store, and the variables that say how to reach it, which are set."""
+    with store_of("store") as settings:
+        yield settings
+
+
+@contextmanager
+def store_of(name: str) -> Iterator[dict[str, str]]:
+    """The object store of that name among the project's servers, up while the block runs, and its variables, set."""
     from wirehouse_orchestration import infra
 
-    infra.up(("store",), lambda text: None)
-    settings = infra.environment()
+    infra.up((name,), lambda text: None)
+    settings = infra.environment((name,))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            if name.startswith("AWS_"):
-                patch.setenv(name, value)
+        for variable, value in settings.items():
+            if variable.startswith("AWS_"):
+                patch.setenv(variable, value)
         yield settings
-    infra.down(("store",), lambda text: None)
+    infra.down((name,), lambda text: None)
 
 
 @pytest.fixture

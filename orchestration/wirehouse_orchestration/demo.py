@@ -86,7 +86,7 @@ def demo(folder: Path) -> bool:
     _clear(folder)
     with story.step("writing captures: the reference producer's and simulated ones") as say:
         sources = [source for module in _modules() for source in module.inputs(folder / "inbox", say)]
-        file = _configuration(folder, sources)
+        file = write_configuration(folder, sources)
     lake = config.load(file)
     with story.step(f"landing {len(sources)} sources") as say:
         records = land_all(lake, say)
@@ -113,7 +113,8 @@ def _clear(folder: Path) -> None:
     mark.write_text(_FIRST_LINE)
 
 
-def _configuration(folder: Path, sources: Sequence[Source]) -> Path:
+def write_configuration(folder: Path, sources: Sequence[Source]) -> Path:
+    """Write the configuration of a lake in `folder` with these sources, whose captures lie below it."""
     lines = [_FIRST_LINE, "[lakehouse]", 'root = "lake"']
     for source in sources:
         path = Path(source.path).relative_to(folder).as_posix()

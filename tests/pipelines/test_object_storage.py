@@ -6,16 +6,26 @@ import io
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import store_of
 
+from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.storage import StorageError, Stored, open_storage
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module", params=["store", *(["versitygw"] if versitygw.go() else [])])
+def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Each of the project's object stores."""
+    with store_of(request.param) as settings:
+        yield settings
 
 
 @pytest.fixture

@@ -123,7 +123,8 @@ def test_what_landing_let_go_of_stays_in_bronze_and_a_capture_is_erased(
     # A late file is computed with what bronze holds of the others, and that is said.
     copied(third, inbox)
     land(lake)
-    windows, said = jobs.data_windows(lake), []
+    said: list[str] = []
+    windows = jobs.data_windows(lake)
     report = jobs.run_job(spark, lake, MESSAGES, windows[0], windows[-1], force=True, progress=said.append)
     assert report.kept == 2
     assert any("the rows of 2 captures stay as they were computed" in line for line in said)

@@ -66,13 +66,15 @@ class Server:
     commands: Callable[[Path, Path, Settings], Sequence[Command]]
     #: Whether it answers.
     answers: Callable[[Settings], bool]
+    #: It is started only where it is named: another server does the same.
+    asked_for_alone: bool = False
 
 
 def servers() -> dict[str, Server]:
     """All servers by name."""
-    from wirehouse_orchestration.infra import kafka, postgres, spark, store
+    from wirehouse_orchestration.infra import kafka, postgres, spark, store, versitygw
 
-    return {module.SERVER.name: module.SERVER for module in (store, kafka, postgres, spark)}
+    return {module.SERVER.name: module.SERVER for module in (store, versitygw, kafka, postgres, spark)}
 
 
 def run_folder() -> Path:
@@ -81,12 +83,12 @@ def run_folder() -> Path:
 
 
 def chosen(names: tuple[str, ...]) -> list[Server]:
-    """The servers of these names, all if none is given. Raises UnknownServerError."""
+    """The servers of these names, all but second ones if none is given. Raises UnknownServerError."""
     known = servers()
     for name in names:
         if name not in known:
             raise UnknownServerError(name=name, known=", ".join(known))
-    return [known[name] for name in names or known]
+    return [known[name] for name in names or (name for name in known if not known[name].asked_for_alone)]
 
 
 def up(names: tuple[str, ...], say: Say) -> None:
@@ -98,24 +100,29 @@ def up(names: tuple[str, ...], say: Say) -> None:
 
 def down(names: tuple[str, ...], say: Say) -> None:
     """Stop what runs. Data stays."""
-    for server in reversed(chosen(names)):
+    for server in reversed(chosen(names or tuple(servers()))):
         _Place(server).down(say)
     _write_env()
 
 
 def status(names: tuple[str, ...]) -> Iterator[str]:
     """A line for each server."""
-    for server in chosen(names):
+    for server in chosen(names or tuple(servers())):
         place = _Place(server)
         pids = " ".join(map(str, place.pids()))
         state = f"runs, process {pids}" if pids else "installed" if place.folder.exists() else "not installed"
         yield f"{server.name:<10} {state:<24} {server.title}"
 
 
-def environment() -> dict[str, str]:
-    """The variables of the servers that run."""
+def processes(name: str) -> list[int]:
+    """The process ids of a server that runs, in the order in which they were started."""
+    return [pid for server in chosen((name,)) for pid in _Place(server).pids()]
+
+
+def environment(names: tuple[str, ...] = ()) -> dict[str, str]:
+    """The variables of the servers that run, or of those of these names that do."""
     found: dict[str, str] = {}
-    for server in servers().values():
+    for server in chosen(names or tuple(servers())):
         place = _Place(server)
         if place.pids():
             found |= {name: value for name, value in place.settings().items() if not name.startswith("_")}

@@ -39,7 +39,8 @@ def _install(where: Path) -> None:
     JARS.resolve(where)
 
 
-def _choose() -> Settings:
+def choose() -> Settings:
+    """Where a store listens, and its keys."""
     return {
         "WIREHOUSE_ROOT": f"s3://{BUCKET}/lake",
         "AWS_ENDPOINT_URL": f"http://{HOST}:{free_port()}",
@@ -67,7 +68,8 @@ def _commands(installed: Path, folder: Path, settings: Settings) -> list[Command
     return [Command([java_program(), *options, "org.gaul.s3proxy.Main", "--properties", str(file)])]
 
 
-def _answers(settings: Settings) -> bool:
+def answers(settings: Settings) -> bool:
+    """Whether a store has the bucket."""
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings["AWS_ENDPOINT_URL"],
@@ -83,4 +85,4 @@ def _answers(settings: Settings) -> bool:
     return True
 
 
-SERVER: Final = Server("store", "object store, S3Proxy 4.1.0 (S3)", _install, _choose, _commands, _answers)
+SERVER: Final = Server("store", "object store, S3Proxy 4.1.0 (S3)", _install, choose, _commands, answers)

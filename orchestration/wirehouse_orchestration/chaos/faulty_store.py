@@ -1,0 +1,122 @@
+"""An object store with moods: a proxy before a real one that answers one call in so many with 503, or slowly.
+
+What is signed of a request is the name of the host that it was sent to, which is passed on: the store sees no proxy.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from wirehouse_orchestration.infra import HOST
+
+BUSY: Final = (
+    b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate</Message></Error>'
+)
+#: These are between two neighbours, not from end to end.
+_OF_THE_HOP: Final = {"connection", "keep-alive", "transfer-encoding", "expect"}
+
+
+@dataclass
+class Moods:
+    """What the store does to calls, one after the other by chance, which the seed decides."""
+
+    seed: int
+    #: One call in so many is refused, and one is slow.
+    one_in: int = 10
+    slow_seconds: float = 1.0
+    calls: int = 0
+    refused: int = 0
+    slowed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def next(self) -> str:
+        """What becomes of the next call: `refused`, `slowed` or empty."""
+        with self._lock:
+            self.calls += 1
+            drawn = self._random.randrange(self.one_in)
+            self.refused += drawn == 0
+            self.slowed += drawn == 1
+            return {0: "refused", 1: "slowed"}.get(drawn, "")
+
+
+@contextmanager
+def faulty(endpoint: str, moods: Moods) -> Iterator[str]:
+    """The address of a proxy before the store at `endpoint`, while the block runs."""
+    server = ThreadingHTTPServer((HOST, 0), _handler(urlsplit(endpoint).netloc, moods))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _handler(store: str, moods: Moods) -> type[BaseHTTPRequestHandler]:
+    class Passing(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass(self) -> None:
+            body = self._body()
+            mood = moods.next()
+            if mood == "refused":
+                self._answer(503, {"Content-Type": "application/xml"}, BUSY)
+                return
+            if mood == "slowed":
+                time.sleep(moods.slow_seconds)
+            connection = http.client.HTTPConnection(store, timeout=60)
+            try:
+                headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_THE_HOP}
+                connection.request(self.command, self.path, body, headers)
+                answer = connection.getresponse()
+                told = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_THE_HOP}
+                self._answer(answer.status, told, answer.read())
+            except (OSError, http.client.HTTPException):
+                # The store is gone: so is this call.
+                self.close_connection = True
+            finally:
+                connection.close()
+
+        def _body(self) -> bytes:
+            if self.headers.get("Expect", "").lower() == "100-continue":
+                self.send_response_only(100)
+                self.end_headers()
+            if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+                return b"".join(self._chunks())
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def _chunks(self) -> Iterator[bytes]:
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                yield self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response_only(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if "content-length" not in {name.lower() for name in headers} and status not in (204, 304):
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+            """Calls are counted, not told."""
+
+    for method in ("GET", "PUT", "POST", "DELETE", "HEAD"):
+        setattr(Passing, f"do_{method}", Passing._pass)
+    return Passing
