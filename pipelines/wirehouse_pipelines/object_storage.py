@@ -44,6 +44,7 @@ _TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
 _REASONS: Final = {
     "NoSuchBucket": "there is no bucket {bucket}: create it, or correct the root",
     "InvalidAccessKeyId": "the store doesn't know the access key: correct AWS_ACCESS_KEY_ID",
+    "XAdminUserNotFound": "the store doesn't know the access key: correct AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the store refuses the secret key: correct AWS_SECRET_ACCESS_KEY",
     "AccessDenied": "these keys may not do that in bucket {bucket}: let them read, write, list and delete",
     "403": "the store refuses these keys: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their rights",

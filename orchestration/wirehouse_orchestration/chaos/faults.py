@@ -98,7 +98,7 @@ def worker(scene: Scene, draw: random.Random, measured: Measured) -> str:
 
 
 def daemon(scene: Scene, draw: random.Random, measured: Measured) -> str:
-    """Dagster's daemon is killed while sensors land and compute; `wirehouse ui` ends, is started again, and catches up."""
+    """Dagster's daemon is killed while sensors land and compute; `wirehouse ui` ends, and catches up when started."""
     ui = scene.start("ui")
     moment = draw.uniform(10, 30 + measured.seconds)
     time.sleep(moment)

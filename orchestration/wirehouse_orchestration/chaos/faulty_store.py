@@ -9,7 +9,7 @@ import http.client
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 
 from wirehouse_orchestration.infra import HOST
 
-BUSY: Final = (
-    b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate</Message></Error>'
-)
+BUSY: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate</Message></Error>"
 #: These are between two neighbours, not from end to end.
 _OF_THE_HOP: Final = {"connection", "keep-alive", "transfer-encoding", "expect"}
+_PATIENCE_SECONDS: Final = 60
 
 
 @dataclass
@@ -55,8 +54,8 @@ class Moods:
 @contextmanager
 def faulty(endpoint: str, moods: Moods) -> Iterator[str]:
     """The address of a proxy before the store at `endpoint`, while the block runs."""
-    server = ThreadingHTTPServer((HOST, 0), _handler(urlsplit(endpoint).netloc, moods))
-    server.daemon_threads = True
+    server = _Proxy((HOST, 0), _Passing)
+    server.store, server.moods = urlsplit(endpoint).netloc, moods
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://{HOST}:{server.server_address[1]}"
@@ -65,58 +64,64 @@ def faulty(endpoint: str, moods: Moods) -> Iterator[str]:
         server.server_close()
 
 
-def _handler(store: str, moods: Moods) -> type[BaseHTTPRequestHandler]:
-    class Passing(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
+    store: str
+    moods: Moods
 
-        def _pass(self) -> None:
-            body = self._body()
-            mood = moods.next()
-            if mood == "refused":
-                self._answer(503, {"Content-Type": "application/xml"}, BUSY)
-                return
-            if mood == "slowed":
-                time.sleep(moods.slow_seconds)
-            connection = http.client.HTTPConnection(store, timeout=60)
-            try:
-                headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_THE_HOP}
-                connection.request(self.command, self.path, body, headers)
-                answer = connection.getresponse()
-                told = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_THE_HOP}
-                self._answer(answer.status, told, answer.read())
-            except (OSError, http.client.HTTPException):
-                # The store is gone: so is this call.
-                self.close_connection = True
-            finally:
-                connection.close()
 
-        def _body(self) -> bytes:
-            if self.headers.get("Expect", "").lower() == "100-continue":
-                self.send_response_only(100)
-                self.end_headers()
-            if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-                return b"".join(self._chunks())
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+class _Passing(BaseHTTPRequestHandler):
+    """Passes a call on, if the store is in the mood."""
 
-        def _chunks(self) -> Iterator[bytes]:
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                yield self.rfile.read(size)
-                self.rfile.readline()
+    protocol_version = "HTTP/1.1"
+    server: _Proxy
+
+    def _pass(self) -> None:
+        body = self._body()
+        mood = self.server.moods.next()
+        if mood == "refused":
+            self._answer(503, {"Content-Type": "application/xml"}, BUSY)
+            return
+        if mood == "slowed":
+            time.sleep(self.server.moods.slow_seconds)
+        connection = http.client.HTTPConnection(self.server.store, timeout=_PATIENCE_SECONDS)
+        try:
+            connection.request(self.command, self.path, body, _passed(self.headers.items()))
+            answer = connection.getresponse()
+            self._answer(answer.status, _passed(answer.getheaders()), answer.read())
+        except (OSError, http.client.HTTPException):
+            # The store is gone: so is this call.
+            self.close_connection = True
+        finally:
+            connection.close()
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815
+
+    def _body(self) -> bytes:
+        # Whoever expects to be told to go on was told so by the library.
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            return b"".join(self._chunks())
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            yield self.rfile.read(size)
             self.rfile.readline()
+        self.rfile.readline()
 
-        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-            self.send_response_only(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            if "content-length" not in {name.lower() for name in headers} and status not in (204, 304):
-                self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if "content-length" not in map(str.lower, headers) and status not in (204, 304):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-            """Calls are counted, not told."""
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        """Calls are counted, not told."""
 
-    for method in ("GET", "PUT", "POST", "DELETE", "HEAD"):
-        setattr(Passing, f"do_{method}", Passing._pass)
-    return Passing
+
+def _passed(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name: value for name, value in headers if name.lower() not in _OF_THE_HOP}
