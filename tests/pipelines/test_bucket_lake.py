@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running import assert_same_rows, land, run
+from tests.running import assert_same_rows, land, run, select
 
-from wirehouse_pipelines import forgetting, jobs, landing
-from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_orchestration.chaos.scene import captured
+from wirehouse_pipelines import forgetting, jobs, landing, upkeep
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers]
 
-VECTORS = Path(__file__).parents[1] / "vectors"
+MESSAGES = "bronze.messages"
 #: Versions of a table's log that two drivers want to write.
 VERSIONS = 60
 #: Commits of each of two drivers to one table.
@@ -41,33 +43,36 @@ def on_store(spark: Any, store: dict[str, str]) -> Any:
     return spark
 
 
-def lake_at(root: str) -> Lake:
-    sources = (
-        Source("chain", "cardinal", "messages", str(VECTORS / "cardinal" / "d*" / "messages.jsonl")),
-        Source("feeds", "wallaroo", "pcap", str(VECTORS / "wallaroo" / "v3" / "*.pcap"), {}, (27103,)),
-    )
-    return Lake(root, Windows("day", "2015-01-01"), sources)
-
-
-def test_a_bucket_holds_the_rows_of_a_folder(
+def test_a_bucket_holds_the_rows_of_a_folder_for_every_protocol(
     on_store: Any, in_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else each lake makes a key of its own, and hashes differ.
     monkeypatch.setenv("WIREHOUSE_HASH_KEY", "one for both")
-    folder, bucket = lake_at(str(tmp_path / "lake")), lake_at(f"{in_bucket}/lake")
+    sources = tuple(captured(tmp_path, PROTOCOLS, days=1))
+    folder, bucket = (
+        Lake(root, Windows("day", "2015-01-01"), sources) for root in (str(tmp_path / "lake"), f"{in_bucket}/lake")
+    )
     for lake in (folder, bucket):
         land(lake)
         run(on_store, lake)
-    assert len(landing.manifests(bucket)) == len(landing.manifests(folder)) > 2
+    assert len(landing.manifests(bucket)) == len(landing.manifests(folder)) >= len(PROTOCOLS)
     assert_same_rows(folder, bucket)
+    for name in PROTOCOLS:
+        assert select(bucket, f"SELECT COUNT(*) AS n FROM silver.{name}_messages")[0]["n"] > 0
     # Again nothing is due, and what is computed once more is the same.
     run(on_store, bucket)
     windows = jobs.data_windows(bucket)
-    jobs.run_job(on_store, bucket, "silver.wallaroo", windows[0], windows[-1], force=True)
+    jobs.run_job(on_store, bucket, MESSAGES, windows[0], windows[-1], force=True)
+    # Upkeep changes no row; of what was replaced nothing stays.
+    assert [freed.name for freed in upkeep.keep_tables(bucket, (MESSAGES,), lambda line: None)] == [MESSAGES]
+    freed = upkeep.purge(bucket, MESSAGES)
+    assert freed is not None
+    assert freed.freed_bytes > 0
     assert_same_rows(folder, bucket)
-    without = Lake(bucket.root, bucket.windows, bucket.sources[:1])
-    assert forgetting.gone(without) == ["feeds"]
-    forgetting.forget(without, "feeds")
+    last = bucket.sources[-1].name
+    without = Lake(bucket.root, bucket.windows, bucket.sources[:-1])
+    assert forgetting.gone(without) == [last]
+    forgetting.forget(without, last)
     assert forgetting.gone(without) == []
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,18 +147,20 @@ def moody_store(scene: Scene, draw: random.Random, measured: Measured) -> str:
     return f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow; {ended}"
 
 
-def full_disk(scene: Scene, draw: random.Random, measured: Measured) -> str:
+def full_disk(
+    scene: Scene, draw: random.Random, measured: Measured, commands: Sequence[Sequence[str]] = COMMANDS
+) -> str:
     """The lake's disk is full at some point; then it gets more room, and the next run is undisturbed."""
     size = int(measured.bytes * draw.uniform(_LEAST, _MOST)) >> 10
     root, log = scene.folder / "lake", scene.folder / "output.log"
     root.mkdir()
-    wirehouse = f'"{sys.executable}" -c "from wirehouse_orchestration.cli import main; main()" --config "{scene.file}"'
+    wirehouse = " && ".join(shlex.join(scene.command(*command)) for command in commands)
     # A file system in memory of a name space of its own: nobody has to be root for it.
     script = f"""
         mount -t tmpfs -o size={size}k tmpfs "{root}" || exit 99
-        {wirehouse} land && {wirehouse} run; echo "full: $?"
+        {wirehouse}
         mount -o remount,size=0 "{root}"
-        {wirehouse} land && {wirehouse} run || exit 98
+        {{ {wirehouse} ; }} || exit 98
         mkdir "{root}.kept" && cp -a "{root}/." "{root}.kept"
     """
     with log.open("ab") as output:

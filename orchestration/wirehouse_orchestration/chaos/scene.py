@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -56,11 +56,15 @@ class Scene:
         lake = config.load(self.file)
         return replace(lake, root=root) if root else lake
 
-    def start(self, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    def command(self, *arguments: str) -> list[str]:
+        """`wirehouse ARGUMENTS` as a command line."""
+        return [sys.executable, "-c", _PROGRAM, "--config", str(self.file), *arguments]
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start `wirehouse ARGUMENTS`, the leader of a group of its own; what it says is kept in a file."""
         with (self.folder / "output.log").open("ab") as output:
             return subprocess.Popen(
-                [*before, sys.executable, "-c", _PROGRAM, "--config", str(self.file), *arguments],
+                self.command(*arguments),
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -82,17 +86,17 @@ class Scene:
         return lines[-1][:300] if lines else "nothing was said"
 
 
-def captured(folder: Path, protocols: Sequence[str]) -> list[Source]:
-    """Small captures of `protocols` on two days, a source each, below `folder`."""
+def captured(folder: Path, protocols: Iterable[str], days: int = 2) -> list[Source]:
+    """Small captures of `protocols` on so many days, a source each, below `folder`."""
     sources = []
     for name in protocols:
         module = import_module(f"wirehouse_orchestration.benches.{name}")
         inbox = folder / "inbox" / name
         source: Source | None = None
-        for day, start_ms in enumerate((bench.START_MS, bench.START_MS + bench.LATER_MS)):
+        for day in range(days):
             into = folder / f"{name}{day}"
             into.mkdir(parents=True)
-            path, found = module.capture(into, module.FIXED, start_ms)
+            path, found = module.capture(into, module.FIXED, bench.START_MS + day * bench.LATER_MS)
             inbox.mkdir(parents=True, exist_ok=True)
             for part in sorted(path.iterdir()) if path.is_dir() else [path]:
                 shutil.move(part, inbox / f"{day}-{part.name}")
