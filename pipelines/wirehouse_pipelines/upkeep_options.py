@@ -9,12 +9,19 @@ from typing import Any, ClassVar, Final
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.option_values import OptionTable, Read, whole
 
+_NUMBER: Final = re.compile("[0-9]+")
 _MOST_DAYS: Final = 36_500
-_CRON: Final = re.compile(r"[0-9*,/-]+( [0-9*,/a-z-]+){4}", re.IGNORECASE)
+_CRON: Final = re.compile(r"[0-9*,/-]+( [0-9*,/-]+){4}")
+#: Greatest number of minutes, hours, days, months, days of the week.
+_MOST: Final = (59, 23, 31, 12, 7)
 
 
 def _cron(value: Any, key: str) -> str:
-    if not isinstance(value, str) or not _CRON.fullmatch(value):
+    fields = value.split() if isinstance(value, str) and _CRON.fullmatch(value) else []
+    numbers = [
+        (int(number), most) for field, most in zip(fields, _MOST, strict=False) for number in _NUMBER.findall(field)
+    ]
+    if not fields or any(number > most for number, most in numbers):
         raise OptionError(key=key, reason=f'must be five fields of cron, in UTC, as "23 3 * * *", not {value!r}')
     return value
 

@@ -112,6 +112,8 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["inspect", "nowhere.jsonl"], "nowhere.jsonl"),
         (["inspect", "wirehouse.toml"], "wirehouse.toml"),
         (["ui", "--port", "0"], "--port"),
+        (["forget", "--yes", "0" * 64], "no source landed a capture 000"),
+        (["forget", "--yes", "nobody"], "nothing of a source"),
         (["simulate", "cardinal", "--out", "x.csv"], "--out"),
         (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
         (["simulate", "morse", "--out", "x.jsonl"], "morse"),

@@ -15,6 +15,7 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError
 from wirehouse_pipelines import lake_json
+from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
 
 LAKEHOUSE = '[lakehouse]\nroot = "lake"\n'
@@ -109,8 +110,20 @@ MISTAKES = {
         "source.mainnet.options.start.hash",
         "hex",
     ),
+    "unknown upkeep": (LAKEHOUSE + "[upkeep]\nkeep = 1\n", "upkeep.keep", "unknown"),
+    "landing kept for no day": (LAKEHOUSE + "[upkeep]\nlanding_days = 0\n", "upkeep.landing_days", "at least 1"),
+    "upkeep at no time": (LAKEHOUSE + "[upkeep]\nschedule = '1 24 * * *'\n", "upkeep.schedule", "cron"),
+    "upkeep some time": (LAKEHOUSE + "[upkeep]\nschedule = 'nightly'\n", "upkeep.schedule", "cron"),
     "options that are no table": (LAKEHOUSE + SOURCE + "options = 3\n", "source.mainnet.options", "table"),
 }
+
+
+def test_what_a_lake_keeps(folder: Path) -> None:
+    assert config.load(write(folder, LAKEHOUSE)).upkeep == UpkeepOptions()
+    text = "[upkeep]\nlanding_days = 90\nlanding_bytes = 1_000_000\nschedule = '*/5 1-3 * * 0,6'\n"
+    assert config.load(write(folder, LAKEHOUSE + text)).upkeep == UpkeepOptions(
+        landing_days=90, landing_bytes=1_000_000, schedule="*/5 1-3 * * 0,6"
+    )
 
 
 def test_a_source_may_say_how_well_its_captures_compress(folder: Path) -> None:
