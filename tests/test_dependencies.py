@@ -40,9 +40,9 @@ def needed() -> Iterator[str]:
 
 
 def licence(name: str) -> str:
-    about = metadata.metadata(name)
-    classifiers = [line for line in about.get_all("Classifier") or () if line.startswith("License ::")]
-    return " ".join([about.get("License-Expression", ""), about.get("License", "")[:200], *classifiers])
+    about = metadata.metadata(name).json
+    classifiers = [line for line in about.get("classifier", ()) if line.startswith("License ::")]
+    return " ".join([str(about.get("license_expression", "")), str(about.get("license", ""))[:200], *classifiers])
 
 
 def test_everything_is_pinned_and_installed_as_pinned() -> None:

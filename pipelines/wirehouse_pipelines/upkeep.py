@@ -139,6 +139,8 @@ def release(lake: Lake, say: Callable[[str], None], now_ns: int | None = None) -
     Those whose rows bronze doesn't hold yet stay, and those of sources that are no longer configured.
     """
     now_ns, options, storage = now_ns or time.time_ns(), lake.upkeep, open_storage(lake.root)
+    if options.landing_days is None and options.landing_bytes is None:
+        return []
     landed = manifests(lake)
     held = _held(lake)
     sizes = _landed_sizes(storage, landed)

@@ -17,13 +17,14 @@ _MOST: Final = (59, 23, 31, 12, 7)
 
 
 def _cron(value: Any, key: str) -> str:
-    fields = value.split() if isinstance(value, str) and _CRON.fullmatch(value) else []
+    text = value if isinstance(value, str) and _CRON.fullmatch(value) else ""
+    fields = text.split()
     numbers = [
         (int(number), most) for field, most in zip(fields, _MOST, strict=False) for number in _NUMBER.findall(field)
     ]
     if not fields or any(number > most for number, most in numbers):
         raise OptionError(key=key, reason=f'must be five fields of cron, in UTC, as "23 3 * * *", not {value!r}')
-    return value
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from wirehouse_expectations.suites import (
 )
 from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import Manifest, WindowObjects, manifest_name
+from wirehouse_pipelines.manifests import Manifest, WindowObjects, manifest_name
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
