@@ -368,7 +368,7 @@ def ui(context: Context, port: int | None) -> None:
 
 @cli.group()
 def infra() -> None:
-    """Real servers on this machine: store, kafka, postgres, spark."""
+    """Real servers on this machine: store (or versitygw), kafka, postgres, spark."""
 
 
 server_names = click.argument("names", nargs=-1, metavar="[SERVER]...")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -37,6 +38,7 @@ def main(names: Sequence[str], protocols: Sequence[str], moments: int, seed: int
     """Disturb small lakes and say whether the next run made every table what it is undisturbed."""
     chosen = [fault for fault in FAULTS if not names or fault.name in names]
     folder = Path(tempfile.mkdtemp(prefix="wirehouse-chaos-"))
+    _own_servers(folder / "servers")
     sources = captured(folder / "captures", protocols or _default_protocols())
     click.echo(f"{'fault':<10}{'moments':>8}{'equal':>7}{'seconds':>9}  what it is")
     bad = 0
@@ -49,10 +51,20 @@ def main(names: Sequence[str], protocols: Sequence[str], moments: int, seed: int
     raise SystemExit(bool(bad))
 
 
+def _own_servers(folder: Path) -> None:
+    """Servers that are killed here are nobody else's; only what is installed is shared."""
+    installed = infra.run_folder() / "installed"
+    installed.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
+    (folder / "installed").symlink_to(installed)
+    os.environ[infra.VARIABLE] = str(folder)
+
+
 def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: int, seed: int) -> int:
     """Make the fault at its moments, and print its line; how many came out otherwise."""
     begun, equal, told = time.monotonic(), 0, list[str]()
-    infra.up(fault.servers, _quiet) if fault.servers else None
+    if fault.servers:
+        infra.up(fault.servers, _quiet)
     try:
         mine = fault.sources(list(sources))
         # Where a lake lies doesn't change its rows: the undisturbed one is in a folder, and on this machine's cores.
@@ -71,7 +83,8 @@ def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: 
         click.echo(f"{fault.name:<10}{'-':>8}{'-':>7}{'-':>9}  {fault.title}: not made, {error}")
         return 0
     finally:
-        infra.down(fault.servers, _quiet) if fault.servers else None
+        if fault.servers:
+            infra.down(fault.servers, _quiet)
     click.echo(f"{fault.name:<10}{moments:>8}{equal:>7}{time.monotonic() - begun:>9.0f}  {fault.title}")
     return moments - equal
 

@@ -23,6 +23,8 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines import java
 
 HOST: Final = "127.0.0.1"
+#: Another folder for all of it.
+VARIABLE: Final = "WIREHOUSE_INFRA"
 START_SECONDS: Final = 90
 STOP_SECONDS: Final = 20
 _SETTINGS: Final = "settings.json"
@@ -79,7 +81,7 @@ def servers() -> dict[str, Server]:
 
 def run_folder() -> Path:
     """WIREHOUSE_INFRA, else infra/.run beside the source roots."""
-    return Path(os.environ.get("WIREHOUSE_INFRA") or Path(__file__).resolve().parents[3] / "infra" / ".run")
+    return Path(os.environ.get(VARIABLE) or Path(__file__).resolve().parents[3] / "infra" / ".run")
 
 
 def chosen(names: tuple[str, ...]) -> list[Server]:
