@@ -26,7 +26,7 @@ from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.render import cell, terminal
 from wirehouse_orchestration.runs import materialize
 from wirehouse_pipelines import jobs, landing, sql
-from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
@@ -114,10 +114,10 @@ def _clear(folder: Path) -> None:
 
 
 def write_configuration(folder: Path, sources: Sequence[Source]) -> Path:
-    """Write the configuration of a lake in `folder` with these sources, whose captures lie below it."""
+    """Write the configuration of a lake in `folder` with these sources; captures in files lie below it."""
     lines = [_FIRST_LINE, "[lakehouse]", 'root = "lake"']
     for source in sources:
-        path = Path(source.path).relative_to(folder).as_posix()
+        path = source.path if source.kind == KAFKA else Path(source.path).relative_to(folder).as_posix()
         lines += ["", "[[source]]", *(f"{key} = {_toml(value)}" for key, value in _keys(source, path).items())]
         lines += ["[source.options]", *(f"{key} = {_toml(value)}" for key, value in source.options.items())]
     file = folder / config.DEFAULT
@@ -127,7 +127,7 @@ def write_configuration(folder: Path, sources: Sequence[Source]) -> Path:
 
 def _keys(source: Source, path: str) -> dict[str, Any]:
     keys: dict[str, Any] = {"name": source.name, "protocol": source.protocol, "kind": source.kind, "path": path}
-    return keys | ({"ports": source.ports} if source.ports else {})
+    return keys | {key: value for key, value in (("ports", source.ports), ("kafka", source.kafka)) if value}
 
 
 def _toml(value: Any) -> str:
