@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,11 +136,8 @@ def forget(context: Context, what: str) -> None:
         return
     check_alone(lake)
     forgetting.erase_landed(lake, what)
-    due = jobs.due(lake)
-    if due:
-        windows = set().union(*due.values())
-        last = max(windows.union(jobs.data_windows(lake)))
-        _materialize(context, lake, list(due), min(windows), last, force=False)
+    if due := jobs.due(lake):
+        _bring_up_to_date(context, lake, due)
     forgetting.purge(lake)
     for line in forgetting.proof(lake, what):
         click.echo(f"  {line}")
@@ -198,6 +195,12 @@ def run(context: Context) -> None:
             "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
         )
         return
+    _bring_up_to_date(context, lake, due)
+
+
+def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]]) -> None:
+    from wirehouse_pipelines import jobs
+
     windows = set().union(*due.values())
     # To the end: a window that ends in another state than before makes the ones after it stale.
     last = max(windows.union(jobs.data_windows(lake)))
