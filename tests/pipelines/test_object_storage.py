@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.conftest import store_of
@@ -22,16 +23,19 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module", params=["store", *(["versitygw"] if versitygw.go() else [])])
-def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """Each of the project's object stores."""
+def server(request: pytest.FixtureRequest, store: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Each of the project's object stores; the first serves other tests as well."""
+    if request.param == "store":
+        yield store
+        return
     with store_of(request.param) as settings:
         yield settings
 
 
 @pytest.fixture
-def root(in_bucket: str) -> str:
+def root(server: dict[str, str]) -> str:
     """A lake's root."""
-    return in_bucket
+    return f"s3://wirehouse/{uuid4().hex}"
 
 
 def test_what_is_written_is_read(root: str) -> None:
@@ -112,7 +116,7 @@ def test_what_is_wrong_is_said(
     assert secret not in str(refused.value)
 
 
-def test_a_bucket_that_is_missing_is_said(store: dict[str, str]) -> None:
+def test_a_bucket_that_is_missing_is_said(server: dict[str, str]) -> None:
     with pytest.raises(StorageError, match="there is no bucket nowhere: create it"):
         list(open_storage("s3://nowhere/lake").list(""))
 
