@@ -16,7 +16,8 @@ from tests.running import assert_same_rows, land, run, select
 from wirehouse_pipelines import arrow_types, forgetting, jobs, landing, upkeep
 from wirehouse_pipelines.bronze import LandingGoneError
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.manifests import ReleasedError, check_there, manifests
+from wirehouse_pipelines.manifests import ReleasedError, check_there, manifests, write_manifest
+from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
@@ -144,17 +145,31 @@ def test_what_landing_let_go_of_stays_in_bronze_and_a_capture_is_erased(
     land(without)
     run(spark, without)
     assert_same_rows(lake, without)
-    # Its file is still there, and isn't landed again; the other is if it is asked for, and its bytes are back.
-    assert landing.land(lake, lake.sources[0]) == []
-    [again] = landing.land(lake, lake.sources[0], [str(inbox / f"{name}.jsonl") for name in (first, second)])
-    assert (again.path, again.released_at_ns) == (f"{first}.jsonl", None)
-    assert all(Path(lake.root, name).exists() for name in landing.records_of(again))
-    # Without the tables what was let go of can't be computed, and that is said.
-    upkeep.release(lake, quiet, landed_at_ns + 9 * DAY_NS)
+    # Without the table what was let go of can't be computed, and that is said.
     windows = jobs.data_windows(lake)
     shutil.rmtree(lake.table_path(MESSAGES))
     with pytest.raises(LandingGoneError, match="can't be computed anew"):
         jobs.run_job(spark, lake, MESSAGES, windows[0], windows[-1], force=True)
+
+
+def test_a_file_is_landed_again_if_it_is_asked_for_and_was_not_forgotten(make_lake: MakeLake, tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    for name in ("a_linear", "d1_depths"):
+        copied(name, inbox)
+    lake = make_lake({"chain": (inbox, {})})
+    land(lake)
+    storage = open_storage(lake.root)
+    kept, gone = manifests(lake)
+    write_manifest(storage, replace(kept, released_at_ns=1))
+    landing.remove_records(storage, kept)
+    forgetting.erase_landed(lake, gone.capture_id)
+    assert not list(Path(lake.root, "landing").rglob("*.avro"))
+    assert landing.land(lake, lake.sources[0]) == []
+    files = [str(path) for path in inbox.iterdir()]
+    [again] = landing.land(lake, lake.sources[0], files)
+    assert (again.capture_id, again.released_at_ns) == (kept.capture_id, None)
+    assert all(Path(lake.root, name).exists() for name in landing.records_of(again))
+    assert landing.land(lake, lake.sources[0], files) == []
 
 
 def test_an_id_that_nobody_landed_is_refused(make_lake: MakeLake) -> None:
