@@ -34,6 +34,21 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def local_lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A small capture of each protocol, computed in a folder by this process."""
+    from tests import running, small_lake
+
+    from wirehouse_orchestration import config
+
+    lake = config.load(small_lake.configure(tmp_path_factory.mktemp("local")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WIREHOUSE_HASH_KEY", small_lake.HASH_KEY)
+        running.land(lake)
+        running.run(spark, lake)
+    return lake
+
+
+@pytest.fixture(scope="session")
 def store() -> Iterator[dict[str, str]]:
     """A real object store, and the variables that say how to reach it, which are set."""
     with store_of("store") as settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from wirehouse_pipelines import jobs, landing, sql
@@ -71,20 +71,23 @@ PROMISED = {
 }
 
 
-def promised_rows(lake: Lake, *, without: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """All promised rows, without the columns `without` (say window_start, where windows differ)."""
+def promised_rows(
+    lake: Lake, *, without: Sequence[str] = (), of: Collection[str] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """All promised rows (`of` these protocols), without these columns (say window_start, where windows differ)."""
     return {
         table: [
             {name: value for name, value in row.items() if name not in without}
             for row in select(lake, f"select * from {table} order by {order}")
         ]
         for table, order in PROMISED.items()
+        if not of or table.partition(".")[2].partition("_")[0] in of
     }
 
 
-def assert_same_rows(left: Lake, right: Lake, *, without: Sequence[str] = ()) -> None:
-    """Both lakes hold the same promised rows; else say which table differs where."""
-    ours, theirs = promised_rows(left, without=without), promised_rows(right, without=without)
+def assert_same_rows(left: Lake, right: Lake, *, without: Sequence[str] = (), of: Collection[str] = ()) -> None:
+    """Both lakes hold the same promised rows (of the protocols `of`); else say which table differs where."""
+    ours, theirs = promised_rows(left, without=without, of=of), promised_rows(right, without=without, of=of)
     for table, rows in ours.items():
         others = theirs[table]
         for index, (row, other) in enumerate(zip(rows, others, strict=False)):

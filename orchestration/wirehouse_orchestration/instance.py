@@ -1,23 +1,40 @@
-"""The Dagster instance that every door to a lake shares: ROOT/.dagster, SQLite, telemetry off.
+"""The Dagster instance that every door to a lake shares: ROOT/.dagster, telemetry off.
 
-Runs of the command line and of the UI stand side by side in it, and its pools make writers of a table wait for one
-another. A run that was killed would hold its place in a pool for ever, so each run holds a lock file, which the
-operating system lets go of with the process; whoever starts next ends the runs whose lock is free.
+Runs, schedules and events are kept in SQLite there, or in the PostgreSQL of WIREHOUSE_POSTGRES_URL; that one has a
+folder of its own, so that each keeps its settings. Runs of the command line and of the UI stand side by side in it, and
+its pools make writers of a table wait for one another. A run that was killed would hold its place in a pool for ever,
+so each run holds a lock file, which the operating system lets go of with the process; whoever starts next on this
+machine ends the runs whose lock is free.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.instance.ref import InstanceRef
+from dagster_postgres.utils import DagsterPostgresException
 
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines.lake import Lake
 
-SETTINGS = """\
+#: Where PostgreSQL is, if Dagster is to keep what it knows there.
+POSTGRES_VARIABLE: Final = "WIREHOUSE_POSTGRES_URL"
+#: Dagster's driver has to be named: of SQLAlchemy another one is the default.
+_POSTGRES_SCHEME: Final = "postgresql+psycopg2://"
+#: The secret stays in the environment: of every process that opens the instance.
+_POSTGRES: Final = f"""\
+storage:
+  postgres:
+    postgres_url:
+      env: {POSTGRES_VARIABLE}
+"""
+SETTINGS: Final = """\
 # Written once by Wirehouse; yours to change (https://docs.dagster.io/deployment/oss/dagster-yaml).
 telemetry:
   enabled: false
@@ -26,8 +43,15 @@ concurrency:
   pools:
     granularity: op
     default_limit: 1
+  # The queue of the daemon, in which a run also waits while all that it could begin with waits for a pool.
   runs:
+    # Each has a Spark driver of its own.
     max_concurrent_runs: 2
+    # A backfill of many runs leaves room for another one.
+    tag_concurrency_limits:
+      - key: dagster/backfill
+        value: {applyLimitPerUniqueValue: true}
+        limit: 1
 run_monitoring:
   enabled: true
   free_slots_after_run_end_seconds: 30
@@ -39,14 +63,31 @@ _OUTPUT_STAYS = {
 UNFINISHED = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
 
 
+class PostgresAddressError(UsageError):
+    """The address of PostgreSQL can't be used."""
+
+    template = "{variable} has to begin with {scheme}"
+
+
+class PostgresError(WirehouseError):
+    """PostgreSQL doesn't answer, or refuses."""
+
+    template = "the PostgreSQL of {variable} can't be used: {reason}"
+    retry_helps = True
+
+
 def home(lake: Lake) -> Path:
-    """The folder of the lake's instance, with its settings; made if missing."""
-    folder = Path(lake.home, ".dagster")
+    """The folder of the lake's instance, with its settings; made if missing. Raises PostgresAddressError."""
+    folder, storage = Path(lake.home, ".dagster"), ""
+    if address := os.environ.get(POSTGRES_VARIABLE):
+        if not address.startswith(_POSTGRES_SCHEME):
+            raise PostgresAddressError(variable=POSTGRES_VARIABLE, scheme=_POSTGRES_SCHEME)
+        folder, storage = folder / "postgres", _POSTGRES
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "dagster.yaml"
     with _alone(folder):
         if not settings.exists():
-            settings.write_text(SETTINGS)
+            settings.write_text(SETTINGS + storage)
     return folder
 
 
@@ -64,12 +105,16 @@ def output(lake: Lake) -> Path:
 def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[DagsterInstance]:
     """The lake's instance; its databases are made if missing, by one process at a time.
 
-    With `keep_output` what a run prints is kept for the UI instead of shown here.
+    With `keep_output` what a run prints is kept for the UI instead of shown here. Raises PostgresError.
     """
     folder = home(lake)
     with _alone(folder):
         overrides = {} if keep_output else _OUTPUT_STAYS
-        instance = DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+        try:
+            instance = DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+        except DagsterPostgresException as error:
+            reason = str(error.__cause__ or error).splitlines()[0]
+            raise PostgresError(reason=reason, variable=POSTGRES_VARIABLE) from error
         # There are none, and looking for them configures the process's logging anew, which other runs are using.
         instance.get_yaml_python_handlers = list  # type: ignore[method-assign]
         # The first look at each of the three databases makes it.

@@ -45,7 +45,10 @@ def _install(where: Path) -> None:
 
 def _choose() -> Settings:
     password, port = new_secret(), free_port()
-    return {"WIREHOUSE_POSTGRES_URL": f"postgresql://{NAME}:{password}@{HOST}:{port}/postgres", "_PASSWORD": password}
+    return {
+        "WIREHOUSE_POSTGRES_URL": f"postgresql+psycopg2://{NAME}:{password}@{HOST}:{port}/postgres",
+        "_PASSWORD": password,
+    }
 
 
 def _port(settings: Settings) -> str:
