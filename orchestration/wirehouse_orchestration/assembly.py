@@ -23,7 +23,7 @@ def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:
 
 def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
     """Everything Dagster knows of `lake`. `progress` takes what a run says, a line at a time, instead of its log."""
-    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(progress))
+    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(lake, progress))
     assets: list[Any] = [*(merged.assets or ())]
     return dg.Definitions(
         assets=dg.map_asset_specs(_tagged, assets),

@@ -24,6 +24,7 @@ from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake import KAFKA, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.spark_options import SparkOptions
 from wirehouse_pipelines.storage import is_local
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Size, WindowNameError, Windows
@@ -71,11 +72,12 @@ def load(path: str | Path | None = None) -> Lake:
         return ConfigError(file=str(file), key=key, reason=reason)
 
     raw = _parse(file, refuse)
-    _refuse_unknown(raw, ("lakehouse", "upkeep", "source"), "", refuse)
+    _refuse_unknown(raw, ("lakehouse", "spark", "upkeep", "source"), "", refuse)
     folder = file.absolute().parent
-    lake = _lake(_table(raw, "lakehouse", "", refuse), _sources(raw.get("source", []), folder, refuse), folder, refuse)
+    spark = _read_options(SparkOptions.from_mapping, _table(raw, "spark", "", refuse), "spark", refuse)
     upkeep = _read_options(UpkeepOptions.from_mapping, _table(raw, "upkeep", "", refuse), "upkeep", refuse)
-    lake = replace(lake, upkeep=upkeep)
+    sources = _sources(raw.get("source", []), folder, refuse)
+    lake = replace(_lake(_table(raw, "lakehouse", "", refuse), sources, folder, refuse), spark=spark, upkeep=upkeep)
     # A bucket is asked when something is landed: to load definitions no socket is opened.
     if is_local(lake.root):
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from wirehouse_codecs.inflate import LIMITS, Limits
 from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_pipelines.spark_options import EMBEDDED, SparkOptions
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
@@ -57,6 +58,8 @@ class Lake:
     local_home: str | None = None
     #: What it keeps.
     upkeep: UpkeepOptions = field(default_factory=UpkeepOptions)
+    #: Where jobs run.
+    spark: SparkOptions = EMBEDDED
 
     @property
     def home(self) -> str:

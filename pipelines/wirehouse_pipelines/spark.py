@@ -12,7 +12,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_pipelines import jars
+from wirehouse_pipelines import jars, shipping
+from wirehouse_pipelines.spark_options import EMBEDDED, SparkOptions
 
 #: Bytes from the wire never size an allocation in the JVM's Avro reader.
 AVRO_LIMITS = (
@@ -128,24 +129,27 @@ def archive_classes(run: Callable[[SparkSession], None]) -> None:
         new.rename(archive)
 
 
-def session(name: str = "wirehouse") -> SparkSession:
+def session(name: str = "wirehouse", options: SparkOptions = EMBEDDED) -> SparkSession:
     """The session of this process, started on first use.
 
-    WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER another master than all local cores,
+    WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER or SPARK_MASTER another master than `options`,
     WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it.
     """
     folder = jars.folder()
     if not any(folder.glob("*.jar")):
         raise JarsMissingError(folder=folder)
+    master = options.asked_master
+    ship = options.ship and not master.startswith("local")
     # Workers are the PATH's python3 otherwise, which knows none of our packages.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.Builder().appName(name).master(os.environ.get("WIREHOUSE_SPARK_MASTER", "local[*]"))
+    os.environ["PYSPARK_PYTHON"] = shipping.python() if ship else sys.executable
+    builder = SparkSession.Builder().appName(name).master(master)
     settings = SETTINGS | {
         "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
         "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {_class_archive()} {os.environ.get(JAVA_OPTIONS, '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
-        "spark.executor.extraClassPath": f"{folder}/*",
+        **(shipping.settings() if ship else {"spark.executor.extraClassPath": f"{folder}/*"}),
         **_object_store(),
+        **options.settings,
     }
     for key, value in settings.items():
         builder = builder.config(key, value)

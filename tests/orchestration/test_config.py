@@ -15,6 +15,7 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError
 from wirehouse_pipelines import lake_json
+from wirehouse_pipelines.spark_options import MASTER_VARIABLES
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
 
@@ -78,6 +79,21 @@ HOUR = LAKEHOUSE + 'window = "hour"\n'
 MISTAKES = {
     "unknown section": ("[lakehous]\n", "lakehous", "unknown key"),
     "unknown key": (LAKEHOUSE + "windows = 'day'\n", "lakehouse.windows", "unknown key"),
+    "no setting of Spark": (
+        LAKEHOUSE + '[spark.settings]\n"executor.memory" = "2g"\n',
+        "spark.settings.executor.memory",
+        "none of Spark",
+    ),
+    "a setting that is ours": (
+        LAKEHOUSE + '[spark.settings]\n"spark.sql.session.timeZone" = "CET"\n',
+        "spark.settings.spark.sql.session.timeZone",
+        "set by Wirehouse",
+    ),
+    "a setting that is no text": (
+        LAKEHOUSE + '[spark.settings]\n"spark.executor.cores" = 2\n',
+        "spark.settings.spark.executor.cores",
+        "must be a text",
+    ),
     "unknown source key": (LAKEHOUSE + SOURCE + "port = 1\n", "source.mainnet.port", "unknown key"),
     "no root": ("[lakehouse]\n", "lakehouse.root", "missing"),
     "nothing at all": ("", "lakehouse.root", "missing"),
@@ -124,6 +140,20 @@ def test_what_a_lake_keeps(folder: Path) -> None:
     assert config.load(write(folder, LAKEHOUSE + text)).upkeep == UpkeepOptions(
         landing_days=90, landing_bytes=1_000_000, schedule="*/5 1-3 * * 0,6"
     )
+
+
+def test_the_master_of_the_environment_goes_before_that_of_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in MASTER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert config.load(write(folder, LAKEHOUSE)).spark.asked_master == "local[*]"
+    spark = config.load(write(folder, LAKEHOUSE + '[spark]\nmaster = "spark://of-file:7077"\n')).spark
+    assert spark.asked_master == "spark://of-file:7077"
+    monkeypatch.setenv("SPARK_MASTER", "spark://of-servers:7077")
+    assert spark.asked_master == "spark://of-servers:7077"
+    monkeypatch.setenv("WIREHOUSE_SPARK_MASTER", "local[1]")
+    assert spark.asked_master == "local[1]"
 
 
 def test_a_source_may_say_how_well_its_captures_compress(folder: Path) -> None:

@@ -12,6 +12,8 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from wirehouse_orchestration import instance
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.spark_options import SparkOptions
 
 Progress = Callable[[str], None]
 #: Landed records up to which a run is small: over before code compiled for speed pays (seen: gold of 85,000 messages
@@ -28,8 +30,9 @@ class RunSession:
     It is not stopped with the run: a run's process ends with it, and a process with several runs keeps it warm.
     """
 
-    def __init__(self, say: Progress) -> None:
+    def __init__(self, say: Progress, options: SparkOptions) -> None:
         self.say = say
+        self._options = options
         self._spark: SparkSession | None = None
 
     def spark(self, records: int) -> SparkSession:
@@ -46,7 +49,7 @@ class RunSession:
 
         self.say("starting Spark")
         with _default(spark.JAVA_OPTIONS, spark.SHORT_RUN) if small else nullcontext():
-            return spark.session()
+            return spark.session(options=self._options)
 
     @property
     def started(self) -> SparkSession | None:
@@ -74,27 +77,16 @@ def _default(variable: str, value: str) -> Iterator[None]:
         del os.environ[variable]
 
 
-@dg.resource(description="One Spark session per run")
-def run_session(context: dg.InitResourceContext) -> Iterator[RunSession]:
-    """The session of a run that says in its own log how it goes."""
-    yield from _session(context, (context.log or logging.getLogger("wirehouse")).info)
-
-
-def _session(context: dg.InitResourceContext, say: Progress) -> Iterator[RunSession]:
-    if context.instance is None or context.run_id is None or context.instance.is_ephemeral:
-        yield RunSession(say)
-        return
-    with instance.held(context.instance, context.run_id):
-        yield RunSession(say)
-
-
-def definitions(progress: Progress | None = None) -> dg.Definitions:
+def definitions(lake: Lake, progress: Progress | None = None) -> dg.Definitions:
     """The resource `session`, one per run. `progress` takes what a run says, else its log does."""
-    if progress is None:
-        return dg.Definitions(resources={"session": run_session})
 
     @dg.resource(description="One Spark session per run")
     def session(context: dg.InitResourceContext) -> Iterator[RunSession]:
-        yield from _session(context, progress)
+        own = RunSession(progress or (context.log or logging.getLogger("wirehouse")).info, lake.spark)
+        if context.instance is None or context.run_id is None or context.instance.is_ephemeral:
+            yield own
+            return
+        with instance.held(context.instance, context.run_id):
+            yield own
 
     return dg.Definitions(resources={"session": session})

@@ -12,6 +12,8 @@ from wirehouse_orchestration.infra import HOST, Command, Server, Settings, free_
 
 WORKERS: Final = 2
 _DEPLOY: Final = "org.apache.spark.deploy"
+#: What drivers sent is deleted an hour after their end.
+_CLEAN_UP: Final = ("enabled=true", "interval=300", "appDataTtl=3600")
 
 
 def _install(where: Path) -> None:
@@ -19,12 +21,14 @@ def _install(where: Path) -> None:
 
 
 def _choose() -> Settings:
-    return {"SPARK_MASTER": f"spark://{HOST}:{free_port()}"}
+    # A driver listens there as well.
+    return {"SPARK_MASTER": f"spark://{HOST}:{free_port()}", "SPARK_LOCAL_IP": HOST}
 
 
 def _commands(installed: Path, folder: Path, settings: Settings) -> list[Command]:
     home = Path(pyspark.__file__).parent
     java = [java_program(), "-Xmx512m", "-cp", f"{home}/jars/*"]
+    java += [f"-Dspark.worker.cleanup.{setting}" for setting in _CLEAN_UP]
     environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": sys.executable}
     address = settings["SPARK_MASTER"].removeprefix("spark://")
     host, _, port = address.partition(":")

@@ -1,0 +1,46 @@
+"""Jobs on a real Spark cluster, whose workers are sent all that they need: the rows of a run on this machine alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import small_lake
+from tests.running import assert_same_rows, land
+
+from wirehouse_orchestration import config, infra
+from wirehouse_pipelines import shipping, spark_options
+from wirehouse_pipelines.lake import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers]
+
+RUN = "from wirehouse_orchestration import cli; cli.main()"
+WORKED = f"work/*/*/{shipping.ENVIRONMENT}/bin/python"
+
+
+@pytest.fixture
+def cluster() -> Iterator[dict[str, str]]:
+    """A master and two workers; the variables by which they are used."""
+    infra.up(("spark",), lambda text: None)
+    yield infra.environment()
+    infra.down(("spark",), lambda text: None)
+
+
+def test_a_cluster_gives_the_rows_of_one_machine(local_lake: Lake, cluster: dict[str, str], tmp_path: Path) -> None:
+    named = f'[spark]\nmaster = "{cluster["SPARK_MASTER"]}"\n[spark.settings]\n"spark.executor.memory" = "1200m"'
+    file = small_lake.configure(tmp_path, further=named)
+    lake = config.load(file)
+    land(lake)
+    known = set((infra.run_folder() / "spark").glob(WORKED))
+    environment = {name: value for name, value in os.environ.items() if name not in spark_options.MASTER_VARIABLES}
+    environment |= {"SPARK_LOCAL_IP": cluster["SPARK_LOCAL_IP"], "WIREHOUSE_HASH_KEY": small_lake.HASH_KEY}
+    command = [sys.executable, "-c", RUN, "--config", str(file), "run"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    executors = {place.parts[-4:-3] for place in set((infra.run_folder() / "spark").glob(WORKED)) - known}
+    assert len(executors) == 2, "not by both workers"
+    assert_same_rows(local_lake, lake)
