@@ -23,7 +23,7 @@ from wirehouse_pipelines.lake import Lake
 
 #: Each with the table of bronze that its jobs read.
 BACKFILLS = {"cardinal": "bronze.messages", "ockam": "bronze.segments"}
-WAIT_SECONDS = 400
+WAIT_SECONDS = 1200
 BACKFILL = "... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }"
 REPOSITORY = '{repositoryLocationName: "wirehouse", repositoryName: "__repository__"}'
 SENSORS = f"{{ sensorsOrError(repositorySelector: {REPOSITORY}) {{ ... on Sensors {{ results {{ id name }} }} }} }}"

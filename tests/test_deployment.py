@@ -1,0 +1,115 @@
+"""The files that deploy Wirehouse: text that validators accept, and that agrees with what is tested."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pyspark
+import pytest
+import yaml
+from dagster import __version__ as dagster_version
+from dagster._core.instance.config import dagster_instance_config
+
+from wirehouse_orchestration import config, instance
+from wirehouse_orchestration.infra import kafka, store
+
+INFRA = Path(__file__).parents[1] / "infra"
+COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text())
+VALUES = yaml.safe_load((INFRA / "kubernetes" / "values.yaml").read_text())
+OBJECTS = list(yaml.safe_load_all((INFRA / "kubernetes" / "wirehouse.yaml").read_text()))
+IMAGE_FOLDER = "/opt/wirehouse"
+
+
+def _tool(*arguments: str) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name(arguments[0]), *arguments[1:]], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _of_kind(kind: str, name: str) -> dict[str, Any]:
+    return next(item for item in OBJECTS if (item["kind"], item["metadata"]["name"]) == (kind, name))
+
+
+def test_the_compose_file_is_one() -> None:
+    _tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(INFRA / "compose.yaml"))
+
+
+def test_the_dockerfile_is_sound() -> None:
+    _tool("hadolint", str(INFRA / "Dockerfile"))
+
+
+@pytest.mark.parametrize("item", OBJECTS, ids=lambda item: f"{item['kind']} {item['metadata']['name']}")
+def test_the_objects_of_kubernetes_are_valid(item: dict[str, Any]) -> None:
+    kubernetes_validate.validate(item, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_what_a_pod_is_given_is_there() -> None:
+    (code,) = VALUES["dagster-user-deployments"]["deployments"]
+    for source in code["envConfigMaps"]:
+        _of_kind("ConfigMap", source["name"])
+    for volume in code["volumes"]:
+        _of_kind("ConfigMap", volume["configMap"]["name"])
+    run = VALUES["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]
+    _of_kind("ServiceAccount", run["podSpecConfig"]["serviceAccountName"])
+    place = Path(_of_kind("ConfigMap", "wirehouse-settings")["data"][config.VARIABLE])
+    assert str(place.parent) == code["volumeMounts"][0]["mountPath"]
+    assert place.name in _of_kind("ConfigMap", "wirehouse-configuration")["data"]
+
+
+def test_the_configuration_in_kubernetes_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(config.ROOT_VARIABLE, raising=False)
+    file = tmp_path / "wirehouse.toml"
+    file.write_text(_of_kind("ConfigMap", "wirehouse-configuration")["data"][file.name])
+    lake = config.load(file)
+    assert lake.root == "s3://wirehouse/lake"
+    assert lake.spark.master.startswith("k8s://")
+    assert not lake.spark.ship
+
+
+def test_dagsters_settings_are_those_of_one_machine_with_a_longer_queue(tmp_path: Path) -> None:
+    ours, theirs = yaml.safe_load(instance.SETTINGS), VALUES["additionalInstanceConfig"]
+    assert theirs["concurrency"]["runs"].pop("max_concurrent_runs") > ours["concurrency"]["runs"].pop(
+        "max_concurrent_runs"
+    )
+    assert theirs["concurrency"] == ours["concurrency"]
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(theirs))
+    dagster_instance_config(str(tmp_path))
+
+
+def test_the_servers_in_containers_find_the_settings_that_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = COMPOSE["x-environment"]
+    monkeypatch.setenv(config.ROOT_VARIABLE, environment["WIREHOUSE_ROOT"])
+    monkeypatch.setenv(instance.POSTGRES_VARIABLE, environment[instance.POSTGRES_VARIABLE])
+    (tmp_path / "wirehouse.toml").write_text("")
+    written = instance.home(config.load(tmp_path / "wirehouse.toml")).relative_to(tmp_path)
+    assert environment["DAGSTER_HOME"] == f"{IMAGE_FOLDER}/{written}"
+    (server,) = yaml.safe_load((INFRA / "workspace.yaml").read_text())["load_from"]
+    code = COMPOSE["services"][server["grpc_server"]["host"]]
+    assert str(server["grpc_server"]["port"]) in code["command"]
+
+
+def test_secrets_come_from_the_environment() -> None:
+    secret = re.compile(r"(SECRET|PASSWORD|CREDENTIAL|KEY)")
+    for service in COMPOSE["services"].values():
+        for name, value in service.get("environment", {}).items():
+            assert not secret.search(name) or re.fullmatch(r"\$\{WIREHOUSE_\w+:\?\}", str(value)), name
+
+
+def test_images_are_of_the_versions_that_are_tested() -> None:
+    tags = {name: service["image"].partition(":")[2] for name, service in COMPOSE["services"].items()}
+    assert [tags["store"]] == [f"s3proxy-{_version(name)}" for name in store.JARS.coordinates]
+    assert tags["kafka"] == _version(kafka.JARS.coordinates[0])
+    assert f"FROM apache/spark:{pyspark.__version__} " in (INFRA / "Dockerfile").read_text()
+    assert f"--version {dagster_version} " in (INFRA / "kubernetes" / "values.yaml").read_text()
+
+
+def _version(coordinates: str) -> str:
+    return coordinates.split(":")[2]
