@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that come from data: the data dictionary, the rules and the state machines.
+"""Writes the pages of docs/ that come from data: the data dictionary, the rules, the state machines, the sizes.
 
 `python -m wirehouse_orchestration.docs` writes them; with `--check`, a part of `make check`, it says which are stale.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from wirehouse_codecs import capture_rules
 from wirehouse_codecs.machines import Edge, Machine
 from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_orchestration import sizes
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import Column, Table, all_tables
 
@@ -180,6 +181,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "data-dictionary.md": data_dictionary,
     "rules.md": rules_page,
     "state-machines.md": machines_page,
+    "sizes.md": sizes.page,
 }
 
 if __name__ == "__main__":
