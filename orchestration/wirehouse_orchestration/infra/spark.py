@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,8 @@ from wirehouse_orchestration.infra import HOST, Command, Server, Settings, free_
 
 WORKERS: Final = 2
 _DEPLOY: Final = "org.apache.spark.deploy"
+#: Of the wheel; else workers look for the folder in which Spark was built.
+_SCALA: Final = "2.13"
 #: What drivers sent is deleted an hour after their end.
 _CLEAN_UP: Final = ("enabled=true", "interval=300", "appDataTtl=3600")
 
@@ -29,7 +30,7 @@ def _commands(installed: Path, folder: Path, settings: Settings) -> list[Command
     home = Path(pyspark.__file__).parent
     java = [java_program(), "-Xmx512m", "-cp", f"{home}/jars/*"]
     java += [f"-Dspark.worker.cleanup.{setting}" for setting in _CLEAN_UP]
-    environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": sys.executable}
+    environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": _SCALA}
     address = settings["SPARK_MASTER"].removeprefix("spark://")
     host, _, port = address.partition(":")
     master = [f"{_DEPLOY}.master.Master", "--host", host, "--port", port, "--webui-port", "0"]
