@@ -49,6 +49,8 @@ class Bench(Protocol):
     LAYERS: Mapping[str, float]
     #: What is counted, and how much of it: from small to large; for the fixed cost; in the increment.
     UNIT: str
+    #: Bytes that one takes in a capture, about.
+    UNIT_BYTES: int
     SIZES: tuple[int, ...]
     FIXED: int
     INCREMENT: int

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from math import ceil
 from pathlib import Path
 from typing import Final
@@ -16,14 +17,6 @@ from typing import Final
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 MEASURED: Final = _DOCS / "benchmarks.md"
 _TABLE: Final = re.compile(r"(?<=<!-- sizes)([^\n]*\n).*?(?=<!-- end of sizes -->)", re.DOTALL)
-#: Bytes of a capture for each of what the benchmark of a protocol counts: those of its simulator's files.
-UNIT_BYTES: Final[Mapping[str, int]] = {
-    "cardinal": 431,
-    "hiero": 1_130_000,
-    "ockam": 357,
-    "wallaroo": 130,
-    "bamboo": 306,
-}
 TB: Final = 10**12
 DAY_SECONDS: Final = 86_400
 #: Of its time a cluster is to work so much: the rest is for hours with more traffic, and for what is computed again.
@@ -40,7 +33,9 @@ class Need:
     """Cores of a protocol's layers at a size, always busy."""
 
     protocol: str
-    #: Messages, frames, blocks … a second.
+    #: What a message, frame, block … takes in a capture.
+    unit_bytes: int
+    #: How many of them a second.
     units: float
     #: By layer.
     cores: Mapping[str, float]
@@ -70,8 +65,9 @@ def needs(terabytes: float, page: str) -> list[Need]:
     """What each measured protocol needs if all of the captures are its own."""
     found = []
     for protocol, by_layer in rates(page):
-        units = terabytes * TB / DAY_SECONDS / UNIT_BYTES[protocol]
-        found.append(Need(protocol, units, {layer: units / rate for layer, rate in by_layer.items()}))
+        size = import_module(f"wirehouse_orchestration.benches.{protocol}").UNIT_BYTES
+        units = terabytes * TB / DAY_SECONDS / size
+        found.append(Need(protocol, size, units, {layer: units / rate for layer, rate in by_layer.items()}))
     return found
 
 
@@ -81,9 +77,7 @@ def table(terabytes: float, page: str) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for need in needs(terabytes, page):
         cores = " | ".join(f"{need.cores[layer]:.1f}" for layer in _LAYERS)
-        lines.append(
-            f"| {need.protocol} | {UNIT_BYTES[need.protocol]:,} | {need.units:,.0f} | {cores} | {need.total} |"
-        )
+        lines.append(f"| {need.protocol} | {need.unit_bytes:,} | {need.units:,.0f} | {cores} | {need.total} |")
     return "\n".join(lines)
 
 

@@ -29,6 +29,7 @@ from wirehouse_pipelines.lake import Lake, Source
 
 LAYERS = {"bronze.segments": 1.2, "silver.bamboo": 2.0, "gold.bamboo": 2.0}
 UNIT = "entries"
+UNIT_BYTES = 306
 SIZES = (200_000, 2_000_000)
 FIXED = 1_000
 INCREMENT = 20_000

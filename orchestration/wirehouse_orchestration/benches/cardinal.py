@@ -17,6 +17,7 @@ from wirehouse_pipelines.work import Span, Work
 
 LAYERS = {"bronze.messages": 1.2, "silver.cardinal": 2.0, "gold.cardinal": 2.0}
 UNIT = "messages"
+UNIT_BYTES = 431
 SIZES = (1_000_000, 10_000_000)
 FIXED = 1_000
 INCREMENT = 20_000

@@ -18,6 +18,7 @@ from wirehouse_pipelines.lake import Lake, Source
 
 LAYERS = {"bronze.segments": 1.2, "silver.hiero": 2.0, "gold.hiero": 2.0}
 UNIT = "blocks"
+UNIT_BYTES = 1_130_000
 SIZES = (200, 2_000)
 FIXED = 2
 INCREMENT = 20

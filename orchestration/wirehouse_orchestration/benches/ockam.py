@@ -19,6 +19,7 @@ from wirehouse_pipelines.lake import Lake, Source
 
 LAYERS = {"bronze.segments": 1.2, "silver.ockam": 2.0, "gold.ockam": 2.0}
 UNIT = "messages"
+UNIT_BYTES = 357
 SIZES = (1_000_000, 10_000_000)
 FIXED = 1_000
 INCREMENT = 20_000

@@ -28,6 +28,7 @@ from wirehouse_pipelines.lake import Lake, Source
 
 LAYERS = {"bronze.segments": 1.2, "silver.wallaroo": 2.0, "gold.wallaroo": 2.0}
 UNIT = "frames"
+UNIT_BYTES = 130
 SIZES = (1_300_000, 13_000_000)
 FIXED = 1_000
 INCREMENT = 20_000
