@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,14 +20,27 @@ CAPTURES: Mapping[str, tuple[str, str, tuple[int, ...]]] = {
 HASH_KEY = "one for all"
 
 
-def configure(folder: Path, *protocols: str, further: str = "") -> Path:
-    """Write the configuration of a lake in `folder`: a source of each of `protocols` (all if none), named like it."""
+def configure(folder: Path, *protocols: str, further: str = "", inbox: Path | None = None) -> Path:
+    """Write the configuration of a lake in `folder`: a source of each of `protocols` (all if none), named like it.
+
+    With an `inbox` each has a folder there, to which `deliver` brings its capture.
+    """
     lines = ["[lakehouse]", 'root = "lake"', further]
     for protocol in protocols or CAPTURES:
         kind, path, ports = CAPTURES[protocol]
+        place = VECTORS / path
+        if inbox:
+            place = inbox / protocol
+            place.mkdir(parents=True)
         lines += ["[[source]]", f'name = "{protocol}"', f'protocol = "{protocol}"', f'kind = "{kind}"']
-        lines += [f"path = {json.dumps(str(VECTORS / path))}", *([f"ports = {list(ports)}"] if ports else [])]
+        lines += [f"path = {json.dumps(str(place))}", *([f"ports = {list(ports)}"] if ports else [])]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "wirehouse.toml"
     file.write_text("\n".join(lines))
     return file
+
+
+def deliver(inbox: Path, *protocols: str) -> None:
+    """Put the captures of `protocols` into their folders."""
+    for protocol in protocols:
+        shutil.copy(VECTORS / CAPTURES[protocol][1], inbox / protocol)

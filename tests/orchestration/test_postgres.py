@@ -59,14 +59,16 @@ def test_two_backfills_of_different_protocols_go_on_at_once(
     local_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WIREHOUSE_HASH_KEY", small_lake.HASH_KEY)
-    file = small_lake.configure(tmp_path, *BACKFILLS)
+    inbox = tmp_path / "inbox"
+    file = small_lake.configure(tmp_path, *BACKFILLS, inbox=inbox)
     lake = config.load(file)
-    land(lake)
     with ui.serving(lake, file) as servers, instance.shared_instance(lake) as shared:
         assert "secret" not in (instance.home(lake) / "dagster.yaml").read_text()
         # What goes on is what is asked for here.
         for sensor in ui.ask(servers.url, SENSORS)["sensorsOrError"]["results"]:
             ui.ask(servers.url, f'mutation {{ stopSensor(id: "{sensor["id"]}") {{ __typename }} }}')
+        small_lake.deliver(inbox, *BACKFILLS)
+        land(lake)
         ids = [_backfill(servers.url, lake, protocol, table) for protocol, table in BACKFILLS.items()]
         _wait(servers, shared, ids)
         runs = shared.get_run_records()
