@@ -13,6 +13,7 @@ from tests import small_lake
 from tests.running import assert_same_rows, land
 
 from wirehouse_orchestration import config, infra
+from wirehouse_orchestration.infra import spark as infra_spark
 from wirehouse_pipelines import shipping, spark_options
 from wirehouse_pipelines.lake import Lake
 
@@ -42,5 +43,5 @@ def test_a_cluster_gives_the_rows_of_one_machine(local_lake: Lake, cluster: dict
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     executors = {place.parts[-4:-3] for place in set((infra.run_folder() / "spark").glob(WORKED)) - known}
-    assert len(executors) == 2, "not by both workers"
+    assert len(executors) >= infra_spark.WORKERS, "not by both workers"
     assert_same_rows(local_lake, lake)
