@@ -76,8 +76,11 @@ class _Entries:
         self._held += piece.data
         if not piece.last:
             return
-        data = grpc_log.unframe(bytes(self._held))
-        framed = grpc_log.Framed(self._byte_start, self._byte_start + len(self._held), data)
+        # An entry may be large: of each step only what the next one needs is held.
+        end, data = self._byte_start + len(self._held), bytes(self._held)
+        self._held = bytearray()
+        data = grpc_log.unframe(data)
+        framed = grpc_log.Framed(self._byte_start, end, data)
         self._log.connection_id = self._key
         self._entries.receive(framed, grpc_log.decode(data), piece.place)
 

@@ -254,7 +254,8 @@ class Framer:
                 break
             if len(view) < begin + length:
                 break
-            entry = bytes(view[begin : begin + length])
+            with memoryview(view) as held:
+                entry = bytes(held[begin : begin + length])
             yield Framed(first + at, first + begin + length, entry, length=bytes(view[at:begin]))
             at = begin + length
         del self._pending[:at]
