@@ -6,19 +6,17 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from wirehouse_codecs.bamboo.captures import entry_capture
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import RULES as BAMBOO_RULES
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES as CARDINAL_RULES
-from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULES as HIERO_RULES
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import RULES as OCKAM_RULES
-from wirehouse_codecs.origins import Reader
+from wirehouse_codecs.origins import Capture, Origin, Reader
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULES as WALLAROO_RULES
@@ -74,5 +72,21 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
     )
 }
+
+
+def _reader(module: str, name: str) -> Reader:
+    """What opens a protocol's own files. Imported on use: it is compiled, and most commands read none."""
+
+    def read(stream: BinaryIO, origin: Origin) -> Capture:
+        capture: Capture = getattr(import_module(f"wirehouse_codecs.{module}"), name)(stream, origin)
+        return capture
+
+    return read
+
+
 #: Kinds of source that are a protocol's own files, and what opens them.
-FILE_READERS: dict[str, Reader] = {"blocks": BlockCapture, "grpc_log": log_capture, "entries": entry_capture}
+FILE_READERS: dict[str, Reader] = {
+    "blocks": _reader("hiero.captures", "BlockCapture"),
+    "grpc_log": _reader("hiero.captures", "log_capture"),
+    "entries": _reader("bamboo.captures", "entry_capture"),
+}
