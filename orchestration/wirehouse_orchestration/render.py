@@ -55,12 +55,15 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 def csv_cell(value: Any) -> str | int | float:
-    """`value` for a CSV cell: nested values as JSON, text that a spreadsheet would run as a formula behind a quote."""
+    """`value` for a CSV cell: nested values as JSON, text that a spreadsheet would run as a formula behind a quote.
+
+    What would drive a terminal is escaped as there: files are looked at with `cat`, too.
+    """
     shown = plain(value)
     if shown is None:
         return ""
     if isinstance(shown, str):
-        return f"'{shown}" if shown.startswith(FORMULA_STARTS) else shown
+        return terminal(f"'{shown}" if shown.startswith(FORMULA_STARTS) else shown)
     if isinstance(shown, bool):
         return "true" if shown else "false"
     if isinstance(shown, int | float):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import pyarrow as pa
@@ -17,6 +20,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.rules import Rule, Severity
 from wirehouse_orchestration import render
 from wirehouse_pipelines.tables import Table
@@ -29,6 +33,8 @@ SHORT_HEX = 12
 LEAST_COLUMN = 14
 #: Width where the output is no terminal.
 FILE_COLUMNS = 200
+#: Columns of what EXPLAIN answers.
+PLAN = ["plan_type", "plan"]
 SEVERITY_STYLE = {Severity.VIOLATION: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 Row = Sequence[Any]
@@ -46,29 +52,51 @@ def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def as_json(reader: pa.RecordBatchReader) -> None:
+def as_json(reader: pa.RecordBatchReader, out: TextIO) -> None:
     """One JSON object a line."""
     names = reader.schema.names
     for row in rows_of(reader):
-        sys.stdout.write(render.json_line(dict(zip(names, row, strict=True))) + "\n")
+        out.write(render.json_line(dict(zip(names, row, strict=True))) + "\n")
 
 
-def as_csv(reader: pa.RecordBatchReader) -> None:
-    """CSV with a line of names (RFC 4180, but lines end as Unix does); on a terminal nothing drives it."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+def as_csv(reader: pa.RecordBatchReader, out: TextIO) -> None:
+    """CSV with a line of names (RFC 4180, but lines end as Unix does); nothing in it drives a terminal."""
+    writer = csv.writer(out, lineterminator="\n")
     writer.writerow([render.csv_cell(name) for name in reader.schema.names])
-    drives = sys.stdout.isatty()
     for row in rows_of(reader):
-        cells = [render.csv_cell(value) for value in row]
-        writer.writerow([render.terminal(cell) if drives and isinstance(cell, str) else cell for cell in cells])
+        writer.writerow([render.csv_cell(value) for value in row])
 
 
-def as_table(reader: pa.RecordBatchReader) -> None:
+def as_parquet(reader: pa.RecordBatchReader, path: Path) -> None:
+    """A Parquet file with the types of the tables."""
+    from pyarrow.parquet import ParquetWriter
+
+    schema = pa.schema([field.with_type(_stored(field.type)) for field in reader.schema])
+    with ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """The type for files: views into a buffer, which the engine gives, are not written."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_stored(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_stored(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_stored(kind.key_type), _stored(kind.item_type))
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
+def as_table(reader: pa.RecordBatchReader, file: TextIO) -> None:
     """A table for people. If it's too wide, long binary is cut short; if there are many columns, a line each."""
-    out = console()
+    out = console(file)
     rows = rows_of(reader)
     shown = list(islice(rows, MOST_ROWS))
     names = [render.terminal(name) for name in reader.schema.names]
+    if names == PLAN:
+        _plan(shown, out)
+        return
     right = [render.aligned_right(row[index] for row in shown) for index in range(len(names))]
     table = grid(names, ([render.cell(value) for value in row] for row in shown), right)
     if _wide(table, out):
@@ -81,6 +109,14 @@ def as_table(reader: pa.RecordBatchReader) -> None:
         note(f"only the first {MOST_ROWS:,} rows are shown: add a LIMIT, or see all with --format csv or json")
 
 
+def _plan(rows: Sequence[Row], out: Console) -> None:
+    """How a statement would be run: a step a line."""
+    for kind, steps in rows:
+        out.print(Text(kind, "bold"))
+        for step in steps.splitlines():
+            out.print(Text(f"  {render.terminal(step)}"), soft_wrap=True)
+
+
 def _upright(names: Sequence[str], rows: Sequence[Row], out: Console) -> None:
     """Every row as lines of name and value, with binary in full."""
     width = max(len(name) for name in names)
@@ -90,7 +126,43 @@ def _upright(names: Sequence[str], rows: Sequence[Row], out: Console) -> None:
             out.print(Text.assemble((f"  {name:<{width}}  ", "dim"), render.cell(value)), soft_wrap=True)
 
 
-FORMATS: Mapping[str, Callable[[pa.RecordBatchReader], None]] = {"table": as_table, "csv": as_csv, "json": as_json}
+TEXTS: Mapping[str, Callable[[pa.RecordBatchReader, TextIO], None]] = {
+    "table": as_table,
+    "csv": as_csv,
+    "json": as_json,
+}
+PARQUET = "parquet"
+#: How a result is written to a file of such a name.
+ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": PARQUET, ".txt": "table"}
+
+
+class FileError(UsageError):
+    """A file can't be written."""
+
+    template = "{file}: {reason}"
+
+
+def to_file(reader: pa.RecordBatchReader, path: Path, form: str) -> None:
+    """The rows as a file in the format `form`, whole or not at all. FileError if it can't be written."""
+    try:
+        number, part = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+    except OSError as error:
+        raise FileError(file=path, reason=error.strerror) from None
+    try:
+        if form == PARQUET:
+            os.close(number)
+            as_parquet(reader, Path(part))
+        else:
+            with open(number, "w", encoding="utf-8", newline="") as out:
+                TEXTS[form](reader, out)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(part, 0o666 & ~umask)
+        os.rename(part, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
 
 
 def _wide(table: Grid, out: Console) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import Any
 
 from deltalake import DeltaTable, Schema
@@ -24,6 +25,19 @@ def exists(path: str) -> bool:
 def opened(path: str) -> DeltaTable | None:
     """The table at `path`; None if there is none."""
     return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
+
+
+def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:
+    """`table` as it was at a version or a time (with its zone); None if there was none yet.
+
+    Raises DeltaError for a version that there isn't.
+    """
+    table.load_as_version(when)
+    if isinstance(when, datetime) and table.version() == 0:
+        # Of a time before all others the reader gives the first version.
+        begun = datetime.fromtimestamp(table.history()[-1]["timestamp"] / 1000, UTC)
+        return table if begun <= when else None
+    return table
 
 
 def created(path: str, schema: Schema, **how: Any) -> DeltaTable:

@@ -1,15 +1,16 @@
 """Queries over the lake's tables by name, without a JVM: DataFusion, through deltalake.
 
-Only the tables a statement names are opened, and the views among them are made from their definition. A statement
-can read and nothing else: one SELECT, WITH or EXPLAIN.
+Only the tables a statement names are opened, now or as they were, and the views among them are made from their
+definition. A statement can read and nothing else: one SELECT, WITH or EXPLAIN.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -46,6 +47,16 @@ class QueryError(UsageError):
     """The statement can't be run as written."""
 
     template = "{reason}"
+
+
+#: A version of a table, or a time with its zone.
+AsOf = int | datetime
+
+
+class AsOfError(UsageError):
+    """Tables can't be read as of what was asked for."""
+
+    template = "as of {when}: {reason}"
 
 
 class Token(NamedTuple):
@@ -122,28 +133,43 @@ def tables_named(found: list[Token]) -> list[str]:
     return [name for name in named if name in all_tables()]
 
 
+def parse_as_of(text: str) -> AsOf:
+    """A version (`3`), or a time in ISO 8601, without a zone in UTC. Raises AsOfError."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        reason = "neither a version, as 3, nor a time, as 2026-11-14 or 2026-11-14T22:00:00+01:00"
+        raise AsOfError(when=repr(text), reason=reason) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 @contextmanager
-def query(lake: Lake, statement: str) -> Iterator[pa.RecordBatchReader]:
+def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.RecordBatchReader]:
     """The rows of `statement`, read as they are asked for, inside the `with`.
 
-    Raises StatementRefusedError, UnknownTableError and QueryError; the last also while rows are read.
+    With `as_of` the tables are as they were then; a version is that of one table. Raises StatementRefusedError,
+    UnknownTableError, AsOfError and QueryError; the last also while rows are read.
     """
     named = tables_named(check(statement))
+    if isinstance(as_of, int):
+        _check_version(named, as_of)
     with tempfile.TemporaryDirectory(prefix="wirehouse-sql-") as scratch:
         engine = QueryBuilder()
         for layer in sorted({table.layer for table in all_tables().values()}):
             engine.execute(f"CREATE SCHEMA {layer}")
         known: set[str] = set()
         for name in named:
-            _register(engine, lake, all_tables()[name], scratch, known)
+            _register(engine, lake, all_tables()[name], scratch, known, as_of)
         with _in_words():
             reader = pa.RecordBatchReader.from_stream(engine.execute(statement))
         yield pa.RecordBatchReader.from_batches(reader.schema, _batches(reader))
 
 
-def rows(lake: Lake, statement: str) -> pa.Table:
+def rows(lake: Lake, statement: str, as_of: AsOf | None = None) -> pa.Table:
     """All rows of `statement`, for results that are small."""
-    with query(lake, statement) as reader:
+    with query(lake, statement, as_of) as reader:
         return reader.read_all()
 
 
@@ -152,22 +178,47 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _register(engine: QueryBuilder, lake: Lake, table: Table, scratch: str, known: set[str]) -> None:
+def _physical(names: Iterable[str]) -> set[str]:
+    """The tables that these tables and views are made of."""
+    found: set[str] = set()
+    for table in map(all_tables().__getitem__, names):
+        found |= _physical(tables_named(list(tokens(table.view)))) if table.view else {table.name}
+    return found
+
+
+def _check_version(named: list[str], version: int) -> None:
+    physical = sorted(_physical(named))
+    if len(physical) > 1:
+        listed = ", ".join(physical)
+        raise AsOfError(when=f"version {version}", reason=f"each of {listed} has its own: say a time instead")
+
+
+def _register(
+    engine: QueryBuilder, lake: Lake, table: Table, scratch: str, known: set[str], as_of: AsOf | None
+) -> None:
     """Make `table` known to `engine`, a view after the tables it is made of."""
     if table.name in known:
         return
     known.add(table.name)
     if table.view is None:
-        engine.register(table.name, _open(lake, table, scratch))
+        engine.register(table.name, _open(lake, table, scratch, as_of))
         return
     for name in tables_named(list(tokens(table.view))):
-        _register(engine, lake, all_tables()[name], scratch, known)
+        _register(engine, lake, all_tables()[name], scratch, known, as_of)
     engine.execute(f"CREATE VIEW {table.name} AS {table.view}")
 
 
-def _open(lake: Lake, table: Table, scratch: str) -> DeltaTable:
-    """The Delta table, or an empty one of its columns if it was never written."""
+def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTable:
+    """The Delta table, or an empty one of its columns if it was never written, or not yet."""
     known = delta_tables.opened(lake.table_path(table.name))
+    if known and as_of is not None:
+        newest = known.version()
+        try:
+            known = delta_tables.as_of(known, as_of)
+        except DeltaError:
+            raise AsOfError(
+                when=as_of, reason=f"{table.name} has versions up to {newest}, of which old ones go"
+            ) from None
     return known or delta_tables.created(f"{scratch}/{table.name}", Schema.from_arrow(arrow_types.schema(table)))
 
 

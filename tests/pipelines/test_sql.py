@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from wirehouse_pipelines import arrow_types, sql
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.sql import QueryError, StatementRefusedError, UnknownTableError
+from wirehouse_pipelines.sql import AsOfError, QueryError, StatementRefusedError, UnknownTableError
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -28,7 +29,8 @@ def lake(tmp_path: Path) -> Lake:
 def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
     """Write `rows` to the Delta table `name`; columns left out are null."""
     schema = arrow_types.schema(all_tables()[name])
-    write_deltalake(lake.table_path(name), pa.Table.from_pylist([dict(row) for row in rows], schema=schema))
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    write_deltalake(lake.table_path(name), table, mode="append")
 
 
 def block(window: str, status: str, number: int = MOST) -> dict[str, Any]:
@@ -64,6 +66,56 @@ def test_views_of_views_are_made_from_their_definitions(lake: Lake) -> None:
     write(lake, "bronze.findings", found | {"capture_id": b"\2" * 32, "record_number": 7})
     rows = sql.rows(lake, "SELECT rule, record_number FROM gold.violations WHERE severity = 'note'").to_pylist()
     assert rows == [{"rule": "capture.time_suspect", "record_number": 7}]
+
+
+def test_tables_are_read_as_they_were(lake: Lake) -> None:
+    table = "gold.cardinal_batches_history"
+    before = datetime.now(UTC)
+    write(lake, table, block("2026-11-14", "incomplete"))
+    first = DeltaTable(lake.table_path(table)).history(1)[0]["timestamp"]
+    between = datetime.fromtimestamp(first / 1000, UTC)
+    while datetime.now(UTC) - between < timedelta(milliseconds=2):
+        pass
+    write(lake, table, block("2026-11-15", "complete"))
+
+    def statuses(as_of: sql.AsOf | None) -> list[str]:
+        found = sql.rows(lake, "SELECT status FROM gold.cardinal_batches", as_of)
+        return [row["status"] for row in found.to_pylist()]
+
+    assert statuses(None) == statuses(1) == statuses(datetime.now(UTC)) == ["complete"]
+    assert statuses(0) == statuses(between) == ["incomplete"]
+    assert statuses(before - timedelta(days=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "as_of", "said"),
+    [
+        ("SELECT * FROM gold.cardinal_batches", 7, "has versions up to 0"),
+        ("SELECT * FROM gold.violations", 0, "say a time instead"),
+    ],
+)
+def test_a_version_that_there_is_not_is_said(lake: Lake, statement: str, as_of: int, said: str) -> None:
+    write(lake, "gold.cardinal_batches_history", block("2026-11-14", "incomplete"))
+    with pytest.raises(AsOfError, match=said):
+        sql.rows(lake, statement, as_of)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3", 3),
+        ("2026-11-14", datetime(2026, 11, 14, tzinfo=UTC)),
+        ("2026-11-14T22:00:00+01:00", datetime(2026, 11, 14, 21, tzinfo=UTC)),
+    ],
+)
+def test_versions_and_times_are_told_apart(text: str, expected: sql.AsOf) -> None:
+    assert sql.parse_as_of(text) == expected
+
+
+@pytest.mark.parametrize("text", ["-1", "yesterday", "", "2026-13-01"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(AsOfError, match="neither a version"):
+        sql.parse_as_of(text)
 
 
 @pytest.mark.parametrize("name", all_tables())
