@@ -11,7 +11,7 @@ say() { printf '  %s\n' "$*"; }
 fail() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 
 fingerprint() {
-    cat pyproject.toml constraints.txt infra/setup.sh pipelines/wirehouse_pipelines/jars.py | cksum
+    cat pyproject.toml constraints.txt infra/setup.sh pipelines/wirehouse_pipelines/{jars.py,*/*.java} | cksum
     printf '%s\n' "$PWD"
 }
 

@@ -2,8 +2,9 @@
 
 A session that names `spark.jars.packages` asks registries at every start. Instead the Ivy that pyspark carries
 resolves the coordinates below at set-up, and sessions put the folder in front of the class path. What Spark's own
-wheel already has is left out: an older copy in front of it breaks the session. Our one class, the log store of Delta
-on S3, is compiled by the Janino that Spark carries: a Java without a compiler is enough.
+wheel already has is left out: an older copy in front of it breaks the session. Our few classes, the log store of
+Delta on S3 and what makes Spark's Thrift server safe, are compiled by the Janino that Spark carries: a Java without a
+compiler is enough.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ _EXCLUDES: Final = (
     "org.apache.spark:spark-tags_2.13",
 )
 STAMP: Final = "resolved"
-_LOG_STORE: Final = Path(__file__).parent / "log_store" / "ConditionalLogStore.java"
+#: The classes that are ours.
+_OURS: Final = tuple(sorted(Path(__file__).parent.glob("*/*.java")))
+#: Where they are.
+OUR_JAR: Final = "wirehouse.jar"
 
 
 class JarsError(WirehouseError):
@@ -73,12 +77,13 @@ class Jars:
     coordinates: tuple[str, ...]
     #: GROUP:MODULE, `*` for all of a group.
     excludes: tuple[str, ...] = ()
-    #: A class of ours that is compiled against them.
-    source: Path | None = None
+    #: Classes of ours that are compiled against them.
+    sources: tuple[Path, ...] = ()
 
     def digest(self) -> str:
         """Identifies what should be resolved."""
-        text = "\n".join((*self.coordinates, "", *self.excludes, "", self.source.read_text() if self.source else ""))
+        sources = (source.read_text() for source in self.sources)
+        text = "\n".join((*self.coordinates, "", *self.excludes, "", *sources))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def up_to_date(self, where: Path) -> bool:
@@ -95,8 +100,8 @@ class Jars:
             where.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="ivy-", dir=where.parent) as ivy:
                 self._run_ivy(Path(ivy))
-                if self.source:
-                    _compile(self.source, Path(ivy) / "jars" / f"{self.source.stem}.jar")
+                if self.sources:
+                    _compile(self.sources, Path(ivy) / "jars" / OUR_JAR)
                 shutil.rmtree(where, ignore_errors=True)
                 (Path(ivy) / "jars").rename(where)
             (where / STAMP).write_text(self.digest())
@@ -128,7 +133,7 @@ class Jars:
             )
 
 
-SPARK: Final = Jars(_COORDINATES, _EXCLUDES, _LOG_STORE)
+SPARK: Final = Jars(_COORDINATES, _EXCLUDES, _OURS)
 
 
 def folder() -> Path:
@@ -141,8 +146,8 @@ def class_archive() -> Path:
     return folder() / "classes.jsa"
 
 
-def _compile(source: Path, jar: Path) -> None:
-    """Compile a class against the jars beside `jar` and Spark's own, into `jar`. Nothing of Spark is started."""
+def _compile(sources: Sequence[Path], jar: Path) -> None:
+    """Compile classes against the jars beside `jar` and Spark's own, into `jar`. Nothing of Spark is started."""
     import pyspark
     from pyspark.java_gateway import launch_gateway
 
@@ -158,7 +163,7 @@ def _compile(source: Path, jar: Path) -> None:
             compiler = jvm.org.codehaus.janino.Compiler()
             compiler.setClassPath(_files(gateway, known))
             compiler.setDestinationDirectory(jvm.java.io.File(classes), False)
-            compiler.compile(_files(gateway, [source]))
+            compiler.compile(_files(gateway, sources))
         finally:
             gateway.shutdown()
             gateway.proc.stdin.close()

@@ -64,7 +64,7 @@ def test_jars_of_another_release_are_not_up_to_date(tmp_path: Path) -> None:
     assert SPARK.up_to_date(tmp_path)
     assert not replace(SPARK, coordinates=(*SPARK.coordinates, "org.example:more:1.0")).up_to_date(tmp_path)
     (tmp_path / "Other.java").write_text("class Other {}")
-    assert not replace(SPARK, source=tmp_path / "Other.java").up_to_date(tmp_path)
+    assert not replace(SPARK, sources=(tmp_path / "Other.java",)).up_to_date(tmp_path)
 
 
 def test_jars_up_to_date_are_left_alone(tmp_path: Path, bare: Path) -> None:
