@@ -8,22 +8,32 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from rich.console import Console
 from rich.text import Text
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import config
-from wirehouse_orchestration.render import terminal
+from wirehouse_orchestration.infra import HOST
+from wirehouse_orchestration.render import json_line, terminal
 from wirehouse_pipelines import forgetting, jars, java
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.storage import StorageError, is_local, open_storage
+from wirehouse_pipelines.storage import Storage, StorageError, is_local, open_storage
 
 OLDEST_PYTHON = (3, 11)
 #: Spark sorts and shuffles on disk, and Delta keeps replaced files until they are vacuumed.
 LEAST_FREE_BYTES = 2 << 30
+#: Of the JVM and of Python's workers beside it.
+LEAST_MEMORY_BYTES = 4 << 30
+#: Ports that commands take if no other is said.
+PORTS = {
+    3000: "`wirehouse ui` takes a free one instead",
+    10000: "name another with `wirehouse sql-server --port`",
+}
 _PROBE = "doctor"
 
 
@@ -38,13 +48,16 @@ class Finding:
     optional: bool = False
 
 
-def examine(file: str | None) -> bool:
-    """Print how everything is; whether nothing that is needed is missing."""
+def examine(file: str | None, *, as_json: bool = False) -> bool:
+    """Print how everything is, as one JSON object a line if asked; whether nothing that is needed is missing."""
     console = Console(soft_wrap=True)
     well = True
     for finding in findings(file):
         missing = finding.mend is not None and not finding.optional
         well &= not missing
+        if as_json:
+            print(json_line({**asdict(finding), "missing": missing}))
+            continue
         mark = ("✗ ", "bold red") if missing else ("! ", "yellow") if finding.mend else ("✓ ", "green")
         console.print(Text.assemble(mark, (f"{finding.what}: ", "bold"), terminal(finding.state)))
         if finding.mend:
@@ -54,7 +67,8 @@ def examine(file: str | None) -> bool:
 
 def findings(file: str | None) -> Iterator[Finding]:
     """All findings; those about the lake only if the configuration can be read."""
-    yield from (look() for look in (_python, _java, _jars, _port))
+    yield from (look() for look in (_python, _versions, _java, _jars, _memory, _temporary))
+    yield from (_port(port, use) for port, use in PORTS.items())
     try:
         lake = config.load(file)
     except WirehouseError as error:
@@ -93,14 +107,46 @@ def _jars() -> Finding:
     return Finding("Spark jars", state, "run `make setup`")
 
 
-def _port() -> Finding:
-    from wirehouse_orchestration.ui import DEFAULT_PORT, HOST
-
+def _port(port: int, use: str) -> Finding:
     with socket.socket() as probe:
-        taken = probe.connect_ex((HOST, DEFAULT_PORT)) == 0
-    mend = "`wirehouse ui` runs already, or takes a free port instead"
+        taken = probe.connect_ex((HOST, port)) == 0
     state = "taken" if taken else "free"
-    return Finding(f"port {DEFAULT_PORT}", state, mend if taken else None, optional=True)
+    return Finding(f"port {port}", state, f"perhaps it runs already; {use}" if taken else None, optional=True)
+
+
+def _versions() -> Finding:
+    """The packages that pyproject asks for, in versions that it allows."""
+    wrong = []
+    for text in metadata.requires("wirehouse") or ():
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"no {requirement.name}")
+            continue
+        if version not in requirement.specifier:
+            wrong.append(f"{requirement.name} {version}")
+    mend = "install those of constraints.txt: `make setup`" if wrong else None
+    return Finding("packages", ", ".join(wrong) or f"as wirehouse {metadata.version('wirehouse')} needs them", mend)
+
+
+def _memory() -> Finding:
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    mend = "give Spark less by WIREHOUSE_DRIVER_MEMORY (3g), as 1g" if size < LEAST_MEMORY_BYTES else None
+    return Finding("memory", f"{size / (1 << 30):.0f} GiB", mend, optional=True)
+
+
+def _temporary() -> Finding:
+    """Where Spark shuffles and spills."""
+    place = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return Finding("scratch space", f"{place}: {error.strerror}", "make that folder, or set SPARK_LOCAL_DIRS")
+    mend = "free some, or name a larger disk by SPARK_LOCAL_DIRS" if free < LEAST_FREE_BYTES else None
+    return Finding("scratch space", f"{free >> 30} GiB free in {place}", mend)
 
 
 def _existing(root: str) -> Path:
@@ -115,9 +161,7 @@ def _writable(lake: Lake) -> Finding:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         else:
-            storage = open_storage(lake.root)
-            storage.write(_PROBE, b"")
-            storage.delete(_PROBE)
+            _use(open_storage(lake.root))
     except StorageError as error:
         return Finding("lake", str(error), "mend what it says, or choose another [lakehouse] root")
     except OSError as error:
@@ -125,6 +169,17 @@ def _writable(lake: Lake) -> Finding:
             "lake", f"{folder} can't be written: {error.strerror}", "choose another [lakehouse] root, or its owner"
         )
     return Finding("lake", f"{lake.root}, {lake.windows.size} windows")
+
+
+def _use(storage: Storage) -> None:
+    """All that a lake does there; the lock asks for conditional writes. Raises StorageError."""
+    with storage.lock(_PROBE):
+        storage.write(_PROBE, _PROBE.encode())
+        with storage.open(_PROBE) as stream:
+            same = stream.read() == _PROBE.encode()
+        storage.delete(_PROBE)
+    if not same:
+        raise StorageError(name=storage.root, reason="the store doesn't give back what was just written")
 
 
 def _space(lake: Lake) -> Finding:
