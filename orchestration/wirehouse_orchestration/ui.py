@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.error import URLError
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config, instance
+from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_pipelines.lake import Lake
 
 HOST = "127.0.0.1"
@@ -181,19 +181,10 @@ def _is_loaded(url: str) -> bool:
 
 def serve(lake: Lake, file: Path, port: int | None, say: Callable[[str], None]) -> None:
     """Serve the UI until SIGINT or SIGTERM. Raises PortTakenError, and ServerError if a server ends by itself."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
+    with until_stopped(say):
         say("starting Dagster")
         with serving(lake, file, port) as servers:
             say(f"Dagster's UI is at {servers.url} (sensors and schedule are on; stop with Ctrl-C)")
             while True:
                 time.sleep(1)
                 servers.check()
-    except KeyboardInterrupt:
-        say("stopped")
-    finally:
-        signal.signal(signal.SIGTERM, before)

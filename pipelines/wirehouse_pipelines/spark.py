@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -129,8 +130,10 @@ def archive_classes(run: Callable[[SparkSession], None]) -> None:
         new.rename(archive)
 
 
-def session(name: str = "wirehouse", options: SparkOptions = EMBEDDED) -> SparkSession:
-    """The session of this process, started on first use.
+def session(
+    name: str = "wirehouse", options: SparkOptions = EMBEDDED, more: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
+    """The session of this process, started on first use with SETTINGS, those of `options` and `more`.
 
     WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER or SPARK_MASTER another master than `options`,
     WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it.
@@ -150,6 +153,7 @@ def session(name: str = "wirehouse", options: SparkOptions = EMBEDDED) -> SparkS
         **(shipping.settings() if ship else {"spark.executor.extraClassPath": f"{folder}/*"}),
         **_object_store(),
         **options.settings,
+        **more,
     }
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -1,0 +1,217 @@
+"""`wirehouse sql-server`: Spark's Thrift server on loopback, over every table of the lake by its name, to read alone.
+
+Statements are looked at before anything of them runs, and what clients ask for when they connect is left out: see
+`ReadOnly.java` and `SqlServer.java` in wirehouse_pipelines/sql_server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from wirehouse_codecs.errors import UsageError
+from wirehouse_orchestration.foreground import until_stopped
+from wirehouse_orchestration.infra import HOST, listens, write_private
+from wirehouse_pipelines import delta_tables, jars
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.sql import tables_named, tokens
+from wirehouse_pipelines.tables import Table, all_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_PORT: Final = 10000
+#: Tables that weren't written yet are looked for so often.
+LOOK_SECONDS: Final = 10
+#: Of PBKDF2, for each login.
+ROUNDS: Final = 600_000
+#: Keys of the store for this server alone, before those of the whole machine.
+OWN_KEYS: Final = {
+    "WIREHOUSE_SQL_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID",
+    "WIREHOUSE_SQL_SECRET_ACCESS_KEY": "AWS_SECRET_ACCESS_KEY",
+}
+#: Nothing that a server for readers needs.
+_NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", *OWN_KEYS)
+_LAYERS: Final = {"bronze": "As landed", "silver": "What was said", "gold": "What it means"}
+
+Say = Callable[[str], None]
+
+
+class PortTakenError(UsageError):
+    """The port asked for is in use."""
+
+    template = "port {port} is in use: name another with --port"
+
+
+class PasswordsError(UsageError):
+    """The file of passwords can't be used."""
+
+    template = "{file}: {reason}"
+
+
+def set_password(file: Path, name: str, password: str) -> None:
+    """Keep `password` of user `name` in `file`, as a salted key. Raises PasswordsError."""
+    if not name or not name.isprintable() or ":" in name:
+        raise PasswordsError(file=file, reason=f"{name!r} can't be a name: it must not be empty nor have a : in it")
+    if not password:
+        raise PasswordsError(file=file, reason="a password can't be empty")
+    known = file.read_text().splitlines() if file.exists() else []
+    salt = secrets.token_bytes(16)
+    key = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, ROUNDS)
+    others = [line for line in known if line.partition(":")[0] != name]
+    write_private(file, "".join(f"{line}\n" for line in (*others, f"{name}:{ROUNDS}:{salt.hex()}:{key.hex()}")))
+
+
+def take_own_keys(environment: MutableMapping[str, str]) -> None:
+    """Leave in `environment`, which the JVM is handed, what a server for readers needs."""
+    for own, name in OWN_KEYS.items():
+        if own in environment:
+            environment[name] = environment[own]
+    for name in _NOT_ITS_OWN:
+        environment.pop(name, None)
+
+
+def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int) -> Mapping[str, str]:
+    from wirehouse_pipelines.spark import SETTINGS
+
+    hive = {
+        "thrift.bind.host": HOST,
+        "thrift.port": str(port),
+        # All read as the server does.
+        "enable.doAs": "false",
+        "allow.user.substitution": "false",
+        "authentication": "CUSTOM" if passwords else "NONE",
+        "logging.operation.enabled": "false",
+    }
+    return {
+        "spark.sql.extensions": f"{SETTINGS['spark.sql.extensions']},wirehouse.ReadOnly",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        # Clients that ask for columns are told those of the catalog.
+        "spark.databricks.delta.catalog.update.enabled": "true",
+        "spark.sql.runSQLOnFiles": "false",
+        # ${env:NAME} in a statement would be a variable of this process.
+        "spark.sql.variable.substitute": "false",
+        "spark.sql.thriftServer.incrementalCollect": "true",
+        "spark.sql.thriftServer.queryTimeout": f"{most_seconds}s",
+        "spark.scheduler.mode": "FAIR",
+        **{f"spark.hadoop.hive.server2.{name}": value for name, value in hive.items()},
+    }
+
+
+def _properties(scratch: str, passwords: Path | None) -> Mapping[str, str]:
+    """What the server takes from properties of its JVM alone."""
+    # Hive makes a database there that nothing is kept in.
+    home = Path(scratch, "derby")
+    home.mkdir()
+    who = (
+        {
+            "hive.server2.custom.authentication.class": "wirehouse.PasswordFile",
+            "wirehouse.passwords": str(passwords.absolute()),
+        }
+        if passwords
+        else {}
+    )
+    return {"derby.system.home": str(home), **who}
+
+
+@contextmanager
+def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, say: Say) -> Iterator[Callable[[], None]]:
+    """The server of `lake`, ready to answer; gives what to call now and then, for tables that are new.
+
+    `passwords` as `set_password` writes them; without, whoever reaches the port may read. A statement is stopped after
+    `most_seconds`, 0 for never. Raises PortTakenError, PasswordsError and
+    JarsMissingError.
+    """
+    if listens(port):
+        raise PortTakenError(port=port)
+    if passwords and not passwords.is_file():
+        raise PasswordsError(file=passwords, reason="there is no such file: `wirehouse sql-server --set-password NAME`")
+    from wirehouse_pipelines import spark as embedded
+
+    if not (jars.folder() / jars.OUR_JAR).exists():
+        raise embedded.JarsMissingError(folder=jars.folder())
+    take_own_keys(os.environ)
+    say("starting Spark")
+    with tempfile.TemporaryDirectory(prefix="wirehouse-sql-server-") as scratch:
+        session = embedded.session("wirehouse sql-server", _settings(scratch, port, passwords, most_seconds))
+        jvm: Any = session._jvm
+        try:
+            for name, value in _properties(scratch, passwords).items():
+                jvm.java.lang.System.setProperty(name, value)
+            missing = _register(session, lake, scratch)
+            server = jvm.wirehouse.SqlServer.start(session._jsparkSession)
+            try:
+                yield lambda: _look(session, lake, missing)
+            finally:
+                server.stop()
+        finally:
+            session.stop()
+
+
+def serve(lake: Lake, port: int, passwords: Path | None, most_seconds: int, say: Say) -> None:
+    """Serve until interrupted. Raises what `serving` does."""
+    with until_stopped(say), serving(lake, port, passwords, most_seconds, say) as look:
+        who = f"with a name and a password of {passwords}" if passwords else "without a password"
+        say(f"tables are at jdbc:hive2://{HOST}:{port}, to read, {who} (stop with Ctrl-C)")
+        while True:
+            time.sleep(LOOK_SECONDS)
+            look()
+
+
+def _register(session: SparkSession, lake: Lake, scratch: str) -> set[str]:
+    """Make all tables known by name; those that were never written are empty, and named in what is returned."""
+    for layer, comment in _LAYERS.items():
+        session.sql(f"CREATE DATABASE {layer} COMMENT '{comment}'")
+    known: set[str] = set()
+    missing: set[str] = set()
+    for table in all_tables().values():
+        if not table.internal:
+            _make(session, lake, table, scratch, known, missing)
+    return missing
+
+
+def _make(session: SparkSession, lake: Lake, table: Table, scratch: str, known: set[str], missing: set[str]) -> None:
+    """Make `table` known, a view after the tables it is made of."""
+    if table.name in known:
+        return
+    known.add(table.name)
+    if table.view is not None:
+        for name in tables_named(list(tokens(table.view))):
+            _make(session, lake, all_tables()[name], scratch, known, missing)
+        columns = ", ".join(f"`{column.name}` COMMENT {_text(column.comment)}" for column in table.columns)
+        session.sql(f"CREATE VIEW {table.name} ({columns}) COMMENT {_text(table.comment)} AS {table.view}")
+    elif delta_tables.exists(lake.table_path(table.name)):
+        _open(session, lake, table)
+    else:
+        missing.add(table.name)
+        place = _text(f"{scratch}/{table.name}")
+        what = f"({table.ddl}) USING parquet COMMENT {_text(table.comment)} LOCATION {place}"
+        session.sql(f"CREATE TABLE {table.name} {what}")
+
+
+def _open(session: SparkSession, lake: Lake, table: Table) -> None:
+    place = _text(lake.table_path(table.name))
+    session.sql(f"CREATE TABLE {table.name} USING delta COMMENT {_text(table.comment)} LOCATION {place}")
+
+
+def _look(session: SparkSession, lake: Lake, missing: set[str]) -> None:
+    """Open those tables that have been written since."""
+    for name in sorted(missing):
+        if delta_tables.exists(lake.table_path(name)):
+            session.sql(f"DROP TABLE {name}")
+            _open(session, lake, all_tables()[name])
+            missing.remove(name)
+
+
+def _text(value: str) -> str:
+    """A literal of Spark SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

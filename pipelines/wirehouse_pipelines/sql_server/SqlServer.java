@@ -1,0 +1,102 @@
+package wirehouse;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.Future;
+import org.apache.hadoop.hive.conf.HiveConf;
+import org.apache.hive.service.cli.CLIService;
+import org.apache.hive.service.cli.HiveSQLException;
+import org.apache.hive.service.cli.SessionHandle;
+import org.apache.hive.service.cli.operation.OperationManager;
+import org.apache.hive.service.cli.session.HiveSession;
+import org.apache.hive.service.cli.session.SessionManager;
+import org.apache.hive.service.rpc.thrift.TProtocolVersion;
+import org.apache.hive.service.server.HiveServer2;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.hive.HiveUtils$;
+import org.apache.spark.sql.hive.thriftserver.HiveThriftServer2;
+import org.apache.spark.sql.hive.thriftserver.HiveThriftServer2$;
+
+/**
+ * Spark's Thrift server whose clients choose no settings. What a client sends when it connects goes to Hive, which would
+ * set properties of this JVM, make classes of any name and read the environment by it.
+ */
+public class SqlServer {
+    private static final String DATABASE = "use:database";
+
+    /** Start the server over `session`, which alone may do more than read. */
+    public static HiveThriftServer2 start(SparkSession session) throws Exception {
+        ReadOnly.free(session);
+        SparkContext context = session.sparkContext();
+        HiveConf settings =
+            HiveUtils$.MODULE$.newClientForExecution(context.conf(), session.sessionState().newHadoopConf()).conf();
+        HiveThriftServer2 server = new HiveThriftServer2(session);
+        server.init(settings);
+        guard(server);
+        // Its listener comes first: a client may connect as soon as the server is started.
+        Method listen = HiveThriftServer2$.class.getDeclaredMethod(
+            "createListenerAndUI", new Class[] {HiveThriftServer2.class, SparkContext.class});
+        listen.setAccessible(true);
+        listen.invoke(HiveThriftServer2$.MODULE$, new Object[] {server, context});
+        server.start();
+        return server;
+    }
+
+    private static void guard(HiveThriftServer2 server) throws Exception {
+        Field service = HiveServer2.class.getDeclaredField("cliService");
+        service.setAccessible(true);
+        Field sessions = CLIService.class.getDeclaredField("sessionManager");
+        sessions.setAccessible(true);
+        Object served = service.get(server);
+        sessions.set(served, new Sessions(server, (SessionManager) sessions.get(served)));
+    }
+
+    /** Sessions of another manager, with the server's settings alone. */
+    static class Sessions extends SessionManager {
+        private final SessionManager manager;
+
+        Sessions(HiveServer2 server, SessionManager manager) {
+            super(server);
+            this.manager = manager;
+        }
+
+        @Override
+        public SessionHandle openSession(
+            TProtocolVersion protocol, String user, String password, String address, Map asked, boolean asUser,
+            String token) throws HiveSQLException {
+            Map kept = new HashMap();
+            if (asked != null && asked.containsKey(DATABASE)) {
+                kept.put(DATABASE, asked.get(DATABASE));
+            }
+            return this.manager.openSession(protocol, user, password, address, kept, false, null);
+        }
+
+        @Override
+        public void closeSession(SessionHandle handle) throws HiveSQLException {
+            this.manager.closeSession(handle);
+        }
+
+        @Override
+        public HiveSession getSession(SessionHandle handle) throws HiveSQLException {
+            return this.manager.getSession(handle);
+        }
+
+        @Override
+        public OperationManager getOperationManager() {
+            return this.manager.getOperationManager();
+        }
+
+        @Override
+        public Future submitBackgroundOperation(Runnable operation) {
+            return this.manager.submitBackgroundOperation(operation);
+        }
+
+        @Override
+        public int getOpenSessionCount() {
+            return this.manager.getOpenSessionCount();
+        }
+    }
+}
