@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -32,14 +32,16 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 OWN_FAULT = "a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"
 
 protocol_option = click.option("--protocol", type=click.Choice(list(PROTOCOLS)), help="Only this protocol.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
 class Context:
     """What all commands share: the configuration's place. The lake is read when a command asks for it."""
 
-    def __init__(self, file: str | None, *, verbose: bool) -> None:
+    def __init__(self, file: str | None, *, verbose: bool, quiet: bool) -> None:
         self.file = file
         self.verbose = verbose
+        self.quiet = quiet
 
     def lake(self) -> Lake:
         """The configured lake; ConfigError if it can't be used."""
@@ -51,17 +53,25 @@ class Context:
 pass_context = click.make_pass_decorator(Context)
 
 
+def complete_table(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of tables for the shell."""
+    from wirehouse_pipelines.tables import all_tables
+
+    return [name for name in all_tables() if name.startswith(begun)]
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="wirehouse", message="%(prog)s %(version)s")
 @click.option("--config", "file", metavar="FILE", help=f"Configuration [{config.VARIABLE}, else ./{config.DEFAULT}].")
 @click.option("--verbose", is_flag=True, help="Show where an error comes from.")
+@click.option("--quiet", is_flag=True, help="Show no progress: results and errors alone.")
 @click.pass_context
-def cli(ctx: click.Context, file: str | None, verbose: bool) -> None:
+def cli(ctx: click.Context, file: str | None, verbose: bool, quiet: bool) -> None:
     """A lakehouse for wire protocols.
 
     What was said, was it legal, what is the resulting state, and which bytes prove it.
     """
-    ctx.obj = Context(file, verbose=verbose)
+    ctx.obj = Context(file, verbose=verbose, quiet=quiet)
     # For what runs below us in this process, and for a Dagster that we start.
     if file:
         os.environ[config.VARIABLE] = str(Path(file).absolute())
@@ -87,8 +97,9 @@ def demo(folder: Path) -> None:
 @cli.command()
 @click.argument("paths", nargs=-1, type=click.Path(exists=True))
 @click.option("--source", "name", metavar="NAME", help="Only this source; PATHS are landed into it.")
+@json_option
 @pass_context
-def land(context: Context, paths: Sequence[str], name: str | None) -> None:
+def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool) -> None:
     """Land new captures of all sources, or these PATHS into one."""
     from wirehouse_pipelines import landing
 
@@ -103,7 +114,7 @@ def land(context: Context, paths: Sequence[str], name: str | None) -> None:
         raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
     landed: list[Manifest] = []
     try:
-        with Steps("landing", len(sources)) as steps:
+        with Steps("landing", len(sources), quiet=context.quiet) as steps:
             for source in sources:
                 steps.begin(source.name)
                 files = [os.path.abspath(path) for path in paths] or None
@@ -113,6 +124,10 @@ def land(context: Context, paths: Sequence[str], name: str | None) -> None:
             from wirehouse_orchestration.defs.landing import tell
 
             tell(lake, landed)
+    if as_json:
+        for manifest in landed:
+            click.echo(render.json_line(_landed_fields(manifest)))
+        return
     _report_landed(landed)
     _report_gone(lake)
 
@@ -165,6 +180,12 @@ def _report_gone(lake: Lake) -> None:
         click.echo(f"  source {name} is no longer configured: its rows stay until `wirehouse forget {name}`")
 
 
+def _landed_fields(manifest: Manifest) -> dict[str, Any]:
+    """What became of a capture, by the names of bronze.captures."""
+    names = ("source", "path", "capture_id", "status", "reason", "size_bytes", "records", "unreadable_records")
+    return {name: getattr(manifest, name) for name in names} | {"windows": sorted(manifest.windows)}
+
+
 def _report_landed(landed: Sequence[Manifest]) -> None:
     from wirehouse_orchestration.show import counted
 
@@ -182,15 +203,20 @@ def _report_landed(landed: Sequence[Manifest]) -> None:
 
 
 @cli.command()
+@json_option
 @pass_context
-def run(context: Context) -> None:
+def run(context: Context, as_json: bool) -> None:
     """Bring every table up to date with what has landed."""
     from wirehouse_pipelines import jobs
 
     lake = context.lake()
-    _report_gone(lake)
     due = jobs.due(lake)
+    if not as_json:
+        _report_gone(lake)
     if not due:
+        if as_json:
+            _report_json(lake, [], None, None)
+            return
         click.echo(
             "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
         )
@@ -204,7 +230,7 @@ def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]])
     windows = set().union(*due.values())
     # To the end: a window that ends in another state than before makes the ones after it stale.
     last = max(windows.union(jobs.data_windows(lake)))
-    _materialize(context, lake, list(due), min(windows), last, force=False)
+    _materialize(context, lake, list(due), min(windows), last, force=False, as_json=as_json)
 
 
 @cli.command()
@@ -213,9 +239,10 @@ def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]])
 )
 @click.option("--to", "last", required=True, metavar="WINDOW", help="Last window, included.")
 @protocol_option
-@click.option("--table", metavar="NAME", help="Only the job that writes this table.")
+@click.option("--table", metavar="NAME", help="Only the job that writes this table.", shell_complete=complete_table)
+@json_option
 @pass_context
-def backfill(context: Context, first: str, last: str, protocol: str | None, table: str | None) -> None:
+def backfill(context: Context, first: str, last: str, protocol: str | None, table: str | None, as_json: bool) -> None:
     """Compute a range of windows again, in one go."""
     from wirehouse_pipelines import jobs
 
@@ -230,9 +257,12 @@ def backfill(context: Context, first: str, last: str, protocol: str | None, tabl
     if not chosen:
         raise click.UsageError(f"no job writes {table or protocol}: `wirehouse tables` lists the tables")
     if not any(first <= window <= last for window in jobs.data_windows(lake)):
-        click.echo(f"nothing has landed in {first} to {last}")
+        if as_json:
+            _report_json(lake, [], first, last)
+        else:
+            click.echo(f"nothing has landed in {first} to {last}")
         return
-    _materialize(context, lake, chosen, first, last, force=True)
+    _materialize(context, lake, chosen, first, last, force=True, as_json=as_json)
 
 
 def _written_as(outputs: Sequence[str]) -> set[str]:
@@ -243,46 +273,109 @@ def _written_as(outputs: Sequence[str]) -> set[str]:
     return {*outputs, *(entity for entity in entities if entity)}
 
 
-def _materialize(context: Context, lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool) -> None:
+def _materialize(
+    context: Context, lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool, as_json: bool
+) -> None:
     """Run `jobs` through Dagster, and end with what the lake says now; exits 1 if a job or a check failed."""
-    with Steps("tables", len(jobs)) as steps:
+    with Steps("tables", len(jobs), quiet=context.quiet) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.definitions import materialize
 
         done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
+    if as_json:
+        _report_json(lake, jobs, first, last)
+        return
     span = first if first == last else f"{first} to {last}"
     click.echo(f"{', '.join(jobs)}: {span} done")
     _report_rules(lake)
 
 
-def _report_rules(lake: Lake) -> None:
-    """What the captures broke: counted, never a failure."""
-    from wirehouse_orchestration.show import counted
+def _broken(lake: Lake) -> dict[str, Mapping[str, Any]]:
+    """By severity how many findings there are (`findings`), and of how many rules (`rules`)."""
     from wirehouse_pipelines import sql
 
     count = "SELECT severity, COUNT(*) AS n, COUNT(DISTINCT rule) AS rules FROM gold.violations GROUP BY severity"
-    found = {row["severity"]: row for row in sql.rows(lake, count).to_pylist()}
-    for severity, row in sorted(found.items(), reverse=True):
-        click.echo(f"  {counted(row['n'], 'finding')} of severity {severity}, {counted(row['rules'], 'rule')} broken")
+    rows = sql.rows(lake, count).to_pylist()
+    return {row["severity"]: {"findings": row["n"], "rules": row["rules"]} for row in rows}
+
+
+def _report_rules(lake: Lake) -> None:
+    """What the captures broke: counted, never a failure."""
+    from wirehouse_orchestration.show import counted
+
+    for severity, found in sorted(_broken(lake).items(), reverse=True):
+        what = counted(found["findings"], "finding"), counted(found["rules"], "rule")
+        click.echo("  {} of severity {severity}, {} broken".format(*what, severity=severity))
+
+
+def _report_json(lake: Lake, jobs: Sequence[str], first: str | None, last: str | None) -> None:
+    click.echo(render.json_line({"jobs": jobs, "from": first, "to": last, "broken": _broken(lake)}))
 
 
 @cli.command()
 @click.argument("statement", required=False)
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    help="json is one object a line, binary is hex; parquet needs --out [table, or by the ending of --out].",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the rows to FILE: .csv, .json, .parquet.",
+)
+@click.option("--as-of", "when", metavar="WHEN", help="The tables as they were at this time, or version of one table.")
 @pass_context
-def sql(context: Context, statement: str | None, form: str) -> None:
+def sql(context: Context, statement: str | None, form: str | None, out: Path | None, when: str | None) -> None:
     """Query the tables by name (`wirehouse tables`) with one SELECT, WITH or EXPLAIN.
 
-    Without STATEMENT it is read from standard input. json is one object a line; binary is hex.
+    Without STATEMENT there is a prompt with history and completion; where standard input is no terminal the statement
+    is read from there.
     """
     from wirehouse_orchestration import show
-    from wirehouse_pipelines.sql import query
+    from wirehouse_pipelines.sql import parse_as_of, query
 
-    lake = context.lake()
-    with query(lake, statement or sys.stdin.read()) as reader:
-        show.FORMATS[form](reader)
+    form = form or (show.ENDINGS.get(out.suffix, "table") if out else "table")
+    if form == show.PARQUET and not out:
+        raise click.UsageError("parquet goes to a file: say with --out to which")
+    lake, as_of = context.lake(), parse_as_of(when) if when else None
+    if statement is None and out is None and sys.stdin.isatty():
+        from wirehouse_orchestration.sql_shell import prompt
+
+        prompt(lake, form, as_of)
+        return
+    with query(lake, sys.stdin.read() if statement is None else statement, as_of) as reader:
+        if out:
+            show.to_file(reader, out, form)
+        else:
+            show.TEXTS[form](reader, sys.stdout)
+
+
+@cli.command("sql-server")
+@click.option("--port", type=click.IntRange(1, 65535), default=10000, show_default=True, help="Port on this machine.")
+@click.option(
+    "--passwords",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Let in who is in FILE [everybody who reaches the port].",
+)
+@click.option("--set-password", "name", metavar="NAME", help="Set the password of NAME in FILE, and do nothing else.")
+@click.option("--most-seconds", type=click.IntRange(0), default=0, help="Stop a statement after so long [never].")
+@pass_context
+def sql_server(context: Context, port: int, passwords: Path | None, name: str | None, most_seconds: int) -> None:
+    """Serve the tables to JDBC, PyHive and BI tools, to read, until Ctrl-C."""
+    from wirehouse_orchestration import sql_server as server
+
+    if name is not None:
+        if passwords is None:
+            raise click.UsageError("say with --passwords in which file")
+        server.set_password(passwords, name, click.prompt("password", hide_input=True, confirmation_prompt=True))
+        return
+    server.serve(context.lake(), port, passwords, most_seconds, click.echo)
 
 
 @cli.command()
@@ -302,7 +395,7 @@ def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) ->
 
 
 @cli.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete_table)
 @click.argument("key")
 @click.option(
     "--pcap",
@@ -323,7 +416,7 @@ def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
 
 
 @cli.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_table)
 @click.option("--all", "internal", is_flag=True, help="Also carried state and histories.")
 def tables(name: str | None, internal: bool) -> None:
     """List the tables and views, or the columns of one."""
@@ -407,12 +500,13 @@ def status(names: tuple[str, ...]) -> None:
 
 
 @cli.command()
+@json_option
 @pass_context
-def doctor(context: Context) -> None:
+def doctor(context: Context, as_json: bool) -> None:
     """Say what is missing on this machine and how to mend it."""
     from wirehouse_orchestration.doctor import examine
 
-    if not examine(context.file):
+    if not examine(context.file, as_json=as_json):
         raise SystemExit(FAILED)
 
 

@@ -11,10 +11,13 @@ from wirehouse_orchestration.render import terminal
 
 
 class Steps:
-    """A bar over `total` steps on standard error. A line `NAME: ...` of a new NAME begins the next step."""
+    """A bar over `total` steps on standard error. A line `NAME: ...` of a new NAME begins the next step.
 
-    def __init__(self, title: str, total: int) -> None:
-        self._console = Console(stderr=True)
+    If `quiet`, nothing of it is shown.
+    """
+
+    def __init__(self, title: str, total: int, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.fields[title]}", markup=False),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
+import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +21,11 @@ import cramjam
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyarrow import parquet
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration import cli, config, render, show, warm
+from wirehouse_orchestration import cli, config, doctor, render, show, warm
+from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.instance import shared_instance
 from wirehouse_pipelines import arrow_types, java, landing
@@ -100,6 +108,11 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["sql", "DROP TABLE x"], "only one SELECT"),
         (["sql", "SELECT * FROM nowhere"], "there is no table nowhere"),
         (["sql", "--format", "xml", "SELECT 1"], "xml"),
+        (["sql", "--format", "parquet", "SELECT 1"], "--out"),
+        (["sql", "--as-of", "yesterday", "SELECT 1"], "neither a version"),
+        (["sql", "--out", "nowhere/a.csv", "SELECT 1"], "nowhere/a.csv: No such file or directory"),
+        (["sql-server", "--set-password", "ann"], "--passwords"),
+        (["sql-server", "--passwords", "nowhere"], "nowhere: there is no such file"),
         (["backfill", "--from", "2026-02-30", "--to", "2026-03-01"], "2026-02-30"),
         (["backfill", "--from", "2026-03-02", "--to", "2026-03-01"], "after"),
         (["backfill", "--from", "2026-03-01"], "--to"),
@@ -216,6 +229,50 @@ def test_land_lands_once_and_into_the_source_that_is_named(wirehouse: Wirehouse)
     assert wirehouse("land", "elsewhere.jsonl", "--source", "mainnet").out.startswith("1 new capture, 50 records")
 
 
+def test_what_landed_as_json(wirehouse: Wirehouse) -> None:
+    wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "40")
+    (row,) = map(json.loads, wirehouse("land", "--json").out.splitlines())
+    assert row.items() >= {"source": "mainnet", "path": "a.jsonl", "status": "landed", "records": 40}.items()
+    assert row["windows"] == ["2023-11-14"]
+    assert wirehouse("land", "--json")[:2] == (0, "")
+
+
+@pytest.mark.parametrize(("options", "shown"), [((), "mainnet: a.jsonl\n"), (("--quiet",), "")])
+def test_quiet_shows_no_progress(
+    wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], shown: str
+) -> None:
+    def work(*_: object, progress: Callable[[str], None]) -> list[Any]:
+        progress("mainnet: a.jsonl")
+        return []
+
+    monkeypatch.setattr(landing, "land", work)
+    assert wirehouse(*options, "land") == (0, "0 new captures, 0 records in 0 windows\n", shown)
+
+
+def test_nothing_to_do_as_json(wirehouse: Wirehouse) -> None:
+    expected: dict[str, Any] = {"jobs": [], "from": None, "to": None, "broken": {}}
+    assert json.loads(wirehouse("run", "--json").out) == expected
+    answer = wirehouse("backfill", "--json", "--from", "2026-03-01", "--to", "2026-03-02")
+    assert json.loads(answer.out) == expected | {"from": "2026-03-01", "to": "2026-03-02"}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("wirehouse sql-", "sql-server"),
+        ("wirehouse run --js", "--json"),
+        ("wirehouse tables gold.viol", "gold.violations"),
+        ("wirehouse trace gold.viol", "gold.violations"),
+        ("wirehouse rules --protocol car", "cardinal"),
+    ],
+)
+def test_the_shell_completes(words: str, offered: str) -> None:
+    asked = {"_WIREHOUSE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-c", "from wirehouse_orchestration.cli import main; main()"]
+    answer = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
+    assert answer.stdout == f"plain,{offered}\n"
+
+
 def test_dagster_is_told_of_what_the_command_landed(wirehouse: Wirehouse) -> None:
     wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "100")
     for _ in range(2):
@@ -321,13 +378,50 @@ def test_json_is_one_object_a_line_with_hex_integers_and_iso_times(wirehouse: Wi
 
 
 def test_csv_quotes_and_disarms_formulas(wirehouse: Wirehouse) -> None:
-    topics = ("=cmd|' /C calc'!A0", "a,b", 'say "hi"', "two\nlines", "-1", "plain")
+    topics = ("=cmd|' /C calc'!A0", "a,b", 'say "hi"', "two\nlines", "\x1b[2J\u202e", "-1", "plain")
     wirehouse.write("bronze.messages", *({"topic": topic, "offset": -5, "key": b"\xff"} for topic in topics))
     answer = wirehouse("sql", "--format", "csv", 'SELECT topic, "offset", key FROM bronze.messages')
     assert answer.out == (
         'topic,offset,key\n\'=cmd|\' /C calc\'!A0,-5,ff\n"a,b",-5,ff\n"say ""hi""",-5,ff\n'
-        '"two\nlines",-5,ff\n\'-1,-5,ff\nplain,-5,ff\n'
+        "two\\x0alines,-5,ff\n\\x1b[2J\\u202e,-5,ff\n'-1,-5,ff\nplain,-5,ff\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.csv", b"topic,key\n\\x1b,ff\n"),
+        ("a.json", b'{"topic":"\\u001b","key":"ff"}\n'),
+        ("a.jsonl", b'{"topic":"\\u001b","key":"ff"}\n'),
+    ],
+)
+def test_rows_go_to_a_file_by_its_ending(wirehouse: Wirehouse, name: str, expected: bytes) -> None:
+    wirehouse.write("bronze.messages", {"topic": "\x1b", "key": b"\xff"})
+    assert wirehouse("sql", "--out", name, "SELECT topic, key FROM bronze.messages")[:2] == (0, "")
+    assert (wirehouse.folder / name).read_bytes() == expected
+
+
+def test_parquet_has_the_types_of_the_table(wirehouse: Wirehouse) -> None:
+    row = {"block_hash": HASH, "number": Decimal(MOST), "missing": [{"name": "a", "messages": None, "what": "header"}]}
+    wirehouse.write("gold.cardinal_batches_history", row)
+    statement = "SELECT block_hash, number, missing, MAP {'k': block_hash} AS m FROM gold.cardinal_batches"
+    assert wirehouse("sql", "--out", "a.parquet", statement).code == 0
+    table = parquet.read_table(wirehouse.folder / "a.parquet")
+    assert table.to_pylist() == [row | {"m": [("k", HASH)]}]
+    assert table.schema.field("number").type == pa.decimal128(20, 0)
+
+
+def test_a_file_is_written_whole_or_not_at_all(wirehouse: Wirehouse) -> None:
+    (wirehouse.folder / "a.csv").write_text("before")
+    assert wirehouse("sql", "--out", "a.csv", "SELECT 1 / (n - 1) FROM (SELECT 1 AS n)").code == 2
+    assert (wirehouse.folder / "a.csv").read_text() == "before"
+    assert [path.name for path in wirehouse.folder.iterdir() if ".part" in path.name] == []
+
+
+def test_tables_as_they_were(wirehouse: Wirehouse) -> None:
+    wirehouse.write("bronze.messages", {"topic": "t"})
+    assert wirehouse("sql", "--format", "json", "--as-of", "0", "SELECT topic FROM bronze.messages").out
+    assert wirehouse("sql", "--format", "json", "--as-of", "2020-01-01", "SELECT topic FROM bronze.messages").out == ""
 
 
 def test_a_table_escapes_what_would_drive_the_terminal(wirehouse: Wirehouse) -> None:
@@ -335,6 +429,26 @@ def test_a_table_escapes_what_would_drive_the_terminal(wirehouse: Wirehouse) -> 
     answer = wirehouse("sql", "SELECT topic FROM bronze.messages")
     assert "[red]\\x1b[2J\\u202egpj\\x9b" in answer.out
     assert "\x1b" not in answer.out
+
+
+COMMANDS = re.findall(r"^\$ wirehouse (sql .*\".*)$", (DOCS / "sql.md").read_text(), re.MULTILINE)
+
+
+def test_the_page_has_commands() -> None:
+    assert len(COMMANDS) == 4
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_page_runs(wirehouse: Wirehouse, command: str) -> None:
+    answer = wirehouse(*shlex.split(command))
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_a_plan_has_a_line_for_each_step(wirehouse: Wirehouse) -> None:
+    lines = wirehouse("sql", "EXPLAIN SELECT topic FROM bronze.messages WHERE topic = 'a\x1b'").out.splitlines()
+    assert lines[0] == "logical_plan"
+    assert any(line.startswith("  ") and "TableScan: bronze.messages" in line for line in lines)
+    assert not any("\x1b" in line or "\\x0a" in line for line in lines)
 
 
 def test_a_table_too_wide_is_cut_short_or_turned_upright(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,6 +509,65 @@ def test_doctor_names_what_is_missing_and_how_to_mend_it(wirehouse: Wirehouse, m
     assert "openjdk-17-jre-headless" in answer.out
     assert "make setup" in answer.out
     assert f"{wirehouse.folder}/lake" in answer.out
+
+
+def findings(wirehouse: Wirehouse) -> dict[str, Any]:
+    """What `doctor` found, by what was looked at."""
+    rows = map(json.loads, wirehouse("doctor", "--json").out.splitlines())
+    return {row.pop("what"): row for row in rows}
+
+
+def test_doctor_looks_at_all_that_is_needed(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        monkeypatch.setattr(doctor, "PORTS", {server.getsockname()[1]: "take another"})
+        found = findings(wirehouse)
+        port = found[f"port {server.getsockname()[1]}"]
+    assert port == {
+        "state": "taken",
+        "mend": "perhaps it runs already; take another",
+        "optional": True,
+        "missing": False,
+    }
+    looked_at = {"Python", "packages", "Java", "Spark jars", "memory", "scratch space", "configuration", "lake", "disk"}
+    assert found.keys() >= looked_at
+    assert not any(found[what]["missing"] for what in looked_at - {"Java", "Spark jars", "packages"})
+
+
+def test_doctor_says_what_is_of_the_wrong_version_or_too_small(
+    wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["click<1", "no-such-package", "no-such-extra; extra == 'dev'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: asked)
+    monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 1 << 70)
+    monkeypatch.setattr(doctor, "LEAST_MEMORY_BYTES", 1 << 70)
+    found = findings(wirehouse)
+    assert found["packages"]["state"] == f"click {metadata.version('click')}, no no-such-package"
+    assert "make setup" in found["packages"]["mend"]
+    assert "SPARK_LOCAL_DIRS" in found["scratch space"]["mend"]
+    assert "WIREHOUSE_DRIVER_MEMORY" in found["memory"]["mend"]
+    assert found["disk"]["missing"]
+
+
+def test_doctor_says_what_the_store_refuses(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIREHOUSE_ROOT", "s3://wirehouse/lake")
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("wirehouse_pipelines.object_storage.ATTEMPTS", 1)
+    lake = findings(wirehouse)["lake"]
+    assert lake["missing"]
+    assert "can't be reached" in lake["state"]
+
+
+@pytest.mark.servers
+def test_doctor_tries_the_store(wirehouse: Wirehouse, in_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIREHOUSE_ROOT", in_bucket)
+    assert findings(wirehouse)["lake"]["state"] == f"{in_bucket}, day windows"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""The prompt of `wirehouse sql`, typed into as a person does."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from wirehouse_orchestration import sql_shell
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import Windows
+
+END = "\x04"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"))
+
+
+def typed(lake: Lake, text: str) -> None:
+    """What happens if `text` is typed at the prompt."""
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text(text + END)
+        sql_shell.prompt(lake, "csv", None)
+
+
+def offered(text: str) -> list[str]:
+    return [found.text for found in sql_shell.Names().get_completions(Document(text), CompleteEvent())]
+
+
+def test_statements_run_one_after_another(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    typed(lake, "SELECT 1\nAS n;\nSELECT nothing;\n.format json\nSELECT 2 AS n;\n")
+    out, err = capsys.readouterr()
+    assert out == 'n\n1\n{"n":2}\n'
+    assert "nothing" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (".nothing", "there is no .nothing: .help lists the commands"),
+        (".format xml", "one of table, csv, json"),
+        (".as-of yesterday", "neither a version"),
+        (".as-of 2026-11-14", "2026-11-14 00:00:00+00:00"),
+        (".out a.docx", "ends in .csv"),
+        (".columns gold.x", "of a table"),
+        (".tables 'open", "No closing quotation"),
+        (".help", ".as-of [WHEN]"),
+        ("DROP TABLE x;", "only one SELECT"),
+        ("SELECT * FROM gold.violatons;", "Did you mean gold.violations?"),
+    ],
+)
+def test_what_is_wrong_is_said_and_the_prompt_goes_on(
+    lake: Lake, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    typed(lake, f"{text}\nSELECT 7 AS n;\n")
+    out, err = capsys.readouterr()
+    assert said in " ".join(err.split())
+    assert out == "n\n7\n"
+
+
+def test_the_next_result_goes_to_a_file(
+    lake: Lake, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed(lake, ".out a.csv\nSELECT 1 AS n;\nSELECT 2 AS n;\n.tables bronze.cap\n")
+    assert (tmp_path / "a.csv").read_text() == "n\n1\n"
+    out = capsys.readouterr().out
+    assert out.startswith("n\n2\n")
+    assert "bronze.captures" in out
+
+
+def test_an_interrupt_ends_the_line_alone(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    typed(lake, "SELECT wrong\x03SELECT 3 AS n;\n")
+    assert capsys.readouterr().out == "n\n3\n"
+
+
+def test_history_is_kept_for_its_owner(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    typed(lake, "SELECT 5 AS n;\n")
+    kept = Path(lake.home, sql_shell.HISTORY)
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    # Arrow up brings it back.
+    typed(lake, "\x1b[A\n")
+    assert capsys.readouterr().out == "n\n5\nn\n5\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT * FROM gold.viol", ["gold.violations"]),
+        ("SELECT head_number FROM gold.cardinal_chain_updates WHERE head_nu", ["head_number"]),
+        ("SELECT u.head_nu FROM gold.cardinal_chain_updates AS u WHERE u.head_nu", ["head_number"]),
+        ("SEL", ["SELECT"]),
+        (".as", [".as-of"]),
+        (".format c", ["csv"]),
+        (".columns bronze.cap", ["bronze.captures"]),
+        ("SELECT 'open gold.viol", ["gold.violations"]),
+    ],
+)
+def test_names_are_completed(text: str, expected: list[str]) -> None:
+    assert offered(text) == expected
+
+
+def test_an_empty_place_offers_the_columns_of_tables_named() -> None:
+    names = sql_shell.Names()
+    document = Document("SELECT  FROM gold.violations", cursor_position=7)
+    found = [each.text for each in names.get_completions(document, CompleteEvent())]
+    assert "severity" in found
+    assert "gold.violations" in found
