@@ -81,7 +81,7 @@ def cli(ctx: click.Context, file: str | None, verbose: bool, quiet: bool) -> Non
 @click.option(
     "--into",
     "folder",
-    default="demo-lake",
+    default=config.DEMO,
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the demo's lake; that of an earlier demo is replaced.",
@@ -452,14 +452,31 @@ def simulate() -> None:
 @pass_context
 def ui(context: Context, port: int | None) -> None:
     """Serve Dagster's UI on this machine, with schedules and sensors, until Ctrl-C."""
-    from wirehouse_orchestration.demo import FOLDER
     from wirehouse_orchestration.ui import serve
 
-    file, demo_file = config.place(context.file), Path(FOLDER, config.DEFAULT)
+    file = _file_or_demo(context)
+    serve(config.load(file), file, port, click.echo)
+
+
+@cli.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine [3100, else a free one].")
+@pass_context
+def dashboard(context: Context, port: int | None) -> None:
+    """Serve the dashboards on this machine until Ctrl-C: charts, the SQL behind them, their rows and bytes."""
+    from wirehouse_orchestration.dashboards.serving import serve
+
+    lake = config.load(_file_or_demo(context))
+    lake_json.check(lake)
+    serve(lake, port, click.echo)
+
+
+def _file_or_demo(context: Context) -> Path:
+    """The configuration's file; where there is none, the demo's if that is there."""
+    file, demo_file = config.place(context.file), Path(config.DEMO, config.DEFAULT)
     if file == Path(config.DEFAULT) and not file.exists() and demo_file.exists():
         click.echo(f"there is no {file}: this is the demo's lake, {demo_file}")
-        file = demo_file
-    serve(config.load(file), file, port, click.echo)
+        return demo_file
+    return file
 
 
 @cli.group()

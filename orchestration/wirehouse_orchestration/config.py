@@ -35,6 +35,8 @@ ROOT_VARIABLE = "WIREHOUSE_ROOT"
 #: Beside the configuration file: what the runs of a lake in a bucket share on this machine.
 HOME = ".wirehouse"
 DEFAULT = "wirehouse.toml"
+#: The folder of the demo's lake.
+DEMO = "demo-lake"
 FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 

@@ -30,7 +30,6 @@ from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
-FOLDER = "demo-lake"
 _FIRST_LINE = "# Written by `wirehouse demo`, which replaces this folder each time.\n"
 #: Ends of lines that stay on the terminal when the step goes on.
 LASTING = "rows written"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,23 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_orchestration import config, instance
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration import config, instance, ports
 from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_pipelines.lake import Lake
 
-HOST = "127.0.0.1"
 DEFAULT_PORT = 3000
 START_SECONDS = 90
 #: A server that was asked to stop is waited for so long; then it is killed.
 STOP_SECONDS = 20
 _LOCATION = "wirehouse"
-
-
-class PortTakenError(UsageError):
-    """The port asked for is in use."""
-
-    template = "port {port} is in use: name another with --port, or none to get a free one"
 
 
 class ServerError(WirehouseError):
@@ -88,26 +80,14 @@ class Servers:
                 raise server.failed("ended")
 
 
-def free_port(asked: int | None) -> int:
-    """`asked`, or 3000 or any free one. Raises PortTakenError."""
-    for port in (asked,) if asked else (DEFAULT_PORT, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise PortTakenError(port=asked)
-
-
 @contextmanager
 def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers]:
     """The UI of `lake`, whose configuration is `file`, ready to answer; stopped when the block ends."""
     home = instance.home(lake)
     with instance.shared_instance(lake) as shared:
         instance.end_abandoned_runs(shared)
-    servers = Servers(f"http://{HOST}:{free_port(port)}")
+    with ports.taken(port, DEFAULT_PORT) as free:
+        servers = Servers(f"http://{ports.HOST}:{free.getsockname()[1]}")
     environment = os.environ | {"DAGSTER_HOME": str(home), config.VARIABLE: str(file.absolute())}
     with tempfile.TemporaryDirectory(prefix="wirehouse-ui-") as folder:
         code = Path(folder, "code.sock")
@@ -134,7 +114,7 @@ def _commands(code: Path, workspace: Path, port: str) -> Mapping[str, list[str]]
     python = [sys.executable, "-m"]
     return {
         "code server": [*python, "dagster", "code-server", "start", "-s", str(code), *definitions],
-        "webserver": [*python, "dagster_webserver", "-h", HOST, "-p", port, "-w", str(workspace)],
+        "webserver": [*python, "dagster_webserver", "-h", ports.HOST, "-p", port, "-w", str(workspace)],
         "daemon": [*python, "dagster._daemon", "run", "-w", str(workspace)],
     }
 

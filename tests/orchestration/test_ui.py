@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wirehouse_orchestration import cli, config, ui
+from wirehouse_orchestration import cli, config, ports, ui
 
 LAKE = """
 [lakehouse]
@@ -103,11 +103,11 @@ def test_without_a_configuration_the_demos_lake_is_shown(
 
 def test_a_port_in_use_is_said_so() -> None:
     with socket.socket() as taken:
-        taken.bind((ui.HOST, 0))
+        taken.bind((ports.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ui.PortTakenError, match=f"port {port} is in use"):
-            ui.free_port(port)
+        with pytest.raises(ports.PortTakenError, match=f"port {port} is in use"):
+            ports.taken(port, ui.DEFAULT_PORT)
 
 
 def test_a_server_that_ends_is_named_with_its_last_words(tmp_path: Path) -> None:

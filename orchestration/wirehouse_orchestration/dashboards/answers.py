@@ -1,0 +1,204 @@
+"""What the lake answers to a chart: its SQL, written out for a span of windows and run without a JVM."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_orchestration.dashboards.boards import Chart, Rows, written
+from wirehouse_orchestration.render import plain
+from wirehouse_orchestration.show import rows_of
+from wirehouse_pipelines import sql
+from wirehouse_pipelines.lake import Lake
+
+#: Rows of an answer that are drawn.
+MOST_DRAWN: Final = 5_000
+#: Rows behind a chart that are listed.
+MOST_ROWS: Final = 200
+#: Buckets that a range of time is cut into at most, and how wide they may be, nanoseconds: 1 ms to a day.
+BUCKETS: Final = 240
+STEPS: Final = tuple(
+    [number * unit for unit in (10**6, 10**7, 10**8) for number in (1, 2, 5)]
+    + [seconds * 10**9 for seconds in (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400)]
+)
+_HEX: Final = "encode({}, 'hex')"
+
+
+class SpanError(UsageError):
+    """The span asked for is none of the lake's."""
+
+    template = "{reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Windows, ends included, and a source, that are asked for; None: all."""
+
+    first: str | None = None
+    last: str | None = None
+    source: str | None = None
+
+    def check(self, lake: Lake) -> None:
+        """Raise an error, with what to do, if it is none of the lake's."""
+        for window in (self.first, self.last):
+            if window:
+                lake.windows.parse(window)
+        if self.first and self.last and self.first > self.last:
+            raise SpanError(reason=f"the first window, {self.first}, is after the last, {self.last}")
+        if self.source and self.source not in lake.names:
+            raise SpanError(reason=f"there is no source {self.source!r}, only {', '.join(sorted(lake.names))}")
+
+    def condition(self, lake: Lake) -> str:
+        """It as SQL. What several sources saw together has the name of their service as its source."""
+        parts = [f"window_start >= '{self.first}'"] if self.first else []
+        parts += [f"window_start <= '{self.last}'"] if self.last else []
+        if self.source:
+            own = {name for one in lake.sources_of(self.source) for name in (one.name, one.service)}
+            parts.append(f"source IN ({', '.join(sorted(_quoted(name) for name in own))})")
+        return f"({' AND '.join(parts)})" if parts else "(1 = 1)"
+
+    @property
+    def query(self) -> str:
+        """It as the query of a URL."""
+        asked = {"from": self.first, "to": self.last, "source": self.source}
+        return urlencode({name: value for name, value in asked.items() if value})
+
+    def __str__(self) -> str:
+        windows = {self.first, self.last} - {None}
+        text = "all windows"
+        if windows:
+            same = len(windows) == 1 and self.first == self.last
+            text = f"window {self.first}" if same else f"windows {self.first or '…'} to {self.last or '…'}"
+        return f"{text} of {self.source}" if self.source else text
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the lake says to a question: rows by column name, in JSON's types, or why there are none."""
+
+    names: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+    #: There are more rows than these.
+    cut: bool = False
+    error: str | None = None
+    #: The statement as it was run.
+    statement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A row behind a chart, and how to get to its bytes."""
+
+    cells: Mapping[str, Any]
+    table: str
+    key: str
+
+    @property
+    def command(self) -> str:
+        """The command that shows its bytes."""
+        return f"wirehouse trace {self.table} {shlex.quote(self.key)}"
+
+    @property
+    def query(self) -> str:
+        """The same for the page."""
+        return urlencode({"table": self.table, "key": self.key})
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Rows behind a chart."""
+
+    answer: Answer
+    rows: Sequence[Traced] = field(default=())
+
+
+def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
+    """The rows of the chart's SQL. What goes wrong is in `error`."""
+    return _asked(lake, statement(lake, chart.sql, span), MOST_DRAWN)
+
+
+def evidence(
+    lake: Lake, rows: Rows, span: Span, only: Mapping[str, str] | None = None, most: int = MOST_ROWS
+) -> Evidence:
+    """The rows behind a chart, at most `most`; those where a column of `only` has its value, as text."""
+    inner = f"SELECT * FROM ({statement(lake, rows.sql, span)}) AS behind"
+    chosen = [
+        f"COALESCE(CAST(`{name}` AS STRING), '') = {_quoted(value)}"
+        for name, value in (only or {}).items()
+        if name in rows.names
+    ]
+    where = f" WHERE {' AND '.join(chosen)}" if chosen else ""
+    found = _asked(lake, f"{inner}{where} ORDER BY row_order", most)
+    return Evidence(found, [_traced(rows, row) for row in found.rows])
+
+
+def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
+    known = ((name, row[name]) for name in rows.key)
+    key = ",".join(f"{name}={str(value).lower() if value in (True, False) else value}" for name, value in known if value is not None)
+    return Traced({name: row[name] for name in rows.names}, rows.table, key)
+
+
+def statement(lake: Lake, text: str, span: Span) -> str:
+    """`text` of a board written out, so that `wirehouse sql` runs it too."""
+    words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), "hex": _HEX}
+    if "{step}" in text:
+        words["step"] = str(step(lake, span))
+    return written(text, words)
+
+
+def step(lake: Lake, span: Span) -> int:
+    """The width of a bucket of time, nanoseconds, for what arrived in the span."""
+    seen = "SELECT MIN(first_arrived_at_ns) AS a, MAX(last_arrived_at_ns) AS b FROM bronze.captures"
+    row = sql.rows(lake, f"{seen} WHERE {span.condition(lake)}").to_pylist()[0]
+    least = ((row["b"] or 0) - (row["a"] or 0)) / BUCKETS
+    return next((width for width in STEPS if width >= least), STEPS[-1])
+
+
+def _asked(lake: Lake, text: str, most: int) -> Answer:
+    try:
+        with sql.query(lake, text) as reader:
+            names = reader.schema.names
+            found = [
+                {name: plain(value) for name, value in zip(names, row, strict=True)}
+                for row in islice(rows_of(reader), most + 1)
+            ]
+    except WirehouseError as error:
+        return Answer(error=str(error), statement=text)
+    return Answer(names, found[:most], len(found) > most, None, text)
+
+
+def is_empty(chart: Chart, found: Answer) -> bool:
+    """There is nothing to show: no rows, or one of numbers that are all 0."""
+    if chart.type == "numbers":
+        return not any(row[value.field] for row in found.rows for value in chart.values)
+    return not found.rows
+
+
+def windows(lake: Lake) -> list[str]:
+    """The windows that have data, the oldest first."""
+    return _column(lake, "window_start")
+
+
+def sources(lake: Lake) -> list[str]:
+    """The sources that have landed something."""
+    return [name for name in _column(lake, "source") if name in lake.names]
+
+
+def _column(lake: Lake, name: str) -> list[str]:
+    seen = sql.rows(lake, f"SELECT DISTINCT {name} AS v FROM bronze.captures WHERE {name} IS NOT NULL ORDER BY v")
+    return list(seen["v"].to_pylist())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def cells(row: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    """The values of `row` in the order of `names`."""
+    return [row[name] for name in names]

@@ -1,0 +1,190 @@
+"""The dashboards as data: infra/dashboards/*.yaml, read strictly.
+
+The SQL of a chart is what `wirehouse sql` and Spark both take, with four words of its own:
+
+- `{span}`: the condition on source and windows that was asked for. Every SELECT from a table has it.
+- `{step}`: nanoseconds of a bucket of time, as wide as the range asks for.
+- `{now_ns}`: the time now, nanoseconds since 1970 UTC.
+- `{hex:COLUMN}`: a binary column as lower-case hex, which the two engines write differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines.tables import all_tables
+
+#: In an installed package they lie in it, in a clone where people look for them.
+FOLDERS = (Path(__file__).resolve().parents[3] / "infra" / "dashboards", Path(str(files(__package__))) / "boards")
+#: The board that stands first; the others are one a protocol.
+FIRST = "overview"
+
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Query = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True, pattern=r"\{span\}")]
+
+
+class BoardError(WirehouseError):
+    """A file of infra/dashboards is not what it has to be."""
+
+    template = "{file}: {place}: {reason}"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Value(_Strict):
+    """A column of a chart's SQL as people read it: an axis, a colour, a number or a column of a table.
+
+    A value with a `unit` is a number; `kind: time` are nanoseconds since 1970 UTC.
+    """
+
+    field: Name
+    title: Text
+    unit: Text | None = None
+    kind: Literal["category", "number", "time"] = "category"
+
+    @property
+    def label(self) -> str:
+        """Its title and unit."""
+        return f"{self.title} ({self.unit})" if self.unit and self.unit not in self.title.lower() else self.title
+
+
+class Rows(_Strict):
+    """The rows that a chart is made of, and the columns by which `wirehouse trace` finds one of them."""
+
+    table: Text
+    columns: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]
+    key: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
+    order: Text
+    where: Text | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """What the columns are called in the answer."""
+        return [column.rpartition(" AS ")[2].strip("`") for column in self.columns]
+
+    @property
+    def sql(self) -> str:
+        """Their SELECT, with the columns of the key, in their order by `row_order`."""
+        more = [f"`{name}`" for name in self.key if name not in self.names]
+        wanted = "{span}" + (f" AND {self.where}" if self.where else "")
+        numbered = f"ROW_NUMBER() OVER (ORDER BY {self.order}) AS row_order"
+        return f"SELECT {', '.join((*self.columns, *more, numbered))} FROM {self.table} WHERE {wanted}"
+
+    @model_validator(mode="after")
+    def _traceable(self) -> Rows:
+        table = all_tables().get(self.table)
+        if table is None:
+            raise ValueError(f"there is no table {self.table}")
+        known = {column.name for column in table.columns}
+        if lacking := [name for name in ("capture_id", *self.key) if name not in known]:
+            raise ValueError(f"{self.table} has no column {', '.join(lacking)}, so its rows can't be traced")
+        return self
+
+
+class Chart(_Strict):
+    """A question, the SQL that answers it, and how the answer is drawn."""
+
+    id: Name
+    question: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\?$")]
+    type: Literal["bar", "line", "steps", "points", "heat", "numbers", "table"]
+    sql: Query
+    #: What to say when there is nothing to show.
+    empty: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\.$")]
+    rows: Rows
+    x: Value | None = None
+    y: Value | None = None
+    color: Value | None = None
+    values: Annotated[tuple[Value, ...], Field(strict=False)] = ()
+
+    @property
+    def drawn(self) -> bool:
+        """It has axes; else it is numbers or a table."""
+        return not self.values
+
+    @property
+    def shown(self) -> tuple[Value, ...]:
+        """The columns of its answer that are shown, in order."""
+        return self.values or tuple(value for value in (self.x, self.y, self.color) if value)
+
+    @property
+    def clickable(self) -> list[str]:
+        """Fields by which a mark of the chart stands for some of its rows."""
+        return [value.field for value in self.shown if value.field in self.rows.names]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Chart:
+        if (self.type in ("numbers", "table")) != bool(self.values):
+            raise ValueError("numbers and table have values, all others have x and y")
+        if self.drawn and not (self.x and self.y):
+            raise ValueError("x and y are needed")
+        measured = {"numbers": self.values, "table": (), "heat": (self.color,)}.get(self.type, (self.x, self.y))
+        units = [value.unit for value in measured if value]
+        if (measured and not any(units)) or (self.type == "numbers" and not all(units)):
+            raise ValueError("a number has no unit")
+        return self
+
+
+class Board(_Strict):
+    """A page of charts."""
+
+    title: Text
+    question: Annotated[str, StringConstraints(pattern=r"^[A-Z].*\?$")]
+    charts: Annotated[tuple[Chart, ...], Field(min_length=1, strict=False)]
+    #: The name of its file.
+    name: Name
+
+    @model_validator(mode="after")
+    def _ids(self) -> Board:
+        if len({chart.id for chart in self.charts}) != len(self.charts):
+            raise ValueError("two charts have one id")
+        return self
+
+    def chart(self, name: str) -> Chart:
+        """The chart of that id; KeyError if none."""
+        return {chart.id: chart for chart in self.charts}[name]
+
+
+def load(path: Path) -> Board:
+    """The board in the file. Raises BoardError."""
+    try:
+        raw = yaml.safe_load(path.read_text())
+        return Board(**raw, name=path.stem)
+    except (yaml.YAMLError, TypeError) as error:
+        raise BoardError(file=path.name, place="as YAML", reason=" ".join(str(error).split())) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the board"
+        raise BoardError(file=path.name, place=place, reason=first["msg"].removeprefix("Value error, ")) from None
+
+
+@cache
+def boards() -> Mapping[str, Board]:
+    """All boards by name, the overview first. Raises BoardError."""
+    folder = next(folder for folder in FOLDERS if folder.is_dir())
+    found = (load(path) for path in sorted(folder.glob("*.yaml")))
+    return {board.name: board for board in sorted(found, key=lambda board: (board.name != FIRST, board.title))}
+
+
+def charts() -> Iterator[tuple[Board, Chart]]:
+    """Every chart with its board."""
+    return ((board, chart) for board in boards().values() for chart in board.charts)
+
+
+_WORDS = re.compile(r"\{(?:(span|step|now_ns)|hex:([a-z_]+))\}")
+
+
+def written(sql: str, words: Mapping[str, str]) -> str:
+    """`sql` with its words written out; `hex` among `words` has {} for the column."""
+    return _WORDS.sub(lambda found: words[found[1]] if found[1] else words["hex"].format(found[2]), sql)

@@ -1,0 +1,167 @@
+"""Pictures of answers: a chart and its rows as a Vega-Lite drawing, in the browser or as SVG.
+
+The libraries come from the package vl-convert-python, which carries them: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import vl_convert
+
+from wirehouse_orchestration.dashboards.boards import Chart, Value
+
+Spec = dict[str, Any]
+
+SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
+VEGA_LITE: Final = "6.4"
+HEIGHT: Final = 240
+#: Height of a bar that lies, and pixels of its label.
+BAR_STEP: Final = 20
+LABEL_PIXELS: Final = 240
+#: More entries of a legend than these are left out.
+LEGEND: Final = 12
+SVG_WIDTH: Final = 760
+
+_MARKS: Final[Mapping[str, Spec]] = {
+    "bar": {"type": "bar", "cornerRadiusEnd": 2},
+    "line": {"type": "line", "point": {"size": 30}, "strokeWidth": 2},
+    "steps": {"type": "line", "interpolate": "step-after", "point": {"size": 14}, "strokeWidth": 1.5},
+    "points": {"type": "point", "filled": True, "size": 36, "opacity": 0.75},
+    "heat": {"type": "rect"},
+}
+#: Values whose colour says what they mean.
+_MEANINGS: Final = {
+    "violation": "#d64550",
+    "warning": "#e39b2d",
+    "note": "#5b8def",
+    "complete": "#35a67c",
+    "incomplete": "#e39b2d",
+    "refused": "#d64550",
+    "verified": "#35a67c",
+    "signed only": "#e39b2d",
+    "invalid": "#d64550",
+    "unknown": "#e39b2d",
+}
+_PALETTE: Final = ("#4c78d8", "#35a67c", "#e39b2d", "#a463d1", "#d64550", "#2ba6b8", "#c5608f", "#8a9a3b", "#7d879c")
+_INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
+
+
+def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
+    """The drawing of `rows`, as wide as where it is put; its data are the rows as they are."""
+    assert chart.x
+    assert chart.y
+    lies = chart.type == "heat" or (chart.type == "bar" and chart.y.unit is None)
+    encoding: Spec = {
+        "x": _position(chart, chart.x, measured=lies and chart.type == "bar"),
+        "y": _position(chart, chart.y, measured=not lies),
+        "tooltip": [_told(value) for value in chart.shown],
+    }
+    if chart.color:
+        encoding["color"] = _coloured(chart, chart.color, rows)
+    times = [value.field for value in chart.shown if value.kind == "time"]
+    return {
+        "$schema": SCHEMA,
+        "description": chart.question,
+        "width": "container",
+        "height": {"step": BAR_STEP} if lies else HEIGHT,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"name": "answer", "values": [dict(row) for row in rows]},
+        "transform": [{"calculate": f"datum['{name}'] / 1e6", "as": f"{name}_time"} for name in times],
+        "mark": _MARKS[chart.type],
+        "encoding": encoding,
+    }
+
+
+def _position(chart: Chart, value: Value, *, measured: bool) -> Spec:
+    axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS}
+    if value.kind == "time":
+        axis |= {"labelOverlap": True}
+        return {"field": f"{value.field}_time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}
+    # A bar stands on a place, also where that is a number.
+    if value.kind == "number" or (value.unit and (measured or chart.type != "bar")):
+        zero = chart.type in ("bar", "line")
+        return {"field": value.field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis | _format(value)}
+    return {"field": value.field, "type": "ordinal", "sort": None, "axis": axis | {"labelAngle": _angle(chart, value)}}
+
+
+def _angle(chart: Chart, value: Value) -> int:
+    return -35 if value is chart.x and value.field == "window_start" else 0
+
+
+def _format(value: Value) -> Spec:
+    whole = "block number" == value.unit
+    return {"format": ",d" if whole else "~s", "tickMinStep": 1 if whole else 0}
+
+
+def _told(value: Value) -> Spec:
+    if value.kind == "time":
+        return {"field": f"{value.field}_time", "type": "temporal", "title": value.label, "format": "%Y-%m-%d %H:%M:%S.%L"}
+    if value.unit:
+        return {"field": value.field, "type": "quantitative", "title": value.label, "format": ",.12~g"}
+    return {"field": value.field, "type": "nominal", "title": value.label}
+
+
+def _coloured(chart: Chart, value: Value, rows: Sequence[Mapping[str, Any]]) -> Spec:
+    legend: Spec = {"title": value.label, "orient": "bottom", "columns": 4, "symbolLimit": LEGEND, "labelLimit": 180}
+    if value.unit:
+        scale = {"scheme": "blues" if len(rows) > 1 else "tealblues", "zero": True}
+        return {"field": value.field, "type": "quantitative", "legend": {"title": value.label}, "scale": scale}
+    present = list(dict.fromkeys(row[value.field] for row in rows))
+    known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
+    scale = {"domain": list(known), "range": list(known.values())} if len(known) == len(present) else {"domain": present}
+    return {"field": value.field, "type": "nominal", "legend": legend, "scale": scale}
+
+
+def config(theme: str) -> Spec:
+    """How drawings look on a light or a dark ground."""
+    ink, faint, line = _INKS[theme]
+    font = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+    return {
+        "background": "transparent",
+        "font": font,
+        "range": {"category": list(_PALETTE)},
+        "axis": {
+            "labelColor": faint,
+            "titleColor": faint,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+            "gridColor": line,
+            "domainColor": line,
+            "tickColor": line,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+        },
+        "legend": {"labelColor": ink, "titleColor": faint, "titleFontWeight": "normal", "symbolType": "circle"},
+        "view": {"stroke": None},
+        "bar": {"continuousBandSize": 12},
+    }
+
+
+def svg(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The drawing as SVG on a light ground."""
+    drawn = spec(chart, rows) | {"width": SVG_WIDTH, "config": config("light")}
+    return str(vl_convert.vegalite_to_svg(drawn, vl_version=VEGA_LITE, allowed_base_urls=[]))
+
+
+@cache
+def library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script for browsers.
+
+    To put it together takes seconds, so set-up does it, and it is kept beside this Python's packages.
+    """
+    kept = Path(sys.prefix, "share", "wirehouse", f"vega-{vl_convert.get_vega_embed_version()}-{VEGA_LITE}.js")
+    if kept.exists():
+        return kept.read_text()
+    made = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        begun = kept.with_suffix(".begun")
+        begun.write_text(made)
+        begun.replace(kept)
+    return str(made)

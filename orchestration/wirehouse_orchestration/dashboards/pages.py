@@ -1,0 +1,93 @@
+"""HTML of boards, charts and rows, from the templates beside this module. Text from the wire is escaped by Jinja."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup, escape
+
+from wirehouse_orchestration.dashboards.boards import Value
+from wirehouse_orchestration.render import terminal
+
+#: Characters of a cell that are shown; all of them stand in its title.
+CELL: Final = 120
+_BYTES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("wirehouse_orchestration.dashboards"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"cell": cell, "measured": measured, "code": code}
+    return found
+
+
+def page(template: str, **given: Any) -> str:
+    """The template filled in."""
+    return _environment().get_template(template).render(given)
+
+
+def asset(name: str) -> str:
+    """A style sheet or script."""
+    return (files(__package__) / "static" / name).read_text()
+
+
+def measured(value: Any, what: Value) -> str:
+    """A number in words: `12,345`, `1.5 MiB`; a dash for none."""
+    if value is None:
+        return "–"
+    if what.unit == "bytes":
+        return _size(float(value))
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return str(cell(value, what.field))
+
+
+def _size(value: float) -> str:
+    for unit in _BYTES:
+        if abs(value) < 1024 or unit == _BYTES[-1]:
+            break
+        value /= 1024
+    return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+
+
+def cell(value: Any, name: str) -> Markup:
+    """A value of a table: times as moments, long text cut, with all of it as its title."""
+    text = _moment(value) if name.endswith("_ns") and isinstance(value, int) and value > 10**15 else _text(value)
+    if len(text) <= CELL:
+        return escape(text)
+    return Markup('<span title="{}">{}…</span>').format(text[: 20 * CELL], text[:CELL])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return terminal(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _moment(ns: int) -> str:
+    seconds, rest = divmod(ns, 10**9)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}"
+    except (OverflowError, OSError, ValueError):
+        return str(ns)
+
+
+def code(text: str) -> Markup:
+    """Words in `backticks` as code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
+    )

@@ -1,0 +1,165 @@
+"""`wirehouse dashboard`: the boards as a page on this machine's loopback, over SQL without a JVM."""
+
+from __future__ import annotations
+
+import io
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_orchestration.dashboards import answers, drawing, pages
+from wirehouse_orchestration.dashboards.answers import Span
+from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
+from wirehouse_orchestration.ports import HOST, taken
+from wirehouse_orchestration.trace import trace
+from wirehouse_pipelines.lake import Lake
+
+DEFAULT_PORT: Final = 3100
+#: Everything is the page's own; Vega styles its drawings in place.
+_POLICY: Final = "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY + "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_TYPES: Final = {"css": "text/css", "js": "text/javascript"}
+
+
+def application(lake: Lake) -> Starlette:
+    """The page of `lake`."""
+    shown = _Shown(lake)
+    routes = [
+        Route("/", lambda request: RedirectResponse(f"/board/{FIRST}")),
+        Route("/board/{board}", shown.board),
+        Route("/card/{board}/{chart}", shown.card),
+        Route("/chart/{board}/{chart}", shown.chart),
+        Route("/trace", shown.trace),
+        Route("/static/{name}", _static),
+    ]
+    # Another site's name that leads to this machine is not let in.
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+    handlers: Any = {WirehouseError: _refused, HTTPException: _missing}
+    return Starlette(
+        routes=routes, middleware=[hosts, Middleware(BaseHTTPMiddleware, dispatch=_guarded)], exception_handlers=handlers
+    )
+
+
+async def _guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    response = await go_on(request)
+    response.headers.update(_HEADERS)
+    return response
+
+
+class _Shown:
+    """What is answered about one lake. Functions that aren't async run in threads."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def board(self, request: Request) -> Response:
+        board, span = _board(request), self._span(request)
+        return self._page("board.html", span, board=board)
+
+    def card(self, request: Request) -> Response:
+        board, chart, span = _board(request), _chart(request), self._span(request)
+        return HTMLResponse(pages.page("card.html", board=board, chart=chart, span=span, **self._answer(chart, span)))
+
+    def chart(self, request: Request) -> Response:
+        board, chart, span = _board(request), _chart(request), self._span(request)
+        only = {name: request.query_params[name] for name in chart.clickable if name in request.query_params}
+        behind = answers.evidence(self._lake, chart.rows, span, only)
+        return self._page(
+            "chart.html", span, board=board, chart=chart, only=only, behind=behind, **self._answer(chart, span)
+        )
+
+    def trace(self, request: Request) -> Response:
+        table, key = request.query_params.get("table", ""), request.query_params.get("key", "")
+        out, error = io.StringIO(), None
+        try:
+            trace(self._lake, table, key, out)
+        except WirehouseError as failed:
+            error = str(failed)
+        row = answers.Traced({}, table, key)
+        return self._page("trace.html", Span(), row=row, text=out.getvalue(), error=error)
+
+    def _answer(self, chart: Chart, span: Span) -> dict[str, Any]:
+        answer = answers.answer(self._lake, chart, span)
+        empty = answer.error is None and answers.is_empty(chart, answer)
+        drawn = chart.drawn and not empty and answer.error is None
+        return {"answer": answer, "empty": empty, "spec": drawing.spec(chart, answer.rows) if drawn else None}
+
+    def _span(self, request: Request) -> Span:
+        asked = request.query_params
+        span = Span(asked.get("from") or None, asked.get("to") or None, asked.get("source") or None)
+        span.check(self._lake)
+        return span
+
+    def _page(self, template: str, span: Span, **given: Any) -> Response:
+        known = {"windows": answers.windows(self._lake), "sources": answers.sources(self._lake)}
+        themes = {theme: drawing.config(theme) for theme in ("light", "dark")}
+        every = {"boards": boards().values(), "root": self._lake.root, "themes": themes}
+        return HTMLResponse(pages.page(template, span=span, **known, **every, **given))
+
+
+def _board(request: Request) -> Board:
+    try:
+        return boards()[request.path_params["board"]]
+    except KeyError:
+        raise HTTPException(404, "there is no such board") from None
+
+
+def _chart(request: Request) -> Chart:
+    try:
+        return _board(request).chart(request.path_params["chart"])
+    except KeyError:
+        raise HTTPException(404, "there is no such chart") from None
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name == "vega.js":
+        headers = {"Cache-Control": "max-age=86400"}
+        return Response(drawing.library(), media_type="text/javascript", headers=headers)
+    if name not in ("style.css", "page.js"):
+        raise HTTPException(404, "there is no such file")
+    return Response(pages.asset(name), media_type=_TYPES[name.rpartition(".")[2]])
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    return HTMLResponse(pages.page("error.html", reason=str(error)), 400 if isinstance(error, UsageError) else 500)
+
+
+def _missing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return HTMLResponse(pages.page("error.html", reason=error.detail), error.status_code)
+
+
+def serve(lake: Lake, port: int | None, say: Callable[[str], None]) -> None:
+    """Serve the page until SIGINT or SIGTERM. Raises PortTakenError."""
+    app = application(lake)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with taken(port, DEFAULT_PORT) as listening:
+            say(f"the dashboard is at {address(listening)} (stop with Ctrl-C)")
+            uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
+    except KeyboardInterrupt:
+        say("stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def address(listening: socket.socket) -> str:
+    """The URL of the page that is served there."""
+    return f"http://{HOST}:{listening.getsockname()[1]}/"

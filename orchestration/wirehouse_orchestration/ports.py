@@ -1,0 +1,30 @@
+"""Ports of this machine's loopback."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from wirehouse_codecs.errors import UsageError
+
+HOST: Final = "127.0.0.1"
+
+
+class PortTakenError(UsageError):
+    """The port asked for is in use."""
+
+    template = "port {port} is in use: name another with --port, or none to get a free one"
+
+
+def taken(asked: int | None, usual: int) -> socket.socket:
+    """A socket bound to port `asked`; without, to the `usual` one or any that is free. Raises PortTakenError."""
+    for port in (asked,) if asked else (usual, 0):
+        probe = socket.socket()
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            probe.close()
+            continue
+        return probe
+    raise PortTakenError(port=asked)
