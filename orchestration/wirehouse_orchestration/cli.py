@@ -470,6 +470,32 @@ def dashboard(context: Context, port: int | None) -> None:
     serve(lake, port, click.echo)
 
 
+@cli.command()
+@click.option("--from", "first", metavar="WINDOW", help="First window [the first].")
+@click.option("--to", "last", metavar="WINDOW", help="Last window, included [the last].")
+@click.option("--source", metavar="NAME", help="Only what this source saw.")
+@click.option(
+    "--out",
+    default="report.html",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write.",
+)
+@pass_context
+def report(context: Context, first: str | None, last: str | None, source: str | None, out: Path) -> None:
+    """Write the dashboards of a range of windows, with findings and their evidence, as one file of HTML."""
+    from wirehouse_orchestration.dashboards.answers import Span
+    from wirehouse_orchestration.dashboards.boards import boards
+    from wirehouse_orchestration.dashboards.report import report as written
+
+    span = Span(first, last, source)
+    lake = context.lake()
+    with Steps("report", len(boards()) + 1) as steps:
+        page = written(lake, span, steps.begin)
+    out.write_text(page)
+    click.echo(f"{out}: {span}, {len(page) / 2**20:.1f} MiB")
+
+
 def _file_or_demo(context: Context) -> Path:
     """The configuration's file; where there is none, the demo's if that is there."""
     file, demo_file = config.place(context.file), Path(config.DEMO, config.DEFAULT)

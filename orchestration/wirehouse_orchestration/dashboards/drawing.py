@@ -24,6 +24,7 @@ HEIGHT: Final = 240
 #: Height of a bar that lies, and pixels of its label.
 BAR_STEP: Final = 20
 LABEL_PIXELS: Final = 240
+TICKS: Final = 8
 #: More entries of a legend than these are left out.
 LEGEND: Final = 12
 SVG_WIDTH: Final = 760
@@ -70,7 +71,6 @@ def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
         "description": chart.question,
         "width": "container",
         "height": {"step": BAR_STEP} if lies else HEIGHT,
-        "autosize": {"type": "fit-x", "contains": "padding"},
         "data": {"name": "answer", "values": [dict(row) for row in rows]},
         "transform": [{"calculate": f"datum['{name}'] / 1e6", "as": f"{name}_time"} for name in times],
         "mark": _MARKS[chart.type],
@@ -79,24 +79,23 @@ def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
 
 
 def _position(chart: Chart, value: Value, *, measured: bool) -> Spec:
-    axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS}
+    axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS, "tickCount": TICKS}
     if value.kind == "time":
-        axis |= {"labelOverlap": True}
         return {"field": f"{value.field}_time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}
     # A bar stands on a place, also where that is a number.
     if value.kind == "number" or (value.unit and (measured or chart.type != "bar")):
         zero = chart.type in ("bar", "line")
         return {"field": value.field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis | _format(value)}
-    return {"field": value.field, "type": "ordinal", "sort": None, "axis": axis | {"labelAngle": _angle(chart, value)}}
-
-
-def _angle(chart: Chart, value: Value) -> int:
-    return -35 if value is chart.x and value.field == "window_start" else 0
+    axis |= {"labelAngle": -35 if value is chart.x and value.field == "window_start" else 0}
+    # In the order of the rows, but for a grid.
+    sort = "ascending" if chart.type == "heat" else None
+    return {"field": value.field, "type": "ordinal", "sort": sort, "axis": axis}
 
 
 def _format(value: Value) -> Spec:
-    whole = "block number" == value.unit
-    return {"format": ",d" if whole else "~s", "tickMinStep": 1 if whole else 0}
+    if value.unit and value.unit.startswith("bytes"):
+        return {"format": "~s"}
+    return {"format": ",.12~g", "tickMinStep": 1 if value.kind == "number" else 0}
 
 
 def _told(value: Value) -> Spec:
@@ -139,7 +138,7 @@ def config(theme: str) -> Spec:
         },
         "legend": {"labelColor": ink, "titleColor": faint, "titleFontWeight": "normal", "symbolType": "circle"},
         "view": {"stroke": None},
-        "bar": {"continuousBandSize": 12},
+        "mark": {"color": _PALETTE[0]},
     }
 
 

@@ -11,7 +11,7 @@ const configs = JSON.parse(document.getElementById("themes")?.textContent ?? "{}
 async function draw(plot) {
   plot.drawing?.finalize();
   // Without eval: the page's policy forbids it.
-  const options = { renderer: "svg", actions: false, ast: true, config: configs[theme()] };
+  const options = { renderer: "svg", actions: false, ast: true, logLevel: 1, config: configs[theme()] };
   plot.drawing = await vegaEmbed(plot, plot.spec, options);
   plot.view = plot.drawing.view;
   const fields = JSON.parse(plot.dataset.fields);
