@@ -54,7 +54,7 @@ quietly $venv/bin/python -m pip install --disable-pip-version-check --quiet --co
 $venv/bin/python -m wirehouse_pipelines.java >>"$log" || install_java
 say "Spark jars ..."
 quietly $venv/bin/python -m wirehouse_pipelines.jars
-say "machine code of the readers, classes of Spark ..."
+say "machine code of the readers, library of the dashboards, classes of Spark ..."
 quietly $venv/bin/python -m wirehouse_orchestration.warm
 fingerprint >$stamp
 say "Ready: $venv/bin/wirehouse --help"

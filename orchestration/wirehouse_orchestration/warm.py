@@ -1,7 +1,8 @@
 """Prepares what else takes its time at the first use, once at set-up: `python -m wirehouse_orchestration.warm`.
 
-The loops over bytes are machine code that is made on first use and kept on disk: else the first landing takes ten
-seconds longer. The classes that Spark's JVM loads are kept as they are in memory: else each start takes some more.
+The loops over bytes are machine code that is made on first use and kept on disk, and the library of the dashboards is
+put together: else the first landing and the first dashboard take ten seconds longer. The classes that Spark's JVM loads
+are kept as they are in memory: else each start takes some more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 
+from wirehouse_orchestration.dashboards import drawing
 from wirehouse_orchestration.inspect import inspect
 from wirehouse_pipelines import jobs, landing, spark
 from wirehouse_pipelines.lake import Lake, Source
@@ -25,7 +27,8 @@ RECORDS = 2_000
 
 
 def main() -> None:
-    """Land and inspect a small simulated stream of every protocol; run the jobs of one."""
+    """Make the dashboards' library; land and inspect a small simulated stream of every protocol; run the jobs of one."""
+    drawing.library()
     with TemporaryDirectory() as folder:
         lakes = []
         for protocol in PROTOCOLS.values():

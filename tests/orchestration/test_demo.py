@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from dataclasses import replace
 from importlib import import_module
@@ -12,9 +13,13 @@ import pytest
 
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig
 from wirehouse_orchestration import cli, config
+from wirehouse_orchestration.dashboards import answers, boards
+from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.demo import FolderTakenError, demo
 from wirehouse_orchestration.demos import bamboo, cardinal, hiero, ockam, wallaroo
+from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines import sql
+from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.landing import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 
@@ -82,6 +87,22 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
     for part in ("how far they are verified", "Entries that are not valid", "bamboo.backlink_mismatch"):
         assert part in page
     _queries_work(page, tmp_path)
+    _charts_answer(config.load(tmp_path / "demo" / "wirehouse.toml"))
+
+
+def _charts_answer(lake: Lake) -> None:
+    """Every chart of the dashboards can be asked, most have something to show, and their rows lead to bytes."""
+    shown = 0
+    for _, chart in boards.charts():
+        answer, behind = answers.answer(lake, chart, Span()), answers.evidence(lake, chart, Span(), most=1)
+        assert answer.error is None
+        assert behind.answer.error is None
+        shown += not answers.is_empty(chart, answer)
+        for row in behind.rows:
+            out = io.StringIO()
+            trace(lake, row.table, row.key, out)
+            assert "row 1 of" in out.getvalue()
+    assert shown > len(list(boards.charts())) / 2
 
 
 def _queries_work(page: str, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -16,6 +16,7 @@ from wirehouse_orchestration.render import plain
 from wirehouse_orchestration.show import rows_of
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import all_tables
 
 #: Rows of an answer that are drawn.
 MOST_DRAWN: Final = 5_000
@@ -120,14 +121,15 @@ class Evidence:
 
 def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
     """The rows of the chart's SQL. What goes wrong is in `error`."""
-    return _asked(lake, statement(lake, chart.sql, span), MOST_DRAWN)
+    return _asked(lake, statement(lake, chart, chart.sql, span), MOST_DRAWN)
 
 
 def evidence(
-    lake: Lake, rows: Rows, span: Span, only: Mapping[str, str] | None = None, most: int = MOST_ROWS
+    lake: Lake, chart: Chart, span: Span, only: Mapping[str, str] | None = None, most: int = MOST_ROWS
 ) -> Evidence:
     """The rows behind a chart, at most `most`; those where a column of `only` has its value, as text."""
-    inner = f"SELECT * FROM ({statement(lake, rows.sql, span)}) AS behind"
+    rows = chart.rows
+    inner = f"SELECT * FROM ({statement(lake, chart, rows.sql, span)}) AS behind"
     chosen = [
         f"COALESCE(CAST(`{name}` AS STRING), '') = {_quoted(value)}"
         for name, value in (only or {}).items()
@@ -140,22 +142,23 @@ def evidence(
 
 def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
     known = ((name, row[name]) for name in rows.key)
-    key = ",".join(f"{name}={str(value).lower() if value in (True, False) else value}" for name, value in known if value is not None)
+    key = ",".join(f"{name}={value}" for name, value in known if value is not None)
     return Traced({name: row[name] for name in rows.names}, rows.table, key)
 
 
-def statement(lake: Lake, text: str, span: Span) -> str:
-    """`text` of a board written out, so that `wirehouse sql` runs it too."""
+def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
+    """`text`, SQL of the chart, written out so that `wirehouse sql` runs it too."""
     words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), "hex": _HEX}
     if "{step}" in text:
-        words["step"] = str(step(lake, span))
+        words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
     return written(text, words)
 
 
-def step(lake: Lake, span: Span) -> int:
-    """The width of a bucket of time, nanoseconds, for what arrived in the span."""
+def step(lake: Lake, protocol: str | None, span: Span) -> int:
+    """The width of a bucket of time, nanoseconds, for what arrived of the protocol in the span."""
     seen = "SELECT MIN(first_arrived_at_ns) AS a, MAX(last_arrived_at_ns) AS b FROM bronze.captures"
-    row = sql.rows(lake, f"{seen} WHERE {span.condition(lake)}").to_pylist()[0]
+    of = f" AND protocol = '{protocol}'" if protocol else ""
+    row = sql.rows(lake, f"{seen} WHERE {span.condition(lake)}{of}").to_pylist()[0]
     least = ((row["b"] or 0) - (row["a"] or 0)) / BUCKETS
     return next((width for width in STEPS if width >= least), STEPS[-1])
 
@@ -197,8 +200,3 @@ def _column(lake: Lake, name: str) -> list[str]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def cells(row: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
-    """The values of `row` in the order of `names`."""
-    return [row[name] for name in names]

@@ -50,6 +50,16 @@ _MEANINGS: Final = {
     "unknown": "#e39b2d",
 }
 _PALETTE: Final = ("#4c78d8", "#35a67c", "#e39b2d", "#a463d1", "#d64550", "#2ba6b8", "#c5608f", "#8a9a3b", "#7d879c")
+#: How moments are written, by what changes from one tick to the next.
+_CLOCK: Final = {
+    "year": "%Y",
+    "month": "%Y-%m",
+    "date": "%m-%d",
+    "hours": "%H:%M",
+    "minutes": "%H:%M",
+    "seconds": "%H:%M:%S",
+    "milliseconds": "%S.%L",
+}
 _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
 
 
@@ -60,7 +70,7 @@ def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
     lies = chart.type == "heat" or (chart.type == "bar" and chart.y.unit is None)
     encoding: Spec = {
         "x": _position(chart, chart.x, measured=lies and chart.type == "bar"),
-        "y": _position(chart, chart.y, measured=not lies),
+        "y": _position(chart, chart.y, measured=not lies, above=lies),
         "tooltip": [_told(value) for value in chart.shown],
     }
     if chart.color:
@@ -70,7 +80,7 @@ def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
         "$schema": SCHEMA,
         "description": chart.question,
         "width": "container",
-        "height": {"step": BAR_STEP} if lies else HEIGHT,
+        "height": BAR_STEP * len({str(row[chart.y.field]) for row in rows}) if lies else HEIGHT,
         "data": {"name": "answer", "values": [dict(row) for row in rows]},
         "transform": [{"calculate": f"datum['{name}'] / 1e6", "as": f"{name}_time"} for name in times],
         "mark": _MARKS[chart.type],
@@ -78,9 +88,13 @@ def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
     }
 
 
-def _position(chart: Chart, value: Value, *, measured: bool) -> Spec:
+def _position(chart: Chart, value: Value, *, measured: bool, above: bool = False) -> Spec:
+    """An axis; its title stands `above` labels that may be long."""
     axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS, "tickCount": TICKS}
+    if above:
+        axis |= {"titleAngle": 0, "titleAlign": "right", "titleAnchor": "start", "titleX": -6, "titleY": -8}
     if value.kind == "time":
+        axis |= {"format": _CLOCK}
         return {"field": f"{value.field}_time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}
     # A bar stands on a place, also where that is a number.
     if value.kind == "number" or (value.unit and (measured or chart.type != "bar")):
@@ -100,21 +114,27 @@ def _format(value: Value) -> Spec:
 
 def _told(value: Value) -> Spec:
     if value.kind == "time":
-        return {"field": f"{value.field}_time", "type": "temporal", "title": value.label, "format": "%Y-%m-%d %H:%M:%S.%L"}
+        return {
+            "field": f"{value.field}_time",
+            "type": "temporal",
+            "title": value.label,
+            "format": "%Y-%m-%d %H:%M:%S.%L",
+        }
     if value.unit:
         return {"field": value.field, "type": "quantitative", "title": value.label, "format": ",.12~g"}
     return {"field": value.field, "type": "nominal", "title": value.label}
 
 
 def _coloured(chart: Chart, value: Value, rows: Sequence[Mapping[str, Any]]) -> Spec:
-    legend: Spec = {"title": value.label, "orient": "bottom", "columns": 4, "symbolLimit": LEGEND, "labelLimit": 180}
+    coloured = {"field": value.field, "type": "nominal"}
     if value.unit:
-        scale = {"scheme": "blues" if len(rows) > 1 else "tealblues", "zero": True}
-        return {"field": value.field, "type": "quantitative", "legend": {"title": value.label}, "scale": scale}
+        scale: Spec = {"scheme": "blues", "zero": True}
+        return coloured | {"type": "quantitative", "legend": {"title": value.label}, "scale": scale}
+    legend = {"title": value.label, "orient": "bottom", "columns": 3, "symbolLimit": LEGEND, "labelLimit": 150}
     present = list(dict.fromkeys(row[value.field] for row in rows))
     known = {name: _MEANINGS[name] for name in present if name in _MEANINGS}
-    scale = {"domain": list(known), "range": list(known.values())} if len(known) == len(present) else {"domain": present}
-    return {"field": value.field, "type": "nominal", "legend": legend, "scale": scale}
+    scale = {"domain": present} | ({"range": list(known.values())} if len(known) == len(present) else {})
+    return coloured | {"legend": legend, "scale": scale}
 
 
 def config(theme: str) -> Spec:
@@ -157,7 +177,7 @@ def library() -> str:
     kept = Path(sys.prefix, "share", "wirehouse", f"vega-{vl_convert.get_vega_embed_version()}-{VEGA_LITE}.js")
     if kept.exists():
         return kept.read_text()
-    made = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+    made = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # it has a default
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         begun = kept.with_suffix(".begun")

@@ -1,7 +1,7 @@
-"""`wirehouse report`: the boards of a range of windows as one file of HTML that needs nothing else, for mail and archives.
+"""`wirehouse report`: the boards of a range of windows as one file of HTML, for mail and archives.
 
-Drawings are SVG in the page and nothing needs a script. Findings stand with the sentence of their rule, the first rows
-and the bytes that prove the first of them.
+It needs nothing else: drawings are SVG, and there are no scripts. Findings stand with the sentence of their rule, the
+first rows and the bytes that prove the first of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from wirehouse_codecs import capture_rules
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.rules import Rule, Severity
 from wirehouse_orchestration.dashboards import answers, drawing, pages
 from wirehouse_orchestration.dashboards.answers import Answer, Evidence, Span, Traced
 from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
@@ -87,13 +87,14 @@ def _chart(lake: Lake, chart: Chart, span: Span) -> Shown:
         return Shown(chart, answer, empty, None, None)
     # vl-convert escapes the text in what it draws.
     drawn = Markup(drawing.svg(chart, answer.rows)) if chart.drawn else None
-    return Shown(chart, answer, empty, drawn, answers.evidence(lake, chart.rows, span, most=ROWS))
+    return Shown(chart, answer, empty, drawn, answers.evidence(lake, chart, span, most=ROWS))
 
 
 def _findings(lake: Lake, chart: Chart, found: Answer, span: Span) -> Iterator[Finding]:
     known = _rules()
-    for row in found.rows:
-        behind = answers.evidence(lake, chart.rows, span, {"rule": row["rule"], "severity": row["severity"]}, ROWS)
+    worst = [str(severity) for severity in Severity]
+    for row in sorted(found.rows, key=lambda row: worst.index(row["severity"])):
+        behind = answers.evidence(lake, chart, span, {"rule": row["rule"], "severity": row["severity"]}, ROWS)
         rule = known.get(row["rule"])
         yield Finding(
             row["rule"],

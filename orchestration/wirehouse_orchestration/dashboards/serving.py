@@ -51,9 +51,8 @@ def application(lake: Lake) -> Starlette:
     # Another site's name that leads to this machine is not let in.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     handlers: Any = {WirehouseError: _refused, HTTPException: _missing}
-    return Starlette(
-        routes=routes, middleware=[hosts, Middleware(BaseHTTPMiddleware, dispatch=_guarded)], exception_handlers=handlers
-    )
+    guard = Middleware(BaseHTTPMiddleware, dispatch=_guarded)
+    return Starlette(routes=routes, middleware=[hosts, guard], exception_handlers=handlers)
 
 
 async def _guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -79,7 +78,7 @@ class _Shown:
     def chart(self, request: Request) -> Response:
         board, chart, span = _board(request), _chart(request), self._span(request)
         only = {name: request.query_params[name] for name in chart.clickable if name in request.query_params}
-        behind = answers.evidence(self._lake, chart.rows, span, only)
+        behind = answers.evidence(self._lake, chart, span, only)
         return self._page(
             "chart.html", span, board=board, chart=chart, only=only, behind=behind, **self._answer(chart, span)
         )

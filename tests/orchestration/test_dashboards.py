@@ -1,0 +1,346 @@
+"""The dashboards: their data is sound, every statement runs, and what a browser draws is what the SQL says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pytest
+import uvicorn
+import vl_convert
+import yaml
+from deltalake import write_deltalake
+from playwright.sync_api import Browser
+from starlette.applications import Starlette
+from tests import browsing
+
+from wirehouse_orchestration import cli, ports
+from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving
+from wirehouse_orchestration.dashboards.answers import Span
+from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart
+from wirehouse_orchestration.dashboards.report import report
+from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+
+ALL = Span()
+#: 2026-11-14T22:00 UTC.
+TEN = 1_794_693_600_000_000_000
+SECOND = 10**9
+CAPTURE = b"\x01" * 32
+HOSTILE = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+CHARTS = [pytest.param(board, chart, id=f"{board.name}-{chart.id}") for board, chart in boards.charts()]
+#: As the data of a drawing are in the browser.
+VALUES = "plot => plot.view.data('answer').map(row => ({...row}))"
+
+
+def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
+    given = {"source": "net", "window_start": "2026-11-14", "capture_id": CAPTURE, "record_number": 0}
+    known = {column.name for column in all_tables()[name].columns}
+    listed = [{key: value for key, value in (given | dict(row)).items() if key in known} for row in rows]
+    write_deltalake(lake.table_path(name), pa.Table.from_pylist(listed, schema=arrow_types.schema(all_tables()[name])))
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", "2026-01-01"), (Source("net", "cardinal", "messages", "/"),))
+
+
+@pytest.fixture
+def filled(empty: Lake) -> Lake:
+    """Rows of two protocols, some with text from the wire that wants to be more than text."""
+    captures = ({"window_start": f"2026-11-{day}", "records": day, "size_bytes": 2**20 * day} for day in (14, 15))
+    told = {"protocol": "cardinal", "kind": "messages", "status": "landed", "path": HOSTILE, "landed_at_ns": TEN}
+    times = {"first_arrived_at_ns": TEN, "last_arrived_at_ns": TEN + 100 * SECOND}
+    write(empty, "bronze.captures", *(told | times | row for row in captures))
+    found = {"protocol": "cardinal", "message": HOSTILE, "arrived_at_ns": TEN}
+    severities = {"extra_message": "violation", "topic_wrong": "warning"}
+    rules = [
+        found | {"rule": f"cardinal.{rule}", "severity": severity, "record_number": number}
+        for rule, severity in severities.items()
+        for number in range(len(rule))
+    ]
+    write(empty, "gold.cardinal_found", *rules)
+    blocks = [
+        {
+            "block_hash": bytes([number]) * 32,
+            "number": number,
+            "status": "complete" if number % 3 else "incomplete",
+            "messages": number,
+            "duplicates": 1,
+            "arrived_at_ns": TEN + number * SECOND,
+            "completed_at_ns": TEN + number * SECOND + 3**number * 1000 if number % 3 else None,
+        }
+        for number in range(1, 12)
+    ]
+    write(empty, "gold.cardinal_batches_history", *blocks)
+    updates = [{"sequence": i, "head_number": i + i % 2, "arrived_at_ns": TEN + i * SECOND} for i in range(9)]
+    write(
+        empty, "gold.cardinal_chain_updates", *({"added": [], "removed": [], "head_hash": CAPTURE} | u for u in updates)
+    )
+    messages = [
+        {"stream_address": HOSTILE, "index": i, "data_bytes": 100, "arrived_at_ns": TEN + i**3 * SECOND}
+        for i in range(9)
+    ]
+    write(empty, "gold.ockam_stream_messages", *messages)
+    return empty
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing.chromium() as running:
+        yield running
+
+
+class Served:
+    """The page of a lake, in a thread."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._listening = ports.taken(None, 0)
+        self.url = serving.address(self._listening)
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listening.close()
+
+
+def test_there_is_a_board_for_each_protocol() -> None:
+    assert next(iter(boards.boards())) == boards.FIRST
+    assert set(boards.boards()) == {boards.FIRST, *PROTOCOLS}
+
+
+@pytest.mark.parametrize(("board", "chart"), CHARTS)
+def test_an_empty_lake_is_asked_without_an_error_and_says_something_friendly(
+    board: Board, chart: Chart, empty: Lake
+) -> None:
+    found = answers.answer(empty, chart, ALL)
+    assert found.error is None
+    assert answers.is_empty(chart, found)
+    assert {value.field for value in chart.shown} <= set(found.names)
+    assert answers.evidence(empty, chart, ALL).answer.error is None
+    card = pages.page("card.html", board=board, chart=chart, span=ALL, answer=found, empty=True, spec=None)
+    assert str(pages.code(chart.empty)) in card
+
+
+@pytest.mark.parametrize(("board", "chart"), CHARTS)
+def test_each_select_from_a_table_is_of_the_span_asked_for(board: Board, chart: Chart, empty: Lake) -> None:
+    for text in (chart.sql, chart.rows.sql):
+        named = re.findall(r"FROM\s+(?:bronze|silver|gold)\.\w+", text)
+        assert text.count("{span}") >= len(named) > 0
+
+
+def changed(**how: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = yaml.safe_load((boards.FOLDERS[0] / "overview.yaml").read_text())
+    raw["charts"][1] |= how
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("how", "place", "reason"),
+    [
+        ({"colour": 1}, "charts.1.colour", "Extra inputs"),
+        ({"question": "records"}, "charts.1.question", "match pattern"),
+        ({"sql": "SELECT 1"}, "charts.1.sql", "match pattern"),
+        ({"type": "pie"}, "charts.1.type", "Input should be"),
+        ({"type": "numbers"}, "charts.1", "numbers and table have values"),
+        ({"y": {"field": "records", "title": "Records"}}, "charts.1", "a number has no unit"),
+        ({"x": None}, "charts.1", "x and y are needed"),
+        ({"id": "lake"}, "the board", "two charts have one id"),
+        ({"rows": {"table": "gold.none", "columns": ["a"], "key": ["a"], "order": "a"}}, "charts.1.rows", "no table"),
+        (
+            {"rows": {"table": "bronze.captures", "columns": ["path"], "key": ["hash"], "order": "path"}},
+            "charts.1.rows",
+            "bronze.captures has no column hash",
+        ),
+    ],
+)
+def test_a_board_that_is_wrong_is_refused_with_its_place(
+    how: dict[str, Any], place: str, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "overview.yaml"
+    file.write_text(yaml.safe_dump(changed(**how)))
+    with pytest.raises(BoardError, match=reason) as error:
+        boards.load(file)
+    assert error.value.fields["file"] == "overview.yaml"
+    assert error.value.fields["place"] == place
+
+
+def test_a_span_is_part_of_the_answer(filled: Lake) -> None:
+    chart = boards.boards()["overview"].chart("records")
+    windows = [row["window_start"] for row in answers.answer(filled, chart, ALL).rows]
+    assert windows == ["2026-11-14", "2026-11-15"]
+    later = answers.answer(filled, chart, Span("2026-11-15", "2026-11-15", "net"))
+    assert [(row["window_start"], row["records"]) for row in later.rows] == [("2026-11-15", 15)]
+    with pytest.raises(answers.SpanError, match="no source 'x', only net"):
+        Span(source="x").check(filled)
+    with pytest.raises(answers.SpanError, match="is after the last"):
+        Span("2026-11-15", "2026-11-14").check(filled)
+
+
+def test_a_range_of_time_is_cut_into_buckets_as_wide_as_it_asks_for(filled: Lake) -> None:
+    assert answers.step(filled, "cardinal", ALL) == SECOND // 2
+    assert answers.step(filled, "wallaroo", ALL) == answers.STEPS[0]
+
+
+def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None:
+    chart = boards.boards()["overview"].chart("rules")
+    behind = answers.evidence(filled, chart, ALL, {"rule": "cardinal.topic_wrong", "severity": "warning"})
+    assert len(behind.rows) == len("topic_wrong")
+    words = shlex.split(behind.rows[0].command)
+    key = f"rule=cardinal.topic_wrong,capture_id={CAPTURE.hex()},record_number=0"
+    assert words == ["wirehouse", "trace", "gold.violations", key]
+    assert answers.evidence(filled, chart, ALL, {"rule": "' OR 1=1 --"}).rows == []
+    assert answers.evidence(filled, chart, ALL, most=3).answer.cut
+
+
+def test_an_error_is_shown_as_one(filled: Lake) -> None:
+    chart = boards.boards()["overview"].chart("rules").model_copy(update={"sql": "SELECT nothing FROM gold.violations"})
+    found = answers.answer(filled, chart, ALL)
+    assert found.error
+    assert "nothing" in found.error
+    page = pages.page("card.html", board=None, chart=chart, span=ALL, answer=found, empty=False, spec=None)
+    assert 'role="alert"' in page
+
+
+def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_path: Path) -> None:
+    page = report(filled, Span("2026-11-14", "2026-11-15"), lambda line: None)
+    assert page.count("<svg") == sum(
+        not answers.is_empty(chart, answers.answer(filled, chart, ALL)) and chart.drawn for _, chart in boards.charts()
+    )
+    assert "<script" not in page
+    assert "<img" not in page
+    assert not re.search(r"(?:src|href)=\"?https?:", page)
+    assert "Windows 2026-11-14 to 2026-11-15" in page
+    assert "cardinal.extra_message</code> · violation · 13" in page
+    assert (
+        f"wirehouse trace gold.violations rule=cardinal.extra_message,capture_id={CAPTURE.hex()},record_number=0"
+        in page
+    )
+    assert "There is nothing of it in these windows." in page
+
+
+def rounded(rows: Sequence[Mapping[str, Any]], chart: Chart) -> list[dict[str, Any]]:
+    """What is compared of rows: numbers as a browser has them; how long ago something was goes on."""
+    fields = [value.field for value in chart.shown if value.field != "hours"]
+    return [{name: float(v) if isinstance(v := row[name], int | float) else v for name in fields} for row in rows]
+
+
+@pytest.mark.servers
+def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -> None:
+    drawn = 0
+    with Served(serving.application(filled)) as served:
+        for board in boards.boards().values():
+            with browsing.page(browser, f"{served.url}board/{board.name}") as page:
+                for chart in board.charts:
+                    expected = answers.answer(filled, chart, ALL)
+                    card = page.locator(f"#{chart.id}")
+                    if answers.is_empty(chart, expected):
+                        assert card.locator(".empty").inner_text() == chart.empty.replace("`", "")
+                    elif chart.drawn:
+                        shown = card.locator(".plot").evaluate(VALUES)
+                        assert rounded(shown, chart) == rounded(expected.rows, chart)
+                        if chart.type in ("bar", "heat"):
+                            assert card.locator(".mark-rect.role-mark path").count() == len(expected.rows)
+                        drawn += 1
+                    else:
+                        for name, value in expected.rows[0].items():
+                            told = card.locator(f"dd[data-field={name}]").get_attribute("data-value")
+                            assert told == ("" if value is None else str(value))
+                assert page.title() == f"{board.title} · Wirehouse", "text of the wire was run"
+    assert drawn == 10
+
+
+@pytest.mark.servers
+def test_in_a_browser_a_bar_leads_to_its_rows_and_their_bytes(filled: Lake, browser: Browser) -> None:
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/overview") as page:
+        before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.locator("#theme").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+        page.locator("#rules .mark-rect.role-mark path").nth(1).click()
+        page.wait_for_url("**/chart/overview/rules?*rule=cardinal.topic_wrong*")
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("table.rows tbody tr").count() == len("topic_wrong")
+        assert HOSTILE in page.locator("table.rows").inner_text()
+        assert "FROM gold.violations" in page.locator("pre.sql").inner_text()
+        page.locator("table.rows a").first.click()
+        page.wait_for_url("**/trace?*")
+        assert "the manifest is gone" in page.locator(".error").inner_text()
+        assert page.title() == "gold.violations · Wirehouse"
+
+
+@pytest.mark.servers
+def test_in_a_browser_an_error_shows_as_one(filled: Lake, browser: Browser, tmp_path: Path) -> None:
+    broken = Path(filled.table_path("gold.cardinal_found"))
+    next(broken.rglob("*.parquet")).write_bytes(b"no parquet")
+    with Served(serving.application(filled)) as served:
+        with browsing.page(browser, f"{served.url}board/overview") as page:
+            assert "could not be asked" in page.locator("#rules .error").inner_text()
+            assert page.locator("#records svg").count() == 1, "the others stand"
+        with browser.new_page() as other:
+            for path, status in {"board/none": 404, "board/overview?from=x": 400, "chart/overview/none": 404}.items():
+                answer = other.goto(served.url + path)
+                assert answer
+                assert answer.status == status
+                assert other.locator("[role=alert]").inner_text()
+
+
+@pytest.mark.servers
+def test_the_command_serves_until_a_signal_stops_it(tmp_path: Path, browser: Browser) -> None:
+    file = tmp_path / "wirehouse.toml"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    start = "from wirehouse_orchestration.cli import main; main()"
+    command = [sys.executable, "-u", "-c", start, "--config", str(file), "dashboard"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert url
+        with browsing.page(browser, url[0]) as page:
+            assert page.locator(".empty").count() == len(boards.boards()["overview"].charts)
+            assert "`" not in page.locator("#lake").inner_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "stopped\n"
+        assert process.wait(30) == 0
+
+
+def test_another_sites_name_is_not_let_in(empty: Lake) -> None:
+    with Served(serving.application(empty)) as served:
+        with urlopen(f"{served.url}board/overview") as answer:
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+        with pytest.raises(HTTPError, match="400"):
+            urlopen(Request(f"{served.url}board/overview", headers={"Host": "rebound.example"}))
+
+
+def test_the_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "wirehouse.toml", tmp_path / "out.html"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 0
+    assert "No rule was broken." in out.read_text()
+    assert "all windows" in capsys.readouterr().out
+    assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-31", "--out", str(out)]) == 2
+
+
+def test_the_browsers_library_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda **how: "made")
+    assert [drawing.library.__wrapped__() for _ in range(2)] == ["made", "made"]
+    monkeypatch.delattr(vl_convert, "javascript_bundle")
+    assert drawing.library.__wrapped__() == "made"
