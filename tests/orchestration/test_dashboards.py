@@ -148,6 +148,12 @@ def test_each_select_from_a_table_is_of_the_span_asked_for(board: Board, chart: 
         assert text.count("{span}") >= len(named) > 0
 
 
+def test_the_page_about_them_shows_a_board_that_is_one() -> None:
+    page = (boards.FOLDERS[0].parents[1] / "docs" / "dashboards.md").read_text()
+    example = Board(**yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]), name="overview")
+    assert example.charts[0].sql == boards.boards()["overview"].chart("rules").sql
+
+
 def changed(**how: Any) -> dict[str, Any]:
     raw: dict[str, Any] = yaml.safe_load((boards.FOLDERS[0] / "overview.yaml").read_text())
     raw["charts"][1] |= how
