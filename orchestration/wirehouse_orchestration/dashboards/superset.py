@@ -1,0 +1,241 @@
+"""The boards as a bundle for Apache Superset: `python -m wirehouse_orchestration.dashboards.superset FOLDER`.
+
+`superset import-directory` loads what is written. A chart becomes a virtual dataset with its SQL as Spark takes it, and
+the chart that draws it; its question is its name, its SQL and the rows behind it stand in its description. Ids follow from
+names, so that a second import renews the first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import yaml
+
+from wirehouse_orchestration.dashboards.boards import Board, Chart, Value, boards, written
+
+#: Where the tables are served: `wirehouse sql-server`.
+URI_VARIABLE: Final = "WIREHOUSE_SQL_URI"
+URI: Final = "hive://wirehouse@127.0.0.1:10000/gold"
+#: The words of the boards' SQL as Spark takes them. A dataset has no range: buckets of time have a minute.
+WORDS: Final = {
+    "span": "(1 = 1)",
+    "step": str(60 * 10**9),
+    "now_ns": "(unix_timestamp() * 1000000000)",
+    "hex": "LOWER(HEX({}))",
+}
+_NAMES: Final = UUID("2f1d7a52-3f0c-4f3a-9a30-6d0a4a1d4d55")
+_KINDS: Final = {
+    "bar": "echarts_timeseries_bar",
+    "line": "echarts_timeseries_line",
+    "steps": "echarts_timeseries_step",
+    "points": "echarts_timeseries_scatter",
+    "heat": "heatmap_v2",
+    "numbers": "table",
+    "table": "table",
+}
+#: Of a dashboard's grid.
+_COLUMNS: Final = 12
+_HEIGHT: Final = 50
+_MOST_ROWS: Final = 5_000
+
+Config = dict[str, Any]
+
+
+def bundle(uri: str) -> Iterator[tuple[str, Config]]:
+    """Names of files and what is in them, for the tables served at the SQLAlchemy URI."""
+    yield "metadata.yaml", {"version": "1.0.0", "timestamp": "2026-01-01T00:00:00+00:00"}
+    database = _id("database")
+    yield (
+        "databases/wirehouse.yaml",
+        {
+            "database_name": "Wirehouse",
+            "sqlalchemy_uri": uri,
+            "expose_in_sqllab": True,
+            "allow_dml": False,
+            "allow_ctas": False,
+            "allow_cvas": False,
+            "extra": {"allows_virtual_table_explore": True},
+            "uuid": database,
+            "version": "1.0.0",
+        },
+    )
+    for board in boards().values():
+        for chart in board.charts:
+            name = f"{board.name}_{chart.id}"
+            yield f"datasets/wirehouse/{name}.yaml", _dataset(name, chart, database)
+            yield f"charts/{name}.yaml", _chart(name, chart)
+        yield f"dashboards/{board.name}.yaml", _dashboard(board)
+
+
+def write(folder: Path, uri: str) -> None:
+    """Write the bundle to `folder`."""
+    for name, config in bundle(uri):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def sql(chart: Chart) -> str:
+    """The chart's SQL as Spark takes it; moments are timestamps there."""
+    text = written(chart.sql, WORDS)
+    times = [value.field for value in chart.shown if value.kind == "time"]
+    if not times:
+        return text
+    others = [value.field for value in chart.shown if value.field not in times]
+    moments = (f"timestamp_micros(CAST({name} / 1000 AS BIGINT)) AS {name}" for name in times)
+    return f"SELECT {', '.join((*moments, *others))} FROM ({text}) AS answer"
+
+
+def _id(*names: str) -> str:
+    return str(uuid5(_NAMES, "/".join(names)))
+
+
+def _dataset(name: str, chart: Chart, database: str) -> Config:
+    return {
+        "table_name": name,
+        "description": chart.question,
+        "schema": "gold",
+        "sql": sql(chart),
+        "main_dttm_col": next((value.field for value in chart.shown if value.kind == "time"), None),
+        "columns": [_column(value) for value in chart.shown],
+        "metrics": [],
+        "uuid": _id("dataset", name),
+        "database_uuid": database,
+        "version": "1.0.0",
+    }
+
+
+def _column(value: Value) -> Config:
+    kind = "TIMESTAMP" if value.kind == "time" else "DOUBLE" if value.unit else "STRING"
+    return {
+        "column_name": value.field,
+        "verbose_name": value.label,
+        "type": kind,
+        "is_dttm": value.kind == "time",
+        "groupby": True,
+        "filterable": True,
+    }
+
+
+def _chart(name: str, chart: Chart) -> Config:
+    return {
+        "slice_name": chart.question,
+        "description": _description(chart),
+        "viz_type": _KINDS[chart.type],
+        "params": _parameters(chart) | {"row_limit": _MOST_ROWS, "viz_type": _KINDS[chart.type]},
+        "uuid": _id("chart", name),
+        "dataset_uuid": _id("dataset", name),
+        "version": "1.0.0",
+    }
+
+
+def _description(chart: Chart) -> str:
+    """How to go on from the chart to its rows and their bytes."""
+    key = ",".join(f"{name}=..." for name in chart.rows.key)
+    return f"Rows behind it: {written(chart.rows.sql, WORDS)}\n\nTheir bytes: wirehouse trace {chart.rows.table} {key}"
+
+
+def _parameters(chart: Chart) -> Config:
+    if not chart.drawn:
+        return {"query_mode": "raw", "all_columns": [value.field for value in chart.values], "order_by_cols": []}
+    assert chart.x
+    assert chart.y
+    if chart.type == "heat":
+        assert chart.color
+        metric = _sum(chart.color)
+        return {"x_axis": chart.x.field, "groupby": chart.y.field, "metric": metric, "normalize_across": "heatmap"}
+    lies = chart.y.unit is None
+    place, measured = (chart.y, chart.x) if lies else (chart.x, chart.y)
+    return {
+        "x_axis": place.field,
+        "metrics": [_sum(measured)],
+        "groupby": [chart.color.field] if chart.color else [],
+        "orientation": "horizontal" if lies else "vertical",
+        "stack": "Stack" if chart.type == "bar" else None,
+        "x_axis_title": place.label,
+        "y_axis_title": measured.label,
+        "x_axis_title_margin": 30,
+        "y_axis_title_margin": 40,
+        "y_axis_format": ".3~s" if (measured.unit or "").startswith("bytes") else ",.6~g",
+        "x_axis_sort_asc": True,
+        "show_legend": chart.color is not None,
+        "rich_tooltip": True,
+        "time_grain_sqla": None,
+    }
+
+
+def _sum(value: Value) -> Config:
+    """A row is a mark: what Superset sums up is one number."""
+    column = {"column_name": value.field}
+    return {"expressionType": "SIMPLE", "aggregate": "SUM", "column": column, "label": value.label}
+
+
+def _dashboard(board: Board) -> Config:
+    return {
+        "dashboard_title": f"Wirehouse: {board.title}",
+        "description": board.question,
+        "slug": f"wirehouse-{board.name}",
+        "uuid": _id("dashboard", board.name),
+        "position": _position(board),
+        "metadata": {"color_scheme": "supersetColors"},
+        "version": "1.0.0",
+    }
+
+
+def _position(board: Board) -> Config:
+    """Two charts a row; numbers and tables have one for themselves."""
+    position: Config = {
+        "DASHBOARD_VERSION_KEY": "v2",
+        "ROOT_ID": {"type": "ROOT", "id": "ROOT_ID", "children": ["GRID_ID"]},
+        "GRID_ID": {"type": "GRID", "id": "GRID_ID", "children": [], "parents": ["ROOT_ID"]},
+        "HEADER_ID": {"type": "HEADER", "id": "HEADER_ID", "meta": {"text": f"Wirehouse: {board.title}"}},
+    }
+    for number, charts in enumerate(_rows(board.charts)):
+        row = f"ROW-{number}"
+        position["GRID_ID"]["children"].append(row)
+        children = [f"CHART-{chart.id}" for chart in charts]
+        position[row] = {
+            "type": "ROW",
+            "id": row,
+            "children": children,
+            "parents": ["ROOT_ID", "GRID_ID"],
+            "meta": {"background": "BACKGROUND_TRANSPARENT"},
+        }
+        for child, chart in zip(children, charts, strict=True):
+            position[child] = {
+                "type": "CHART",
+                "id": child,
+                "children": [],
+                "parents": ["ROOT_ID", "GRID_ID", row],
+                "meta": _place(board, chart, _COLUMNS // len(charts)),
+            }
+    return position
+
+
+def _place(board: Board, chart: Chart, width: int) -> Mapping[str, Any]:
+    height = _HEIGHT if chart.drawn else _HEIGHT // 2
+    uuid = _id("chart", f"{board.name}_{chart.id}")
+    return {"uuid": uuid, "chartId": 0, "sliceName": chart.question, "width": width, "height": height}
+
+
+def _rows(charts: Sequence[Chart]) -> Iterator[list[Chart]]:
+    waiting: list[Chart] = []
+    for chart in charts:
+        if not chart.drawn:
+            yield [chart]
+            continue
+        waiting.append(chart)
+        if len(waiting) == 2:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), os.environ.get(URI_VARIABLE, URI))
