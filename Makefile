@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check bench chaos ui
+.PHONY: help setup demo test test-fast check bench chaos ui superset superset-check
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,6 +24,9 @@ chaos: setup ## Kill and disturb what works, run again, compare every row (hours
 
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui
+
+superset: setup ## Apache Superset with the dashboards, over `wirehouse sql-server`, on this machine only
+	@infra/superset.sh
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers"

@@ -25,9 +25,9 @@ from starlette.applications import Starlette
 from tests import browsing
 
 from wirehouse_orchestration import cli, ports
-from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving
+from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
-from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart
+from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
 from wirehouse_orchestration.dashboards.report import report
 from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines.lake import Lake, Source
@@ -342,6 +342,43 @@ def test_the_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "No rule was broken." in out.read_text()
     assert "all windows" in capsys.readouterr().out
     assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-31", "--out", str(out)]) == 2
+
+
+def test_the_bundle_of_superset_has_every_chart_with_its_dataset_on_its_dashboard() -> None:
+    bundle = dict(superset.bundle("hive://there/gold"))
+    uuids = {name: config.get("uuid") for name, config in bundle.items()}
+    assert len(set(uuids.values())) == len(uuids)
+    assert uuids == {name: config.get("uuid") for name, config in superset.bundle("other://")}, (
+        "an import renews the last"
+    )
+    for board, chart in boards.charts():
+        name = f"{board.name}_{chart.id}"
+        dataset, drawn = bundle[f"datasets/wirehouse/{name}.yaml"], bundle[f"charts/{name}.yaml"]
+        assert dataset["database_uuid"] == uuids["databases/wirehouse.yaml"]
+        assert drawn["dataset_uuid"] == dataset["uuid"]
+        assert drawn["slice_name"] == chart.question
+        assert "{" not in dataset["sql"]
+        places = bundle[f"dashboards/{board.name}.yaml"]["position"]
+        assert places[f"CHART-{chart.id}"]["meta"]["uuid"] == drawn["uuid"]
+        assert f"CHART-{chart.id}" in places[places[f"CHART-{chart.id}"]["parents"][-1]]["children"]
+
+
+def unnested(text: str) -> str:
+    """SQL over temporary views, which are in no schema."""
+    return re.sub(r"\b(bronze|silver|gold)\.(\w+)", r"\1_\2", text)
+
+
+@pytest.mark.spark
+def test_spark_takes_every_statement_of_superset(spark: Any) -> None:
+    waiting = [table for table in all_tables().values() if not table.internal]
+    for table in sorted(waiting, key=lambda table: (table.view or "").count("SELECT")):
+        frame = spark.sql(unnested(table.view)) if table.view else spark.createDataFrame([], table.ddl)
+        frame.createOrReplaceTempView(unnested(table.name))
+    for _, chart in boards.charts():
+        columns = set(spark.sql(unnested(superset.sql(chart))).columns)
+        assert {value.field for value in chart.shown} <= columns
+        behind = spark.sql(unnested(written(chart.rows.sql, superset.WORDS)))
+        assert set(chart.rows.names) <= set(behind.columns)
 
 
 def test_the_browsers_library_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
