@@ -7,12 +7,12 @@ from typing import Any
 
 import dagster as dg
 
-from wirehouse_orchestration.defs import automation, bronze, landing, resources, upkeep
+from wirehouse_orchestration.defs import alerts, automation, bronze, landing, resources, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS
 
 OF_PROTOCOLS = tuple(import_module(f"wirehouse_orchestration.defs.{name}") for name in PROTOCOLS)
-PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation, upkeep)
+PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation, upkeep, alerts)
 
 
 def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:

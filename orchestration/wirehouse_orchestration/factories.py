@@ -7,6 +7,7 @@ without a job: it is never materialised, but has its place in the graph, its des
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -160,10 +161,16 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
         for table in shown_outputs(job):
             written = report.rows.get(table.name, 0)
             session.say(f"{table.name}: {written:,} rows written" if report.windows else f"{table.name}: up to date")
+            rows = _rows(lake, table)
+            if asked_windows(context.run.tags):
+                # The UI plots these over the partitions.
+                for window in report.windows:
+                    if first <= window <= last:
+                        context.add_asset_metadata({"rows_in_window": rows[window]}, asset_key(table.name), window)
             yield dg.MaterializeResult(
                 asset_key=asset_key(table.name),
                 metadata={
-                    "dagster/row_count": sum(delta.rows_by_window(lake, table.name).values()),
+                    "dagster/row_count": rows.total(),
                     "rows_written": written,
                     "windows_computed": len(report.windows),
                     **({"captures_not_computed_anew": report.kept} if report.kept else {}),
@@ -171,6 +178,14 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
             )
 
     return compute
+
+
+def _rows(lake: Lake, table: Table) -> Counter[str]:
+    """The table's rows by window."""
+    found: Counter[str] = Counter()
+    for (_, window), rows in delta.rows_by_window(lake, table.name).items():
+        found[window] += rows
+    return found
 
 
 def _all_windows(lake: Lake) -> tuple[str, str]:

@@ -68,7 +68,9 @@ def described(definitions: dg.Definitions) -> dict[str, Any]:
         "steps": dict(sorted(steps.items())),
         "checks": dict(sorted(checks.items())),
         "jobs": sorted(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
-        "sensors": {s.name: [s.default_status.value, s.job_name] for s in repository.sensor_defs},
+        "sensors": {
+            s.name: [s.default_status.value, s.job_name if s.targets else None] for s in repository.sensor_defs
+        },
         "schedules": {s.name: [s.default_status.value, s.job_name, s.cron_schedule] for s in repository.schedule_defs},
     }
 

@@ -81,7 +81,7 @@ def test_the_ui_answers_with_the_assets_until_a_signal_stops_it(file: Path) -> N
     assert [_group(leader) for leader in leaders] == [[], [], []]
     assert {"bronze/messages", "landing/mainnet"} <= {"/".join(node["assetKey"]["path"]) for node in nodes}
     states = {sensor["name"]: sensor["sensorState"]["status"] for sensor in sensors}
-    assert states == {"new_captures": "RUNNING", "stale_windows": "RUNNING"}
+    assert states == {"new_captures": "RUNNING", "stale_windows": "RUNNING", "alerts": "RUNNING"}
 
 
 def test_without_a_configuration_the_demos_lake_is_shown(

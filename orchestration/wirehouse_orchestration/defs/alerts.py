@@ -1,0 +1,115 @@
+"""Tells a webhook what somebody should look at: failed runs, and new findings of severity violation.
+
+A check of our own tables that fails fails its run, and its advice is the run's reason. Nothing is told of what was
+there before the sensor first looked. What couldn't be told is told by the next tick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dagster as dg
+from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
+
+from wirehouse_orchestration.factories import asked_windows
+from wirehouse_pipelines import ledger, sql
+from wirehouse_pipelines.lake import Lake
+
+#: Where to post; a secret, since who knows it may post there too.
+VARIABLE: Final = "WIREHOUSE_WEBHOOK"
+SENSOR_SECONDS: Final = 30
+POST_SECONDS: Final = 10
+#: Runs that one tick tells of.
+MOST_RUNS: Final = 20
+_FOUND: Final = """
+    SELECT source, rule, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation' GROUP BY source, rule
+"""
+
+
+def definitions(lake: Lake) -> dg.Definitions:
+    """The sensor."""
+
+    @dg.sensor(
+        name="alerts",
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Posts failed runs and new findings of severity violation to the webhook in {VARIABLE}.",
+    )
+    def alerts(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        url = os.environ.get(VARIABLE)
+        if not url:
+            return dg.SkipReason(f"{VARIABLE} is not set: it names the webhook to post to")
+        now = datetime.now(UTC).timestamp()
+        committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
+        seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+        findings: dict[str, int] = seen["findings"] if seen.get("committed") == committed else _findings(lake)
+        failed = list(_failed(context.instance, seen["looked"])) if seen else []
+        # A run that failed while the last tick looked is found by both.
+        told = [run for run in failed if run["run"] not in seen["runs"]]
+        told += _new(seen["findings"], findings) if seen else ()
+        if told:
+            _post(url, {"text": "\n".join(line["text"] for line in told), "lake": lake.root, "alerts": told})
+        runs = [run["run"] for run in failed]
+        seen = {"looked": now, "runs": runs, "committed": committed, "findings": findings}
+        context.update_cursor(json.dumps(seen))
+        return dg.SkipReason(f"Told {len(told)}" if told else "Nothing new")
+
+    return dg.Definitions(sensors=[alerts])
+
+
+def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str, Any]]:
+    """Runs that failed since then."""
+    wanted = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=datetime.fromtimestamp(since, UTC))
+    for record in instance.get_run_records(wanted, limit=MOST_RUNS):
+        run = record.dagster_run
+        windows = asked_windows(run.tags)
+        reason = _reason(instance, run.run_id)
+        where = f" of {' to '.join(dict.fromkeys(windows))}" if windows else ""
+        yield {
+            "kind": "failed_run",
+            "text": f"run {run.run_id[:8]} ({run.job_name}{where}) failed: {reason}",
+            "run": run.run_id,
+            "reason": reason,
+        }
+
+
+def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
+    """What the first step that failed said, on one line."""
+    for entry in instance.all_logs(run_id, of_type=DagsterEventType.STEP_FAILURE):
+        failure = entry.dagster_event and entry.dagster_event.step_failure_data
+        if failure and failure.error:
+            error = failure.error.cause or failure.error
+            return " ".join(error.message.split())[:1000]
+    return "its log says why"
+
+
+def _findings(lake: Lake) -> dict[str, int]:
+    """How often each source broke each rule."""
+    return {f"{row['source']} {row['rule']}": row["findings"] for row in sql.rows(lake, _FOUND).to_pylist()}
+
+
+def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[str, Any]]:
+    """Findings that there were not."""
+    for name, count in sorted(now.items()):
+        source, rule = name.split(" ")
+        if (more := count - before.get(name, 0)) > 0:
+            yield {
+                "kind": "findings",
+                "text": f"{rule} broken {more:,} times more in {source}: `wirehouse trace gold.violations "
+                f"rule={rule},source={source}`",
+                "rule": rule,
+                "source": source,
+                "new": more,
+                "findings": count,
+            }
+
+
+def _post(url: str, told: Mapping[str, Any]) -> None:
+    request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=POST_SECONDS):
+        pass

@@ -1,0 +1,133 @@
+"""The sensor that posts to a webhook, with a real one; no JVM."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster import DagsterInstance, build_sensor_context
+from deltalake import write_deltalake
+
+from wirehouse_orchestration.assembly import assemble
+from wirehouse_orchestration.defs import alerts
+from wirehouse_pipelines import arrow_types, ledger
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+
+
+class Webhook:
+    """Takes what is posted; answers with `status`."""
+
+    def __init__(self) -> None:
+        self.posted: list[Any] = []
+        self.status = 200
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if hook.status == 200:
+                    hook.posted.append(json.loads(body))
+                self.send_response(hook.status)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None: ...
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    hook = Webhook()
+    thread = threading.Thread(target=hook.server.serve_forever)
+    thread.start()
+    monkeypatch.setenv(alerts.VARIABLE, hook.url)
+    yield hook
+    hook.server.shutdown()
+    hook.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"))
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+def look(lake: Lake, instance: DagsterInstance, cursor: str | None) -> str | None:
+    context = build_sensor_context(instance=instance, cursor=cursor)
+    return assemble(lake).resolve_sensor_def("alerts").evaluate_tick(context).cursor
+
+
+def find(lake: Lake, *rows: Mapping[str, Any], at: int) -> None:
+    """As if a job had found these, and committed."""
+    name = "gold.cardinal_found"
+    given = {"source": "net", "window_start": "2026-11-14", "severity": "violation"}
+    table = pa.Table.from_pylist([given | dict(row) for row in rows], schema=arrow_types.schema(all_tables()[name]))
+    write_deltalake(lake.table_path(name), table, mode="append")
+    ledger.commit(lake, [ledger.Entry(name, "net", "2026-11-14", "d", None, None, None, len(rows), "1", at)])
+
+
+def test_new_violations_are_told_once(lake: Lake, instance: DagsterInstance, webhook: Webhook) -> None:
+    find(lake, {"rule": "a.old"}, at=1)
+    cursor = look(lake, instance, None)
+    find(lake, {"rule": "a.old"}, {"rule": "a.new"}, {"rule": "a.note", "severity": "note"}, at=2)
+    for _ in range(2):
+        cursor = look(lake, instance, cursor)
+    (told,) = webhook.posted
+    assert [(alert["rule"], alert["new"], alert["findings"]) for alert in told["alerts"]] == [
+        ("a.new", 1, 1),
+        ("a.old", 1, 2),
+    ]
+    assert "`wirehouse trace gold.violations rule=a.new,source=net`" in told["text"]
+
+
+def test_a_failed_run_is_told_with_its_reason(lake: Lake, instance: DagsterInstance, webhook: Webhook) -> None:
+    @dg.op
+    def breaks() -> None:
+        raise dg.Failure("gold.x breaks keys: run `wirehouse backfill`", allow_retries=False)
+
+    @dg.job
+    def compute() -> None:
+        breaks()
+
+    cursor = look(lake, instance, None)
+    compute.execute_in_process(instance=instance, raise_on_error=False, tags={"dagster/partition": "2026-11-14"})
+    for _ in range(2):
+        cursor = look(lake, instance, cursor)
+    (told,) = webhook.posted
+    assert told["alerts"][0]["reason"].endswith("gold.x breaks keys: run `wirehouse backfill`")
+    assert "(compute of 2026-11-14) failed" in told["text"]
+
+
+def test_what_could_not_be_told_is_told_by_the_next_tick(
+    lake: Lake, instance: DagsterInstance, webhook: Webhook
+) -> None:
+    cursor = look(lake, instance, None)
+    find(lake, {"rule": "a.new"}, at=2)
+    webhook.status = 503
+    with pytest.raises(Exception, match=r"503|Error occurred"):
+        look(lake, instance, cursor)
+    webhook.status = 200
+    look(lake, instance, cursor)
+    assert [alert["rule"] for told in webhook.posted for alert in told["alerts"]] == ["a.new"]
+
+
+def test_without_a_webhook_it_says_so(lake: Lake, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(alerts.VARIABLE, raising=False)
+    result = assemble(lake).resolve_sensor_def("alerts").evaluate_tick(build_sensor_context(instance=instance))
+    assert result.skip_message == f"{alerts.VARIABLE} is not set: it names the webhook to post to"
