@@ -348,8 +348,8 @@ def test_what_breaks_an_invariant_is_found_and_shown(lake: Lake, put: Put, name:
     assert any(sample["invariant"] == name for sample in result.samples)
 
 
+@pytest.mark.usefixtures("sound")
 def test_files_that_are_not_told_are_found(lake: Lake, put: Put) -> None:
-    _put_sound(lake, put)
     here = {"source": "node", "capture_id": B}
     put("bronze.files", [here | {"record_number": 0, "name": "2.blk", "last": True, "data": b"?"}])
     put("bronze.files", [here | {"record_number": 1, "name": "a.tar", "last": True, "damaged": b"?"}])
