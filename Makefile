@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CONFIG ?= $(or $(WIREHOUSE_CONFIG),$(firstword $(wildcard wirehouse.toml demo-lake/wirehouse.toml)))
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Virtual environment, Java, Spark's jars (only what is missing)
 	@infra/setup.sh
@@ -27,6 +27,9 @@ ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 
 superset: setup ## Apache Superset with the dashboards, over `wirehouse sql-server`, on this machine only
 	@infra/superset.sh
+
+superset-check: setup ## Hold what a running Superset shows in Chromium against our own SQL
+	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python infra/superset/check.py
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers"

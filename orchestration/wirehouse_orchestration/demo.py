@@ -162,6 +162,8 @@ def page(out: Console, lake: Lake, file: Path, seconds: float) -> None:
         _to_copy(out, f'{command} sql \\\n    "{query}"')
     out.print(_heading("See it in Dagster: assets, runs, checks with sample rows, schedule and sensors"))
     _to_copy(out, f"{command} ui")
+    out.print(_heading("See it as charts, with the SQL and the rows behind each"))
+    _to_copy(out, f"{command} dashboard")
 
 
 def _to_copy(out: Console, command: str) -> None:

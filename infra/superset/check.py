@@ -1,0 +1,123 @@
+"""Opens the dashboards of a running Superset in Chromium and holds what each chart shows against our own SQL.
+
+`make superset-check`, with `make superset` and `wirehouse sql-server` running beside it. Pictures go to the folder that
+is named, if one is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, Response, sync_playwright
+
+from wirehouse_orchestration import config
+from wirehouse_orchestration.dashboards import answers
+from wirehouse_orchestration.dashboards.answers import Span
+from wirehouse_orchestration.dashboards.boards import Board, Chart, boards
+from wirehouse_pipelines.lake import Lake
+
+HERE = Path(__file__).parent
+HOME = Path(os.environ.get("SUPERSET_HOME") or HERE.parent / ".run" / "superset")
+URL = f"http://127.0.0.1:{os.environ.get('SUPERSET_PORT', '8088')}"
+#: Half of the charts' first answers take the Thrift server a minute.
+WAIT_MS = 300_000
+
+
+def numbers(rows: list[Mapping[str, Any]], without: str | None) -> float:
+    """What the numbers in rows add up to, but for those of a column."""
+    values = (value for row in rows for name, value in row.items() if name != without)
+    return sum(float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def expected(lake: Lake, chart: Chart) -> float:
+    """The same of our own answer: all numbers of a table, else those that are drawn."""
+    rows = answers.answer(lake, chart, Span()).rows
+    if not chart.drawn:
+        return numbers([{value.field: row[value.field] for value in chart.values} for row in rows], None)
+    measured = chart.color if chart.type == "heat" else chart.y if chart.y and chart.y.unit else chart.x
+    assert measured
+    return numbers([{measured.field: row[measured.field]} for row in rows], None)
+
+
+def place(chart: Chart) -> str | None:
+    """The column of the axis that is no measure."""
+    if not chart.drawn:
+        return None
+    assert chart.x
+    assert chart.y
+    return chart.y.field if chart.y.unit is None and chart.type != "heat" else chart.x.field
+
+
+def shown(page: Page, board: Board) -> dict[str, Any]:
+    """What the charts of a board were answered, by their question; every one has to answer."""
+    found: dict[str, Any] = {}
+
+    def keep(response: Response) -> None:
+        if "/api/v1/chart/data" in response.url:
+            asked: Any = response.request.post_data_json
+            found[names[asked["form_data"]["slice_id"]]] = response.json()
+
+    listed = page.request.get(f"{URL}/api/v1/dashboard/wirehouse-{board.name}/charts").json()["result"]
+    names = {chart["id"]: chart["slice_name"] for chart in listed}
+    page.on("response", keep)
+    page.goto(f"{URL}/superset/dashboard/wirehouse-{board.name}/")
+    for _ in range(WAIT_MS // 1000):
+        if len(found) == len(board.charts):
+            break
+        page.mouse.wheel(0, 600)
+        page.wait_for_timeout(1000)
+    page.remove_listener("response", keep)
+    return found
+
+
+def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[str]:
+    """What is not as our own SQL says."""
+    for chart in board.charts:
+        answer = found.get(chart.question)
+        if answer is None or "result" not in answer:
+            yield f"{board.name}: {chart.question}: {'no answer' if answer is None else answer}"
+            continue
+        if "{now_ns}" in chart.sql:
+            continue
+        there, here = numbers(answer["result"][0]["data"], place(chart)), expected(lake, chart)
+        if abs(there - here) > 1e-6 * max(1.0, abs(here)):
+            yield f"{board.name}: {chart.question}: {there} there, {here} here"
+
+
+def main() -> int:
+    """0 if every chart shows what our SQL says."""
+    lake = config.load(os.environ.get(config.VARIABLE))
+    pictures = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    browser_path = subprocess.run([HERE.parent / "chromium.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    trouble: list[str] = []
+    with sync_playwright() as playwright:
+        path, arguments = (
+            browser_path.split()[-1],
+            ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"],
+        )
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.goto(f"{URL}/login/")
+        page.fill("#username", "admin")
+        page.fill("#password", (HOME / "password").read_text().strip())
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/superset/welcome/**", timeout=60_000)
+        for board in boards().values():
+            found = shown(page, board)
+            wrong = list(differences(lake, board, found))
+            trouble += wrong
+            print(f"{board.title}: {len(found)} of {len(board.charts)} charts answered, {len(wrong)} wrong", flush=True)
+            if pictures:
+                page.screenshot(path=pictures / f"superset-{board.name}.png")
+        browser.close()
+    print("\n".join(trouble) or "every chart shows what our SQL says")
+    return bool(trouble)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
