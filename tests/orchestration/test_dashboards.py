@@ -216,6 +216,8 @@ def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None
     assert words == ["wirehouse", "trace", "gold.violations", key]
     assert answers.evidence(filled, chart, ALL, {"rule": "' OR 1=1 --"}).rows == []
     assert answers.evidence(filled, chart, ALL, most=3).answer.cut
+    slow = answers.evidence(filled, boards.boards()["cardinal"].chart("completion"), ALL, {"up_to_ms": "256"})
+    assert [row.cells["number"] for row in slow.rows] == [11]
 
 
 def test_an_error_is_shown_as_one(filled: Lake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ STEPS: Final = tuple(
     [number * unit for unit in (10**6, 10**7, 10**8) for number in (1, 2, 5)]
     + [seconds * 10**9 for seconds in (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400)]
 )
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 _HEX: Final = "encode({}, 'hex')"
 
 
@@ -130,14 +132,16 @@ def evidence(
     """The rows behind a chart, at most `most`; those where a column of `only` has its value, as text."""
     rows = chart.rows
     inner = f"SELECT * FROM ({statement(lake, chart, rows.sql, span)}) AS behind"
-    chosen = [
-        f"COALESCE(CAST(`{name}` AS STRING), '') = {_quoted(value)}"
-        for name, value in (only or {}).items()
-        if name in rows.names
-    ]
+    chosen = [_is(name, value) for name, value in (only or {}).items() if name in rows.names]
     where = f" WHERE {' AND '.join(chosen)}" if chosen else ""
     found = _asked(lake, f"{inner}{where} ORDER BY row_order", most)
     return Evidence(found, [_traced(rows, row) for row in found.rows])
+
+
+def _is(name: str, value: str) -> str:
+    """The column has the value, which a browser wrote: it writes 2.0 as 2, and null as nothing."""
+    same = f"COALESCE(CAST(`{name}` AS STRING), '') = {_quoted(value)}"
+    return f"({same} OR TRY_CAST(`{name}` AS DOUBLE) = {value})" if _NUMBER.fullmatch(value) else same
 
 
 def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
