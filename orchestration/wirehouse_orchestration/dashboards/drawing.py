@@ -17,6 +17,7 @@ import vl_convert
 from wirehouse_orchestration.dashboards.boards import Chart, Value
 
 Spec = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
 
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 VEGA_LITE: Final = "6.4"
@@ -63,14 +64,14 @@ _CLOCK: Final = {
 _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
 
 
-def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
+def spec(chart: Chart, rows: Rows) -> Spec:
     """The drawing of `rows`, as wide as where it is put; its data are the rows as they are."""
     assert chart.x
     assert chart.y
     lies = chart.type == "heat" or (chart.type == "bar" and chart.y.unit is None)
     encoding: Spec = {
-        "x": _position(chart, chart.x, measured=lies and chart.type == "bar"),
-        "y": _position(chart, chart.y, measured=not lies, above=lies),
+        "x": _position(chart, chart.x, rows, measured=lies and chart.type == "bar"),
+        "y": _position(chart, chart.y, rows, measured=not lies, above=lies),
         "tooltip": [_told(value) for value in chart.shown],
     }
     if chart.color:
@@ -88,7 +89,7 @@ def spec(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Spec:
     }
 
 
-def _position(chart: Chart, value: Value, *, measured: bool, above: bool = False) -> Spec:
+def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: bool = False) -> Spec:
     """An axis; its title stands `above` labels that may be long."""
     axis: Spec = {"title": value.label, "labelLimit": LABEL_PIXELS, "tickCount": TICKS}
     if above:
@@ -99,17 +100,23 @@ def _position(chart: Chart, value: Value, *, measured: bool, above: bool = False
     # A bar stands on a place, also where that is a number.
     if value.kind == "number" or (value.unit and (measured or chart.type != "bar")):
         zero = chart.type in ("bar", "line")
-        return {"field": value.field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis | _format(value)}
+        whole = all(isinstance(row[value.field], int) for row in rows)
+        return {
+            "field": value.field,
+            "type": "quantitative",
+            "scale": {"zero": zero},
+            "axis": axis | _format(value, whole=whole),
+        }
     axis |= {"labelAngle": -35 if value is chart.x and value.field == "window_start" else 0}
     # In the order of the rows, but for a grid.
     sort = "ascending" if chart.type == "heat" else None
     return {"field": value.field, "type": "ordinal", "sort": sort, "axis": axis}
 
 
-def _format(value: Value) -> Spec:
+def _format(value: Value, *, whole: bool) -> Spec:
     if value.unit and value.unit.startswith("bytes"):
         return {"format": "~s"}
-    return {"format": ",.12~g", "tickMinStep": 1 if value.kind == "number" else 0}
+    return {"format": ",.12~g", "tickMinStep": 1 if whole else 0}
 
 
 def _told(value: Value) -> Spec:
@@ -125,7 +132,7 @@ def _told(value: Value) -> Spec:
     return {"field": value.field, "type": "nominal", "title": value.label}
 
 
-def _coloured(chart: Chart, value: Value, rows: Sequence[Mapping[str, Any]]) -> Spec:
+def _coloured(chart: Chart, value: Value, rows: Rows) -> Spec:
     coloured = {"field": value.field, "type": "nominal"}
     if value.unit:
         scale: Spec = {"scheme": "blues", "zero": True}
@@ -162,7 +169,7 @@ def config(theme: str) -> Spec:
     }
 
 
-def svg(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> str:
+def svg(chart: Chart, rows: Rows) -> str:
     """The drawing as SVG on a light ground."""
     drawn = spec(chart, rows) | {"width": SVG_WIDTH, "config": config("light")}
     return str(vl_convert.vegalite_to_svg(drawn, vl_version=VEGA_LITE, allowed_base_urls=[]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -16,6 +17,9 @@ from wirehouse_orchestration.render import terminal
 
 #: Characters of a cell that are shown; all of them stand in its title.
 CELL: Final = 120
+#: The same of hashes and keys.
+HASH: Final = 20
+_HEX: Final = re.compile(r"[0-9a-f]{32,}")
 _BYTES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -64,9 +68,10 @@ def _size(value: float) -> str:
 def cell(value: Any, name: str) -> Markup:
     """A value of a table: times as moments, long text cut, with all of it as its title."""
     text = _moment(value) if name.endswith("_ns") and isinstance(value, int) and value > 10**15 else _text(value)
-    if len(text) <= CELL:
+    most = HASH if _HEX.fullmatch(text) else CELL
+    if len(text) <= most:
         return escape(text)
-    return Markup('<span title="{}">{}…</span>').format(text[: 20 * CELL], text[:CELL])
+    return Markup('<span title="{}">{}…</span>').format(text[: 20 * CELL], text[:most])
 
 
 def _text(value: Any) -> str:
