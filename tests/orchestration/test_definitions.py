@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from wirehouse_orchestration import factories
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.definitions import defs
+from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_orchestration.factories import asked_windows, partitions, retry_helps, table_value, window_tags
+from wirehouse_pipelines import arrow_types, jobs
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import NotLandedError
+from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
 SNAPSHOT = Path(__file__).with_name("definitions.json")
@@ -163,3 +169,23 @@ def test_without_a_configuration_an_empty_lake_is_shown_and_said_so(
     monkeypatch.delenv("WIREHOUSE_CONFIG", raising=False)
     assert len(defs().resolve_all_asset_specs()) > 10
     assert f"There is no {tmp_path / 'wirehouse.toml'}" in caplog.text
+
+
+def test_the_rows_of_each_window_are_metadata_of_its_partition(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = ("2026-11-14", "2026-11-15")
+    rows = [{"source": "mainnet", "window_start": window} for window in (*windows, windows[1])]
+    table = pa.Table.from_pylist(rows, schema=arrow_types.schema(all_tables()["bronze.messages"]))
+    write_deltalake(lake.table_path("bronze.messages"), table, partition_by=["source", "window_start"])
+    job = jobs.all_jobs()["bronze.messages"]
+    report = jobs.JobReport(job.name, windows, {"bronze.messages": 3})
+    monkeypatch.setattr(factories, "_run", lambda *arguments, **named: report)
+    with dg.DagsterInstance.ephemeral() as instance:
+        asset, session = factories.job_assets(lake, job), {"session": RunSession(lambda line: None)}
+        assert dg.materialize([asset], instance=instance, resources=session, tags=window_tags(*windows)).success
+        stored = instance.fetch_materializations(dg.AssetKey(["bronze", "messages"]), limit=9).records
+    plotted = {
+        record.partition_key: found.metadata["rows_in_window"].value
+        for record in stored
+        if (found := record.asset_materialization)
+    }
+    assert plotted == {"2026-11-14": 1, "2026-11-15": 2}
