@@ -221,10 +221,10 @@ def run(context: Context, as_json: bool) -> None:
             "everything is up to date" if jobs.data_windows(lake) else "nothing has landed yet: `wirehouse land`"
         )
         return
-    _bring_up_to_date(context, lake, due)
+    _bring_up_to_date(context, lake, due, as_json=as_json)
 
 
-def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]]) -> None:
+def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]], *, as_json: bool = False) -> None:
     from wirehouse_pipelines import jobs
 
     windows = set().union(*due.values())

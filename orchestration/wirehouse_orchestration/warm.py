@@ -27,7 +27,7 @@ RECORDS = 2_000
 
 
 def main() -> None:
-    """Make the dashboards' library; land and inspect a small simulated stream of every protocol; run the jobs of one."""
+    """Make the dashboards' library; land and inspect a small stream of every protocol; run the jobs of one."""
     drawing.library()
     with TemporaryDirectory() as folder:
         lakes = []

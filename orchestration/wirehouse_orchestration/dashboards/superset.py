@@ -1,8 +1,8 @@
 """The boards as a bundle for Apache Superset: `python -m wirehouse_orchestration.dashboards.superset FOLDER`.
 
 `superset import-directory` loads what is written. A chart becomes a virtual dataset with its SQL as Spark takes it, and
-the chart that draws it; its question is its name, the rows behind it stand in its description. Ids follow from names, so
-that a second import renews the first.
+the chart that draws it; its question is its name, the rows behind it stand in its description. Ids follow from names,
+so that a second import renews the first.
 """
 
 from __future__ import annotations
