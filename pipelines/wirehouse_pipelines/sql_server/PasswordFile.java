@@ -22,7 +22,9 @@ public class PasswordFile implements PasswdAuthenticationProvider {
         + "0000000000000000000000000000000000000000000000000000000000000000";
 
     @Override
-    public void Authenticate(String user, String password) throws AuthenticationException {
+    public void Authenticate(String userBytes, String passwordBytes) throws AuthenticationException {
+        String user = userBytes == null ? null : text(userBytes);
+        String password = passwordBytes == null ? null : text(passwordBytes);
         // Who is not known takes as long as who has another password.
         String line = UNKNOWN;
         try {
@@ -41,6 +43,15 @@ public class PasswordFile implements PasswdAuthenticationProvider {
         } catch (Exception broken) {
             throw new AuthenticationException("the server can't read its passwords");
         }
+    }
+
+    /** Hive hands over each byte as a character of its own. */
+    private static String text(String bytes) {
+        byte[] raw = new byte[bytes.length()];
+        for (int i = 0; i < raw.length; i++) {
+            raw[i] = (byte) bytes.charAt(i);
+        }
+        return new String(raw, StandardCharsets.UTF_8);
     }
 
     private static boolean matches(String[] fields, String password) throws Exception {
