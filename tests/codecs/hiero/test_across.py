@@ -25,11 +25,14 @@ from wirehouse_codecs.hiero.across_rows import (
     SubscriptionRow,
     Told,
 )
+from wirehouse_codecs.hiero.events import event_of, order_of
 from wirehouse_codecs.hiero.messages import BlockItems, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, OPEN, Service
+from wirehouse_codecs.hiero.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.rules import NODE_RULES, TOLERANT
 from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.stream_log import MESSAGE
 
 Script = Callable[[World], object]
 HOUR_MS = 3_600_000
@@ -617,6 +620,19 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = newest(told)
     assert sum(isinstance(one, BlockRow) for one in rows.values()) == 30
     assert sum(isinstance(one, SessionRow) for one in rows.values()) == 30
+
+
+def test_of_too_many_calls_several_are_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(across_known, "MOST_CALLS", 64)
+    world = World()
+    for number in range(101, 101 + 65):
+        world.publisher(f"P{number}").header(number)
+    fold = Fold(HieroOptions())
+    rows = (row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK))
+    events = (event_of(row) for row in sorted(rows, key=order_of))
+    for event in filter(None, events):
+        fold.take(event)
+    assert len(json.loads(fold.snapshot())["calls"]) == 65 - 64 // 16
 
 
 def test_state_of_another_version_is_refused() -> None:
