@@ -7,6 +7,7 @@ gap; that the oldest offset is later than where the range begins is one (capture
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
@@ -185,8 +186,13 @@ def _said(error: KafkaException) -> str:
     return str(cause.str() if isinstance(cause, KafkaError) else cause)
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    return cast(list[tuple[str, bytes | None]], message.headers() or [])
+def _headers(message: Message) -> tuple[list[dict[str, Any]], str | None]:
+    """The headers, and in JSON why they can't be read: the library takes names that are UTF-8 alone."""
+    try:
+        headers = cast(list[tuple[str, bytes | None]], message.headers() or [])
+    except (SystemError, UnicodeDecodeError):
+        return [], json.dumps({"headers": "not readable, a name is no UTF-8"})
+    return [{"key": key, "value": value} for key, value in headers], None
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
@@ -201,7 +207,9 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
         columns["ts_type"].append(ts_type)
         columns["key"].append(message.key())
         columns["value"].append(message.value())
-        columns["headers"].append([{"key": key, "value": value} for key, value in _headers(message)])
+        headers, unread = _headers(message)
+        columns["headers"].append(headers)
+        columns["extra"].append(unread)
     nothing = [None] * len(messages)
-    columns |= {"extra": nothing, "damaged": nothing, "damage": nothing}
+    columns |= {"damaged": nothing, "damage": nothing}
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)

@@ -215,6 +215,21 @@ def test_times_beyond_64_bits_stand_at_their_bound() -> None:
     assert batch.column("ts_ns").to_pylist() == [-(1 << 63), (1 << 63) - 1, MS * 10**6]
 
 
+class _Unread(Message):
+    """As the library gives a record with a header whose name is no UTF-8; its own producer can't write one."""
+
+    def headers(self) -> Any:
+        raise SystemError("returned a result with an exception set")
+
+
+def test_a_record_whose_headers_the_library_cannot_read_is_kept() -> None:
+    (row,) = broker._batch(
+        [_Unread(topic="t", key=b"k", value=b"v", timestamp=(TIMESTAMP_CREATE_TIME, MS))]
+    ).to_pylist()
+    assert (row["key"], row["value"], row["headers"]) == (b"k", b"v", [])
+    assert json.loads(row["extra"]) == {"headers": "not readable, a name is no UTF-8"}
+
+
 @pytest.mark.parametrize(
     ("table", "key"),
     [
