@@ -141,7 +141,9 @@ def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, sa
     take_own_keys(os.environ)
     say("starting Spark")
     with tempfile.TemporaryDirectory(prefix="wirehouse-sql-server-") as scratch:
-        session = embedded.session("wirehouse sql-server", _settings(scratch, port, passwords, most_seconds))
+        session = embedded.session(
+            "wirehouse sql-server", lake.spark, _settings(scratch, port, passwords, most_seconds)
+        )
         jvm: Any = session._jvm
         try:
             for name, value in _properties(scratch, passwords).items():

@@ -180,7 +180,7 @@ def test_the_rows_of_each_window_are_metadata_of_its_partition(lake: Lake, monke
     report = jobs.JobReport(job.name, windows, {"bronze.messages": 3})
     monkeypatch.setattr(factories, "_run", lambda *arguments, **named: report)
     with dg.DagsterInstance.ephemeral() as instance:
-        asset, session = factories.job_assets(lake, job), {"session": RunSession(lambda line: None)}
+        asset, session = factories.job_assets(lake, job), {"session": RunSession(lambda line: None, lake.spark)}
         assert dg.materialize([asset], instance=instance, resources=session, tags=window_tags(*windows)).success
         stored = instance.fetch_materializations(dg.AssetKey(["bronze", "messages"]), limit=9).records
     plotted = {

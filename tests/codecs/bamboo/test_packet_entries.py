@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.codecs.bamboo.simulated import judge, landed
+from tests.codecs.bamboo.simulated import judge
+from tests.landed import landed_packets
 
 from wirehouse_codecs.bamboo.faults import SIGNATURE_FAULTS
 from wirehouse_codecs.bamboo.inspection import inspect
@@ -20,7 +21,7 @@ Row = dict[str, Any]
 def looked(config: SimulatorConfig) -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {ENTRY: [], VIOLATION: [], MESSAGE: []}
     options = BambooOptions.from_mapping(source_options(config))
-    for kind, row in inspect(landed(simulate(config)), options=options):
+    for kind, row in inspect(landed_packets(simulate(config)), options=options):
         rows.setdefault(kind, []).append(row)
     return rows
 
