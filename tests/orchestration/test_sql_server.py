@@ -24,7 +24,7 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
-NAME, PASSWORD = "ann", "l'été: 7"
+NAME, PASSWORD = "ann", "summer: 7"
 START_SECONDS = 300
 LAYERS = ("bronze", "silver", "gold")
 REFLECT = "reflect('java.lang.System', 'getProperty', 'user.home')"
