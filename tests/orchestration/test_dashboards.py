@@ -109,6 +109,8 @@ class Served:
 
     def __init__(self, app: Starlette) -> None:
         self._listening = ports.taken(None, 0)
+        # Before the server runs: who asks early waits.
+        self._listening.listen()
         self.url = serving.address(self._listening)
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})

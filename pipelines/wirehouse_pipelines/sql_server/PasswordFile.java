@@ -41,7 +41,7 @@ public class PasswordFile implements PasswdAuthenticationProvider {
         } catch (AuthenticationException refused) {
             throw refused;
         } catch (Exception broken) {
-            throw new AuthenticationException("the server can't read its passwords");
+            throw new AuthenticationException("the server can't read its passwords", broken);
         }
     }
 
