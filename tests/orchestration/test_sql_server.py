@@ -38,7 +38,7 @@ class Served:
     port: int
 
     def connect(self, password: str = PASSWORD, name: str = NAME, **settings: str) -> Any:
-        return hive.connect(HOST, self.port, name, auth="CUSTOM", password=password, configuration=settings)
+        return hive.connect(HOST, self.port, username=name, auth="CUSTOM", password=password, configuration=settings)
 
 
 @pytest.fixture(scope="module")
