@@ -37,6 +37,8 @@ def landed(batches: Iterable[pa.RecordBatch], schema: pa.Schema = LANDED_PACKETS
     number = now = 0
     for batch in batches:
         count = batch.num_rows
+        if not count:
+            continue
         arrived = np.maximum.accumulate(np.maximum(batch.column("ts_ns").fill_null(0).to_numpy(), now))
         now = int(arrived[-1])
         place = [np.arange(number, number + count), arrived, np.zeros(count, np.int64)]
