@@ -33,7 +33,8 @@ superset-check: setup ## Hold what a running Superset shows in Chromium against 
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers"
-	@$(BIN)/pytest -m "spark or servers"
+	@$(BIN)/pytest -n 2 --dist loadfile -m "spark and not servers"
+	@$(BIN)/pytest -m servers
 
 test-fast: setup ## The tests without JVM and properties (about two minutes)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
