@@ -90,6 +90,8 @@ def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int
         "authentication": "CUSTOM" if passwords else "NONE",
         "logging.operation.enabled": "false",
     }
+    # Rights are not Hive's. Its usual manager of them looks into a database whenever a client asks for schemas.
+    rights = "org.apache.hadoop.hive.ql.security.authorization.StorageBasedAuthorizationProvider"
     return {
         "spark.sql.extensions": f"{SETTINGS['spark.sql.extensions']},wirehouse.ReadOnly",
         "spark.sql.catalogImplementation": "in-memory",
@@ -102,6 +104,7 @@ def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int
         "spark.sql.thriftServer.incrementalCollect": "true",
         "spark.sql.thriftServer.queryTimeout": f"{most_seconds}s",
         "spark.scheduler.mode": "FAIR",
+        "spark.hadoop.hive.security.authorization.manager": rights,
         **{f"spark.hadoop.hive.server2.{name}": value for name, value in hive.items()},
     }
 

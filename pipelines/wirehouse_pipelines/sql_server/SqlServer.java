@@ -6,10 +6,6 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.Future;
 import org.apache.hadoop.hive.conf.HiveConf;
-import org.apache.hadoop.hive.ql.metadata.HiveException;
-import org.apache.hadoop.hive.ql.metadata.HiveUtils;
-import org.apache.hadoop.hive.ql.security.HiveAuthenticationProvider;
-import org.apache.hadoop.hive.ql.session.SessionState;
 import org.apache.hive.service.cli.CLIService;
 import org.apache.hive.service.cli.HiveSQLException;
 import org.apache.hive.service.cli.SessionHandle;
@@ -37,6 +33,8 @@ public class SqlServer {
         SparkContext context = session.sparkContext();
         HiveConf settings =
             HiveUtils$.MODULE$.newClientForExecution(context.conf(), session.sessionState().newHadoopConf()).conf();
+        // Hive opens a database of its own at the end of each session: its URL as Spark has it names none.
+        settings.setVar(HiveConf.ConfVars.METASTORECONNECTURLKEY, "jdbc:derby:memory:wirehouse;create=true");
         HiveThriftServer2 server = new HiveThriftServer2(session);
         server.init(settings);
         guard(server);
@@ -75,18 +73,7 @@ public class SqlServer {
             if (asked != null && asked.containsKey(DATABASE)) {
                 kept.put(DATABASE, asked.get(DATABASE));
             }
-            SessionHandle handle = this.manager.openSession(protocol, user, password, address, kept, false, null);
-            // Else a client that asks for schemas first makes Hive look for rights in a database that has none.
-            SessionState state = this.manager.getSession(handle).getSessionState();
-            try {
-                HiveAuthenticationProvider who =
-                    HiveUtils.getAuthenticator(state.getConf(), HiveConf.ConfVars.HIVE_AUTHENTICATOR_MANAGER);
-                who.setSessionState(state);
-                state.setAuthenticator(who);
-            } catch (HiveException broken) {
-                throw new HiveSQLException(broken);
-            }
-            return handle;
+            return this.manager.openSession(protocol, user, password, address, kept, false, null);
         }
 
         @Override
