@@ -6,19 +6,26 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+#: What stops such a server.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def until_stopped(say: Callable[[str], None]) -> Iterator[None]:
-    """The block ends in order when it is stopped, which is said."""
+    """The block ends in order when it is stopped, which is said; whoever asks again meanwhile has to wait."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        for asked in _SIGNALS:
+            signal.signal(asked, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
         yield
     except KeyboardInterrupt:
         say("stopped")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -144,9 +145,12 @@ def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, sa
     take_own_keys(os.environ)
     say("starting Spark")
     with tempfile.TemporaryDirectory(prefix="wirehouse-sql-server-") as scratch:
+        interrupt = signal.getsignal(signal.SIGINT)
         session = embedded.session(
             "wirehouse sql-server", lake.spark, _settings(scratch, port, passwords, most_seconds)
         )
+        # PySpark's own interrupts again what is stopping already.
+        signal.signal(signal.SIGINT, interrupt)
         jvm: Any = session._jvm
         try:
             for name, value in _properties(scratch, passwords).items():
