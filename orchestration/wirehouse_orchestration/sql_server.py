@@ -198,7 +198,7 @@ def _make(session: SparkSession, lake: Lake, table: Table, scratch: str, known: 
         columns = ", ".join(f"`{column.name}` COMMENT {_text(column.comment)}" for column in table.columns)
         session.sql(f"CREATE VIEW {table.name} ({columns}) COMMENT {_text(table.comment)} AS {table.view}")
     elif delta_tables.exists(lake.table_path(table.name)):
-        _open(session, lake, table)
+        _open(session, lake, table, table.name)
     else:
         missing.add(table.name)
         place = _text(f"{scratch}/{table.name}")
@@ -206,18 +206,28 @@ def _make(session: SparkSession, lake: Lake, table: Table, scratch: str, known: 
         session.sql(f"CREATE TABLE {table.name} {what}")
 
 
-def _open(session: SparkSession, lake: Lake, table: Table) -> None:
+def _open(session: SparkSession, lake: Lake, table: Table, name: str) -> None:
     place = _text(lake.table_path(table.name))
-    session.sql(f"CREATE TABLE {table.name} USING delta COMMENT {_text(table.comment)} LOCATION {place}")
+    session.sql(f"CREATE TABLE {name} USING delta COMMENT {_text(table.comment)} LOCATION {place}")
 
 
 def _look(session: SparkSession, lake: Lake, missing: set[str]) -> None:
     """Open those tables that have been written since."""
     for name in sorted(missing):
         if delta_tables.exists(lake.table_path(name)):
-            session.sql(f"DROP TABLE {name}")
-            _open(session, lake, all_tables()[name])
+            _replace(session, lake, name)
             missing.remove(name)
+
+
+def _replace(session: SparkSession, lake: Lake, name: str) -> None:
+    """Open `name` instead of the empty table of that name, which nobody finds missing meanwhile."""
+    layer, _, table = name.partition(".")
+    _open(session, lake, all_tables()[name], f"default.{table}")
+    catalog = session._jsparkSession.sharedState().externalCatalog()
+    found = catalog.getTable("default", table)
+    others = (found.productElement(i) for i in range(1, found.productArity()))
+    catalog.alterTable(found.copy(catalog.getTable(layer, table).identifier(), *others))
+    session.sql(f"DROP TABLE default.{table}")
 
 
 def _text(value: str) -> str:
