@@ -6,6 +6,7 @@ import io
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import pyarrow as pa
 from tests.landed import landed, landed_file
 
-from wirehouse_codecs import stream_inspection
+from wirehouse_codecs import file_log, stream_inspection
 from wirehouse_codecs.hiero import grpc, grpc_log
-from wirehouse_codecs.hiero.captures import log_capture
+from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
+from wirehouse_codecs.hiero.files import of_blocks
 from wirehouse_codecs.hiero.items import Timestamp
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.rows import SCHEMA
 from wirehouse_codecs.inspecting import LANDED_FILES
 from wirehouse_codecs.origins import Origin
-from wirehouse_codecs.stream_log import Dialogue, Log, schema
+from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, VIOLATION, Dialogue, Log, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
 
@@ -52,6 +56,41 @@ def landed_log(path: Path) -> Iterator[pa.RecordBatch]:
     """The entries of a log as they are landed."""
     with path.open("rb") as stream:
         yield from landed(log_capture(stream, Origin(path.name, 0)).batches(), LANDED_FILES)
+
+
+def landed_blocks(*captures: BlockCapture) -> Iterator[pa.RecordBatch]:
+    """The block files of captures as they are landed."""
+    yield from landed((batch for capture in captures for batch in capture.batches()), LANDED_FILES)
+
+
+@dataclass
+class BlockRows:
+    """What the log says of a capture of block files."""
+
+    capture: BlockCapture
+    rows: list[dict[str, Any]]
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        """What is told of each block file that holds items."""
+        return [row["block"] for row in self.rows if row["row_kind"] == MESSAGE]
+
+    @property
+    def damage(self) -> list[str]:
+        """Why bytes can't be read."""
+        return [row["finding"]["message"] for row in self.rows if row["row_kind"] == QUARANTINE]
+
+    @property
+    def violations(self) -> list[str]:
+        """The broken rules."""
+        return [row["finding"]["rule"] for row in self.rows if row["row_kind"] == VIOLATION]
+
+
+def read_blocks(data: bytes, name: str, limit: int = 1 << 20) -> BlockRows:
+    """The rows of a block file or an archive of them; `limit` is the largest item, in bytes."""
+    capture = BlockCapture(io.BytesIO(data), Origin(name))
+    start = of_blocks(HieroOptions(max_message_bytes=limit))
+    return BlockRows(capture, list(file_log.rows(landed_blocks(capture), start, SCHEMA)))
 
 
 class _Recorder:

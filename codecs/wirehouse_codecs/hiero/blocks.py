@@ -1,35 +1,31 @@
 """Blocks put together from their items, and block files.
 
 A block comes in sets of a call or as a file; both are runs of items, and `BlockBuilder` takes either as they come.
-Block files are plain, gzip or zstd, one by one or in a tar archive; where a file is cut off or damaged, the items
-before that place count, and place and reason are told.
+Where a file is cut off or damaged, the items before that place count, and place and reason are told.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from wirehouse_codecs.archives import Archive
 from wirehouse_codecs.errors import StateVersionError
-from wirehouse_codecs.hiero.hashes import BlockHasher, BlockRoot, Roots, previous_hash, settle
+from wirehouse_codecs.hiero.hashes import BlockHasher, Roots, previous_hash
 from wirehouse_codecs.hiero.items import (
     SIGNED_TRANSACTIONS_SINCE,
     BlockFooter,
     BlockHeader,
     BlockProof,
     DecodedItem,
-    Fault,
     ItemClass,
     ItemNumber,
-    ItemReader,
     Items,
     ProofKind,
     decode_footer,
@@ -39,11 +35,8 @@ from wirehouse_codecs.hiero.items import (
     item_name,
 )
 from wirehouse_codecs.hiero.rules import RULE
-from wirehouse_codecs.inflate import ByteSource, open_inflated
 from wirehouse_codecs.rules import Rule
 
-#: A block file is read in pieces of this size.
-PIECE_BYTES: Final = 1 << 20
 #: So many proofs of a block are decoded; real ones have one. A header, footer or proof is at most so large.
 MOST_PROOFS: Final = 16
 MOST_BODY_BYTES: Final = 1 << 18
@@ -121,15 +114,6 @@ def is_old(header: BlockHeader | None) -> bool:
     return header.hapi_proto_version.numbers < SIGNED_TRANSACTIONS_SINCE
 
 
-def chained(blocks: Sequence[Block]) -> list[BlockRoot]:
-    """The root of each of `blocks`, which are in order: what the next one says counts if its number is the next."""
-    roots = []
-    for block, after in zip_longest(blocks, blocks[1:]):
-        follows = block.number is not None and after is not None and after.number == block.number + 1
-        roots.append(settle(block.roots, after.previous_hash if follows else None))
-    return roots
-
-
 def split(items: Items) -> list[Items]:
     """`items` parted before each header: a header begins another block."""
     cuts = [0, *(position for position in items.where(ItemNumber.BLOCK_HEADER) if position), len(items)]
@@ -159,7 +143,7 @@ class BlockBuilder:
 
     __slots__ = ("_bodies", "_broken", "_hasher", "_values", "counts", "item_bytes", "unknown_fields")
 
-    def __init__(self, *, hashed: bool = True, snapshot: str | None = None) -> None:
+    def __init__(self, snapshot: str | None = None) -> None:
         self.counts: dict[int, int] = {}
         self.item_bytes = 0
         self.unknown_fields = 0
@@ -167,7 +151,7 @@ class BlockBuilder:
         self._bodies: list[tuple[int, bytes]] = []
         self._values: dict[int, list[Any]] = {}
         self._broken: list[Broken] = []
-        self._hasher: BlockHasher | None = BlockHasher(None) if hashed else None
+        self._hasher = BlockHasher(None)
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -214,8 +198,7 @@ class BlockBuilder:
             self.counts[key] = self.counts.get(key, 0) + count
         self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
         self.unknown_fields += items.unknown_fields
-        if self._hasher is not None:
-            self._hasher.add(items)
+        self._hasher.add(items)
         if items.fault is not None:
             self._break("malformed_message", f"items from byte {items.fault.at}: {items.fault.reason}")
 
@@ -268,7 +251,7 @@ class BlockBuilder:
         values.append(decoded.value)
         self._bodies.append((number, body))
         self.unknown_fields += decoded.unknown_fields
-        if number == ItemNumber.BLOCK_HEADER and self._hasher is not None and not self.counts and not position:
+        if number == ItemNumber.BLOCK_HEADER and not self.counts and not position:
             self._hasher = BlockHasher(decoded.value)
 
     def finish(self) -> Block:
@@ -276,9 +259,7 @@ class BlockBuilder:
         header, footer = self.header, self.footer
         proofs = tuple(self._values.get(ItemNumber.BLOCK_PROOF, ()))
         broken = [*self._broken, *self._missing(header, footer, proofs)]
-        roots = Roots(reason="roots weren't asked for")
-        if self._hasher is not None:
-            roots = self._hasher.roots(footer, proofs[0] if proofs else None)
+        roots = self._hasher.roots(footer, proofs[0] if proofs else None)
         return Block(
             header, footer, proofs, dict(self.counts), self.item_bytes, self.unknown_fields, roots, tuple(broken)
         )
@@ -302,7 +283,7 @@ class BlockBuilder:
             "unknown_fields": self.unknown_fields,
             "bodies": [[number, body.hex()] for number, body in self._bodies],
             "broken": [[broken.rule.name, broken.reason] for broken in self._broken],
-            "hasher": None if self._hasher is None else self._hasher.snapshot(),
+            "hasher": self._hasher.snapshot(),
         }
         return json.dumps(state, separators=(",", ":"))
 
@@ -317,8 +298,7 @@ class BlockBuilder:
             decoded = _DECODERS[number](self._bodies[-1][1])
             self._values.setdefault(number, []).append(decoded.value)
         self._broken = [Broken(RULE[name], reason) for name, reason in state["broken"]]
-        hasher = state["hasher"]
-        self._hasher = None if hasher is None else BlockHasher(self.header, snapshot=hasher)
+        self._hasher = BlockHasher(self.header, snapshot=state["hasher"])
 
 
 # Files
@@ -371,37 +351,3 @@ class BlockFile:
     def named_number(self) -> int | None:
         """The number that the file's name says."""
         return number_of(self.name)
-
-
-def read_file(stream: BinaryIO, name: str, limit: int, *, hashed: bool = True) -> BlockFile:
-    """The block in `stream`, which stands at its start; `limit` is the largest item, in bytes."""
-    return _read(open_inflated(stream), name, limit, hashed)
-
-
-def _read(source: ByteSource, name: str, limit: int, hashed: bool) -> BlockFile:
-    reader, builder = ItemReader(limit), BlockBuilder(hashed=hashed)
-    while reader.fault is None and (piece := source.read(PIECE_BYTES)):
-        for items in reader.receive(piece):
-            builder.add(items)
-    fault = reader.finish()
-    return BlockFile(name, builder.finish(), reader.received, _damage(source, fault))
-
-
-def _damage(source: ByteSource, fault: Fault | None) -> str | None:
-    where = None if fault is None else f"byte {fault.at} of the block: {fault.reason}"
-    return "; ".join(filter(None, (source.damage, where))) or None
-
-
-def read_archive(stream: BinaryIO, name: str, limit: int, *, hashed: bool = True) -> Iterator[BlockFile]:
-    """The blocks of a tar archive, in its order; other files are passed over. Names are `ARCHIVE/MEMBER`.
-
-    An archive that can't be read any more ends with a file of its own name, without a block, that says why.
-    """
-    archive = Archive(open_inflated(stream))
-    while (member := archive.next()) is not None:
-        if is_block_file(member):
-            found = _read(open_inflated(cast(BinaryIO, archive)), f"{name}/{member}", limit, hashed)
-            ended = found.damage is None and archive.cut_off
-            yield replace(found, damage="the archive is cut off") if ended else found
-    if archive.damage is not None:
-        yield BlockFile(name, Block(), archive.at, archive.damage)

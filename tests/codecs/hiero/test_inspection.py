@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.block_nodes import C, S, block
-from tests.hiero_files import grpc_log_of
+from tests.hiero_files import grpc_log_of, landed_blocks
 from tests.landed import landed, landed_file
 
 from wirehouse_codecs.hiero import grpc_log
@@ -48,10 +48,8 @@ def inspected_log(data: bytes) -> list[tuple[str, Row]]:
 
 def inspected_blocks(files: Mapping[str, bytes]) -> list[tuple[str, Row]]:
     """Rows of block files by their names."""
-    batches = [
-        batch for name, data in files.items() for batch in BlockCapture(io.BytesIO(data), Origin(name)).batches()
-    ]
-    return list(inspect_blocks(landed(batches, LANDED_FILES)))
+    captures = [BlockCapture(io.BytesIO(data), Origin(name)) for name, data in files.items()]
+    return list(inspect_blocks(landed_blocks(*captures)))
 
 
 def of(kind: str, rows: Iterable[tuple[str, Row]]) -> list[Row]:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.hiero_captures import judge
-from tests.hiero_files import landed_log
+from tests.hiero_files import landed_log, read_blocks
 from tests.searches import fast_first
 
-from wirehouse_codecs.hiero.blocks import number_of, read_archive, read_file
-from wirehouse_codecs.hiero.hashes import settle
+from wirehouse_codecs.hiero.blocks import number_of
 from wirehouse_codecs.hiero.inspection import inspect_log
 from wirehouse_codecs.hiero.ledger import Ledger
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -24,7 +23,6 @@ from wirehouse_codecs.hiero.simulator import FAULTS, RECORDS, WRITERS, Simulator
 from wirehouse_codecs.packet_captures import PacketCapture
 
 CONFIG = SimulatorConfig(blocks=12, block_bytes=1500, set_bytes=600, incident_rounds=2)
-LIMIT = 1 << 20
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -36,24 +34,21 @@ def test_blocks_are_files(tmp_path: Path, profile: str) -> None:
     assert [number_of(path.name) for path in paths] == list(range(config.blocks))
     assert {"".join(path.suffixes) for path in paths} == {".blk", ".blk.gz", ".blk.zstd"}
     ledger = Ledger(config, PROFILES[profile])
-    blocks = []
-    for path in paths:
-        with path.open("rb") as stream:
-            blocks.append(read_file(stream, path.name, LIMIT).block)
-    assert not any(block.broken for block in blocks)
-    for block, following in pairwise(blocks):
-        assert settle(block.roots, following.previous_hash).chains
-        assert block.number is not None
-        made = ledger.block(block.number)
-        assert block.item_bytes == sum(map(len, (*made.opening, *made.middle, *made.closing)))
+    rows = [row for path in paths for row in read_blocks(path.read_bytes(), path.name).rows]
+    # A row for each block, nothing that it breaks.
+    assert [(row["block_number"], row["block"]["damage"]) for row in rows] == [(n, None) for n in range(config.blocks)]
+    for row, following in pairwise(rows):
+        assert following["block"]["previous_hash"] in [root["root"] for root in row["block"]["roots"]]
+        made = ledger.block(int(row["block_number"]))
+        assert row["block"]["item_bytes"] == sum(map(len, (*made.opening, *made.middle, *made.closing)))
 
 
 def test_blocks_are_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "blocks.tar"
     WRITERS[".tar"](simulate(CONFIG), path)
-    with path.open("rb") as stream:
-        files = list(read_archive(stream, "blocks.tar", LIMIT))
-    assert sorted((file.block.number, file.damage or "") for file in files) == [(n, "") for n in range(CONFIG.blocks)]
+    rows = read_blocks(path.read_bytes(), "blocks.tar").rows
+    assert sorted(row["block_number"] for row in rows) == list(range(CONFIG.blocks))
+    assert not any(row["block"]["damage"] for row in rows)
     again = tmp_path / "again.tar"
     WRITERS[".tar"](simulate(CONFIG), again)
     assert again.read_bytes() == path.read_bytes()
