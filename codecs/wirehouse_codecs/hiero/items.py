@@ -439,12 +439,6 @@ class ProofPath:
     block_item_leaf: bytes | None = None
     timestamp_leaf: bytes | None = None
 
-    @property
-    def leaf_kind(self) -> str | None:
-        """Which of the four it is."""
-        leaves = ("hash", "state_item_leaf", "block_item_leaf", "timestamp_leaf")
-        return next((name for name in leaves if getattr(self, name) is not None), None)
-
 
 @dataclass(frozen=True, slots=True)
 class RecordSignature:
@@ -512,7 +506,6 @@ _FOOTER: Final = Layout(
         Field(3, "start_of_block_state_root_hash", Form.BYTES),
     ),
 )
-_ROUND_HEADER: Final = Layout(lambda round_number=0: round_number, (Field(1, "round_number", Form.U64),))
 _SIBLING: Final = Layout(SiblingHash, (Field(1, "is_left", Form.BOOL), Field(2, "hash", Form.BYTES)))
 _OLD_PROOF: Final = Layout(
     partial(BlockProof, kind=ProofKind.SIGNATURE),
@@ -676,11 +669,6 @@ def _is_old_proof(data: bytes) -> bool:
     return len(members) > 1 or any(
         field.number in (2, 3) and field.end - field.value_start == HASH_BYTES for field in fields
     )
-
-
-def decode_round_number(body: bytes) -> DecodedItem:
-    """The round number in a BlockItem that holds a RoundHeader."""
-    return _decoded(body, ItemNumber.ROUND_HEADER, lambda data: protobuf.read(data, _ROUND_HEADER))
 
 
 # Encode

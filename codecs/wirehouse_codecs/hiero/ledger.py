@@ -96,8 +96,6 @@ class Block:
     #: Footer and proof.
     closing: tuple[bytes, ...]
     root: bytes
-    #: The root of the tree over all roots before, and this block's own.
-    all_blocks: bytes
 
 
 class Ledger:
@@ -168,7 +166,6 @@ class Ledger:
             tuple(run[begin:end] for begin, end in pairwise(cuts)),
             tuple(filter(None, (footer, proved))) if alone else (footer + proved,),
             root,
-            before,
         )
 
     def _header(self, number: int, previous: bytes) -> BlockHeader:
