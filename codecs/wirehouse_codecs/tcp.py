@@ -216,7 +216,7 @@ class Side:
     _stray: int = _UNKNOWN
     #: Since when a gap begins at `_next`.
     _gap_since_ns: int | None = None
-    #: In order, without overlaps.
+    #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[_Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
     #: The last bytes that were delivered, without a hole up to `_next`.
@@ -229,19 +229,9 @@ class Side:
         return self._next - self.missing_bytes
 
     @property
-    def waiting_bytes(self) -> int:
-        """Bytes that wait behind a gap, or for bytes of the other side."""
-        return self._waiting_bytes
-
-    @property
     def answers_wait(self) -> bool:
         """The next bytes are there, and wait for bytes of the other side."""
         return bool(self._waiting) and self._waiting[0].start == self._next
-
-    @property
-    def fin_seen(self) -> bool:
-        """Its FIN has arrived, if perhaps not all bytes before it."""
-        return self._fin is not None
 
     @property
     def is_finished(self) -> bool:

@@ -176,7 +176,7 @@ def test_pieces_that_overlap_behind_a_gap_are_held_as_they_came() -> None:
     talk = Dialogue().open()
     for start in range(1, 19 * 2000, 19):
         talk.send(C, start, bytes(20))
-    assert talk.connection.client.waiting_bytes == 19 * 2000 + 1
+    assert talk.connection.client._waiting_bytes == 19 * 2000 + 1
     assert len(talk.connection.client._waiting) == 2000
     assert len(joined(talk.send(C, 0, b"x"))) == 1
 
@@ -425,7 +425,7 @@ def test_a_credible_jump_waits_while_the_stream_goes_on() -> None:
 def test_an_answer_waits_for_what_it_answers() -> None:
     talk = Dialogue().open()
     assert talk.send(S, 0, b"yes", acknowledgment=3) == talk.send(S, 3, b"!", acknowledgment=3) == []
-    assert (talk.connection.server.waiting_bytes, talk.connection.server.packets) == (4, 3)
+    assert (talk.connection.server._waiting_bytes, talk.connection.server.packets) == (4, 3)
     events = talk.send(C, 0, b"how")
     assert plain(events) == [("client", 0, b"how")] + [("server", 0, b"yes"), ("server", 3, b"!")]
     assert {event.place.record_number for event in events if isinstance(event, Data)} == {6}
@@ -568,7 +568,7 @@ def test_both_fins_close_and_what_follows_belongs_to_the_connection(first: Direc
     assert talk.send(first, 4) == talk.send(first, 0, b"bye", FIN | ACK) == talk.send(first, 4, flags=RST) == []
     assert talk.send(first, -1, flags=SYN) == [], "an old SYN"
     ours, theirs = talk.connection.sides(first)
-    assert (talk.connection.closed, ours.fin_seen, theirs.fin_seen) == ("fin", True, True)
+    assert (talk.connection.closed, ours.ended, theirs.ended) == ("fin", True, True)
     assert (ours.packets + theirs.packets, ours.ignored_bytes) == (10, 3)
 
 
@@ -600,7 +600,7 @@ def test_a_fin_before_bytes_that_were_delivered_is_none() -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"abc")
     assert talk.send(C, 1, b"", FIN | ACK) == []
-    assert not talk.connection.client.fin_seen
+    assert talk.connection.client.regular
 
 
 def test_a_reset_closes_if_it_is_credible() -> None:
@@ -836,7 +836,7 @@ def told(segments: list[TcpSegment], options: TcpOptions = OPTIONS, *, cut: bool
         assert flow.connection is not None
         connections[flow.connection.connection_id] = flow.connection
         for side in (flow.connection.client, flow.connection.server):
-            assert side.waiting_bytes <= options.max_waiting_bytes
+            assert side._waiting_bytes <= options.max_waiting_bytes
     note(flow.expire(2**62))
     assert flow.snapshot() == ""
     return Told(events, connections)
@@ -868,7 +868,7 @@ def assert_balances(segments: list[TcpSegment], result: Told) -> None:
     packets: Counter[Direction] = Counter()
     for connection in result.connections.values():
         for side in (connection.client, connection.server):
-            assert side.waiting_bytes == 0
+            assert side._waiting_bytes == 0
             counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
             packets[side.direction] += side.packets
     for direction in Direction:
@@ -1039,7 +1039,7 @@ def test_what_waits_is_bounded_whatever_is_sent() -> None:
     for at in range(1, 200_000, 97):
         talk.send(C, at * 2, b"x" * (at % 90))
         side = talk.connection.client
-        assert (side.waiting_bytes <= 1000, len(side._waiting) <= 16) == (True, True)
+        assert (side._waiting_bytes <= 1000, len(side._waiting) <= 16) == (True, True)
     assert len(talk.flow.snapshot()) < 6000
 
 
