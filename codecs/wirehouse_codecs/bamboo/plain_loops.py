@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from wirehouse_codecs.bamboo.lipmaa import lipmaa_of
-from wirehouse_codecs.bamboo.scan import big_endian, narrowest
 from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +45,25 @@ L_LAST, L_MIN, L_MAX, L_LIMIT, L_PIECE, L_COMPRESSES = range(6)
 _MOST_TOLD: Final = (1_024, 32)
 #: Bytes that all compressed packets of a run may stand for.
 _MOST_INFLATED: Final = _WORD(8 << 20)
+
+
+@inlined
+def _big_endian(data: Array, at: int, size: int) -> Any:
+    """The unsigned number of `size` bytes at `at`."""
+    value = _WORD(0)
+    for i in range(at, at + size):
+        value = value << _WORD(8) | _WORD(data[i])
+    return value
+
+
+@inlined
+def _narrowest(value: Any) -> int:
+    """The least width of a number of bymux, in bytes."""
+    if value >> _WORD(32):
+        return 8
+    if value >> _WORD(16):
+        return 4
+    return 2 if value >> _WORD(8) else 1
 
 
 @compiled
@@ -94,10 +112,10 @@ def cut_bymux(  # noqa: C901
             begin, at = at, at + 1 + id_width + amount_width
             if at > end:
                 break
-            stream = big_endian(data, begin + 1, id_width)
-            amount = big_endian(data, begin + 1 + id_width, amount_width)
+            stream = _big_endian(data, begin + 1, id_width)
+            amount = _big_endian(data, begin + 1 + id_width, amount_width)
             channel = DATA if stream == ids[DATA] else CONTROL
-            plain = stream == ids[channel] and id_width == narrowest(stream) and amount_width == narrowest(amount)
+            plain = stream == ids[channel] and id_width == _narrowest(stream) and amount_width == _narrowest(amount)
             after = at
             if kind == CREDIT:
                 had = may_write[peer, channel]
@@ -143,7 +161,7 @@ def _varu64(data: Array, at: int) -> tuple[Any, int]:
         if first < 248:
             value, end = _WORD(first), at + 1
         elif at + first - 246 <= len(data):
-            value = big_endian(data, at + 1, first - 247)
+            value = _big_endian(data, at + 1, first - 247)
             lead = wide(data[at + 1])
             canonical = (first == 248 and lead >= 248) or (first > 248 and lead != 0)
             end = at + first - 246 if canonical else -2
