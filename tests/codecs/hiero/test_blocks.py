@@ -275,11 +275,13 @@ def test_a_file_cut_anywhere_tells_where_and_keeps_the_items_before() -> None:
     for size in range(1, len(data)):
         read = read_blocks(data[:size], "x.blk")
         whole = int((items.ends <= size).sum())
-        assert [(block["items"], block["block_bytes"]) for block in read.blocks] == ([(whole, size)] if whole else [])
         begin = int(items.ends[whole - 1]) if whole else 0
-        assert [block["damage"] for block in read.blocks] == (read.damage or [None] if whole else [])
         assert [reason.partition(": ")[0] for reason in read.damage] == (
             [] if size == begin else [f"byte {begin} of the block"]
+        )
+        damage = next(iter(read.damage), None)
+        assert [(block["items"], block["block_bytes"], block["damage"]) for block in read.blocks] == (
+            [(whole, size, damage)] if whole else []
         )
 
 
