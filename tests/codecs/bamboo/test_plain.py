@@ -198,6 +198,23 @@ def test_what_is_odd_is_told_as_by_the_readable_twin(logs: tuple[Any, Any], seed
     compare(pieces, [])
 
 
+@pytest.mark.parametrize(
+    ("kind", "widths"),
+    [(Type.WRITE, {"id_width": 2}), (Type.WRITE, {"amount_width": 8}), (Type.CREDIT, {"amount_width": 8})],
+)
+def test_a_number_wider_than_it_need_be_is_odd(logs: tuple[Any, Any], kind: Type, widths: dict[str, int]) -> None:
+    made = dialogue(logs[0], 60, Random(2))
+    made.insert(len(made) // 2, (A, bymux.encode(Packet(Type.CREDIT, 1, 9))))
+    at = max(at for at, (_, data) in enumerate(made) if data[0] >> 5 == kind)
+    side, data = made[at]
+    read = bymux.Reader().receive(data)[0]
+    assert isinstance(read, bymux.Read)
+    assert read.packet is not None
+    wide = Packet(kind, read.packet.stream_id, read.packet.amount, **widths)
+    made[at] = side, bymux.encode(wide, data[len(data) - wide.content_bytes :])
+    compare(pieces_of(made, iter(lambda: 1448, 0)), [])
+
+
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("size", [1, 11, 100])
 def test_vectors(path: Any, size: int) -> None:
