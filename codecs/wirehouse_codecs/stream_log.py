@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.ipc
 
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.community_id import community_id
@@ -45,6 +46,9 @@ STATE_VERSION: Final = 1
 BATCH_ROWS: Final = 20_000
 #: So many bytes of `raw` are a batch too.
 BATCH_BYTES: Final = 8 << 20
+#: Rows that wait as they are; those of few bytes may be very many, so more are packed.
+MOST_WAITING: Final = 2 * BATCH_ROWS
+_PACKED: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 #: Rows of columns for which nulls are kept.
 FEW_ROWS: Final = 512
 #: Bytes that a dialogue is given at once.
@@ -139,7 +143,10 @@ class Log:
         #: Of the connection whose dialogue is made.
         self.client: Endpoint | None = None
         self._rows: list[dict[str, Any]] = []
+        #: What waits: packed, and after that as it is, and how many rows the latter has.
+        self._packed: list[pa.Buffer] = []
         self._batches: list[pa.RecordBatch] = []
+        self._unpacked_rows = 0
         #: By type: so many nulls.
         self._few: dict[pa.DataType, pa.Array] = {}
         #: Rows that `take` would give, and how many bytes their `raw` has.
@@ -189,7 +196,7 @@ class Log:
             for field, array in zip(self.schema, arrays, strict=True)
         ]
         self._close_rows()
-        self._batches.append(pa.RecordBatch.from_arrays(filled, schema=self.schema))
+        self._keep(pa.RecordBatch.from_arrays(filled, schema=self.schema))
         self.waiting += rows
 
     def _nulls(self, rows: int, kind: pa.DataType) -> pa.Array:
@@ -203,7 +210,17 @@ class Log:
     def take(self) -> Iterator[pa.RecordBatch]:
         """What was collected, in its order."""
         self._close_rows()
-        batches, self._batches, self.waiting, self._raw_bytes = self._batches, [], 0, 0
+        packed, batches = self._packed, self._batches
+        self._packed, self._batches = [], []
+        self.waiting = self._raw_bytes = self._unpacked_rows = 0
+        for buffer in packed:
+            for batch in pa.ipc.open_stream(buffer):
+                columns = {name: batch.column(name) for name in batch.schema.names}
+                arrays = [
+                    columns[one.name] if one.name in columns else pa.nulls(batch.num_rows, one.type)
+                    for one in self.schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         yield from batches
 
     def _close_rows(self) -> None:
@@ -215,8 +232,26 @@ class Log:
                 else pa.nulls(len(rows), field.type)
                 for field in self.schema
             ]
-            self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
             self._rows = []
+            self._keep(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._unpacked_rows += batch.num_rows
+        if self._unpacked_rows > MOST_WAITING:
+            self._packed.append(_pack(pa.Table.from_batches(self._batches)))
+            self._batches, self._unpacked_rows = [], 0
+
+
+def _pack(rows: pa.Table) -> pa.Buffer:
+    """Rows without the columns in which there is nothing: nulls that share their memory would no longer do so."""
+    told = [
+        name for name, column in zip(rows.column_names, rows.columns, strict=True) if column.null_count < len(column)
+    ]
+    table, sink = rows.select(told), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_PACKED) as stream:
+        stream.write_table(table, max_chunksize=BATCH_ROWS)
+    return sink.getvalue()
 
 
 class Dialogue(Protocol):
