@@ -11,11 +11,13 @@ would be a new connection that began in the middle.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,6 +49,9 @@ MOST_PAIRS: Final = 65_536
 Port = int | tuple[int, ...] | None
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
+
+#: Rows of a batch that are held as such.
+_FEW_ROWS: Final = 256
 
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
 _STREAM_PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end")
@@ -144,17 +149,16 @@ class _Connections:
             self._note_end(key, pair)
         if packets.num_rows:
             self._forget(packets.column("arrived_at_ns")[-1].as_py())
-        left_out = _left_out(packets, port_pairs.skips(parsed, claimed))
-        yield from sorted([*left_out, *self._rows()], key=_arrival)
+        yield from self._rows(_left_out(packets, port_pairs.skips(parsed, claimed)))
 
     def finish(self) -> Iterator[Row]:
         """The rows of what ends with the capture."""
         for pair in self._pairs.values():
             self._finish(pair)
             if self._log.full:
-                yield from sorted(self._rows(), key=_arrival)
+                yield from self._rows()
         self._pairs.clear()
-        yield from sorted(self._rows(), key=_arrival)
+        yield from self._rows()
 
     def _servers(self, parsed: pa.RecordBatch) -> tuple[pa.BooleanArray, pa.BooleanArray]:
         """Whether the receiver's, and the sender's, port may be a server's."""
@@ -222,11 +226,19 @@ class _Connections:
         self._finish(self._pairs.pop(key))
         self._ended.pop(key, None)
 
-    def _rows(self) -> Iterator[Row]:
-        for batch in self._log.take():
-            for row in batch.to_pylist():
-                if row["row_kind"] != STATE:
-                    yield row
+    def _rows(self, left_out: Iterable[Row] = ()) -> Iterator[Row]:
+        """What the log has and these, in order of arrival."""
+        logged = [_by_arrival(batch) for batch in self._log.take()]
+        return heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
+
+
+def _by_arrival(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a log's batch, sorted by `_arrival`; few are held at once, as one takes some kilobytes."""
+    kinds, numbers = batch.column("row_kind"), batch.column("record_number").fill_null(-1)
+    order = np.lexsort((numbers, batch.column("arrived_at_ns"), pc.equal(kinds, CONNECTION)))
+    order = order[np.asarray(pc.not_equal(kinds, STATE))[order]]
+    for at in range(0, len(order), _FEW_ROWS):
+        yield from batch.take(pa.array(order[at : at + _FEW_ROWS])).to_pylist()
 
 
 def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:

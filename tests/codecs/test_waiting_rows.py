@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.landed import LATE_NS, SEGMENTS
+from tests.landed import LATE_NS, SEGMENTS, landed_packets
 
-from wirehouse_codecs import source_log, stream_log
+from wirehouse_codecs import source_log, stream_inspection, stream_log
+from wirehouse_codecs.conversations import Close, Conversation, Send, packets
 from wirehouse_codecs.packets import ACK, SYN
 from wirehouse_codecs.source_log import SourceLog
 from wirehouse_codecs.stream_log import BATCH_ROWS, MESSAGE, RUN_BYTES, Log, Where, Window
-from wirehouse_codecs.tcp import Data
+from wirehouse_codecs.tcp import Closed, Data, Direction, Endpoint, Hole
 from wirehouse_codecs.tcp_options import TcpOptions
 
 FLOW = b"\n\0\0\1\0\1\n\0\0\2\0\2"
@@ -25,7 +27,7 @@ MOST_BYTES = 20 << 20
 class Talkative:
     """A dialogue with a row for each byte."""
 
-    dialect = (None, None)
+    dialect = None, None
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -38,7 +40,10 @@ class Talkative:
     def conclude(self) -> None:
         pass
 
-    def close(self, _: Any) -> None:
+    def close(self, closed: Closed) -> None:
+        pass
+
+    def hole(self, hole: Hole) -> None:
         pass
 
     def snapshot(self) -> str:
@@ -72,3 +77,22 @@ def test_rows_of_few_bytes_take_little_memory(size: int) -> None:
         pa.set_memory_pool(usual)
     assert starts == list(range(SIZE))
     assert pool.max_memory() < MOST_BYTES
+
+
+@pytest.mark.property
+def test_looking_into_a_capture_holds_few_rows() -> None:
+    size = SIZE // 3
+    said: list[Send | Close] = [Send(10**9, Direction.CLIENT, bytes(size)), Close(20 * 10**9, Direction.CLIENT)]
+    conversation = Conversation(Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 7_000), 0, said)
+    batches = list(landed_packets(packets(conversation)))
+    starts: list[int] = []
+    tracemalloc.start()
+    try:
+        for row in stream_inspection.read(batches, lambda log, *_: Talkative(log), stream_log.schema(()), 7_000):
+            starts += [row["byte_start"]] if row["row_kind"] == MESSAGE else []
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert starts == list(range(size))
+    # A row has about one kilobyte, as the log holds those of a batch.
+    assert most < 2 * BATCH_ROWS * 1_000

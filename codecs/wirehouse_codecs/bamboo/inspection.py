@@ -17,7 +17,7 @@ from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, KnownLog
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.packet_entries import OWN, PacketEntries
+from wirehouse_codecs.bamboo.packet_entries import OWN, PacketEntries, takes
 from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL
 from wirehouse_codecs.bamboo.verify import Verdict, payload_rule
@@ -70,13 +70,15 @@ def inspect(
     entries = PacketEntries(options.proactive)
     rows = stream_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
-        listed = list(of_record)
-        for row in listed:
+        signed: list[Row] = []
+        for row in of_record:
             if row["row_kind"] == MESSAGE:
                 yield _message(row)
             elif (told := stream_inspection.shown(row, PROTOCOL, OWN)) is not None:
                 yield told
-        yield from entries.take(listed)
+            if takes(row):
+                signed.append(row)
+        yield from entries.take(signed)
     yield from entries.finish()
 
 

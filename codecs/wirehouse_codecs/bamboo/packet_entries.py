@@ -36,6 +36,13 @@ _UNSURE: Final = "unknown"
 _side: Final = itemgetter("connection_id", "direction", "proposal_number")
 
 
+def takes(row: Row) -> bool:
+    """Whether a row of the log says something about entries."""
+    if row["row_kind"] == MESSAGE:
+        return row["message"]["follows_byte_start"] is not None
+    return row["row_kind"] in (ENTRY, CONNECTION)
+
+
 class PacketEntries:
     """Takes the rows of the log record by record, in order of arrival."""
 
@@ -55,13 +62,13 @@ class PacketEntries:
         self._pieces: defaultdict[tuple[Any, ...], dict[int, str | None]] = defaultdict(dict)
 
     def take(self, rows: Sequence[Row]) -> Iterator[Inspected]:
-        """All rows of a record: what signatures tell of its packets."""
+        """All rows of a record that it `takes`: what signatures tell of its packets."""
         entries = [row for row in rows if row["row_kind"] == ENTRY]
         # A cancel shows two entries at one place.
         for row in sorted(entries, key=lambda row: (row["byte_start"], row["entry"]["entry_hash"] or b"")):
             yield from self._enter(row)
         for row in rows:
-            if row["row_kind"] == MESSAGE and row["message"]["follows_byte_start"] is not None:
+            if row["row_kind"] == MESSAGE:
                 yield from self._follow(row)
             elif row["row_kind"] == CONNECTION:
                 told = row["connection"]
