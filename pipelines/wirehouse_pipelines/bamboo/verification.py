@@ -133,10 +133,6 @@ def _newest(rows: DataFrame, what: str, *key: str) -> DataFrame:
     )
 
 
-#: Of a settled log: `_standing` reads these.
-_OF_LOG: Final = ("told", "source", "key", "window_start", "author", "log_id", "length", *(name for name, _ in PLACE))
-
-
 def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
     """Logs that are settled and that no new entry can unsettle from within, as rows of kind LOG."""
     known = _known(work, logs, LOGS_TABLE, LOG, "author", "log_id")
@@ -151,8 +147,8 @@ def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
         other_size.alias("other_size"),
     )
     within = F.expr("source = old_source AND key = old_key AND (length > old_seq OR other_size)")
-    # Other columns of logs have the names of columns of entries.
-    return whole.join(old, within, "left_anti").select(*_OF_LOG)
+    # These columns of logs have the names of others of entries.
+    return whole.join(old, within, "left_anti").drop("entries", "end_of_log")
 
 
 def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFrame) -> DataFrame:
