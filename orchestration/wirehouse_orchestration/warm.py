@@ -27,20 +27,26 @@ RECORDS = 2_000
 
 
 def main() -> None:
-    """Make the dashboards' library; land and inspect a small stream of every protocol; run the jobs of one."""
+    """Make the dashboards' library, compile the readers, and archive the classes that jobs load."""
     drawing.library()
     with TemporaryDirectory() as folder:
-        lakes = []
-        for protocol in PROTOCOLS.values():
-            simulator = import_module(f"wirehouse_codecs.{protocol.name}.simulator")
-            suffix, write = next(iter(simulator.WRITERS.items()))
-            path = Path(folder, f"{protocol.name}{suffix}")
-            write(islice(simulator.simulate(simulator.SimulatorConfig()), RECORDS), path)
-            source = Source(protocol.name, protocol.name, protocol.kinds[0], str(path))
-            lakes.append(Lake(f"{folder}/{protocol.name}", Windows("day", "2015-01-01"), (source,)))
-            landing.land(lakes[-1], source)
-            inspect(str(path), protocol.name, True, io.StringIO())
+        lakes = compile_readers(folder)
         spark.archive_classes(partial(_run_jobs, lake=lakes[0]))
+
+
+def compile_readers(folder: str) -> list[Lake]:
+    """Land and inspect a small simulated stream of every protocol, each in a lake of its own below `folder`."""
+    lakes = []
+    for protocol in PROTOCOLS.values():
+        simulator = import_module(f"wirehouse_codecs.{protocol.name}.simulator")
+        suffix, write = next(iter(simulator.WRITERS.items()))
+        path = Path(folder, f"{protocol.name}{suffix}")
+        write(islice(simulator.simulate(simulator.SimulatorConfig()), RECORDS), path)
+        source = Source(protocol.name, protocol.name, protocol.kinds[0], str(path))
+        lakes.append(Lake(f"{folder}/{protocol.name}", Windows("day", "2015-01-01"), (source,)))
+        landing.land(lakes[-1], source)
+        inspect(str(path), protocol.name, True, io.StringIO())
+    return lakes
 
 
 def _run_jobs(session: SparkSession, lake: Lake) -> None:

@@ -204,7 +204,9 @@ def test_simulate_writes_packets_as_they_are_asked_for(wirehouse: Wirehouse) -> 
     assert "f.pcap: Is a directory" in wirehouse("simulate", "wallaroo", "--out", "f.pcap", *options).err
 
 
-def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     landed: list[str] = []
     plain = landing.land
 
@@ -215,7 +217,7 @@ def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(monkeypatc
 
     monkeypatch.setattr(landing, "land", watched)
     monkeypatch.setattr(warm, "RECORDS", 50)
-    warm.main()
+    warm.compile_readers(str(tmp_path))
     assert landed == [f"{name} 50 landed" for name in PROTOCOLS]
 
 
