@@ -30,6 +30,8 @@ from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
+#: The day of the oldest capture: what tells no time of its own belongs to the first window.
+START = "2023-11-14"
 _FIRST_LINE = "# Written by `wirehouse demo`, which replaces this folder each time.\n"
 #: Ends of lines that stay on the terminal when the step goes on.
 LASTING = "rows written"
@@ -114,7 +116,7 @@ def _clear(folder: Path) -> None:
 
 def write_configuration(folder: Path, sources: Sequence[Source]) -> Path:
     """Write the configuration of a lake in `folder` with these sources; captures in files lie below it."""
-    lines = [_FIRST_LINE, "[lakehouse]", 'root = "lake"']
+    lines = [_FIRST_LINE, "[lakehouse]", 'root = "lake"', f'start = "{START}"']
     for source in sources:
         path = source.path if source.kind == KAFKA else Path(source.path).relative_to(folder).as_posix()
         lines += ["", "[[source]]", *(f"{key} = {_toml(value)}" for key, value in _keys(source, path).items())]

@@ -6,8 +6,9 @@ computed from differs from the one in its row. A Delta table read and written wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -69,10 +70,41 @@ def read(lake: Lake) -> dict[Key, Entry]:
     return _entries(known) if known else {}
 
 
+@dataclass(frozen=True, slots=True)
+class _OfTable:
+    """What the ledger says of a table."""
+
+    #: Which hold it; files are never written twice.
+    files: frozenset[str]
+    entries: Mapping[Key, Entry]
+
+
+#: Address and tables of the ledger that was read last.
+_last: tuple[str, Mapping[str, _OfTable]] = ("", {})
+
+
 def _entries(known: DeltaTable) -> dict[Key, Entry]:
+    """All entries; read are those of tables whose files are other ones than last time."""
+    global _last
+    address, before = known.table_uri, _last[1] if _last[0] == known.table_uri else {}
+    files: dict[str, set[str]] = {}
+    for file in pa.table(known.get_add_actions(flatten=True)).select(["path", "partition.table_name"]).to_pylist():
+        files.setdefault(file["partition.table_name"], set()).add(file["path"])
+    now = {table: before[table] for table in files if table in before and before[table].files == files[table]}
+    found: dict[str, dict[Key, Entry]] = {table: {} for table in files if table not in now}
+    for row in _rows(known, list(found)) if found else ():
+        entry = Entry(**row)
+        found[entry.table_name][_key(entry)] = entry
+    now |= {table: _OfTable(frozenset(files[table]), entries) for table, entries in found.items()}
+    _last = address, now
+    return {key: entry for table in now.values() for key, entry in table.entries.items()}
+
+
+def _rows(known: DeltaTable, tables: Sequence[str]) -> list[dict[str, Any]]:
     names = [field.name for field in fields(Entry)]
-    rows = known.to_pyarrow_table(columns=names).to_pylist()
-    return {(row["table_name"], row["source"], row["window_start"]): Entry(**row) for row in rows}
+    those = known.to_pyarrow_table(columns=names, filters=[("table_name", "in", tables)])
+    rows: list[dict[str, Any]] = those.to_pylist()
+    return rows
 
 
 def commit(lake: Lake, entries: Iterable[Entry]) -> None:

@@ -13,10 +13,9 @@ from wirehouse_pipelines.lake import Source
 #: Sessions and files of entries, of which most break a rule.
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "bamboo"
 SESSIONS_PORT = 7070
-#: The morning of the day on which the others were captured: one window for all.
-START_MS = 1_795_240_800_000
+#: The morning of the day on which the sessions were captured, the first one of the lake: one window for all.
+START_MS = 1_699_956_000_000
 PEERS = SimulatorConfig(seed=7, connections=3, logs=2, entries=150, live_share=0.0, start_time_ms=START_MS)
-#: The day of the entry files' lines is the first one of the lake.
 _KINDS = {"bamboo_sessions": ("sessions", "*.pcap"), "bamboo_files": ("logs", "*.jsonl")}
 
 
