@@ -33,8 +33,7 @@ superset-check: setup ## Hold what a running Superset shows in Chromium against 
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers"
-	@$(BIN)/pytest -n 2 --dist loadfile -m "spark and not servers"
-	@$(BIN)/pytest -m servers
+	@$(BIN)/pytest -n 3 --dist loadgroup -m "spark or servers"
 
 test-fast: setup ## The tests without JVM and properties (about two minutes)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
