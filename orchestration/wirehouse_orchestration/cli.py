@@ -239,20 +239,27 @@ def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]],
 )
 @click.option("--to", "last", required=True, metavar="WINDOW", help="Last window, included.")
 @protocol_option
-@click.option("--table", metavar="NAME", help="Only the job that writes this table.", shell_complete=complete_table)
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Only what writes this table, or what this view is made of.",
+    shell_complete=complete_table,
+)
 @json_option
 @pass_context
 def backfill(context: Context, first: str, last: str, protocol: str | None, table: str | None, as_json: bool) -> None:
     """Compute a range of windows again, in one go."""
     from wirehouse_pipelines import jobs
+    from wirehouse_pipelines.tables import all_tables, beneath
 
     lake = context.lake()
     if lake.windows.parse(first) > lake.windows.parse(last):
         raise click.UsageError(f"--from {first} is after --to {last}")
+    written = beneath(table) if table in all_tables() else set()
     chosen = [
         job.name
         for job in jobs.all_jobs().values()
-        if protocol in (None, job.protocol) and (table is None or table in _written_as(job.outputs))
+        if protocol in (None, job.protocol) and (table is None or written.intersection(job.outputs))
     ]
     if not chosen:
         raise click.UsageError(f"no job writes {table or protocol}: `wirehouse tables` lists the tables")
@@ -263,14 +270,6 @@ def backfill(context: Context, first: str, last: str, protocol: str | None, tabl
             click.echo(f"nothing has landed in {first} to {last}")
         return
     _materialize(context, lake, chosen, first, last, force=True, as_json=as_json)
-
-
-def _written_as(outputs: Sequence[str]) -> set[str]:
-    """Names under which people know the tables a job writes: its tables and the views of their newest rows."""
-    from wirehouse_pipelines.tables import all_tables
-
-    entities = {all_tables()[name].entity for name in outputs}
-    return {*outputs, *(entity for entity in entities if entity)}
 
 
 def _materialize(
@@ -424,7 +423,7 @@ def tables(name: str | None, internal: bool) -> None:
     from wirehouse_pipelines.tables import all_tables
 
     if name is None:
-        show.tables(table for table in all_tables().values() if internal or not (table.internal or table.entity))
+        show.tables(table for table in all_tables().values() if internal or table.listed)
     elif name in all_tables():
         show.columns(all_tables()[name])
     else:

@@ -184,7 +184,7 @@ def _heading(text: str) -> Padding:
 
 
 def _tables(lake: Lake) -> Padding:
-    shown = [table for table in all_tables().values() if not (table.internal or table.name.endswith("_history"))]
+    shown = [table for table in all_tables().values() if table.listed]
     counted = {table.name: sql.rows(lake, f"SELECT COUNT(*) AS n FROM {table.name}")["n"][0].as_py() for table in shown}
     lines = [(table.name, f"{counted[table.name]:,}", table.comment) for table in shown]
     return Padding(show.grid(("table", "rows", "what it holds"), lines, (False, True, False), fixed=1), (0, 0, 0, 2))

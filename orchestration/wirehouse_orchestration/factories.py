@@ -37,7 +37,6 @@ INVARIANTS = "invariants"
 #: Name of the check of the findings of a severity.
 FINDINGS = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
 _ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
-_TABLE = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
 _CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException|CommitFailedError")
 
 
@@ -124,10 +123,9 @@ def _spec(lake: Lake, job: Job, table: Table) -> dg.AssetSpec:
 
 def view_spec(view: Table) -> dg.AssetSpec:
     """A view: an asset that is never materialised."""
-    deps = sorted({name for name in _TABLE.findall(view.view or "") if name in all_tables()} - {view.name})
     return dg.AssetSpec(
         asset_key(view.name),
-        deps=[asset_key(name) for name in deps],
+        deps=[asset_key(name) for name in sorted(view.reads)],
         description=f"{view.comment} A view.",
         metadata=_metadata(view),
         group_name=group(view),

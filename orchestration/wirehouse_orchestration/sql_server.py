@@ -22,7 +22,6 @@ from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_orchestration.infra import HOST, listens, write_private
 from wirehouse_pipelines import delta_tables, jars
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.sql import tables_named, tokens
 from wirehouse_pipelines.tables import Table, all_tables
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def _make(session: SparkSession, lake: Lake, table: Table, scratch: str, known: 
         return
     known.add(table.name)
     if table.view is not None:
-        for name in tables_named(list(tokens(table.view))):
+        for name in table.reads:
             _make(session, lake, all_tables()[name], scratch, known, missing)
         columns = ", ".join(f"`{column.name}` COMMENT {_text(column.comment)}" for column in table.columns)
         session.sql(f"CREATE VIEW {table.name} ({columns}) COMMENT {_text(table.comment)} AS {table.view}")

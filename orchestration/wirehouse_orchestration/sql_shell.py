@@ -129,7 +129,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 
 
 def _shown() -> Iterator[Table]:
-    return (table for table in all_tables().values() if not (table.internal or table.entity))
+    return (table for table in all_tables().values() if table.listed)
 
 
 class Names(Completer):

@@ -112,9 +112,8 @@ def _key_columns(table: Table) -> tuple[str, ...]:
     """The table's key; of a view without one, the key of the table that its rows come from."""
     if table.key or table.view is None:
         return table.key
-    below = (other for other in all_tables().values() if other.view is None and f"FROM {other.name} " in table.view)
-    names = {column.name for column in table.columns}
-    return next((other.key for other in below if set(other.key) <= names), ())
+    below = all_tables()[table.reads[0]]
+    return below.key if set(below.key) <= {column.name for column in table.columns} else ()
 
 
 def _condition(table: Table, name: str, value: str) -> str:

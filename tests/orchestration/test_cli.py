@@ -251,6 +251,14 @@ def test_quiet_shows_no_progress(
     assert wirehouse(*options, "land") == (0, "0 new captures, 0 records in 0 windows\n", shown)
 
 
+@pytest.mark.parametrize(
+    "table", ["gold.bamboo_entries", "silver.ockam_messages", "gold.violations", "gold.hiero_found"]
+)
+def test_a_view_is_computed_by_what_writes_the_tables_that_it_is_made_of(wirehouse: Wirehouse, table: str) -> None:
+    answer = wirehouse("backfill", "--from", "2026-03-01", "--to", "2026-03-02", "--table", table)
+    assert answer == (0, "nothing has landed in 2026-03-01 to 2026-03-02\n", "")
+
+
 def test_nothing_to_do_as_json(wirehouse: Wirehouse) -> None:
     expected: dict[str, Any] = {"jobs": [], "from": None, "to": None, "broken": {}}
     assert json.loads(wirehouse("run", "--json").out) == expected

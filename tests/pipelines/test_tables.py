@@ -16,7 +16,7 @@ from wirehouse_codecs.ockam import log as ockam_log
 from wirehouse_codecs.wallaroo import log
 from wirehouse_pipelines import arrow_types, sql, tables
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.tables import all_tables, shared_columns
+from wirehouse_pipelines.tables import all_tables, beneath, shared_columns
 from wirehouse_pipelines.windows import Windows
 
 #: Columns of a log that the jobs add to what the codec writes.
@@ -142,3 +142,21 @@ def test_least_and_greatest_values_are_kept_of_what_delta_orders() -> None:
     types = {(table.name, column.name): column.type for table in all_tables().values() for column in table.columns}
     kept = {types[table.name, name] for table in all_tables().values() for name in table.stats}
     assert kept <= {"BIGINT", "STRING", "DECIMAL(20,0)"}
+
+
+def test_a_history_names_the_view_of_its_newest_rows_which_is_made_of_it() -> None:
+    histories = {table.name: table for table in all_tables().values() if table.name.endswith("_history")}
+    assert {table.name for table in all_tables().values() if table.entity} == histories.keys()
+    for table in histories.values():
+        assert table.entity
+        assert beneath(table.entity) == {table.name}
+        assert all_tables()[table.entity].listed
+        assert not table.listed
+    assert "superseded" in (all_tables()["gold.bamboo_entries"].view or "")
+
+
+def test_a_view_is_made_of_the_tables_that_its_statement_names() -> None:
+    for view in (table for table in all_tables().values() if table.view):
+        assert view.reads == sql.tables_named(list(sql.tokens(view.view or "")))
+    assert beneath("silver.ockam") == {"silver.ockam"}
+    assert beneath("gold.violations") >= {"bronze.findings", "gold.ockam_found", "silver.ockam"}

@@ -4,7 +4,7 @@ One YAML a table or view is the only source of its Spark schema, its DDL with co
 and the data dictionary. In a list of columns `use: NAME` stands for a group of shared_columns.yaml, and a column with
 `struct:` is a STRUCT of the columns listed there, for which `use: LAYER.TABLE.COLUMN` stands in tables of later layers;
 `without: [NAME, …]` beside `use` leaves some out. A table with `entity: VIEW` holds a row per key and window in which
-the key changed; VIEW is its newest row per key.
+the key changed; VIEW is its newest row per key, or what a YAML of that name says.
 
 A view is given as `view:`, its SELECT; as `union:`, the tables of that name of all protocols; or as `unfold:`, rows of
 a `table` (those of a condition `where`, or the `newest` of each key), with the fields of a `struct`, if it names one,
@@ -17,13 +17,17 @@ A log with `over: tcp` has the views of tcp_views.yaml.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 import yaml
+
+#: A table as SQL names it.
+NAMED: Final = re.compile(r"\b(?:bronze|silver|gold)\.[a-z_]+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,16 @@ class Table:
     def ddl(self) -> str:
         """The columns as a Spark DDL string."""
         return ", ".join(column.ddl for column in self.columns)
+
+    @property
+    def reads(self) -> list[str]:
+        """Of a view: the tables and views that its SELECT names, in its order."""
+        return list(dict.fromkeys(NAMED.findall(self.view or "")))
+
+    @property
+    def listed(self) -> bool:
+        """People are shown it: it is no carried state, and no history of which a view has the newest rows."""
+        return not (self.internal or self.entity)
 
 
 Groups = dict[str, tuple[Column, ...]]
@@ -239,5 +253,11 @@ def all_tables() -> dict[str, Table]:
         tables[table.name] = table
         groups |= {f"{table.name}.{column.name}": column.fields for column in table.columns if column.fields}
         if table.entity:
-            tables[table.entity] = _entity(table, table.entity)
+            tables.setdefault(table.entity, _entity(table, table.entity))
     return dict(sorted(tables.items(), key=lambda item: (_rank(item[0]), item[0])))
+
+
+def beneath(name: str) -> set[str]:
+    """The Delta tables that a view is made of; a table is made of itself."""
+    table = all_tables()[name]
+    return {name} if table.view is None else set().union(*map(beneath, table.reads))
