@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import config
-from wirehouse_orchestration.infra import HOST
+from wirehouse_orchestration.ports import listens
 from wirehouse_orchestration.render import json_line, terminal
 from wirehouse_pipelines import forgetting, jars, java
 from wirehouse_pipelines.lake import Lake
@@ -32,6 +31,7 @@ LEAST_MEMORY_BYTES = 4 << 30
 #: Ports that commands take if no other is said.
 PORTS = {
     3000: "`wirehouse ui` takes a free one instead",
+    3100: "`wirehouse dashboard` takes a free one instead",
     10000: "name another with `wirehouse sql-server --port`",
 }
 _PROBE = "doctor"
@@ -108,8 +108,7 @@ def _jars() -> Finding:
 
 
 def _port(port: int, use: str) -> Finding:
-    with socket.socket() as probe:
-        taken = probe.connect_ex((HOST, port)) == 0
+    taken = listens(port)
     state = "taken" if taken else "free"
     return Finding(f"port {port}", state, f"perhaps it runs already; {use}" if taken else None, optional=True)
 

@@ -13,7 +13,7 @@ HOST: Final = "127.0.0.1"
 class PortTakenError(UsageError):
     """The port asked for is in use."""
 
-    template = "port {port} is in use: name another with --port, or none to get a free one"
+    template = "port {port} is in use: name another with --port"
 
 
 def taken(asked: int | None, usual: int) -> socket.socket:
@@ -28,3 +28,16 @@ def taken(asked: int | None, usual: int) -> socket.socket:
             continue
         return probe
     raise PortTakenError(port=asked)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Somebody does."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0

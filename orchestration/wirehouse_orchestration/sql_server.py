@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wirehouse_codecs.errors import UsageError
 from wirehouse_orchestration.foreground import until_stopped
-from wirehouse_orchestration.infra import HOST, listens, write_private
+from wirehouse_orchestration.infra import write_private
+from wirehouse_orchestration.ports import HOST, PortTakenError, listens
 from wirehouse_pipelines import delta_tables, jars
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
@@ -42,12 +43,6 @@ _NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", *OWN_KEYS)
 _LAYERS: Final = {"bronze": "As landed", "silver": "What was said", "gold": "What it means"}
 
 Say = Callable[[str], None]
-
-
-class PortTakenError(UsageError):
-    """The port asked for is in use."""
-
-    template = "port {port} is in use: name another with --port"
 
 
 class PasswordsError(UsageError):

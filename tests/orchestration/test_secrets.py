@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from wirehouse_orchestration import infra
-from wirehouse_orchestration.infra import free_port
+from wirehouse_orchestration.ports import free_port
 from wirehouse_pipelines.storage import open_storage
 
 pytestmark = pytest.mark.servers

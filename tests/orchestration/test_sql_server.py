@@ -18,7 +18,8 @@ from pyhive import hive
 from tests import recipe_lake
 
 from wirehouse_orchestration import sql_server
-from wirehouse_orchestration.infra import HOST, free_port, java_program, listens
+from wirehouse_orchestration.infra import java_program
+from wirehouse_orchestration.ports import HOST, free_port, listens
 from wirehouse_orchestration.sql_server import PasswordsError
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from wirehouse_orchestration.infra import HOST
+from wirehouse_orchestration.ports import HOST
 
 BUSY: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate</Message></Error>"
 #: These are between two neighbours, not from end to end.

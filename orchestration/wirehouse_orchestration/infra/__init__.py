@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from typing import Final
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines import java
 
-HOST: Final = "127.0.0.1"
 #: Another folder for all of it.
 VARIABLE: Final = "WIREHOUSE_INFRA"
 START_SECONDS: Final = 90
@@ -142,25 +140,12 @@ def write_private(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def java_program() -> str:
     """The Java that servers run on. Raises InfraError."""
     found = java.find()
     if found is None:
         raise InfraError(name="Java", reason=java.trouble())
     return str(found.executable)
-
-
-def listens(port: int) -> bool:
-    """Somebody does."""
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
 
 
 def new_secret() -> str:

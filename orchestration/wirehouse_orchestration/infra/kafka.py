@@ -10,16 +10,8 @@ from typing import Final
 
 import pyspark
 
-from wirehouse_orchestration.infra import (
-    HOST,
-    Command,
-    InfraError,
-    Server,
-    Settings,
-    free_port,
-    java_program,
-    listens,
-)
+from wirehouse_orchestration.infra import Command, InfraError, Server, Settings, java_program
+from wirehouse_orchestration.ports import HOST, free_port, listens
 from wirehouse_pipelines.jars import Jars
 
 JARS: Final = Jars(("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"))

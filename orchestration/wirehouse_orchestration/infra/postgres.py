@@ -9,16 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from wirehouse_orchestration.infra import (
-    HOST,
-    Command,
-    InfraError,
-    Server,
-    Settings,
-    free_port,
-    new_secret,
-    write_private,
-)
+from wirehouse_orchestration.infra import Command, InfraError, Server, Settings, new_secret, write_private
+from wirehouse_orchestration.ports import HOST, free_port
 
 NAME: Final = "wirehouse"
 #: Where Debian keeps what only a server's owner runs.

@@ -10,16 +10,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from wirehouse_orchestration.infra import (
-    HOST,
-    Command,
-    Server,
-    Settings,
-    free_port,
-    java_program,
-    new_secret,
-    write_private,
-)
+from wirehouse_orchestration.infra import Command, Server, Settings, java_program, new_secret, write_private
+from wirehouse_orchestration.ports import HOST, free_port
 from wirehouse_pipelines.jars import Jars
 
 JARS: Final = Jars(("org.gaul:s3proxy:4.1.0",))
