@@ -14,15 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from wirehouse_codecs.errors import UsageError
-from wirehouse_orchestration import config, instance, show
-from wirehouse_orchestration.defs.landing import landed_metadata
-from wirehouse_orchestration.factories import landing_key
+from wirehouse_orchestration import config, show
+from wirehouse_orchestration.defs.landing import tell
 from wirehouse_orchestration.render import cell, terminal
 from wirehouse_orchestration.runs import materialize
 from wirehouse_pipelines import jobs, landing, sql
@@ -143,14 +141,9 @@ def _toml(value: Any) -> str:
 
 def land_all(lake: Lake, say: Callable[[str], None]) -> int:
     """Land every source and tell Dagster so; the records landed."""
-    landed = 0
-    with instance.shared_instance(lake) as shared:
-        for source in lake.sources:
-            new = landing.land(lake, source, progress=say)
-            landed += sum(manifest.records for manifest in new)
-            told = dg.AssetMaterialization(landing_key(source.name), metadata=landed_metadata(lake, source, new))
-            shared.report_runless_asset_event(told)
-    return landed
+    new = [manifest for source in lake.sources for manifest in landing.land(lake, source, progress=say)]
+    tell(lake, new)
+    return sum(manifest.records for manifest in new)
 
 
 def page(out: Console, lake: Lake, file: Path, seconds: float) -> None:

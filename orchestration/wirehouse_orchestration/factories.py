@@ -9,6 +9,7 @@ without a job: it is never materialised, but has its place in the graph, its des
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -196,20 +197,27 @@ def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, fo
     wanted = jobs.stale(lake).get(job.name, set())
     if not force and not any(first <= window <= last for window in wanted):
         return jobs.JobReport(job.name, (), {})
-    try:
+    with failing_as_told():
         spark = session.spark(_landed_records(lake, first, last))
         return jobs.run_job(spark, lake, job.name, first, last, force=force, progress=session.say)
+
+
+def _landed_records(lake: Lake, first: str, last: str) -> int:
+    landed = (manifest.windows.items() for manifest in manifests(lake))
+    return sum(part.records for windows in landed for window, part in windows if first <= window <= last)
+
+
+@contextmanager
+def failing_as_told() -> Iterator[None]:
+    """What goes wrong in a step is tried again where that helps; else our own errors fail it, by what they say."""
+    try:
+        yield
     except Exception as error:
         if retry_helps(error):
             raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
         if isinstance(error, WirehouseError):
             raise dg.Failure(str(error), allow_retries=False) from error
         raise
-
-
-def _landed_records(lake: Lake, first: str, last: str) -> int:
-    landed = (manifest.windows.items() for manifest in manifests(lake))
-    return sum(part.records for windows in landed for window, part in windows if first <= window <= last)
 
 
 def retry_helps(error: Exception) -> bool:

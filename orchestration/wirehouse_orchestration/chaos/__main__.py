@@ -14,7 +14,7 @@ import click
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import infra
-from wirehouse_orchestration.chaos.faults import FAULTS, Fault, Measured, MissingError
+from wirehouse_orchestration.chaos.faults import FAULTS, Fault, Measured, MissingError, quiet
 from wirehouse_orchestration.chaos.scene import Scene, captured, differences, made
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -64,7 +64,7 @@ def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: 
     """Make the fault at its moments, and print its line; how many came out otherwise."""
     begun, equal, told = time.monotonic(), 0, list[str]()
     if fault.servers:
-        infra.up(fault.servers, _quiet)
+        infra.up(fault.servers, quiet)
     try:
         mine = fault.sources(list(sources))
         # Where a lake lies doesn't change its rows: the undisturbed one is in a folder, and on this machine's cores.
@@ -84,7 +84,7 @@ def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: 
         return 0
     finally:
         if fault.servers:
-            infra.down(fault.servers, _quiet)
+            infra.down(fault.servers, quiet)
     click.echo(f"{fault.name:<10}{moments:>8}{equal:>7}{time.monotonic() - begun:>9.0f}  {fault.title}")
     return moments - equal
 
@@ -102,10 +102,6 @@ def _once(fault: Fault, scene: Scene, whole: Scene, draw: random.Random, measure
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _quiet(line: str) -> None:
-    """The table is all that is told."""
 
 
 if __name__ == "__main__":

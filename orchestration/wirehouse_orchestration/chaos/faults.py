@@ -25,7 +25,7 @@ from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.origins import Origin
 from wirehouse_orchestration import infra
 from wirehouse_orchestration.chaos.faulty_store import Moods, faulty
-from wirehouse_orchestration.chaos.scene import LAND, RUN, Scene, children, kill_driver, killed
+from wirehouse_orchestration.chaos.scene import LAND, RUN, Scene, children, kill_driver, kill_process, killed
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import KAFKA, Source
 
@@ -87,13 +87,13 @@ def worker(scene: Scene, draw: random.Random, measured: Measured) -> str:
 
     def kill(pid: int) -> None:
         for below, _ in list(children(pid)):
-            _kill(below)
-        _kill(pid)
+            kill_process(below)
+        kill_process(pid)
 
     with _later(_moment(draw, measured), lambda: kill(draw.choice(pids))) as moment:
         _ended(scene)
-    infra.down(("spark",), _quiet)
-    infra.up(("spark",), _quiet)
+    infra.down(("spark",), quiet)
+    infra.up(("spark",), quiet)
     return f"a worker {moment:.1f} s after the start"
 
 
@@ -104,7 +104,7 @@ def daemon(scene: Scene, draw: random.Random, measured: Measured) -> str:
     time.sleep(moment)
     for pid, _ in list(children(ui.pid)):
         if _called(pid, "dagster._daemon"):
-            _kill(pid)
+            kill_process(pid)
     ui.wait(120)
     again = scene.start("ui")
     try:
@@ -130,9 +130,9 @@ def broker(scene: Scene, draw: random.Random, measured: Measured) -> str:
 def _server_away(name: str, scene: Scene, draw: random.Random, measured: Measured) -> str:
     def away() -> None:
         for pid in infra.processes(name):
-            _kill(pid)
+            kill_process(pid)
         time.sleep(_AWAY_SECONDS)
-        infra.up((name,), _quiet)
+        infra.up((name,), quiet)
 
     with _later(_moment(draw, measured), away) as moment:
         _ended(scene)
@@ -229,18 +229,13 @@ def _later(moment: float, action: Callable[[], object]) -> Iterator[float]:
         timer.join()
 
 
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def _called(pid: int, word: str) -> bool:
     with suppress(OSError):
         return word in Path(f"/proc/{pid}/cmdline").read_text()
     return False
 
 
-def _quiet(line: str) -> None:
+def quiet(line: str) -> None:
     """Servers that come and go are not told of here."""
 
 

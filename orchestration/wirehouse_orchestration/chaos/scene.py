@@ -146,14 +146,15 @@ def kill_driver(draw: random.Random) -> Callable[[subprocess.Popen[bytes]], None
         which = draw.choice(("command", "JVM", "all"))
         below = [pid for pid, name in children(process.pid) if name == "java"] if which == "JVM" else []
         for pid in below or ([process.pid] if which == "command" else []):
-            _kill(pid)
+            kill_process(pid)
         if which == "all":
             os.killpg(process.pid, signal.SIGKILL)
 
     return kill
 
 
-def _kill(pid: int) -> None:
+def kill_process(pid: int) -> None:
+    """kill -9, if it is there."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 

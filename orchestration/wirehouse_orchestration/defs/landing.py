@@ -7,15 +7,8 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
-from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.defs.resources import RunSession
-from wirehouse_orchestration.factories import (
-    CONFLICT_RETRIES,
-    CONFLICT_WAIT_SECONDS,
-    landing_key,
-    retry_helps,
-    table_value,
-)
+from wirehouse_orchestration.factories import failing_as_told, landing_key, table_value
 from wirehouse_orchestration.instance import shared_instance
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import REJECTED, SETTLE_SECONDS, Manifest, land, manifests
@@ -38,12 +31,8 @@ def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
     )
     def landed(context: AssetExecutionContext) -> dg.MaterializeResult[None]:
         session: RunSession = context.resources.session
-        try:
+        with failing_as_told():
             new = land(lake, source, progress=session.say, settle_seconds=SETTLE_SECONDS)
-        except WirehouseError as error:
-            if retry_helps(error):
-                raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
-            raise dg.Failure(str(error), allow_retries=False) from error
         return dg.MaterializeResult(metadata=landed_metadata(lake, source, new))
 
     return landed

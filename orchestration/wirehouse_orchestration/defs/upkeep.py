@@ -11,9 +11,8 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
-from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.defs.resources import RunSession
-from wirehouse_orchestration.factories import CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS, retry_helps, table_value
+from wirehouse_orchestration.factories import failing_as_told, table_value
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.work import BRONZE
 
@@ -38,14 +37,8 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
     )
     def kept(context: AssetExecutionContext) -> dg.MaterializeResult[None]:
         session: RunSession = context.resources.session
-        try:
+        with failing_as_told():
             freed = keep(session.say)
-        except Exception as error:
-            if retry_helps(error):
-                raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
-            if isinstance(error, WirehouseError):
-                raise dg.Failure(str(error), allow_retries=False) from error
-            raise
         return dg.MaterializeResult(metadata=_metadata([asdict(one) for one in freed]))
 
     return kept
