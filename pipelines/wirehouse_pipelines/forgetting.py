@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_pipelines import delta_tables, jobs, landing, ledger, upkeep
+from wirehouse_pipelines import delta, delta_tables, jobs, landing, ledger, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import FORGOTTEN, MANIFESTS, Manifest, manifests, write_manifest
 from wirehouse_pipelines.storage import Storage, open_storage
@@ -76,16 +76,11 @@ def forget(lake: Lake, name: str) -> None:
     outputs = [table for job in left for table in job.outputs]
     physical = [table.name for table in all_tables().values() if table.view is None]
     for table in outputs if configured else physical:
-        _delete(lake.table_path(table), f"source = '{name}'")
-    of = " OR ".join(f"table_name = '{table}'" for table in (*outputs, *map(jobs.checks_of, left)))
-    _delete(ledger.path(lake), f"source = '{name}' AND ({of if configured else 'true'})")
+        delta.delete(lake, table, f"source = '{name}'")
+    of = {*outputs, *map(jobs.checks_of, left)}
+    ledger.withdraw(lake, [key for key in ledger.read(lake) if key[1] == name and (not configured or key[0] in of)])
     if not configured:
         landing.remove(lake, name)
-
-
-def _delete(path: str, condition: str) -> None:
-    if known := delta_tables.opened(path):
-        known.delete(condition)
 
 
 class UnknownCaptureError(UsageError):
@@ -214,7 +209,7 @@ def _told_by_log(lake: Lake, name: str, newest: Collection[str]) -> Iterator[str
 
 
 def _log(lake: Lake, name: str) -> str:
-    return f"{upkeep.folder(lake, name)}/_delta_log"
+    return f"{upkeep.folder(lake, name)}/{upkeep.LOG}"
 
 
 def _files_left(lake: Lake, name: str, table: DeltaTable) -> tuple[list[str], list[str]]:

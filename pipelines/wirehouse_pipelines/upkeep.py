@@ -21,12 +21,13 @@ from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import NS_PER_SECOND
 
-LEDGER, LANDING = "ledger", "landing"
+LEDGER, LANDING = ledger.NAME, "landing"
 _NS_PER_DAY = 86_400 * NS_PER_SECOND
 #: Partitions that are joined at once: each holds a few files in memory.
 _JOINED_AT_ONCE = 2
 _CAPTURES = "bronze.captures"
-_LOG = "_delta_log"
+#: Where a table keeps its log.
+LOG = "_delta_log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def keep_tables(lake: Lake, names: Iterable[str], say: Callable[[str], None]) ->
 
 def folder(lake: Lake, name: str) -> str:
     """The folder of a table or of the ledger, relative to the root."""
-    return ledger.NAME if name == LEDGER else lake.table_folder(name)
+    return name if name == LEDGER else lake.table_folder(name)
 
 
 def _keep_table(lake: Lake, name: str, say: Callable[[str], None]) -> Freed | None:
@@ -117,13 +118,13 @@ def _remove_old(lake: Lake, name: str, table: DeltaTable, *, vacuum_hours: int, 
     storage.sweep(within)
     after = _sizes(storage, within)
     gone = before.keys() - after.keys()
-    log = sum(f"/{_LOG}/" in one for one in gone)
+    log = sum(f"/{LOG}/" in one for one in gone)
     return Freed(name, 0, len(gone) - log, log, sum(before[one] for one in gone))
 
 
 def _remove_sums(storage: Storage, within: str, version: int) -> None:
     """Remove what Spark notes beside versions before `version`: files, and the least and greatest values in them."""
-    for one in _sizes(storage, f"{within}/{_LOG}"):
+    for one in _sizes(storage, f"{within}/{LOG}"):
         number, _, ending = one.rpartition("/")[2].partition(".")
         if ending == "crc" and number.isdigit() and int(number) < version:
             storage.delete(one)
