@@ -77,7 +77,14 @@ def _also(lake: Lake, source: Source) -> str:
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
-def each_once(log: DataFrame) -> DataFrame:
+def heard_once(work: Work, table: str) -> DataFrame:
+    """The rows of log `table` of services, of connections that several of their sources saw those of one."""
+    log = work.read_members(table)
+    several = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
+    return _each_once(log) if several else log
+
+
+def _each_once(log: DataFrame) -> DataFrame:
     """The rows of a service's log without those of connections that another of its sources saw as well.
 
     Of two that have the same endpoints in overlapping times, seen by two sources, that stays which began first, then

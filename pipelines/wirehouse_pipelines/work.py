@@ -202,3 +202,19 @@ class Job:
     def pool(self) -> str:
         """One writer at a time: jobs of a pool never run together."""
         return self.protocol or BRONZE
+
+
+def gold_job(
+    protocol: str, outputs: tuple[str, ...], build: Callable[[Work], Any], version: str, *, joined: bool = False
+) -> Job:
+    """The job of a protocol's tables of gold: what follows from its log, and from state that windows hand on."""
+    return Job(
+        f"gold.{protocol}",
+        outputs,
+        build,
+        version,
+        protocol,
+        reads=(f"silver.{protocol}",),
+        state_table=f"gold.{protocol}_state",
+        joined=joined,
+    )

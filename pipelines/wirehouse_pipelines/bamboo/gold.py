@@ -16,7 +16,7 @@ from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
 from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.connections import each_once
+from wirehouse_pipelines.connections import heard_once
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
@@ -55,9 +55,7 @@ class _Run:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        log = work.read_members("silver.bamboo")
-        joined = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
-        self.log = each_once(log) if joined else log
+        self.log = heard_once(work, "silver.bamboo")
 
     def of_kind(self, kind: str) -> DataFrame:
         return self.log.where(F.col("row_kind") == kind)

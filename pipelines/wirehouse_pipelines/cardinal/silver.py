@@ -21,7 +21,7 @@ from wirehouse_codecs.cardinal.messages import KINDS, decode
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_codecs.rules import by_name
-from wirehouse_pipelines.work import Work
+from wirehouse_pipelines.work import Job, Work
 
 VERSION = "1"
 
@@ -137,3 +137,6 @@ def log(work: Work) -> Iterator[tuple[str, DataFrame]]:
     """The job of `silver.cardinal`."""
     options = {span.source: CardinalOptions.from_mapping(work.source(span.source).options) for span in work.spans}
     yield "silver.cardinal", decoded(work.read("bronze.messages"), options)
+
+
+JOB = Job("silver.cardinal", ("silver.cardinal",), log, VERSION, "cardinal", reads=("bronze.messages",))

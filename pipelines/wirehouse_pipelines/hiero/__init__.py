@@ -3,18 +3,6 @@
 from __future__ import annotations
 
 from wirehouse_pipelines.hiero import gold, silver
-from wirehouse_pipelines.work import Job
+from wirehouse_pipelines.work import gold_job
 
-JOBS = (
-    silver.JOB,
-    Job(
-        "gold.hiero",
-        outputs=gold.OUTPUTS,
-        build=gold.tables,
-        version=gold.VERSION,
-        protocol="hiero",
-        reads=("silver.hiero",),
-        state_table=gold.STATE,
-        joined=True,
-    ),
-)
+JOBS = (silver.JOB, gold_job("hiero", gold.OUTPUTS, gold.tables, gold.VERSION, joined=True))

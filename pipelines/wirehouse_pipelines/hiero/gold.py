@@ -29,7 +29,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rows import BLOCK, CALL, MISSED
 from wirehouse_codecs.stream_log import MESSAGE
 from wirehouse_pipelines import arrow_types
-from wirehouse_pipelines.connections import each_once
+from wirehouse_pipelines.connections import heard_once
 from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
@@ -73,9 +73,7 @@ class _Run:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        log = work.read_members("silver.hiero")
-        joined = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
-        self.log = each_once(log) if joined else log
+        self.log = heard_once(work, "silver.hiero")
 
     @cached_property
     def told(self) -> DataFrame:

@@ -3,18 +3,6 @@
 from __future__ import annotations
 
 from wirehouse_pipelines.ockam import gold, silver
-from wirehouse_pipelines.work import Job
+from wirehouse_pipelines.work import gold_job
 
-JOBS = (
-    silver.JOB,
-    Job(
-        "gold.ockam",
-        outputs=gold.OUTPUTS,
-        build=gold.tables,
-        version=gold.VERSION,
-        protocol="ockam",
-        reads=("silver.ockam",),
-        state_table=gold.STATE,
-        joined=True,
-    ),
-)
+JOBS = (silver.JOB, gold_job("ockam", gold.OUTPUTS, gold.tables, gold.VERSION, joined=True))

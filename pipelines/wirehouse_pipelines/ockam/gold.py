@@ -17,7 +17,7 @@ from wirehouse_codecs.ockam.across import Compared, ConsumerRow, Fold, Found, Ho
 from wirehouse_codecs.ockam.events import EVENT, events_in
 from wirehouse_codecs.ockam.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
-from wirehouse_pipelines.connections import each_once
+from wirehouse_pipelines.connections import heard_once
 from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
@@ -74,9 +74,7 @@ class _Run:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        log = work.read_members("silver.ockam")
-        joined = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
-        self.log = each_once(log) if joined else log
+        self.log = heard_once(work, "silver.ockam")
 
     def heard(self, condition: str) -> DataFrame:
         """Rows of messages that took part in what was said."""

@@ -3,17 +3,6 @@
 from __future__ import annotations
 
 from wirehouse_pipelines.wallaroo import gold, silver
-from wirehouse_pipelines.work import Job
+from wirehouse_pipelines.work import gold_job
 
-JOBS = (
-    silver.JOB,
-    Job(
-        "gold.wallaroo",
-        outputs=gold.OUTPUTS,
-        build=gold.tables,
-        version=gold.VERSION,
-        protocol="wallaroo",
-        reads=("silver.wallaroo",),
-        state_table=gold.STATE,
-    ),
-)
+JOBS = (silver.JOB, gold_job("wallaroo", gold.OUTPUTS, gold.tables, gold.VERSION))
