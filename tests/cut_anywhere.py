@@ -14,8 +14,8 @@ tests/pipelines/PROTOCOL/test_windows.py says what its captures are, and what ma
         def test_the_captures_are_worth_comparing(self, at_once: Lake, hours: Lake) -> None:
             assert select(at_once, "SELECT * FROM gold.ockam_delivery_holes")
 
-What is compared are the tables in `running.PROMISED`. A step costs the jobs of the protocol once: captures of ten hours
-with data and some silence say as much as those of thirty.
+What is compared are the tables that `running.promised` names. A step costs the jobs of the protocol once: captures of
+ten hours with data and some silence say as much as those of thirty.
 """
 
 from __future__ import annotations

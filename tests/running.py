@@ -7,6 +7,7 @@ from typing import Any
 
 from wirehouse_pipelines import jobs, landing, sql
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import Table, all_tables
 
 
 def land(lake: Lake) -> None:
@@ -28,61 +29,35 @@ def select(lake: Lake, statement: str) -> list[dict[str, Any]]:
     return rows
 
 
-#: The tables whose rows are promised to be the same however the windows are cut and run, and what orders them.
-PROMISED = {
-    "silver.cardinal_messages": "source, capture_id, record_number",
-    "silver.cardinal_quarantine": "source, capture_id, record_number",
-    "gold.cardinal_batches": "source, block_hash",
-    "gold.cardinal_batch_updates": "source, block_hash, key, operation",
-    "gold.cardinal_chain_updates": "source, sequence",
-    "gold.cardinal_chain": "source, block_hash, valid_from_ns",
-    "gold.cardinal_reorgs": "source, capture_id, record_number",
-    "silver.hiero_messages": "source, capture_id, record_number, connection_id, direction, byte_start, byte_end, part",
-    "silver.hiero_quarantine": "source, capture_id, record_number, connection_id, direction, byte_start, reason",
-    "silver.hiero_connections": "source, connection_id",
-    "gold.hiero_blocks": "source, block_number",
-    "gold.hiero_publisher_sessions": "source, call",
-    "gold.hiero_subscriptions": "source, call",
-    "gold.hiero_decisions": "source, call, byte_end",
-    "gold.hiero_catch_ups": "source, node, connection_id, byte_end",
-    "silver.bamboo_messages": "source, connection_id, direction, byte_start",
-    "silver.bamboo_quarantine": "source, connection_id, direction, byte_start, byte_end, reason",
-    "silver.bamboo_connections": "source, connection_id",
-    "gold.bamboo_entries": "source, entry_id",
-    "gold.bamboo_logs": "source, author, log_id",
-    "gold.bamboo_forks": "source, author, log_id, position",
-    "gold.bamboo_proposals": "source, connection_id, proposal_number",
-    "gold.bamboo_sessions": "source, connection_id",
-    "silver.ockam_messages": "source, connection_id, direction, byte_start",
-    "silver.ockam_quarantine": "source, connection_id, direction, byte_start, byte_end, reason",
-    "silver.ockam_connections": "source, connection_id",
-    "gold.ockam_streams": "source, stream_address",
-    "gold.ockam_stream_messages": "source, stream_address, `index`",
-    "gold.ockam_stream_indexes": "source, client_id, stream_name, partition, stream_address",
-    "gold.ockam_delivery_holes": "source, stream_address, client_id, kind, first_index, arrived_at_ns",
-    "silver.wallaroo_messages": "source, connection_id, direction, byte_start",
-    "silver.wallaroo_quarantine": "source, connection_id, direction, byte_start, byte_end, reason",
-    "silver.wallaroo_connections": "source, connection_id",
-    "gold.wallaroo_sessions": "source, connection_id",
-    "gold.wallaroo_streams": "source, connection_id, stream_id",
-    "gold.wallaroo_credits": "source, connection_id, arrived_at_ns, record_number, granted, balance",
-    "gold.wallaroo_stream_progress": "source, program_name, instance_name, stream_id",
-    "gold.violations": "source, rule, capture_id, record_number, arrived_at_ns, message, direction, byte_start",
-}
+#: Where a row comes from: rows of tables without a key are compared in this order, then by all that they hold.
+_PLACE = ("source", "rule", "capture_id", "record_number", "connection_id", "direction", "byte_start", "byte_end")
+
+
+def promised(of: Collection[str] = ()) -> list[Table]:
+    """The tables whose rows are promised to be the same however windows are cut and run (`of` these protocols).
+
+    They are event tables, and views: of a table beneath a view, a log or a history, what the view shows.
+    """
+    known = [table for table in all_tables().values() if table.layer != "bronze" and not table.internal]
+    shown = {name for table in known for name in table.reads}
+    return [table for table in known if (table.view or table.name not in shown) and (not of or table.protocol in of)]
 
 
 def promised_rows(
     lake: Lake, *, without: Sequence[str] = (), of: Collection[str] = ()
 ) -> dict[str, list[dict[str, Any]]]:
     """All promised rows (`of` these protocols), without these columns (say window_start, where windows differ)."""
-    return {
-        table: [
-            {name: value for name, value in row.items() if name not in without}
-            for row in select(lake, f"select * from {table} order by {order}")
-        ]
-        for table, order in PROMISED.items()
-        if not of or table.partition(".")[2].partition("_")[0] in of
-    }
+    rows = {}
+    for table in promised(of):
+        names = [column.name for column in table.columns if column.name not in without]
+        first = [name for name in (*table.key, *_PLACE) if name in names]
+        found = select(lake, f"SELECT {', '.join(f'`{name}`' for name in names)} FROM {table.name}")
+        rows[table.name] = sorted(found, key=lambda row: ([_sortable(row[name]) for name in first], repr(row)))
+    return rows
+
+
+def _sortable(value: Any) -> tuple[bool, Any]:
+    return value is not None, value
 
 
 def assert_same_rows(left: Lake, right: Lake, *, without: Sequence[str] = (), of: Collection[str] = ()) -> None:
