@@ -608,7 +608,7 @@ def _hashes(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:
         previous = footer.previous_block_root_hash if footer is not None else None
         return {"previous_hash": previous or (None if header is None else header.previous_block_hash)}
     built = builder.finish()
-    root = settle(built.roots, None)
+    root = settle(built.roots)
     kind = None if built.proof is None or built.proof.kind is None else built.proof.kind.value
     layout = None if root.layout is None else root.layout.value
     hashes = {"previous_hash": built.previous_hash, "block_root": root.root, "root_layout": layout}

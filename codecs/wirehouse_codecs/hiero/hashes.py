@@ -379,24 +379,16 @@ class BlockRoot:
 
     layout: RootLayout | None = None
     root: bytes | None = None
-    #: It equals the previous hash of the next block; None = there is none, or the layout isn't told.
-    chains: bool | None = None
-    #: Why it isn't verified; empty = it chains.
+    #: Why it isn't verified: whether the next block holds it is judged across calls and files.
     unverified: str = ""
 
 
-def settle(roots: Roots, claimed: bytes | None) -> BlockRoot:
-    """The root of a block whose successor claims `claimed` as its previous hash; None = no successor is known."""
-    for layout, root in roots.by_layout.items():
-        if root == claimed:
-            return BlockRoot(layout, root, chains=True)
-    told = None if roots.told is None else roots.by_layout[roots.told]
-    if claimed is not None and roots.complete:
-        reason = f"the next block holds {claimed.hex()} as its previous hash"
-        return BlockRoot(roots.told, told, chains=False, unverified=reason)
-    if told is None:
+def settle(roots: Roots) -> BlockRoot:
+    """The root of a block as the block alone tells it."""
+    if roots.told is None:
         return BlockRoot(unverified=roots.reason)
-    return BlockRoot(roots.told, told, unverified="no next block is known, which would hold this root")
+    reason = "no next block is known, which would hold this root"
+    return BlockRoot(roots.told, roots.by_layout[roots.told], reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def message_content(message: Message, profile: Profile) -> dict[str, Any]:
 def block_content(block: Block) -> dict[str, Any]:
     """What a block says of itself, in the names of BLOCK_TYPE."""
     header, footer, proof = block.header, block.footer, block.proof
-    root = settle(block.roots, None)
+    root = settle(block.roots)
     checked = signature_check(proof, root.root)
     told: dict[str, Any] = {
         "header": header is not None,

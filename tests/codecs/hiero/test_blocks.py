@@ -7,9 +7,8 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from wirehouse_codecs.hiero.blocks import (
     number_of,
     split,
 )
-from wirehouse_codecs.hiero.hashes import AllBlocks, BlockRoot, RootLayout, settle, signature_check
+from wirehouse_codecs.hiero.hashes import AllBlocks, RootLayout, settle, signature_check
 from wirehouse_codecs.hiero.items import (
     BlockFooter,
     BlockHeader,
@@ -85,13 +84,10 @@ def without_name(block: Row) -> Row:
     return block | {"file_name": None, "named_number": None}
 
 
-def chained(blocks: Sequence[Block]) -> list[BlockRoot]:
-    """The root of each of `blocks`, which are in order: what the next one says counts if its number is the next."""
-    settled = []
-    for block, after in zip_longest(blocks, blocks[1:]):
-        follows = block.number is not None and after is not None and after.number == block.number + 1
-        settled.append(settle(block.roots, after.previous_hash if follows else None))
-    return settled
+def held(block: Block, after: Block | None) -> tuple[RootLayout, bytes] | None:
+    """The layout and root of `block` that the block after it holds."""
+    claimed = after.previous_hash if after else None
+    return next((told for told in block.roots.by_layout.items() if told[1] == claimed), None)
 
 
 def raw(name: str) -> bytes:
@@ -106,14 +102,17 @@ def made(name: str) -> str:
     return name.rpartition("_")[0]
 
 
-@cache
-def roots() -> dict[str, BlockRoot]:
-    """The root of each file's block, told by the next block of the same chain."""
-    settled: dict[str, BlockRoot] = {}
-    for chain in sorted({made(name) for name in FILES}):
-        names = sorted((name for name in FILES if made(name) == chain), key=lambda name: found(name).number or 0)
-        settled.update(zip(names, chained([found(name) for name in names]), strict=True))
-    return settled
+def following(name: str) -> Block | None:
+    """The next block of the same chain, if it is among the files."""
+    number = (found(name).number or 0) + 1
+    return next((found(other) for other in FILES if made(other) == made(name) and found(other).number == number), None)
+
+
+def root_of(name: str) -> tuple[RootLayout | None, bytes | None]:
+    """The layout and root of a file's block: those that the next block holds, else those that it tells."""
+    block = found(name)
+    told = settle(block.roots)
+    return held(block, following(name)) or (told.layout, told.root)
 
 
 def test_every_vector_is_read() -> None:
@@ -176,27 +175,22 @@ def test_a_block_file_holds_the_facts_of_the_vector(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_root_is_that_of_the_vector_and_chains(name: str) -> None:
-    said, root = EXPECTED[name]["computed_root"], roots()[name]
-    assert (root.root and root.root.hex()) == said["hash"]
-    assert (root.layout or "unconfirmed") == said["layout"]
-    assert bool(root.chains) is said.get("chain_ok", False)
-    assert bool(root.unverified) is not bool(root.chains)
-    signed = signature_check(found(name).proof, root.root)
+    said, (layout, root) = EXPECTED[name]["computed_root"], root_of(name)
+    assert (root and root.hex()) == said["hash"]
+    assert (layout or "unconfirmed") == said["layout"]
+    assert bool(held(found(name), following(name))) is said.get("chain_ok", False)
+    assert settle(found(name).roots).unverified
+    signed = signature_check(found(name).proof, root)
     assert bool(signed.verified) is said.get("signature_is_sha384_of_root", False)
     assert signed.reason
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_block_chains_to_the_next_one_of_its_software(name: str) -> None:
-    number = found(name).number or 0
-    after = [other for other in FILES if made(other) == made(name) and found(other).number == number + 1]
-    root = roots()[name]
     if name.startswith(NOT_REPRODUCED):
-        assert root.root is None
-        assert root.chains is None
-        assert root.unverified
+        assert root_of(name) == (None, None)
     else:
-        assert root.chains is (True if after else None)
+        assert bool(held(found(name), following(name))) is bool(following(name))
 
 
 def test_the_tree_of_all_blocks_is_what_footers_hold() -> None:
@@ -205,7 +199,7 @@ def test_the_tree_of_all_blocks_is_what_footers_hold() -> None:
         tree = AllBlocks()
         for number in range(len([name for name in FILES if made(name) == chain])):
             name = next(name for name in FILES if name.startswith(f"{chain}_{number}."))
-            footer, root = found(name).footer, roots()[name].root
+            footer, (_, root) = found(name).footer, root_of(name)
             assert footer is not None
             assert root is not None
             assert tree.next_block == number
@@ -229,9 +223,8 @@ def test_a_changed_item_breaks_the_chain() -> None:
             at = data.index(b"\x0a", 3000)
             data[at + 40] ^= 1
         blocks.append(built(bytes(data)))
-    root = chained(blocks)[0]
-    assert root.chains is False
-    assert "previous hash" in root.unverified
+    assert blocks[0].roots.complete
+    assert held(*blocks) is None
 
 
 # However the bytes come
@@ -581,7 +574,7 @@ def test_a_root_needs_header_and_footer() -> None:
         builder = BlockBuilder()
         for items in cut(data):
             builder.add(items)
-        root = chained([builder.finish()])[0]
+        root = settle(builder.finish().roots)
         assert root.root is None
         assert why in root.unverified
 

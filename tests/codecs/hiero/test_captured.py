@@ -230,7 +230,7 @@ def test_whole_blocks_have_the_items_and_hashes_of_the_vector(capture: str) -> N
         assert block.item_counts == said["items"]
         assert block.previous_hash is not None
         assert block.previous_hash.hex() == said["previous_block_root_hash"]
-        root = settle(block.roots, None)
+        root = settle(block.roots)
         assert root.root is not None
         assert root.root.hex() == said["block_root_hash"]
         assert signature_check(block.proof, root.root).verified is True
@@ -238,9 +238,7 @@ def test_whole_blocks_have_the_items_and_hashes_of_the_vector(capture: str) -> N
 
 @pytest.mark.parametrize("capture", [name for name in CAPTURES if name.startswith("old/")])
 def test_acknowledgements_carry_the_recomputed_root(capture: str) -> None:
-    roots = {
-        block.number: settle(block.roots, None).root for call in calls(capture) for block in blocks(call) if block.proof
-    }
+    roots = {block.number: settle(block.roots).root for call in calls(capture) for block in blocks(call) if block.proof}
     carried = [
         message.message
         for call in calls(capture)

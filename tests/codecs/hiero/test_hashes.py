@@ -194,28 +194,18 @@ TWO = {RootLayout.SIXTEEN_LEAVES: b"16", RootLayout.EIGHT_LEAVES: b"8"}
 
 
 @pytest.mark.parametrize(
-    ("roots", "claimed", "expected"),
+    ("roots", "expected"),
     [
-        (Roots(TWO, RootLayout.SIXTEEN_LEAVES, True), b"8", BlockRoot(RootLayout.EIGHT_LEAVES, b"8", True)),
-        (Roots(TWO, None, True), b"16", BlockRoot(RootLayout.SIXTEEN_LEAVES, b"16", True)),
         (
             Roots(TWO, RootLayout.EIGHT_LEAVES, True),
-            b"x",
-            BlockRoot(RootLayout.EIGHT_LEAVES, b"8", False, "the next block holds 78 as its previous hash"),
+            BlockRoot(RootLayout.EIGHT_LEAVES, b"8", "no next block is known, which would hold this root"),
         ),
-        (Roots(TWO, None, True), b"x", BlockRoot(None, None, False, "the next block holds 78 as its previous hash")),
-        (
-            Roots(TWO, RootLayout.EIGHT_LEAVES, True),
-            None,
-            BlockRoot(RootLayout.EIGHT_LEAVES, b"8", None, "no next block is known, which would hold this root"),
-        ),
-        (Roots({RootLayout.TWO_SUBTREES: b"2"}, reason="untold"), b"x", BlockRoot(unverified="untold")),
-        (Roots({RootLayout.TWO_SUBTREES: b"2"}), b"2", BlockRoot(RootLayout.TWO_SUBTREES, b"2", True)),
-        (Roots(reason="why"), b"x", BlockRoot(unverified="why")),
+        (Roots({RootLayout.TWO_SUBTREES: b"2"}, reason="untold"), BlockRoot(unverified="untold")),
+        (Roots(reason="why"), BlockRoot(unverified="why")),
     ],
 )
-def test_a_root_is_told_by_the_next_block(roots: Roots, claimed: bytes | None, expected: BlockRoot) -> None:
-    assert settle(roots, claimed) == expected
+def test_a_root_is_that_of_the_layout_that_is_told(roots: Roots, expected: BlockRoot) -> None:
+    assert settle(roots) == expected
 
 
 @pytest.mark.parametrize(
