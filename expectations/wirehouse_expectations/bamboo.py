@@ -5,7 +5,7 @@ from __future__ import annotations
 from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import BYMUX_RULES, CONTROL_RULES, DATA_RULES, ENTRY_RULES, FOLLOWED_RULES, RULE
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
-from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 
 RECORDS_OF_FILES = Invariant(
@@ -40,24 +40,12 @@ VERDICT_HAS_A_REASON = Invariant(
     """,
 )
 
-ENTRY_OF_A_LOG = Invariant(
-    name="entry_of_a_log",
-    table="gold.bamboo_entries_history",
-    sentence="Each entry whose log can be read is one of a log that changed in that window.",
-    broken="""
-        SELECT entries.source AS source, entries.window_start AS window_start, entries.author AS author,
-          entries.log_id AS log_id
-        FROM (
-          SELECT DISTINCT source, window_start, author, log_id FROM gold.bamboo_entries_history
-          WHERE {windows} AND author IS NOT NULL AND log_id IS NOT NULL
-        ) AS entries
-        LEFT JOIN (
-          SELECT source, window_start, author, log_id FROM gold.bamboo_logs_history WHERE {windows}
-        ) AS logs
-        ON entries.source = logs.source AND entries.window_start = logs.window_start
-          AND entries.author = logs.author AND entries.log_id = logs.log_id
-        WHERE logs.author IS NULL
-    """,
+ENTRY_OF_A_LOG = changed_with(
+    "entry_of_a_log",
+    "Each entry whose log can be read is one of a log that changed in that window.",
+    "gold.bamboo_entries_history",
+    of="gold.bamboo_logs_history",
+    key=("author", "log_id"),
 )
 
 LOG_ADDS_UP = Invariant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CALL, SKIP
 from wirehouse_codecs.hiero.rules import ALSO_TOGETHER, CALL_RULES, MESSAGE_RULES, NODE_RULES
-from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 
 _SAME_RECORD = """
@@ -40,20 +40,12 @@ FILE_IS_TOLD = Invariant(
     """,
 )
 
-DECISION_IS_OF_A_SESSION = Invariant(
-    name="decision_is_of_a_session",
-    table="gold.hiero_decisions_history",
-    sentence="Each decision is about a header of a publisher's call that changed in that window.",
-    broken="""
-        SELECT decisions.source AS source, decisions.window_start AS window_start, decisions.call AS call
-        FROM (SELECT DISTINCT source, window_start, call FROM gold.hiero_decisions_history WHERE {windows}) AS decisions
-        LEFT JOIN (
-          SELECT source, window_start, call FROM gold.hiero_publisher_sessions_history WHERE {windows}
-        ) AS sessions
-        ON decisions.source = sessions.source AND decisions.window_start = sessions.window_start
-          AND decisions.call = sessions.call
-        WHERE sessions.call IS NULL
-    """,
+DECISION_IS_OF_A_SESSION = changed_with(
+    "decision_is_of_a_session",
+    "Each decision is about a header of a publisher's call that changed in that window.",
+    "gold.hiero_decisions_history",
+    of="gold.hiero_publisher_sessions_history",
+    key=("call",),
 )
 
 BLOCK_COMES_FIRST = Invariant(

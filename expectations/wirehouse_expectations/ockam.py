@@ -5,7 +5,7 @@ from __future__ import annotations
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.ockam.log import SESSION, SKIP
 from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULES, SET_RULES
-from wirehouse_expectations.shapes import Findings, Invariant, Statements
+from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 
 LAG_WITHIN_STREAM = Invariant(
@@ -25,23 +25,12 @@ LAG_WITHIN_STREAM = Invariant(
     """,
 )
 
-MESSAGE_OF_A_STREAM = Invariant(
-    name="message_of_a_stream",
-    table="gold.ockam_stream_messages_history",
-    sentence="Each message that was confirmed or delivered is one of a stream that changed in that window.",
-    broken="""
-        SELECT messages.source AS source, messages.window_start AS window_start,
-          messages.stream_address AS stream_address
-        FROM (
-          SELECT DISTINCT source, window_start, stream_address FROM gold.ockam_stream_messages_history WHERE {windows}
-        ) AS messages
-        LEFT JOIN (
-          SELECT source, window_start, stream_address FROM gold.ockam_streams_history WHERE {windows}
-        ) AS streams
-        ON messages.source = streams.source AND messages.window_start = streams.window_start
-          AND messages.stream_address = streams.stream_address
-        WHERE streams.stream_address IS NULL
-    """,
+MESSAGE_OF_A_STREAM = changed_with(
+    "message_of_a_stream",
+    "Each message that was confirmed or delivered is one of a stream that changed in that window.",
+    "gold.ockam_stream_messages_history",
+    of="gold.ockam_streams_history",
+    key=("stream_address",),
 )
 
 HOLE_IS_OF_A_CLIENT = Invariant(

@@ -48,6 +48,24 @@ class Invariant:
     kinds: tuple[str, ...] = ()
 
 
+def changed_with(name: str, sentence: str, table: str, of: str, key: tuple[str, ...], where: str = "true") -> Invariant:
+    """Each row of `table` with values in `key` is about a row of `of`, one `where` so, that has them in its window."""
+    columns, there = ", ".join(key), " AND ".join(f"{column} IS NOT NULL" for column in key)
+    same = " AND ".join(f"own.{column} = other.{column}" for column in ("source", "window_start", *key))
+    return Invariant(
+        name=name,
+        table=table,
+        sentence=sentence,
+        broken=f"""
+            SELECT {", ".join(f"own.{column} AS {column}" for column in ("source", "window_start", *key))}
+            FROM (SELECT DISTINCT source, window_start, {columns} FROM {table} WHERE {{windows}} AND {there}) AS own
+            LEFT JOIN (SELECT source, window_start, {columns} FROM {of} WHERE {{windows}} AND {where}) AS other
+            ON {same}
+            WHERE other.{key[0]} IS NULL
+        """,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """Everything stated about the tables of a protocol, or of bronze."""

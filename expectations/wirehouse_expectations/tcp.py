@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wirehouse_expectations.shapes import Invariant
+from wirehouse_expectations.shapes import Invariant, changed_with
 
 
 def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
@@ -42,20 +42,13 @@ def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
 
 def connection_is_told(table: str, log: str) -> Invariant:
     """Each connection of `table` is one of `log`, in the same window."""
-    return Invariant(
-        name="connection_is_told",
-        table=table,
-        sentence="Each row belongs to a connection that the log tells of in the same window.",
-        broken=f"""
-            SELECT rows_of.source AS source, rows_of.window_start AS window_start, rows_of.connection_id
-            FROM (SELECT source, window_start, connection_id FROM {table} WHERE {{windows}}) AS rows_of
-            LEFT JOIN (
-              SELECT source, window_start, connection_id FROM {log} WHERE {{windows}} AND row_kind = 'connection'
-            ) AS told
-            ON rows_of.source = told.source AND rows_of.window_start = told.window_start
-              AND rows_of.connection_id = told.connection_id
-            WHERE told.connection_id IS NULL
-        """,
+    return changed_with(
+        "connection_is_told",
+        "Each row belongs to a connection that the log tells of in the same window.",
+        table,
+        of=log,
+        key=("connection_id",),
+        where="row_kind = 'connection'",
     )
 
 
