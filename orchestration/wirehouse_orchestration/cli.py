@@ -23,7 +23,7 @@ from wirehouse_orchestration.progress import Steps
 from wirehouse_orchestration.simulate import Simulators
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.protocols import PROTOCOLS, all_rules
 
 if TYPE_CHECKING:
     from wirehouse_pipelines.landing import Manifest
@@ -434,11 +434,9 @@ def tables(name: str | None, internal: bool) -> None:
 @protocol_option
 def rules(protocol: str | None) -> None:
     """List the rules that captured data is held against."""
-    from wirehouse_codecs import capture_rules
     from wirehouse_orchestration import show
 
-    listed = [rule for each in PROTOCOLS.values() if protocol in (None, each.name) for rule in each.rules]
-    show.rules([*listed, *(capture_rules.RULES if protocol is None else ())])
+    show.rules(PROTOCOLS[protocol].rules if protocol else all_rules().values())
 
 
 @cli.command(cls=Simulators)

@@ -25,7 +25,7 @@ from wirehouse_orchestration.render import cell, terminal
 from wirehouse_orchestration.runs import materialize
 from wirehouse_pipelines import jobs, landing, sql
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.protocols import PROTOCOLS, all_rules
 from wirehouse_pipelines.tables import all_tables
 
 #: The day of the oldest capture: what tells no time of its own belongs to the first window.
@@ -207,8 +207,7 @@ def column(name: str, digits: int | None = None) -> Callable[[Mapping[str, Any]]
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    rules = {rule.id: rule.sentence for protocol in PROTOCOLS.values() for rule in protocol.rules}
-    return rules.get(row["rule"], "")
+    return all_rules()[row["rule"]].sentence
 
 
 RULES_BROKEN = Part(

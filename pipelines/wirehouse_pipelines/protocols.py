@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from wirehouse_codecs import capture_rules
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import RULES as BAMBOO_RULES
 from wirehouse_codecs.cardinal.options import CardinalOptions
@@ -72,6 +73,12 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
     )
 }
+
+
+def all_rules() -> dict[str, Rule]:
+    """Every rule by its id: those of the protocols, and those of captures."""
+    rules = (*(rule for protocol in PROTOCOLS.values() for rule in protocol.rules), *capture_rules.RULES)
+    return {rule.id: rule for rule in rules}
 
 
 def _reader(module: str, name: str) -> Reader:

@@ -7,22 +7,21 @@ first rows and the bytes that prove the first of them.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from markupsafe import Markup
 
-from wirehouse_codecs import capture_rules
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration.dashboards import answers, drawing, pages
 from wirehouse_orchestration.dashboards.answers import Answer, Evidence, Span, Traced
 from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.protocols import all_rules
 
 #: The chart of the overview whose answer names the broken rules, and whose rows are the findings.
 FINDINGS: Final = "rules"
@@ -91,7 +90,7 @@ def _chart(lake: Lake, chart: Chart, span: Span) -> Shown:
 
 
 def _findings(lake: Lake, chart: Chart, found: Answer, span: Span) -> Iterator[Finding]:
-    known = _rules()
+    known = all_rules()
     worst = [str(severity) for severity in Severity]
     for row in sorted(found.rows, key=lambda row: worst.index(row["severity"])):
         behind = answers.evidence(lake, chart, span, {"rule": row["rule"], "severity": row["severity"]}, ROWS)
@@ -105,11 +104,6 @@ def _findings(lake: Lake, chart: Chart, found: Answer, span: Span) -> Iterator[F
             behind,
             _bytes(lake, behind.rows[0]) if behind.rows else "",
         )
-
-
-def _rules() -> Mapping[str, Rule]:
-    listed = [*capture_rules.RULES, *(rule for protocol in PROTOCOLS.values() for rule in protocol.rules)]
-    return {rule.id: rule for rule in listed}
 
 
 def _bytes(lake: Lake, row: Traced) -> str:
