@@ -33,7 +33,7 @@ from wirehouse_expectations.reading import Reader, reader
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import Table, all_tables, shared_columns
 

@@ -31,6 +31,7 @@ import click
 from wirehouse_pipelines import delta, jobs, landing
 from wirehouse_pipelines import spark as embedded
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
@@ -168,7 +169,7 @@ def _floor(spark: Any, lake: Lake, name: str, to: Path) -> None:
         inputs = [table for name in job.reads for table in jobs.all_jobs()[name].outputs]
         _copy_delta(spark, lake, [table for table in (*inputs, *job.outputs) if delta.exists(lake, table)], to)
         return
-    objects = [lake.address(o) for m in landing.manifests(lake) for w in m.windows.values() for o in w.objects]
+    objects = [lake.address(o) for m in manifests(lake) for w in m.windows.values() for o in w.objects]
     spark.read.format("avro").load(objects).write.format("delta").mode("overwrite").save(str(to / "from-avro"))
 
 

@@ -26,7 +26,7 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS, all_rules
 
 if TYPE_CHECKING:
-    from wirehouse_pipelines.landing import Manifest
+    from wirehouse_pipelines.manifests import Manifest
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 OWN_FAULT = "a job or a check of our own tables failed: the lines above, or `wirehouse ui`, say which"

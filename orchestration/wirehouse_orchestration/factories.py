@@ -26,7 +26,7 @@ from wirehouse_expectations.suites import CheckResult, findings_check, findings_
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_pipelines import delta, jobs
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.tables import Table, all_tables
 from wirehouse_pipelines.windows import Windows
 from wirehouse_pipelines.work import Job

@@ -21,7 +21,7 @@ from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import bronze, delta, ledger
 from wirehouse_pipelines.delta import in_spans
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import Manifest, manifests
+from wirehouse_pipelines.manifests import Manifest, manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.work import Cut, Job, Span, Work
 

@@ -32,21 +32,29 @@ from wirehouse_codecs.origins import Origin, Reader
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.rules import Rule
 from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.capture_files import SETTLE_SECONDS as SETTLE_SECONDS
-from wirehouse_pipelines.capture_files import CaptureFile, Facts, Hashed
-from wirehouse_pipelines.capture_files import MissingPathError as MissingPathError
-from wirehouse_pipelines.capture_files import RefusedPathError as RefusedPathError
-from wirehouse_pipelines.capture_files import captures_at as captures_at
+from wirehouse_pipelines.capture_files import (
+    CaptureFile,
+    Facts,
+    Hashed,
+    RefusedPathError,
+    captures_at,
+)
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
-from wirehouse_pipelines.manifests import DAMAGED as DAMAGED
-from wirehouse_pipelines.manifests import FORGOTTEN as FORGOTTEN
-from wirehouse_pipelines.manifests import LANDED as LANDED
-from wirehouse_pipelines.manifests import MANIFESTS, CaptureFinding, WindowObjects, read_manifest, write_manifest
-from wirehouse_pipelines.manifests import REJECTED as REJECTED
-from wirehouse_pipelines.manifests import Manifest as Manifest
-from wirehouse_pipelines.manifests import manifest_name as manifest_name
-from wirehouse_pipelines.manifests import manifests as manifests
+from wirehouse_pipelines.manifests import (
+    DAMAGED,
+    FORGOTTEN,
+    LANDED,
+    MANIFESTS,
+    REJECTED,
+    CaptureFinding,
+    Manifest,
+    WindowObjects,
+    manifest_name,
+    manifests,
+    read_manifest,
+    write_manifest,
+)
 from wirehouse_pipelines.offset_ranges import Due, OffsetRange
 from wirehouse_pipelines.protocols import FILE_READERS
 from wirehouse_pipelines.storage import Storage, is_local, open_storage

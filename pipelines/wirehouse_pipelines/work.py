@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from wirehouse_pipelines import delta
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import Manifest
 from wirehouse_pipelines.ledger import Entry
+from wirehouse_pipelines.manifests import Manifest
 from wirehouse_pipelines.windows import NS_PER_SECOND, SPARK_FORMAT
 
 #: The pool of the jobs that are of no protocol.

@@ -21,7 +21,8 @@ from wirehouse_orchestration.defs import automation
 from wirehouse_orchestration.factories import asked_windows
 from wirehouse_pipelines import jobs, ledger
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import land, manifests
+from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.windows import Windows
 
 STREAM = Path(__file__).parents[1] / "vectors" / "cardinal" / "d2_equal_weight" / "messages.jsonl"

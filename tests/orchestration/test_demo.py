@@ -20,7 +20,7 @@ from wirehouse_orchestration.demos import bamboo, cardinal, hiero, ockam, wallar
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 
 

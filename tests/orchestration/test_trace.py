@@ -18,7 +18,8 @@ from wirehouse_orchestration import trace as tracing
 from wirehouse_orchestration.trace import NoSuchRowError, TraceKeyError, trace
 from wirehouse_pipelines import arrow_types, landed_records
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import Manifest, land, manifest_name
+from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.manifests import Manifest, manifest_name
 from wirehouse_pipelines.sql import UnknownTableError
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows

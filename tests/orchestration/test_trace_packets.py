@@ -32,7 +32,8 @@ from wirehouse_orchestration.landed_packets import PacketsGoneError
 from wirehouse_orchestration.trace import NoSuchRowError, trace
 from wirehouse_pipelines import arrow_types, landed_records, segments
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import Manifest, land, manifest_name, manifests
+from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests
 from wirehouse_pipelines.storage import LocalStorage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows

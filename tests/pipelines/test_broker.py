@@ -17,8 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_pipelines import broker, landing
 from wirehouse_pipelines.broker import BrokerError
+from wirehouse_pipelines.capture_files import RefusedPathError
 from wirehouse_pipelines.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.manifests import Manifest, manifests
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.servers
@@ -63,7 +65,7 @@ class Topic:
             )
         producer.flush()
 
-    def land(self, **kafka: Any) -> list[landing.Manifest]:
+    def land(self, **kafka: Any) -> list[Manifest]:
         return landing.land(self.lake, self.source(**kafka))
 
 
@@ -73,7 +75,7 @@ def topic(kafka: str, request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
     return Topic(kafka, f"{request.node.originalname}-{uuid4().hex}", tmp_path, **how)
 
 
-def values(topic: Topic, manifest: landing.Manifest) -> list[bytes]:
+def values(topic: Topic, manifest: Manifest) -> list[bytes]:
     assert manifest.offsets is not None
     told = broker.Broker("net", topic.name, KafkaOptions())
     return [value for batch in told.batches(manifest.offsets) for value in batch.column("value").to_pylist()]
@@ -90,8 +92,8 @@ def test_what_is_new_is_landed_once(topic: Topic) -> None:
     assert (second.records, second.path) == (3, f"{topic.name}/0/5-8")
     assert values(topic, first) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
     assert first.last_arrived_at_ns == (MS + 4) * 1_000_000
-    assert landing.manifests(topic.lake) == sorted((first, second), key=lambda one: one.capture_id)
-    assert landing.Manifest.from_json(first.to_json()) == first
+    assert manifests(topic.lake) == sorted((first, second), key=lambda one: one.capture_id)
+    assert Manifest.from_json(first.to_json()) == first
 
 
 def test_records_are_kept_verbatim(topic: Topic) -> None:
@@ -175,7 +177,7 @@ def test_a_landing_that_was_killed_is_done_again(topic: Topic, monkeypatch: pyte
         patch.setattr(landing._RangeLanding, "_findings", break_off)
         with pytest.raises(OSError, match="disk full"):
             topic.land()
-    assert landing.manifests(topic.lake) == []
+    assert manifests(topic.lake) == []
     assert not list(Path(topic.lake.root).rglob("*.avro"))
     assert [one.path for one in topic.land()] == [f"{topic.name}/0/0-5"]
 
@@ -183,7 +185,7 @@ def test_a_landing_that_was_killed_is_done_again(topic: Topic, monkeypatch: pyte
 def test_what_is_wrong_is_said(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerError, match="source 'net': the broker has no topic nothing"):
         landing.land(topic.lake, Source("net", "cardinal", "kafka", "nothing"))
-    with pytest.raises(landing.RefusedPathError, match="from a broker"):
+    with pytest.raises(RefusedPathError, match="from a broker"):
         landing.land(topic.lake, topic.source(), ["a.jsonl"])
     monkeypatch.setattr(broker, "_SECONDS", 2.0)
     with pytest.raises(BrokerError, match="the broker says"):

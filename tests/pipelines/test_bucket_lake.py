@@ -14,8 +14,9 @@ import pytest
 from tests.running import assert_same_rows, land, run, select
 
 from wirehouse_orchestration.chaos.scene import captured
-from wirehouse_pipelines import forgetting, jobs, landing, upkeep
+from wirehouse_pipelines import forgetting, jobs, upkeep
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
@@ -55,7 +56,7 @@ def test_a_bucket_holds_the_rows_of_a_folder_for_every_protocol(
     for lake in (folder, bucket):
         land(lake)
         run(on_store, lake)
-    assert len(landing.manifests(bucket)) == len(landing.manifests(folder)) >= len(PROTOCOLS)
+    assert len(manifests(bucket)) == len(manifests(folder)) >= len(PROTOCOLS)
     assert_same_rows(folder, bucket)
     for name in PROTOCOLS:
         assert select(bucket, f"SELECT COUNT(*) AS n FROM silver.{name}_messages")[0]["n"] > 0

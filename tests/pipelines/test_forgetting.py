@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 from wirehouse_pipelines import arrow_types, landing, ledger, sql
 from wirehouse_pipelines.forgetting import StillConfiguredError, UnknownSourceError, forget, gone
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -49,7 +50,7 @@ def test_forgetting_deletes_rows_entries_and_captures_of_that_source_alone(lake:
     rows = sql.rows(lake, "SELECT source FROM bronze.messages").to_pylist()
     assert rows == [{"source": "kept"}]
     assert {source for _, source, _ in ledger.read(lake)} == {"kept"}
-    assert [manifest.source for manifest in landing.manifests(lake)] == ["kept"]
+    assert [manifest.source for manifest in manifests(lake)] == ["kept"]
     assert not [path for path in Path(lake.root, "landing").rglob("*.avro") if "old" in path.parts]
 
 

@@ -16,7 +16,7 @@ from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_pipelines import jobs, ledger
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import manifests
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.windows import Windows
 

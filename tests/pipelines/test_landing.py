@@ -36,19 +36,10 @@ from wirehouse_codecs.hiero.grpc_log import encode as encode_entry
 from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.packet_captures import Packet
 from wirehouse_pipelines import capture_files, landed_records, landing
-from wirehouse_pipelines.capture_files import CaptureFile
+from wirehouse_pipelines.capture_files import CaptureFile, MissingPathError, RefusedPathError, captures_at
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import (
-    Clock,
-    KindError,
-    Manifest,
-    MissingPathError,
-    NotLandedError,
-    RefusedPathError,
-    captures_at,
-    land,
-    manifests,
-)
+from wirehouse_pipelines.landing import Clock, KindError, NotLandedError, land
+from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests
 from wirehouse_pipelines.storage import LocalStorage
 from wirehouse_pipelines.windows import Windows
 
@@ -543,7 +534,7 @@ def test_what_a_killed_landing_left_is_gone_after_the_next_run_although_the_file
 ) -> None:
     path = place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
     with monkeypatch.context() as patch:
-        patch.setattr(landing.Manifest, "to_json", lambda self: 1 / 0)
+        patch.setattr(Manifest, "to_json", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             place.land()
     assert [name for name in place.files() if name.endswith(".avro")]
@@ -621,7 +612,7 @@ def test_a_capture_whose_manifest_is_deleted_is_landed_again(place: Place, monke
     place.put("a.jsonl", capture(TEN))
     time.sleep(0.01)
     (manifest,) = place.land()
-    Path(place.lake.root, landing.manifest_name("net", manifest.capture_id)).unlink()
+    Path(place.lake.root, manifest_name("net", manifest.capture_id)).unlink()
     assert place.land() == [manifest]
 
 

@@ -15,6 +15,7 @@ from tests.conftest import store_of
 
 from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage
+from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.storage import StorageError, Stored, open_storage
 from wirehouse_pipelines.windows import Windows
@@ -194,7 +195,7 @@ def test_captures_lie_in_a_bucket_too(root: str, tmp_path: Path) -> None:
     assert landed(f"{root}/inbox/a*/*.jsonl") == ["a_linear/messages.jsonl"]
     assert landed(f"{root}/inbox") == ["c_subbatches/messages.jsonl"]
     assert landed(f"{root}/inbox/a_linear/messages.jsonl") == []
-    with pytest.raises(landing.MissingPathError, match="nothing"):
+    with pytest.raises(MissingPathError, match="nothing"):
         landed(f"{root}/nothing")
 
 

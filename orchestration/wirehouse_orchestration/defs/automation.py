@@ -18,8 +18,10 @@ from dagster import DagsterRunStatus, RunsFilter
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.factories import asset_key, landing_key, shown_outputs, window_tags
 from wirehouse_pipelines import jobs, ledger
+from wirehouse_pipelines.capture_files import SETTLE_SECONDS, captures_at
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
-from wirehouse_pipelines.landing import SETTLE_SECONDS, captures_at, manifests, source_broker
+from wirehouse_pipelines.landing import source_broker
+from wirehouse_pipelines.manifests import manifests
 
 LAND, COMPUTE = "land_captures", "compute_windows"
 #: Marks every run that computes windows, whoever started it; its value is the lake's root.

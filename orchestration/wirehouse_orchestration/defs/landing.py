@@ -10,8 +10,10 @@ from dagster import AssetExecutionContext
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_orchestration.factories import failing_as_told, landing_key, table_value
 from wirehouse_orchestration.instance import shared_instance
+from wirehouse_pipelines.capture_files import SETTLE_SECONDS
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.landing import REJECTED, SETTLE_SECONDS, Manifest, land, manifests
+from wirehouse_pipelines.landing import land
+from wirehouse_pipelines.manifests import REJECTED, Manifest, manifests
 
 POOL = "landing"
 
