@@ -43,6 +43,10 @@ class Context:
         self.verbose = verbose
         self.quiet = quiet
 
+    def steps(self, title: str, total: int) -> Steps:
+        """Progress over `total` steps, unless nobody wants it."""
+        return Steps(title, total, quiet=self.quiet)
+
     def lake(self) -> Lake:
         """The configured lake; ConfigError if it can't be used."""
         lake = config.load(self.file)
@@ -86,11 +90,12 @@ def cli(ctx: click.Context, file: str | None, verbose: bool, quiet: bool) -> Non
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the demo's lake; that of an earlier demo is replaced.",
 )
-def demo(folder: Path) -> None:
+@pass_context
+def demo(context: Context, folder: Path) -> None:
     """Take real captures through the whole pipeline, in a fresh lake, and show what came of them."""
     from wirehouse_orchestration.demo import demo as show_off
 
-    if not show_off(folder):
+    if not show_off(folder, quiet=context.quiet):
         raise WirehouseError(reason=OWN_FAULT)
 
 
@@ -114,7 +119,7 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
         raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
     landed: list[Manifest] = []
     try:
-        with Steps("landing", len(sources), quiet=context.quiet) as steps:
+        with context.steps("landing", len(sources)) as steps:
             for source in sources:
                 steps.begin(source.name)
                 files = [os.path.abspath(path) for path in paths] or None
@@ -164,9 +169,9 @@ def forget(context: Context, what: str) -> None:
 def upkeep(context: Context) -> None:
     """Join small files, remove old ones, let go of landed records: what [upkeep] says."""
     lake = context.lake()
-    with Steps("upkeep", 1) as steps:
+    with context.steps("upkeep", 1) as steps:
         steps.say("starting Dagster")
-        from wirehouse_orchestration.definitions import keep_up
+        from wirehouse_orchestration.runs import keep_up
 
         done = keep_up(lake, progress=steps.say, verbose=context.verbose)
     if not done:
@@ -276,9 +281,9 @@ def _materialize(
     context: Context, lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool, as_json: bool
 ) -> None:
     """Run `jobs` through Dagster, and end with what the lake says now; exits 1 if a job or a check failed."""
-    with Steps("tables", len(jobs), quiet=context.quiet) as steps:
+    with context.steps("tables", len(jobs)) as steps:
         steps.say("starting Dagster")
-        from wirehouse_orchestration.definitions import materialize
+        from wirehouse_orchestration.runs import materialize
 
         done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
     if not done:
@@ -487,7 +492,7 @@ def report(context: Context, first: str | None, last: str | None, source: str | 
 
     span = Span(first, last, source)
     lake = context.lake()
-    with Steps("report", len(boards()) + 1) as steps:
+    with context.steps("report", len(boards()) + 1) as steps:
         page = written(lake, span, steps.begin)
     out.write_text(page)
     click.echo(f"{out}: {span}, {len(page) / 2**20:.1f} MiB")

@@ -11,11 +11,8 @@ import dagster as dg
 
 from wirehouse_orchestration import config
 from wirehouse_orchestration.assembly import assemble
-from wirehouse_orchestration.runs import keep_up, materialize
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.windows import Windows
-
-__all__ = ["defs", "keep_up", "materialize"]
 
 
 def configured_lake() -> Lake:

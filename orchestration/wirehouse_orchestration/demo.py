@@ -60,8 +60,8 @@ class Part:
 class Story:
     """Tells what goes on, on standard error: a line with its time for each step that is done."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Callable[[str], None]]:
@@ -79,9 +79,9 @@ class Story:
         self._console.print(Text.assemble(("✓ ", "green"), f"{title:<70}", (took, "dim")), soft_wrap=True)
 
 
-def demo(folder: Path) -> bool:
+def demo(folder: Path, *, quiet: bool = False) -> bool:
     """Fill a fresh lake in `folder` and show what came of it; False if a job or a check of our own failed."""
-    story, started = Story(), time.monotonic()
+    story, started = Story(quiet=quiet), time.monotonic()
     _clear(folder)
     with story.step("writing captures: the reference producer's and simulated ones") as say:
         sources = [source for module in _modules() for source in module.inputs(folder / "inbox", say)]

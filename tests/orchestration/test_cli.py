@@ -24,7 +24,7 @@ from deltalake import write_deltalake
 from pyarrow import parquet
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration import cli, config, doctor, render, show, warm
+from wirehouse_orchestration import cli, config, doctor, render, runs, show, warm
 from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.instance import shared_instance
@@ -251,6 +251,12 @@ def test_quiet_shows_no_progress(
     assert wirehouse(*options, "land") == (0, "0 new captures, 0 records in 0 windows\n", shown)
 
 
+def test_quiet_upkeep_shows_no_progress(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "keep_up", lambda lake, progress, verbose: progress("upkeep: ledger") or True)
+    assert wirehouse("--quiet", "upkeep") == (0, "", "")
+    assert wirehouse("upkeep") == (0, "", "starting Dagster\nupkeep: ledger\n")
+
+
 @pytest.mark.parametrize(
     "table", ["gold.bamboo_entries", "silver.ockam_messages", "gold.violations", "gold.hiero_found"]
 )
@@ -351,7 +357,7 @@ def test_land_says_what_could_not_be_read(wirehouse: Wirehouse) -> None:
 
 
 def test_a_job_that_failed_exits_1(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirehouse_orchestration.definitions.materialize", lambda *_, **__: False)
+    monkeypatch.setattr("wirehouse_orchestration.runs.materialize", lambda *_, **__: False)
     wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "40")
     wirehouse("land")
     answer = wirehouse("run")
