@@ -14,9 +14,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
-from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.instance.ref import InstanceRef
 from dagster_postgres.utils import DagsterPostgresException
 
@@ -132,38 +132,43 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _run_lock(folder: Path, run_id: str) -> Path:
-    return folder / "runs" / f"{run_id}.lock"
+def _locks_folder(instance: DagsterInstance) -> Path:
+    return Path(instance.root_directory, "runs")
+
+
+#: Run -> its lock, of the runs of this process. Its end lets go of them.
+_locks: dict[str, TextIO] = {}
 
 
 @contextmanager
 def held(instance: DagsterInstance, run_id: str) -> Iterator[None]:
-    """Show while the block runs that the run's process lives."""
-    folder = Path(instance.root_directory)
-    lock = _run_lock(folder, run_id)
-    with _alone(folder):
+    """Show from now on that the run's process lives, until the run is recorded as ended: on a full disk it never is."""
+    lock = _locks_folder(instance) / f"{run_id}.lock"
+    with _alone(Path(instance.root_directory)):
+        for known in [known for known in _locks if _has_ended(instance, known)]:
+            _locks.pop(known).close()
         lock.parent.mkdir(exist_ok=True)
-        stream = lock.open("w")
+        _locks[run_id] = stream = lock.open("w")
         fcntl.flock(stream, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        stream.close()
+    yield
+
+
+def _has_ended(instance: DagsterInstance, run_id: str) -> bool:
+    run = instance.get_run_by_id(run_id)
+    return run is None or run.is_finished
 
 
 def end_abandoned_runs(instance: DagsterInstance) -> list[str]:
     """Mark runs whose process is gone as failed and free their places in the pools; their ids."""
-    folder = Path(instance.root_directory)
     ended = []
-    with _alone(folder):
-        for run in instance.get_runs(RunsFilter(statuses=list(UNFINISHED))):
-            lock = _run_lock(folder, run.run_id)
-            if lock.exists() and _is_free(lock):
+    with _alone(Path(instance.root_directory)):
+        for lock in filter(_is_free, _locks_folder(instance).glob("*.lock")):
+            run = instance.get_run_by_id(lock.stem)
+            if run is not None and run.status in UNFINISHED:
                 instance.report_run_failed(run, "The process of this run ended before the run did.")
-                instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-                lock.unlink()
                 ended.append(run.run_id)
+            instance.event_log_storage.free_concurrency_slots_for_run(lock.stem)
+            lock.unlink()
     return ended
 
 

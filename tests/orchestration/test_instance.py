@@ -61,7 +61,8 @@ def test_settings_that_were_changed_are_kept(lake: Lake) -> None:
     assert settings.read_text() == "telemetry: {enabled: false}\n"
 
 
-def test_the_run_of_a_killed_process_is_ended_and_its_place_freed(lake: Lake) -> None:
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "left"])
+def test_a_run_whose_process_is_gone_is_ended_and_its_place_freed(lake: Lake, killed: bool) -> None:
     with instance.shared_instance(lake) as shared:
         run_id = create_run_for_test(shared, status=DagsterRunStatus.STARTED).run_id
         with _start(HOLD, lake.root, run_id) as process:
@@ -69,7 +70,8 @@ def test_the_run_of_a_killed_process_is_ended_and_its_place_freed(lake: Lake) ->
             assert process.stdout.readline() == "True\n"
             assert instance.end_abandoned_runs(shared) == [], "it lives"
             assert not shared.event_log_storage.claim_concurrency_slot("bronze", "another", "step").is_claimed
-            process.kill()
+            if killed:
+                process.kill()
         assert instance.end_abandoned_runs(shared) == [run_id]
         run = shared.get_run_by_id(run_id)
         assert run is not None
