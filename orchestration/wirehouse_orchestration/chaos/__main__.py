@@ -12,10 +12,9 @@ from pathlib import Path
 
 import click
 
-from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import infra
 from wirehouse_orchestration.chaos.faults import FAULTS, Fault, Measured, MissingError, quiet
-from wirehouse_orchestration.chaos.scene import Scene, captured, differences, made
+from wirehouse_orchestration.chaos.scene import NextRunError, Scene, captured, differences, made
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 
@@ -91,10 +90,11 @@ def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: 
 
 def _once(fault: Fault, scene: Scene, whole: Scene, draw: random.Random, measured: Measured) -> tuple[str, bool]:
     """Disturb the scene, run again, compare: what was done, and whether every row is the same."""
-    line = fault.disturb(scene, draw, measured)
+    line = ""
     try:
+        line = fault.disturb(scene, draw, measured)
         scene.finish()
-    except WirehouseError as error:
+    except NextRunError as error:
         return f"{line}: {error}", False
     found = differences(scene.lake, whole.lake)
     return "; ".join([line, *found[:3]]), not found

@@ -25,7 +25,17 @@ from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.origins import Origin
 from wirehouse_orchestration import infra
 from wirehouse_orchestration.chaos.faulty_store import Moods, faulty
-from wirehouse_orchestration.chaos.scene import LAND, RUN, Scene, children, kill_driver, kill_process, killed
+from wirehouse_orchestration.chaos.scene import (
+    LAND,
+    PATIENCE_SECONDS,
+    RUN,
+    NextRunError,
+    Scene,
+    children,
+    kill_driver,
+    kill_process,
+    killed,
+)
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import KAFKA, Source
 
@@ -154,7 +164,8 @@ def full_disk(
     size = int(measured.bytes * draw.uniform(_LEAST, _MOST)) >> 10
     root, log = scene.folder / "lake", scene.folder / "output.log"
     root.mkdir()
-    wirehouse = " && ".join(shlex.join(scene.command(*command)) for command in commands)
+    patient = ("timeout", str(PATIENCE_SECONDS))
+    wirehouse = " && ".join(shlex.join([*patient, *scene.command(*command)]) for command in commands)
     # A file system in memory of a name space of its own: nobody has to be root for it.
     script = f"""
         mount -t tmpfs -o size={size}k tmpfs "{root}" || exit 99
@@ -170,9 +181,10 @@ def full_disk(
         ).returncode
     if ended == 99:
         raise MissingError(what="this machine lets nobody mount a file system of his own (user name spaces)")
-    if ended == 0:
-        root.rmdir()
-        Path(f"{root}.kept").rename(root)
+    if ended:
+        raise NextRunError(command="land` and `run", said=scene.last_line())
+    root.rmdir()
+    Path(f"{root}.kept").rename(root)
     return f"a disk of {size:,} KiB"
 
 
