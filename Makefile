@@ -38,9 +38,10 @@ test: test-fast ## All tests
 test-fast: setup ## The tests without JVM and properties (about two minutes)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
 
-check: setup ## Lint, strict types, import directions, fresh generated pages
+check: setup ## Lint, strict types, import directions, fresh generated pages, known weaknesses of what is pinned
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache >/dev/null || { $(BIN)/lint-imports --no-logo --no-cache; exit 1; }
 	@$(BIN)/python -m wirehouse_orchestration.docs --check
+	@infra/audit.sh
