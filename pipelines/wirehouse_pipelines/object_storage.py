@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, Final, NamedTuple, cast
@@ -22,7 +22,15 @@ from urllib.parse import urlsplit
 import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines.storage import StorageError, Stored, check_name, is_hidden
@@ -31,11 +39,15 @@ from wirehouse_pipelines.storage import StorageError, Stored, check_name, is_hid
 PART_BYTES: Final = 8 << 20
 #: Uploads up to this size stay in memory until they are sent.
 _SPOOL_BYTES: Final = 8 << 20
-#: A call that fails is tried so often.
+#: A call that fails is tried so often, with growing pauses.
 ATTEMPTS: Final = 8
+#: A store that takes longer to be reached isn't there.
+_CONNECT_SECONDS: Final = 10.0
 #: A lock whose holder hasn't renewed it for so long is another's to take.
 LEASE_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 0.2
+#: Between reading a piece of an object and reading it again.
+_PAUSES: Final = (0.2, 0.8, 3.2)
 _LOCKS: Final = ".locks"
 _HELD, _FREE = b"held", b"free"
 _GONE = ("404", "NoSuchKey", "NotFound")
@@ -47,6 +59,11 @@ _REASONS: Final = {
     "XAdminUserNotFound": "the store doesn't know the access key: correct AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the store refuses the secret key: correct AWS_SECRET_ACCESS_KEY",
     "AccessDenied": "these keys may not do that in bucket {bucket}: let them read, write, list and delete",
+    **dict.fromkeys(
+        ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "400"),
+        "the store refuses the call: if bucket {bucket} is in another region, correct AWS_REGION ({error})",
+    ),
+    "SlowDown": "the store is too busy, also when asked again and again: try later",
     "403": "the store refuses these keys: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their rights",
 }
 
@@ -61,8 +78,14 @@ class LockLostError(WirehouseError):
 def client() -> Any:
     """The S3 client of this process's environment. A session of its own: the default one is not for threads."""
     style = "path" if os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL")) else "auto"
-    config = Config(retries={"mode": "standard", "max_attempts": ATTEMPTS}, s3={"addressing_style": style})
-    return boto3.session.Session().client("s3", config=config)
+    config = Config(
+        retries={"mode": "standard", "max_attempts": ATTEMPTS},
+        connect_timeout=_CONNECT_SECONDS,
+        s3={"addressing_style": style},
+    )
+    # By itself boto3 knows AWS_DEFAULT_REGION alone.
+    session = boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
+    return session.client("s3", config=config)
 
 
 class Listed(NamedTuple):
@@ -99,16 +122,19 @@ class S3Storage:
         except NoCredentialsError:
             reason = "no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
             raise StorageError(name=name, reason=reason) from None
-        except EndpointConnectionError as error:
+        except SSLError as error:
+            reason = f"the store speaks no TLS that is trusted ({error}): correct AWS_ENDPOINT_URL, or AWS_CA_BUNDLE"
+            raise StorageError(name=self.root, reason=reason) from None
+        except (NoConnectionError, HTTPClientError, IncompleteReadError) as error:
             reason = f"the store can't be reached ({error}): check the network and AWS_ENDPOINT_URL"
             raise StorageError(name=name, reason=reason) from None
         except ClientError as error:
             code = _code(error)
             if code in _GONE:
                 raise FileNotFoundError(f"{self.root}/{name}") from None
-            reason = _REASONS.get(code, str(error)).format(bucket=self._bucket)
+            reason = _REASONS.get(code, "{error}").format(bucket=self._bucket, error=error)
             raise StorageError(name=self.root, reason=reason) from None
-        except BotoCoreError as error:
+        except (BotoCoreError, ValueError) as error:
             raise StorageError(name=self.root, reason=str(error)) from None
 
     def list(self, prefix: str) -> Iterator[Stored]:
@@ -133,10 +159,14 @@ class S3Storage:
 
     def read_range(self, name: str, begin: int, end: int) -> bytes:
         """The bytes of an object from `begin` up to `end`."""
+        wanted = {"Bucket": self._bucket, "Key": self._key(name), "Range": f"bytes={begin}-{end - 1}"}
         with self._in_words(name):
-            wanted = f"bytes={begin}-{end - 1}"
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._key(name), Range=wanted)
-            return cast(bytes, answer["Body"].read())
+            # boto3 asks again where no answer came, but not where one broke off.
+            for pause in _PAUSES:
+                with suppress(HTTPClientError, IncompleteReadError):
+                    return cast(bytes, self._client.get_object(**wanted)["Body"].read())
+                time.sleep(pause)
+            return cast(bytes, self._client.get_object(**wanted)["Body"].read())
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:

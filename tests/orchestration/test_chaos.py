@@ -80,6 +80,7 @@ def test_landing_to_a_store_with_moods(tmp_path: Path, sources: list[Source], in
         found = landed(moody)
     assert moods.refused > 2
     assert moods.slowed > 2
+    assert moods.broken > 2
     assert found == landed(whole(tmp_path, sources))
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from tests.conftest import store_of
 
+from wirehouse_orchestration.chaos.faulty_store import Moods, faulty
 from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage
 from wirehouse_pipelines.capture_files import MissingPathError
@@ -104,6 +105,8 @@ def test_names_that_are_none(root: str, name: str) -> None:
         ("AWS_SECRET_ACCESS_KEY", "wrong", "AWS_SECRET_ACCESS_KEY"),
         ("AWS_ACCESS_KEY_ID", "nobody", "AWS_ACCESS_KEY_ID"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", "can't be reached"),
+        ("AWS_ENDPOINT_URL", "127.0.0.1:9", "Invalid endpoint"),
+        ("AWS_REGION", "no region", "region_name 'no region'"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -115,6 +118,41 @@ def test_what_is_wrong_is_said(
     with pytest.raises(StorageError, match=said) as refused:
         open_storage(root).write("a", b"")
     assert secret not in str(refused.value)
+
+
+def test_a_store_that_speaks_no_tls_is_said(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
+    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    with pytest.raises(StorageError, match=r"no TLS that is trusted .* correct AWS_ENDPOINT_URL"):
+        open_storage(root).write("a", b"")
+
+
+def test_the_region_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert object_storage.client().meta.region_name == "eu-west-3"
+
+
+def test_a_bucket_of_another_region_is_said(
+    root: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if request.node.callspec.params["server"] == "store":
+        pytest.skip("S3Proxy is in every region")
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    with pytest.raises(StorageError, match="is in another region, correct AWS_REGION"):
+        open_storage(root).exists("a")
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 100
+    open_storage(root).write("a", data)
+    moods = Moods(1, one_in=4, slow_seconds=0)
+    with faulty(os.environ["AWS_ENDPOINT_URL"], moods) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        storage = open_storage(root)
+        for _ in range(10):
+            with storage.open("a") as read:
+                assert read.read() == data
+    assert moods.broken > 2
 
 
 def test_a_bucket_that_is_missing_is_said(server: dict[str, str]) -> None:
@@ -164,7 +202,7 @@ def test_the_lock_of_a_killed_process_runs_out(root: str, monkeypatch: pytest.Mo
     waiting = _enter(root, entered)
     waiting.join(2)
     assert entered == []
-    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 1.0)
     waiting.join(60)
     assert entered == ["other"]
 

@@ -150,11 +150,11 @@ def _server_away(name: str, scene: Scene, draw: random.Random, measured: Measure
 
 
 def moody_store(scene: Scene, draw: random.Random, measured: Measured) -> str:
-    """The store refuses one call in ten, and is slow to answer another."""
+    """The store refuses one call in ten, is slow to answer another, and breaks off in the middle of a third."""
     moods = Moods(draw.randrange(1 << 30))
     with faulty(scene.environment["AWS_ENDPOINT_URL"], moods) as address:
         ended = _ended(Scene(scene.folder, {**scene.environment, "AWS_ENDPOINT_URL": address}))
-    return f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow; {ended}"
+    return f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow, {moods.broken} broken off; {ended}"
 
 
 def full_disk(
@@ -194,7 +194,8 @@ def clock_jumps(scene: Scene, draw: random.Random, measured: Measured) -> str:
     moved = {
         "LD_PRELOAD": str(_faketime()),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_NO_CACHE": "1",
+        # A look at the file at each look at the clock makes all of it several times slower.
+        "FAKETIME_CACHE_DURATION": "1",
         # What waits asks how much time went by, which no clock that is set changes.
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }

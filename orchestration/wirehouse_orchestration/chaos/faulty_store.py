@@ -1,4 +1,4 @@
-"""An object store with moods: a proxy before a real one that answers one call in so many with 503, or slowly.
+"""An object store with moods: a proxy before a real one that answers one call in so many with 503, slowly or in part.
 
 What is signed of a request is the name of the host that it was sent to, which is passed on: the store sees no proxy.
 """
@@ -29,12 +29,13 @@ class Moods:
     """What the store does to calls, one after the other by chance, which the seed decides."""
 
     seed: int
-    #: One call in so many is refused, and one is slow.
+    #: One call in so many is refused, one is slow, and of one that gives data the answer breaks off.
     one_in: int = 10
     slow_seconds: float = 1.0
     calls: int = 0
     refused: int = 0
     slowed: int = 0
+    broken: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _random: random.Random = field(init=False)
 
@@ -42,13 +43,14 @@ class Moods:
         self._random = random.Random(self.seed)
 
     def next(self) -> str:
-        """What becomes of the next call: `refused`, `slowed` or empty."""
+        """What becomes of the next call: `refused`, `slowed`, `broken` or empty."""
         with self._lock:
             self.calls += 1
             drawn = self._random.randrange(self.one_in)
             self.refused += drawn == 0
             self.slowed += drawn == 1
-            return {0: "refused", 1: "slowed"}.get(drawn, "")
+            self.broken += drawn == 2
+            return {0: "refused", 1: "slowed", 2: "broken"}.get(drawn, "")
 
 
 @contextmanager
@@ -88,7 +90,13 @@ class _Passing(BaseHTTPRequestHandler):
         try:
             connection.request(self.command, self.path, body, _passed(self.headers.items()))
             answer = connection.getresponse()
-            self._answer(answer.status, _passed(answer.getheaders()), answer.read())
+            headers, data = _passed(answer.getheaders()), answer.read()
+            # Of what was done nothing breaks off: whoever asks for it again would find it done.
+            if mood == "broken" and self.command == "GET" and len(data) > 1:
+                headers = {name: value for name, value in headers.items() if name.lower() != "content-length"}
+                headers["Content-Length"] = str(len(data))
+                data, self.close_connection = data[: len(data) // 2], True
+            self._answer(answer.status, headers, data)
         except (OSError, http.client.HTTPException):
             # The store is gone: so is this call.
             self.close_connection = True
