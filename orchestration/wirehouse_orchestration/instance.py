@@ -19,6 +19,7 @@ from typing import Final, TextIO
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.instance.ref import InstanceRef
 from dagster_postgres.utils import DagsterPostgresException
+from sqlalchemy.exc import DBAPIError
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines.lake import Lake
@@ -76,6 +77,13 @@ class PostgresError(WirehouseError):
     retry_helps = True
 
 
+class DatabaseError(WirehouseError):
+    """A database of the lake's folder can't be read or written."""
+
+    template = "Dagster's database in {folder} can't be used: {reason}; if its disk is full free some, then run again"
+    retry_helps = True
+
+
 def home(lake: Lake) -> Path:
     """The folder of the lake's instance, with its settings; made if missing. Raises PostgresAddressError."""
     folder, storage = Path(lake.home, ".dagster"), ""
@@ -105,9 +113,22 @@ def output(lake: Lake) -> Path:
 def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[DagsterInstance]:
     """The lake's instance; its databases are made if missing, by one process at a time.
 
-    With `keep_output` what a run prints is kept for the UI instead of shown here. Raises PostgresError.
+    With `keep_output` what a run prints is kept for the UI instead of shown here. Raises PostgresError or
+    DatabaseError, also of what the block does.
     """
     folder = home(lake)
+    try:
+        with _instance(folder, keep_output) as instance:
+            yield instance
+    except DBAPIError as error:
+        reason = str(error.orig).splitlines()[0]
+        if POSTGRES_VARIABLE in os.environ:
+            raise PostgresError(reason=reason, variable=POSTGRES_VARIABLE) from error
+        raise DatabaseError(folder=folder, reason=reason) from error
+
+
+@contextmanager
+def _instance(folder: Path, keep_output: bool) -> Iterator[DagsterInstance]:
     with _alone(folder):
         overrides = {} if keep_output else _OUTPUT_STAYS
         try:

@@ -61,6 +61,16 @@ def test_settings_that_were_changed_are_kept(lake: Lake) -> None:
     assert settings.read_text() == "telemetry: {enabled: false}\n"
 
 
+def test_a_database_that_cannot_be_used_is_said(lake: Lake) -> None:
+    def break_it() -> None:
+        with instance.shared_instance(lake) as shared:
+            Path(shared.root_directory, "history", "runs.db").write_bytes(b"not one" * 1000)
+            shared.get_runs()
+
+    with pytest.raises(instance.DatabaseError, match=r"\.dagster can't be used: .*; if its disk is full free some"):
+        break_it()
+
+
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "left"])
 def test_a_run_whose_process_is_gone_is_ended_and_its_place_freed(lake: Lake, killed: bool) -> None:
     with instance.shared_instance(lake) as shared:
