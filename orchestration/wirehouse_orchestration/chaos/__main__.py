@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ import click
 
 from wirehouse_orchestration import infra
 from wirehouse_orchestration.chaos.faults import FAULTS, Fault, Measured, MissingError, quiet
-from wirehouse_orchestration.chaos.scene import NextRunError, Scene, captured, differences, made
+from wirehouse_orchestration.chaos.scene import HASH_KEY_VALUE, NextRunError, Scene, captured, differences, made
+from wirehouse_pipelines.hash_key import VARIABLE as HASH_KEY
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 
@@ -65,10 +67,12 @@ def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: 
     if fault.servers:
         infra.up(fault.servers, quiet)
     try:
+        # Rows are read by this process, too. Where a lake lies and what computes it changes none of them: the
+        # undisturbed one is in a folder, and on this machine's cores.
+        servers = {key: value for key, value in fault.environment().items() if key.startswith(("AWS_", "KAFKA_"))}
+        os.environ |= servers | {HASH_KEY: HASH_KEY_VALUE}
         mine = fault.sources(list(sources))
-        # Where a lake lies doesn't change its rows: the undisturbed one is in a folder, and on this machine's cores.
-        environment = {key: value for key, value in fault.environment().items() if key.startswith("KAFKA_")}
-        whole = made(folder / fault.name / "undisturbed", mine, environment)
+        whole = made(folder / fault.name / "undisturbed", mine, servers)
         measured = Measured(whole.finish(), _size(whole.folder / "lake"))
         for number in range(moments):
             scene = made(folder / fault.name / str(number), mine, fault.environment())
@@ -94,7 +98,7 @@ def _once(fault: Fault, scene: Scene, whole: Scene, draw: random.Random, measure
     try:
         line = fault.disturb(scene, draw, measured)
         scene.finish()
-    except NextRunError as error:
+    except (NextRunError, subprocess.TimeoutExpired) as error:
         return f"{line}: {error}", False
     found = differences(scene.lake, whole.lake)
     return "; ".join([line, *found[:3]]), not found

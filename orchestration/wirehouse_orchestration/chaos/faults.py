@@ -274,7 +274,7 @@ def _in_bucket() -> Mapping[str, str]:
 
 
 def _on_cluster() -> Mapping[str, str]:
-    return {"WIREHOUSE_SPARK_MASTER": infra.environment(("spark",))["SPARK_MASTER"]}
+    return infra.environment(("spark",))
 
 
 def _with_broker() -> Mapping[str, str]:

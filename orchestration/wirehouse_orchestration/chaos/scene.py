@@ -28,6 +28,8 @@ from wirehouse_pipelines.tables import all_tables
 PATIENCE_SECONDS: Final = 1_800
 #: When something was landed is another moment each time.
 _OF_THE_MOMENT: Final = {"landed_at_ns"}
+#: Hashes of secrets, and sealed state, are the same in all lakes.
+HASH_KEY_VALUE: Final = "chaos"
 _PROGRAM: Final = "from wirehouse_orchestration.cli import main; main()"
 LAND, RUN = ("land",), ("run",)
 
@@ -119,8 +121,7 @@ def made(folder: Path, sources: Sequence[Source], environment: Mapping[str, str]
         shutil.copytree(source.path, inbox, copy_function=os.link)
         linked.append(replace(source, path=str(inbox)))
     write_configuration(folder, linked)
-    # Hashes of secrets, and sealed state, are the same in all.
-    return Scene(folder, {HASH_KEY: "chaos", **(environment or {})})
+    return Scene(folder, {HASH_KEY: HASH_KEY_VALUE, **(environment or {})})
 
 
 def killed(
