@@ -248,6 +248,16 @@ def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_pa
     assert "There is nothing of it in these windows." in page
 
 
+@pytest.mark.parametrize(("board", "chart"), [place for place in CHARTS if place.values[1].drawn])
+def test_no_text_of_the_wire_ends_or_leaves_a_drawing(board: Board, chart: Chart) -> None:
+    texts = {value.field for value in chart.shown if not value.unit and value.kind not in ("number", "time")}
+    row = {value.field: f"\x1b\x00\uffff</svg>{HOSTILE}" if value.field in texts else TEN for value in chart.shown}
+    drawn = drawing.svg(chart, [row])
+    assert drawn.count("<svg") == drawn.count("</svg>") == 1
+    assert "<script" not in drawn
+    assert "<img" not in drawn
+
+
 def rounded(rows: Sequence[Mapping[str, Any]], chart: Chart) -> list[dict[str, Any]]:
     """What is compared of rows: numbers as a browser has them; how long ago something was goes on."""
     fields = [value.field for value in chart.shown if value.field != "hours"]

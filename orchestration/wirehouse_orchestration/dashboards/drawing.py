@@ -15,6 +15,7 @@ from typing import Any, Final
 import vl_convert
 
 from wirehouse_orchestration.dashboards.boards import Chart, Value
+from wirehouse_orchestration.render import terminal
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -170,8 +171,9 @@ def config(theme: str) -> Spec:
 
 
 def svg(chart: Chart, rows: Rows) -> str:
-    """The drawing as SVG on a light ground."""
-    drawn = spec(chart, rows) | {"width": SVG_WIDTH, "config": config("light")}
+    """The drawing as SVG on a light ground. XML has no control characters: at one of them the renderer would abort."""
+    shown = [{name: terminal(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
+    drawn = spec(chart, shown) | {"width": SVG_WIDTH, "config": config("light")}
     return str(vl_convert.vegalite_to_svg(drawn, vl_version=VEGA_LITE, allowed_base_urls=[]))
 
 
