@@ -57,7 +57,7 @@ from wirehouse_pipelines.manifests import (
 )
 from wirehouse_pipelines.offset_ranges import Due, OffsetRange
 from wirehouse_pipelines.protocols import FILE_READERS
-from wirehouse_pipelines.storage import Storage, is_local, open_storage
+from wirehouse_pipelines.storage import RefusedError, Storage, is_local, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
 
 if TYPE_CHECKING:
@@ -176,6 +176,10 @@ def land(
             except FileNotFoundError:
                 say(f"{source.name}: {file.name} was taken away")
             except (_FileChanged, OSError) as error:
+                left.append(f"{file.name} ({error})")
+            except RefusedError as error:
+                if error.fields["name"] == storage.root:
+                    raise
                 left.append(f"{file.name} ({error})")
         seen.save()
     if left:

@@ -33,7 +33,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_pipelines.storage import StorageError, Stored, check_name, is_hidden
+from wirehouse_pipelines.storage import RefusedError, StorageError, Stored, check_name, is_hidden
 
 #: Objects are uploaded in parts of so many bytes, and read so many at a time.
 PART_BYTES: Final = 8 << 20
@@ -43,7 +43,8 @@ _SPOOL_BYTES: Final = 8 << 20
 ATTEMPTS: Final = 8
 #: A store that takes longer to be reached isn't there.
 _CONNECT_SECONDS: Final = 10.0
-#: A lock whose holder hasn't renewed it for so long is another's to take.
+#: A lock whose holder hasn't renewed it for so long is another's to take. The holder writes nothing more after half of
+#: it: the other half is for calls that are under way.
 LEASE_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 0.2
 #: Between reading a piece of an object and reading it again.
@@ -65,6 +66,7 @@ _REASONS: Final = {
     ),
     "SlowDown": "the store is too busy, also when asked again and again: try later",
     "403": "the store refuses these keys: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their rights",
+    "InvalidRange": "an object became shorter while it was read",
 }
 
 
@@ -106,10 +108,18 @@ class S3Storage:
         self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
         with self._in_words(root):
             self._client = client()
+        self._held: dict[str, _Holding] = {}
 
     def _key(self, name: str) -> str:
         check_name(name)
         return self._under(name)
+
+    def _to_write(self, name: str) -> str:
+        """The key of an object that is about to be written or removed. Raises LockLostError if that isn't ours now."""
+        for lock, holding in self._held.items():
+            if holding.lost():
+                raise LockLostError(root=self.root, name=lock)
+        return self._key(name)
 
     def _under(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -133,7 +143,7 @@ class S3Storage:
             if code in _GONE:
                 raise FileNotFoundError(f"{self.root}/{name}") from None
             reason = _REASONS.get(code, "{error}").format(bucket=self._bucket, error=error)
-            raise StorageError(name=self.root, reason=reason) from None
+            raise RefusedError(name=self.root, reason=reason) from None
         except (BotoCoreError, ValueError) as error:
             raise StorageError(name=self.root, reason=str(error)) from None
 
@@ -152,14 +162,14 @@ class S3Storage:
                     yield Listed(name, found["Size"], found.get("ETag", ""), found["LastModified"])
 
     def open(self, name: str) -> BinaryIO:
-        """See Storage."""
+        """See Storage. Others name their objects as they like: what can be listed can be opened."""
         with self._in_words(name):
-            size = self._client.head_object(Bucket=self._bucket, Key=self._key(name))["ContentLength"]
+            size = self._client.head_object(Bucket=self._bucket, Key=self._under(name))["ContentLength"]
         return cast(BinaryIO, io.BufferedReader(_Object(self, name, size), PART_BYTES))
 
     def read_range(self, name: str, begin: int, end: int) -> bytes:
         """The bytes of an object from `begin` up to `end`."""
-        wanted = {"Bucket": self._bucket, "Key": self._key(name), "Range": f"bytes={begin}-{end - 1}"}
+        wanted = {"Bucket": self._bucket, "Key": self._under(name), "Range": f"bytes={begin}-{end - 1}"}
         with self._in_words(name):
             # boto3 asks again where no answer came, but not where one broke off.
             for pause in _PAUSES:
@@ -171,23 +181,23 @@ class S3Storage:
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
-        key = self._key(name)
+        check_name(name)
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as stream:
             yield cast(BinaryIO, stream)
             stream.seek(0)
             parts = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
             with self._in_words(name):
-                self._client.upload_fileobj(_Kept(stream), self._bucket, key, Config=parts)
+                self._client.upload_fileobj(_Kept(stream), self._bucket, self._to_write(name), Config=parts)
 
     def write(self, name: str, data: bytes, *, private: bool = False) -> None:
         """See Storage; who may read an object is said by the bucket's policy."""
         with self._in_words(name):
-            self._client.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
+            self._client.put_object(Bucket=self._bucket, Key=self._to_write(name), Body=data)
 
     def delete(self, name: str) -> None:
         """See Storage."""
         with self._in_words(name):
-            self._client.delete_object(Bucket=self._bucket, Key=self._key(name))
+            self._client.delete_object(Bucket=self._bucket, Key=self._to_write(name))
 
     def exists(self, name: str) -> bool:
         """See Storage."""
@@ -202,7 +212,7 @@ class S3Storage:
         """See Storage: uploads that were never ended."""
         pages = self._client.get_paginator("list_multipart_uploads")
         with self._in_words(prefix):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(prefix)}/"):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._to_write(prefix)}/"):
                 for upload in page.get("Uploads", ()):
                     which = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                     self._client.abort_multipart_upload(Bucket=self._bucket, **which)
@@ -211,16 +221,18 @@ class S3Storage:
     def lock(self, name: str) -> Iterator[None]:
         """See Storage: an object that only one can create, renewed while it is held.
 
-        Raises LockLostError at the end if it could not be renewed in time.
+        Raises LockLostError, as writing does meanwhile, if it could not be renewed in time.
         """
         check_name(name)
         folder = self._under(f"{_LOCKS}/{name}")
         with self._in_words(name):
             key = self._take(folder)
         holding = _Holding(lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD))
+        self._held[name] = holding
         try:
             yield
         finally:
+            del self._held[name]
             lost = holding.stop()
             if not lost:
                 with self._in_words(name):
@@ -271,27 +283,36 @@ class _Holding:
     def __init__(self, renew: Any) -> None:
         self._renew = renew
         self._over = threading.Event()
-        self._renewed = time.monotonic()
+        self._renewed = _now()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._over.wait(LEASE_SECONDS / 4):
-            began = time.monotonic()
+        while not self._over.wait(LEASE_SECONDS / 6):
+            began = _now()
             try:
                 self._renew()
             except (ClientError, BotoCoreError):
                 continue
-            if began - self._renewed > LEASE_SECONDS:
-                # Another may have taken it already.
+            if began - self._renewed > LEASE_SECONDS / 2:
+                # Another may take it already.
                 return
             self._renewed = began
+
+    def lost(self) -> bool:
+        """The lock may be another's soon, or is."""
+        return _now() - self._renewed > LEASE_SECONDS / 2
 
     def stop(self) -> bool:
         """End it; whether the lock may have been another's meanwhile."""
         self._over.set()
         self._thread.join()
-        return time.monotonic() - self._renewed > LEASE_SECONDS
+        return self.lost()
+
+
+def _now() -> float:
+    """Seconds that only grow, also while the machine sleeps, where it tells."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class _Object(io.RawIOBase):

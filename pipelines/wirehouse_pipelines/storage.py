@@ -27,6 +27,10 @@ class StorageError(WirehouseError):
     template = "{name}: {reason}"
 
 
+class RefusedError(StorageError):
+    """A store answers, and refuses."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Stored:
     """An object in the storage."""

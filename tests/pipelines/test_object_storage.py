@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -18,7 +19,7 @@ from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage
 from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.storage import StorageError, Stored, open_storage
+from wirehouse_pipelines.storage import Storage, StorageError, Stored, open_storage
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.servers
@@ -251,3 +252,50 @@ def test_of_a_bucket_neither_the_lake_nor_folders_are_captures(root: str) -> Non
     assert landed(f"{root}/inbox") == ["b.jsonl"]
     assert landed(root) == ["a.jsonl"]
     assert landed(root) == []
+
+
+def test_an_object_that_can_not_be_read_stops_no_other(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, bucket, prefix = object_storage.client(), "wirehouse", root.removeprefix("s3://wirehouse/")
+    for name in ("day.part/a.jsonl", "b.jsonl", "c.jsonl"):
+        client.put_object(Bucket=bucket, Key=f"{prefix}/{name}", Body=name.encode().ljust(20 << 20, b"\n"))
+    read = object_storage.S3Storage.read_range
+
+    def overtaken(storage: object_storage.S3Storage, name: str, begin: int, end: int) -> bytes:
+        if begin and name.endswith("b.jsonl"):
+            client.put_object(Bucket=bucket, Key=f"{prefix}/b.jsonl", Body=b"{}\n")
+        return read(storage, name, begin, end)
+
+    monkeypatch.setattr(object_storage.S3Storage, "read_range", overtaken)
+    lake, source = Lake(str(tmp_path), Windows("day", "2015-01-01")), Source("net", "cardinal", "messages", root)
+    with pytest.raises(landing.NotLandedError, match=r"1 files.*b\.jsonl .*became shorter while it was read"):
+        landing.land(lake, source)
+    assert sorted(one.path for one in landing.manifests(lake)) == ["c.jsonl", "day.part/a.jsonl"]
+    assert [one.path for one in landing.land(lake, source)] == ["b.jsonl"]
+
+
+def test_who_lost_the_lock_commits_nothing(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    file = Path(__file__).parents[1] / "vectors" / "cardinal" / "d2_equal_weight" / "messages.jsonl"
+    source = Source("net", "cardinal", "messages", str(inbox))
+    lake = Lake(root, Windows("day", "2015-01-01"), (source,))
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
+    commit, renew = landing.write_manifest, object_storage._Holding._run
+
+    def late(storage: Storage, manifest: landing.Manifest) -> None:
+        # The machine sleeps until another has taken the lock, and removed what was begun.
+        monkeypatch.setattr(object_storage._Holding, "_run", renew)
+        time.sleep(3)
+        assert landing.land(lake, source) == []
+        commit(storage, manifest)
+
+    monkeypatch.setattr(object_storage._Holding, "_run", lambda holding: None)
+    monkeypatch.setattr(landing, "write_manifest", late)
+    with pytest.raises(object_storage.LockLostError, match="run again"):
+        landing.land(lake, source, [str(file)])
+    monkeypatch.undo()
+    assert landing.manifests(lake) == []
+    (again,) = landing.land(lake, source, [str(file)])
+    assert all(open_storage(root).exists(name) for name in landing.records_of(again))
