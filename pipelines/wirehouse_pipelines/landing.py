@@ -175,16 +175,19 @@ def land(
                     say(f"{source.name}: {file.name} was forgotten, it isn't landed again")
             except FileNotFoundError:
                 say(f"{source.name}: {file.name} was taken away")
-            except (_FileChanged, OSError) as error:
-                left.append(f"{file.name} ({error})")
-            except RefusedError as error:
-                if error.fields["name"] == storage.root:
-                    raise
-                left.append(f"{file.name} ({error})")
+            except (_FileChanged, OSError, RefusedError) as error:
+                left.append(_why_left(file, error, storage))
         seen.save()
     if left:
         raise NotLandedError(source=source.name, count=len(left), reason="; ".join(left[:3]))
     return landed
+
+
+def _why_left(file: CaptureFile, error: Exception, storage: Storage) -> str:
+    """Which file waits for the next run, and why. Raises what the lake's own store refuses."""
+    if isinstance(error, RefusedError) and error.fields["name"] == storage.root:
+        raise error
+    return f"{file.name} ({error})"
 
 
 def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[str], None]) -> list[Manifest]:

@@ -37,6 +37,11 @@ class Webhook:
                 if hook.status == 200:
                     hook.posted.append(json.loads(body))
                 self.send_response(hook.status)
+                self.send_header("Location", "/login")
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                self.send_response(200)
                 self.end_headers()
 
             def log_message(self, *args: object) -> None: ...
@@ -125,6 +130,39 @@ def test_what_could_not_be_told_is_told_by_the_next_tick(
     webhook.status = 200
     look(lake, instance, cursor)
     assert [alert["rule"] for told in webhook.posted for alert in told["alerts"]] == ["a.new"]
+
+
+def test_of_many_failed_runs_each_is_told(
+    lake: Lake, instance: DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dg.job
+    def compute() -> None:
+        dg.op(name="breaks")(lambda: 1 / 0)()
+
+    monkeypatch.setattr(alerts, "MOST_RUNS", 2)
+    cursor = look(lake, instance, None)
+    failed = [compute.execute_in_process(instance=instance, raise_on_error=False).run_id for _ in range(5)]
+    for _ in range(4):
+        cursor = look(lake, instance, cursor)
+    assert [alert["run"] for told in webhook.posted for alert in told["alerts"]] == failed
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["hook/SECRET", "http://127.0.0.1:1/SECRET WORD", "file:///SECRET", "data:,SECRET", "http://127.0.0.1:SECRET/"],
+)
+def test_the_address_is_not_said(url: str) -> None:
+    with pytest.raises(alerts.WebhookError) as failed:
+        alerts._post(url, {})
+    assert "SECRET" not in str(failed.value)
+    # Dagster shows what an error comes from.
+    assert failed.value.__suppress_context__ or failed.value.__context__ is None
+
+
+def test_where_a_post_is_sent_on_to_is_nobody(webhook: Webhook) -> None:
+    webhook.status = 302
+    with pytest.raises(alerts.WebhookError, match="302"):
+        alerts._post(webhook.url, {})
 
 
 def test_without_a_webhook_it_says_so(lake: Lake, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,9 @@ def config(theme: str) -> Spec:
 
 def svg(chart: Chart, rows: Rows) -> str:
     """The drawing as SVG on a light ground. XML has no control characters: at one of them the renderer would abort."""
-    shown = [{name: terminal(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
+    shown = [
+        {name: terminal(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+    ]
     drawn = spec(chart, shown) | {"width": SVG_WIDTH, "config": config("light")}
     return str(vl_convert.vegalite_to_svg(drawn, vl_version=VEGA_LITE, allowed_base_urls=[]))
 

@@ -11,11 +11,13 @@ import os
 import urllib.request
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import Any, Final
 
 import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
 
+from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.factories import asked_windows
 from wirehouse_pipelines import ledger, sql
 from wirehouse_pipelines.lake import Lake
@@ -29,6 +31,13 @@ MOST_RUNS: Final = 20
 _FOUND: Final = """
     SELECT source, rule, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation' GROUP BY source, rule
 """
+
+
+class WebhookError(WirehouseError):
+    """Nothing can be posted to the webhook."""
+
+    template = f"nothing could be posted to the address in {VARIABLE}: {{reason}}"
+    retry_helps = True
 
 
 def definitions(lake: Lake) -> dg.Definitions:
@@ -49,6 +58,9 @@ def definitions(lake: Lake) -> dg.Definitions:
         seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         findings: dict[str, int] = seen["findings"] if seen.get("committed") == committed else _findings(lake)
         failed = list(_failed(context.instance, seen["looked"])) if seen else []
+        if len(failed) == MOST_RUNS:
+            # The next tick goes on from the last of them.
+            now = failed[-1]["at"]
         # A run that failed while the last tick looked is found by both.
         told = [run for run in failed if run["run"] not in seen["runs"]]
         told += _new(seen["findings"], findings) if seen else ()
@@ -63,9 +75,9 @@ def definitions(lake: Lake) -> dg.Definitions:
 
 
 def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str, Any]]:
-    """Runs that failed since then."""
+    """Runs that failed since then, the first MOST_RUNS of them."""
     wanted = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=datetime.fromtimestamp(since, UTC))
-    for record in instance.get_run_records(wanted, limit=MOST_RUNS):
+    for record in instance.get_run_records(wanted, limit=MOST_RUNS, order_by="update_timestamp", ascending=True):
         run = record.dagster_run
         windows = asked_windows(run.tags)
         reason = _reason(instance, run.run_id)
@@ -75,6 +87,7 @@ def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str,
             "text": f"run {run.run_id[:8]} ({run.job_name}{where}) failed: {reason}",
             "run": run.run_id,
             "reason": reason,
+            "at": record.update_timestamp.timestamp(),
         }
 
 
@@ -109,7 +122,26 @@ def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[
             }
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Where a post is sent on to, a page for logging in most of the time, nobody would read it."""
+
+    def redirect_request(self, *about: Any) -> None:
+        """None."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirect)
+
+
 def _post(url: str, told: Mapping[str, Any]) -> None:
-    request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=POST_SECONDS):
-        pass
+    """Raises WebhookError, in which the address doesn't stand."""
+    url = url.strip()
+    if not url.lower().startswith(("https://", "http://")):
+        raise WebhookError(reason="it begins neither with https:// nor with http://")
+    try:
+        request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        with _OPENER.open(request, timeout=POST_SECONDS):
+            pass
+    except HTTPException:
+        raise WebhookError(reason="that is no address, or what is there speaks no HTTP") from None
+    except (OSError, ValueError) as error:
+        raise WebhookError(reason=str(error)) from None
