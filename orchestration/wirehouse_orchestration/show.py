@@ -49,7 +49,15 @@ def console(out: TextIO | None = None) -> Console:
 def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:
     """The rows of `reader`, as they come."""
     for batch in reader:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*map(_values, batch.columns), strict=True)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values; of a column with a time that is in no calendar of Python's, all as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return list(column.cast(pa.string()).to_pylist())
 
 
 def as_json(reader: pa.RecordBatchReader, out: TextIO) -> None:

@@ -21,7 +21,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
-from wirehouse_codecs.errors import UsageError
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import show
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines.lake import Lake
@@ -200,7 +200,7 @@ def prompt(lake: Lake, form: str, as_of: AsOf | None) -> None:
             continue
         except EOFError:
             return
-        except (UsageError, OSError, ValueError) as error:
+        except (WirehouseError, OSError, ValueError) as error:
             show.note(terminal(" ".join(str(error).split())))
 
 

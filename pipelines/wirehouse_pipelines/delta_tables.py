@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
 
 from wirehouse_pipelines.storage import is_local
 
@@ -30,14 +31,25 @@ def opened(path: str) -> DeltaTable | None:
 def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:
     """`table` as it was at a version or a time (with its zone); None if there was none yet.
 
-    Raises DeltaError for a version that there isn't.
+    Raises DeltaError for a version that there isn't, and a time before the oldest that is left.
     """
     table.load_as_version(when)
-    if isinstance(when, datetime) and table.version() == 0:
-        # Of a time before all others the reader gives the first version.
+    if isinstance(when, datetime) and _is_oldest(table):
+        # Of a time before all others the reader gives the oldest version that is left.
         begun = datetime.fromtimestamp(table.history()[-1]["timestamp"] / 1000, UTC)
+        if begun > when and table.version() > 0:
+            raise DeltaError(f"versions before {table.version()} are gone")
         return table if begun <= when else None
     return table
+
+
+def _is_oldest(table: DeltaTable) -> bool:
+    """No version before it is left."""
+    try:
+        DeltaTable(table.table_uri, table.version() - 1, _options(table.table_uri))
+    except (DeltaError, OverflowError):
+        return True
+    return False
 
 
 def created(path: str, schema: Schema, **how: Any) -> DeltaTable:

@@ -76,12 +76,16 @@ _TOKENS = re.compile(
     |(?P<sign>.)""",
     re.VERBOSE | re.DOTALL,
 )
+#: What Python makes of bytes of a command line that are no UTF-8.
+_UNPAIRED = re.compile("[\ud800-\udfff]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _NOT_FOUND = re.compile(r"table '(?:datafusion\.)?(?:public\.)?([^']*)' not found")
 
 
 def tokens(statement: str) -> Iterator[Token]:
     """The words and signs of `statement` without comments and white space. StatementRefusedError if cut short."""
+    if not statement.isascii() and _UNPAIRED.search(statement):
+        raise StatementRefusedError(reason="it is no UTF-8")
     at = 0
     while match := _TOKENS.match(statement, at):
         kind, at = match.lastgroup or "", match.end()
@@ -215,7 +219,7 @@ def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTa
         newest = known.version()
         try:
             known = delta_tables.as_of(known, as_of)
-        except DeltaError:
+        except (DeltaError, OverflowError):
             raise AsOfError(
                 when=as_of, reason=f"{table.name} has versions up to {newest}, of which old ones go"
             ) from None

@@ -14,6 +14,7 @@ from prompt_toolkit.output import DummyOutput
 
 from wirehouse_orchestration import sql_shell
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import StorageError
 from wirehouse_pipelines.windows import Windows
 
 END = "\x04"
@@ -55,6 +56,7 @@ def test_statements_run_one_after_another(lake: Lake, capsys: pytest.CaptureFixt
         (".help", ".as-of [WHEN]"),
         ("DROP TABLE x;", "only one SELECT"),
         ("SELECT * FROM gold.violatons;", "Did you mean gold.violations?"),
+        (".as-of 99999999999999999999\nSELECT 1 FROM gold.violations;", "say a time instead"),
     ],
 )
 def test_what_is_wrong_is_said_and_the_prompt_goes_on(
@@ -64,6 +66,24 @@ def test_what_is_wrong_is_said_and_the_prompt_goes_on(
     out, err = capsys.readouterr()
     assert said in " ".join(err.split())
     assert out == "n\n7\n"
+
+
+def test_a_time_in_no_calendar_is_shown(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    typed(lake, "SELECT to_timestamp_millis(4611686018427387904) AS a, 1 AS b;\nSELECT 2 AS c;\n")
+    assert capsys.readouterr().out == "a,b\n<value out of range: 4611686018427387904>,1\nc\n2\n"
+
+
+def test_a_lake_that_is_not_reached_leaves_the_prompt(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreached(*asked: object) -> None:
+        raise StorageError(name="s3://lake", reason="the store can't be reached")
+
+    monkeypatch.setattr(sql_shell, "query", unreached)
+    typed(lake, "SELECT 1 AS n;\n.tables bronze.cap\n")
+    out, err = capsys.readouterr()
+    assert "the store can't be reached" in err
+    assert "bronze.captures" in out
 
 
 def test_the_next_result_goes_to_a_file(

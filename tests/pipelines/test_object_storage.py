@@ -19,6 +19,7 @@ from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage
 from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.manifests import write_manifest
 from wirehouse_pipelines.storage import Storage, StorageError, Stored, open_storage
 from wirehouse_pipelines.windows import Windows
 
@@ -282,14 +283,14 @@ def test_who_lost_the_lock_commits_nothing(root: str, tmp_path: Path, monkeypatc
     source = Source("net", "cardinal", "messages", str(inbox))
     lake = Lake(root, Windows("day", "2015-01-01"), (source,))
     monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
-    commit, renew = landing.write_manifest, object_storage._Holding._run
+    renew = object_storage._Holding._run
 
     def late(storage: Storage, manifest: landing.Manifest) -> None:
         # The machine sleeps until another has taken the lock, and removed what was begun.
         monkeypatch.setattr(object_storage._Holding, "_run", renew)
         time.sleep(3)
         assert landing.land(lake, source) == []
-        commit(storage, manifest)
+        write_manifest(storage, manifest)
 
     monkeypatch.setattr(object_storage._Holding, "_run", lambda holding: None)
     monkeypatch.setattr(landing, "write_manifest", late)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from wirehouse_pipelines import arrow_types, sql
+from wirehouse_pipelines import arrow_types, delta_tables, sql, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.sql import AsOfError, QueryError, StatementRefusedError, UnknownTableError
 from wirehouse_pipelines.tables import all_tables
@@ -85,12 +85,20 @@ def test_tables_are_read_as_they_were(lake: Lake) -> None:
     assert statuses(None) == statuses(1) == statuses(datetime.now(UTC)) == ["complete"]
     assert statuses(0) == statuses(between) == ["incomplete"]
     assert statuses(before - timedelta(days=1)) == []
+    upkeep.purge(lake, table)
+    newest = delta_tables.opened(lake.table_path(table))
+    assert newest is not None
+    assert statuses(newest.version()) == statuses(datetime.now(UTC)) == ["complete"]
+    for gone in (between, before):
+        with pytest.raises(AsOfError, match="of which old ones go"):
+            statuses(gone)
 
 
 @pytest.mark.parametrize(
     ("statement", "as_of", "said"),
     [
         ("SELECT * FROM gold.cardinal_batches", 7, "has versions up to 0"),
+        ("SELECT * FROM gold.cardinal_batches", 1 << 64, "has versions up to 0"),
         ("SELECT * FROM gold.violations", 0, "say a time instead"),
     ],
 )
@@ -164,6 +172,7 @@ def test_explain_shows_the_plan_of_a_query(lake: Lake) -> None:
         "SELECT E'\\'' ; DROP TABLE x --'",
         "SELECT 'open",
         "SELECT 1 /* open",
+        "SELECT '\udcff'",
         "x",
     ],
 )

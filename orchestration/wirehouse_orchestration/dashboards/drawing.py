@@ -171,7 +171,8 @@ def config(theme: str) -> Spec:
 
 
 def svg(chart: Chart, rows: Rows) -> str:
-    """The drawing as SVG on a light ground. XML has no control characters: at one of them the renderer would abort."""
+    """The drawing as SVG on a light ground."""
+    # XML has no control characters: at one of them the renderer would abort.
     shown = [
         {name: terminal(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
     ]
