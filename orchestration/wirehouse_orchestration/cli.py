@@ -146,7 +146,7 @@ def forget(context: Context, what: str) -> None:
 
     CAPTURE is its id, 64 hex digits as bronze.captures shows them. SOURCE is one that the configuration no longer has.
     """
-    from wirehouse_orchestration.runs import check_alone
+    from wirehouse_orchestration.runs import check_alone, erase_told
     from wirehouse_pipelines import forgetting, jobs
 
     lake = context.lake()
@@ -158,9 +158,13 @@ def forget(context: Context, what: str) -> None:
     forgetting.erase_landed(lake, what)
     if due := jobs.due(lake):
         _bring_up_to_date(context, lake, due)
+    # A sensor may have begun a run meanwhile, whose files nobody must take away.
+    check_alone(lake)
     forgetting.purge(lake)
+    told = erase_told(lake, what)
     for line in forgetting.proof(lake, what):
         click.echo(f"  {line}")
+    click.echo(f"  runs: {told:,} entries of their history told of it, and are removed")
     click.echo(f"nothing of capture {what} is left")
 
 

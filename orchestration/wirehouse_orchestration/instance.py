@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.instance.ref import InstanceRef
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetKeyTable, SqlEventLogStorageTable
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster_postgres.utils import DagsterPostgresException
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
@@ -191,6 +196,35 @@ def end_abandoned_runs(instance: DagsterInstance) -> list[str]:
             instance.event_log_storage.free_concurrency_slots_for_run(lock.stem)
             lock.unlink()
     return ended
+
+
+def erase(instance: DagsterInstance, text: str) -> int:
+    """Remove what events, results of checks with their samples, and assets tell of with `text`; how many it were."""
+    storage = instance.event_log_storage
+    assert isinstance(storage, SqlEventLogStorage)
+    events, checks, assets = SqlEventLogStorageTable, AssetCheckExecutionsTable, AssetKeyTable
+    of_runs = [events.delete().where(events.c.event.contains(text))]
+    of_all = [
+        *of_runs,
+        checks.delete().where(checks.c.evaluation_event.contains(text)),
+        assets.update().where(assets.c.last_materialization.contains(text)).values(last_materialization=None),
+    ]
+    # What landing tells is of no run.
+    runs = (*instance.get_run_ids(), RUNLESS_RUN_ID)
+    erased = sum(_executed(partial(storage.run_connection, run), of_runs) for run in runs)
+    return erased + _executed(storage.index_connection, of_all)
+
+
+def _executed(connect: Callable[[], AbstractContextManager[Connection]], statements: Sequence[Any]) -> int:
+    """Execute `statements` and leave nothing of what they removed in the file; how many rows it were."""
+    with connect() as connection:
+        if in_file := connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA secure_delete = ON")
+        removed = sum(connection.execute(statement).rowcount for statement in statements)
+    if in_file and removed:
+        with connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    return removed
 
 
 def _is_free(lock: Path) -> bool:

@@ -107,6 +107,12 @@ def check_alone(lake: Lake) -> None:
             raise OthersRunError(run_id=run.run_id)
 
 
+def erase_told(lake: Lake, text: str) -> int:
+    """Remove from Dagster's history what tells of `text`; how many rows of it that were."""
+    with instances.shared_instance(lake) as instance:
+        return instances.erase(instance, text)
+
+
 def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> bool:
     """Do the upkeep of the lake, in the pools of those who write its tables; False if a part of it failed."""
     with instances.shared_instance(lake) as instance:

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import cramjam
 import pyarrow as pa
 import pytest
+from dagster import DagsterRunStatus
+from dagster._core.test_utils import create_run_for_test
 from deltalake import write_deltalake
 from pyarrow import parquet
 
@@ -28,7 +30,7 @@ from wirehouse_orchestration import cli, config, doctor, render, runs, show, war
 from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.instance import shared_instance
-from wirehouse_pipelines import arrow_types, java, landing
+from wirehouse_pipelines import arrow_types, forgetting, java, landing
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
@@ -143,6 +145,24 @@ def test_wrong_usage_is_one_line_and_exits_2(wirehouse: Wirehouse, arguments: li
     assert word in answer.err
     assert answer.err.count("\n") == 1
     assert "Traceback" not in answer.err
+
+
+def test_forget_takes_no_file_away_from_a_run_that_began_meanwhile(
+    wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        (wirehouse.folder / "inbox" / f"{number}.jsonl").write_text("{}\n" * number)
+    landed = [json.loads(line) for line in wirehouse("land", "--json").out.splitlines()]
+
+    def another_begins(*_: object, **__: object) -> None:
+        with shared_instance(config.load("wirehouse.toml")) as shared:
+            create_run_for_test(shared, status=DagsterRunStatus.STARTED)
+
+    monkeypatch.setattr(cli, "_bring_up_to_date", another_begins)
+    monkeypatch.setattr(forgetting, "purge", lambda lake: pytest.fail("files were removed"))
+    answer = wirehouse("forget", "--yes", landed[0]["capture_id"])
+    assert answer.code == 2
+    assert "works on this lake: wait until it is done" in answer.err
 
 
 def test_a_failure_exits_1_in_one_line_and_verbose_tells_where(

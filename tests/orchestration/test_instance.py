@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
@@ -14,6 +15,7 @@ from wirehouse_orchestration import instance
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.windows import Windows
 
+SECRET = "5ec2e7" * 8
 BEGIN = """
 import sys
 from wirehouse_orchestration import instance
@@ -88,3 +90,33 @@ def test_a_run_whose_process_is_gone_is_ended_and_its_place_freed(lake: Lake, ki
         assert run.status is DagsterRunStatus.FAILURE
         assert shared.event_log_storage.claim_concurrency_slot("bronze", "another", "step").is_claimed
         assert instance.end_abandoned_runs(shared) == []
+
+
+@dg.asset_check(asset="table")
+def rows() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False, metadata={"samples": f"said by {SECRET}"})
+
+
+@dg.asset
+def table() -> dg.MaterializeResult[None]:
+    return dg.MaterializeResult(metadata={"rows": 7, "captures": SECRET})
+
+
+def _telling(lake: Lake) -> list[str]:
+    history = Path(lake.root, ".dagster", "history")
+    return [str(file) for file in history.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
+
+
+def test_what_the_history_tells_of_a_capture_is_erased(lake: Lake) -> None:
+    with instance.shared_instance(lake) as shared:
+        shared.report_runless_asset_event(dg.AssetMaterialization("landing", metadata={"captures": SECRET}))
+        shared.report_runless_asset_event(dg.AssetMaterialization("other", metadata={"captures": "another"}))
+        run = dg.materialize([table, rows], instance=shared).run_id
+        assert len(_telling(lake)) > 2
+        assert instance.erase(shared, SECRET) > 0
+        assert instance.erase(shared, SECRET) == 0
+        other = shared.get_latest_materialization_event(dg.AssetKey("other"))
+        assert other is not None
+        assert shared.has_run(run)
+        assert any("STEP_SUCCESS" in str(entry.dagster_event) for entry in shared.all_logs(run))
+    assert _telling(lake) == []
