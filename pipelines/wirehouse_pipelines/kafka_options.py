@@ -44,7 +44,8 @@ class KafkaOptions:
             raise OptionError(key="settings", reason=f"must be a table, not {options.settings!r}")
         for name, value in options.settings.items():
             if not isinstance(value, str):
-                raise OptionError(key=f"settings.{name}", reason=f"must be a text, not {value!r}")
+                # Not what it is: it may be a password.
+                raise OptionError(key=f"settings.{name}", reason="must be a text, in quotes")
             if name in OURS:
                 raise OptionError(key=f"settings.{name}", reason="is set by Wirehouse")
         if options.start == COMMITTED and "group.id" not in options.settings:

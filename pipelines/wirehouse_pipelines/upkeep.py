@@ -16,7 +16,7 @@ from wirehouse_pipelines import delta_tables, jobs, ledger
 from wirehouse_pipelines.bronze import capture_window
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.landing import lock_name, records_of, rejected_name, remove_records
-from wirehouse_pipelines.manifests import FORGOTTEN, Manifest, manifests, write_manifest
+from wirehouse_pipelines.manifests import FORGOTTEN, Manifest, manifests, read_manifest, write_manifest
 from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import NS_PER_SECOND
@@ -205,14 +205,18 @@ def _due(landed: Iterable[Manifest], sizes: Mapping[str, int], options: UpkeepOp
 def _let_go(
     storage: Storage, source: str, captures: Sequence[Manifest], sizes: Mapping[str, int], now_ns: int
 ) -> Freed:
-    files = 0
+    files = freed = captured = 0
     for manifest in captures:
+        # Forgotten since it was looked at, it must stay so.
+        if read_manifest(storage, source, manifest.capture_id) != manifest:
+            continue
         # Said first: killed in between, the rest goes the next time.
         write_manifest(storage, replace(manifest, released_at_ns=now_ns))
         remove_records(storage, manifest)
         files += len(records_of(manifest))
-    freed = sum(_bytes(manifest, sizes) for manifest in captures)
-    return Freed(source, removed_files=files, freed_bytes=freed, released_captures=len(captures))
+        freed += _bytes(manifest, sizes)
+        captured += 1
+    return Freed(source, removed_files=files, freed_bytes=freed, released_captures=captured)
 
 
 def _sweep_released(lake: Lake, storage: Storage, source: str) -> None:

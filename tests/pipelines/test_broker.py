@@ -211,6 +211,12 @@ def test_settings_that_the_library_refuses_are_a_usage_error(
     assert capfd.readouterr().err == ""
 
 
+def test_a_secret_that_is_no_text_is_not_said() -> None:
+    with pytest.raises(OptionError, match=r"settings.sasl.password: must be a text") as refused:
+        KafkaOptions.from_mapping({"settings": {"sasl.password": 4711}})
+    assert "4711" not in str(refused.value)
+
+
 def test_times_beyond_64_bits_stand_at_their_bound() -> None:
     times = [-(1 << 62), 1 << 62, MS]
     batch = broker._batch([Message(topic="t", value=b"", timestamp=(TIMESTAMP_CREATE_TIME, ms)) for ms in times])

@@ -172,6 +172,17 @@ def test_a_file_is_landed_again_if_it_is_asked_for_and_was_not_forgotten(make_la
     assert landing.land(lake, lake.sources[0], files) == []
 
 
+def test_what_is_forgotten_meanwhile_is_not_brought_back(make_lake: MakeLake, tmp_path: Path) -> None:
+    copied("a_linear", tmp_path / "inbox")
+    lake = make_lake({"chain": (tmp_path / "inbox", {})})
+    land(lake)
+    (seen,) = manifests(lake)
+    forgetting.erase_landed(lake, seen.capture_id)
+    assert upkeep._let_go(open_storage(lake.root), "chain", [seen], {}, 1) == upkeep.Freed("chain")
+    (left,) = manifests(lake)
+    assert (left.status, left.path, left.released_at_ns) == ("forgotten", "", None)
+
+
 def test_an_id_that_nobody_landed_is_refused(make_lake: MakeLake) -> None:
     assert forgetting.is_capture("0" * 64)
     assert not forgetting.is_capture("chain")
