@@ -416,7 +416,8 @@ def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) ->
 def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
     """Go from the rows of TABLE with this KEY back to the landed records, byte for byte.
 
-    KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns.
+    KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns, a comma in a
+    VALUE as \\,.
     """
     from wirehouse_orchestration.trace import trace as follow
 

@@ -35,6 +35,8 @@ MOST_ROWS: Final = 10
 SHOWN_BYTES: Final = 16 << 10
 _LINE_BYTES = 16
 _INTEGERS = ("BIGINT", "INT", "SMALLINT", "TINYINT")
+#: NAME=VALUE of a key; a comma and a backslash in it stand behind a backslash.
+_PART = re.compile(r"(?:[^,\\]|\\.|\\$)+", re.DOTALL)
 _HEX = re.compile(r"(0x)?(([0-9a-fA-F]{2})*)")
 
 
@@ -53,8 +55,9 @@ class NoSuchRowError(UsageError):
 def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = None) -> None:
     """Print the rows of `table` with this key, and of each the landed records it points to, byte for byte.
 
-    `key` is a value of the first key column after the source (binary as hex), or `a=b,c=d` with any columns. To `pcap`
-    go the packets of the row: those that carried its bytes, else all of its connection, else the one that it points to.
+    `key` is a value of the first key column after the source (binary as hex), or what `key_of` writes of any columns.
+    To `pcap` go the packets of the row: those that carried its bytes, else all of its connection, else the one that it
+    points to.
     Raises UnknownTableError, TraceKeyError, NoSuchRowError, NoExcerptError and PacketsGoneError.
     """
     if table not in all_tables():
@@ -92,6 +95,12 @@ def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
     return found
 
 
+def key_of(values: Mapping[str, Any]) -> str:
+    """The key of the row that has these values."""
+    escaped = {name: str(value).replace("\\", "\\\\").replace(",", "\\,") for name, value in values.items()}
+    return ",".join(f"{name}={value}" for name, value in escaped.items())
+
+
 def _key(table: Table, key: str) -> Mapping[str, str]:
     """Column -> value as it was written."""
     known = {column.name for column in table.columns}
@@ -100,7 +109,7 @@ def _key(table: Table, key: str) -> Mapping[str, str]:
         if not own:
             raise TraceKeyError(table=table.name, reason="it has no key: write NAME=VALUE,NAME=VALUE with its columns")
         return {own[0]: key}
-    pairs = dict(part.partition("=")[::2] for part in key.split(","))
+    pairs = dict(re.sub(r"\\([,\\])", r"\1", part).partition("=")[::2] for part in _PART.findall(key))
     for name in pairs:
         if name not in known:
             reason = f"there is no column {name!r}, only {', '.join(column.name for column in table.columns)}"

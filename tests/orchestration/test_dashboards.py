@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from tests import browsing
 
 from wirehouse_orchestration import cli, ports
+from wirehouse_orchestration import trace as tracing
 from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
@@ -219,6 +220,13 @@ def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None
     assert words == ["wirehouse", "trace", "gold.violations", key]
     assert answers.evidence(filled, chart, ALL, {"rule": "' OR 1=1 --"}).rows == []
     assert answers.evidence(filled, chart, ALL, most=3).answer.cut
+    # Whoever names a stream can't lead to the bytes of another.
+    streams = boards.boards()["ockam"].chart("throughput").rows
+    evil = "a,\\,stream_address=good\\"
+    traced = answers._traced(
+        streams, dict.fromkeys(streams.names) | dict.fromkeys(streams.key, 1) | {"stream_address": evil}
+    )
+    assert tracing._key(all_tables()[streams.table], traced.key)["stream_address"] == evil
     slow = answers.evidence(filled, boards.boards()["cardinal"].chart("completion"), ALL, {"up_to_ms": "256"})
     assert [row.cells["number"] for row in slow.rows] == [11]
 

@@ -15,6 +15,7 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration.dashboards.boards import Chart, Rows, written
 from wirehouse_orchestration.render import plain
 from wirehouse_orchestration.show import rows_of
+from wirehouse_orchestration.trace import key_of
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables
@@ -145,8 +146,7 @@ def _is(name: str, value: str) -> str:
 
 
 def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
-    known = ((name, row[name]) for name in rows.key)
-    key = ",".join(f"{name}={value}" for name, value in known if value is not None)
+    key = key_of({name: row[name] for name in rows.key if row[name] is not None})
     return Traced({name: row[name] for name in rows.names}, rows.table, key)
 
 
