@@ -40,7 +40,7 @@ class Reader:
     def frame(self, statement: str) -> pd.DataFrame:
         """The rows of `statement`, which must be few; physical tables only."""
         if self.spark is None:
-            return sql.rows(self.lake, statement).to_pandas()
+            return sql.rows(self.lake, statement).to_pandas(integer_object_nulls=True)
         for name in set(_NAMES.findall(statement)) & set(all_tables()):
             view = name.replace(".", "__")
             delta.read(self.spark, self.lake, name).createOrReplaceTempView(view)
