@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,10 +16,11 @@ OF_PROTOCOLS = tuple(import_module(f"wirehouse_orchestration.defs.{name}") for n
 PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation, upkeep, alerts)
 
 
-def _tagged(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """With its layer and protocol as tags, by which the catalogue can be filtered."""
+def _tagged(lake: Lake, spec: dg.AssetSpec) -> dg.AssetSpec:
+    """With its layer and protocol as tags, by which the catalogue can be filtered, and the lake's owners."""
     layer, _, protocol = (spec.group_name or "").partition("_")
-    return spec.merge_attributes(tags={"layer": layer} | ({"protocol": protocol} if protocol else {}))
+    tags = {"layer": layer} | ({"protocol": protocol} if protocol else {})
+    return spec.merge_attributes(tags=tags, owners=list(lake.owners))
 
 
 def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
@@ -26,7 +28,7 @@ def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Defin
     merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(lake, progress))
     assets: list[Any] = [*(merged.assets or ())]
     return dg.Definitions(
-        assets=dg.map_asset_specs(_tagged, assets),
+        assets=dg.map_asset_specs(partial(_tagged, lake), assets),
         asset_checks=merged.asset_checks,
         jobs=merged.jobs,
         schedules=merged.schedules,

@@ -41,7 +41,9 @@ FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 
 _BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
-_LAKEHOUSE_KEYS = ("root", "window", "start")
+_OWNER = re.compile(r"team:[\w.-]+|[\w.+-]+@[\w-]+(\.[\w-]+)+")
+_SITE = re.compile(r"https?://[^\s/]+(/\S*)?")
+_LAKEHOUSE_KEYS = ("root", "window", "start", "owners", "docs")
 _SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "kafka", "options", "max_inflated_ratio")
 _MOST_RATIO = 1_000_000
 
@@ -161,7 +163,28 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
         raise refuse("lakehouse.root", f"{root!r} must not have any of * ? [ ] {{ }} \\ % | or a line break in it")
     if not remote and Path(root).is_file():
         raise refuse("lakehouse.root", f"{root} is a file, not a folder")
-    return Lake(root, windows, sources, str(folder / HOME / root.removeprefix("s3://")) if remote else None)
+    home = str(folder / HOME / root.removeprefix("s3://")) if remote else None
+    return Lake(root, windows, sources, home, owners=_owners(table, refuse), docs=_docs(table, refuse))
+
+
+def _owners(table: Mapping[str, Any], refuse: Refuse) -> tuple[str, ...]:
+    """Who answers for the lake; nobody is said to."""
+    listed = table.get("owners", [])
+    known = isinstance(listed, list) and all(isinstance(item, str) and _OWNER.fullmatch(item) for item in listed)
+    if not known:
+        reason = f'must be a list of addresses and teams, as ["ann@example.org", "team:network"], not {_shown(listed)}'
+        raise refuse("lakehouse.owners", reason)
+    return tuple(dict.fromkeys(listed))
+
+
+def _docs(table: Mapping[str, Any], refuse: Refuse) -> str:
+    """Where the site of docs/ is served, if it is."""
+    if "docs" not in table:
+        return ""
+    address = _text(table, "docs", "lakehouse.", refuse)
+    if not _SITE.fullmatch(address):
+        raise refuse("lakehouse.docs", f"must be the address of the site of docs/, as https://HOST/, not {address!r}")
+    return address.rstrip("/")
 
 
 def _bucket(root: str, refuse: Refuse) -> str:

@@ -2,7 +2,7 @@
 
 A job is one multi-asset with an asset for each of its physical tables, and one multi-check with, for each of them,
 a check a rule severity (what the data broke, WARN) and one of our own invariants (ERROR, blocking). A view is an asset
-without a job: it is never materialised, but has its place in the graph, its description and its columns.
+without a job: it has its place in the graph, its description, its columns and where they come from.
 """
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
@@ -21,8 +21,9 @@ from dagster._core.storage.tags import (
 )
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_codecs.rules import Severity
 from wirehouse_expectations.suites import CheckResult, findings_check, findings_of, invariants_check, invariants_of
+from wirehouse_orchestration import asset_pages
+from wirehouse_orchestration.asset_pages import FINDINGS, asset_key
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_pipelines import delta, jobs
 from wirehouse_pipelines.lake import Lake
@@ -35,15 +36,8 @@ from wirehouse_pipelines.work import Job
 CONFLICT_RETRIES = 3
 CONFLICT_WAIT_SECONDS = 5
 INVARIANTS = "invariants"
-#: Name of the check of the findings of a severity.
-FINDINGS = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
 _ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
 _CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException|CommitFailedError")
-
-
-def asset_key(table: str) -> dg.AssetKey:
-    """`layer.name` as a key."""
-    return dg.AssetKey(table.split("."))
 
 
 def landing_key(source: str) -> dg.AssetKey:
@@ -79,12 +73,6 @@ def window_tags(first: str, last: str) -> dict[str, str]:
     return {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
 
 
-def _metadata(table: Table) -> dict[str, Any]:
-    columns = [dg.TableColumn(column.name, column.type, column.comment) for column in table.columns]
-    listed = {"dagster/column_schema": dg.TableSchema(columns), "dagster/table_name": table.name}
-    return listed | ({"key": ", ".join(table.key)} if table.key else {})
-
-
 def step_name(job: Job) -> str:
     """The job's name as that of a step, which holds no dot."""
     return job.name.replace(".", "_")
@@ -114,29 +102,30 @@ def _spec(lake: Lake, job: Job, table: Table) -> dg.AssetSpec:
         asset_key(table.name),
         deps=deps,
         description=table.comment,
-        metadata=_metadata(table),
+        metadata=asset_pages.metadata(lake, table),
         group_name=group(table),
         partitions_def=partitions(lake.windows),
+        freshness_policy=asset_pages.freshness(lake),
         kinds={"delta", "spark"},
         code_version=job.version,
     )
 
 
-def view_spec(view: Table) -> dg.AssetSpec:
-    """A view: an asset that is never materialised."""
+def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
+    """A view: an asset without a job; the jobs of the tables behind it tell when it shows new rows."""
     return dg.AssetSpec(
         asset_key(view.name),
         deps=[asset_key(name) for name in sorted(view.reads)],
         description=f"{view.comment} A view.",
-        metadata=_metadata(view),
+        metadata=asset_pages.metadata(lake, view),
         group_name=group(view),
         kinds={"view"},
     )
 
 
-def views(protocol: str | None) -> list[dg.AssetSpec]:
+def views(lake: Lake, protocol: str | None) -> list[dg.AssetSpec]:
     """All views of a protocol (None: those over all)."""
-    return [view_spec(table) for table in all_tables().values() if table.view and table.protocol == protocol]
+    return [view_spec(lake, table) for table in all_tables().values() if table.view and table.protocol == protocol]
 
 
 def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
@@ -163,9 +152,11 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
             rows = _rows(lake, table)
             if asked_windows(context.run.tags):
                 # The UI plots these over the partitions.
-                for window in report.windows:
-                    if first <= window <= last:
-                        context.add_asset_metadata({"rows_in_window": rows[window]}, asset_key(table.name), window)
+                asked = [window for window in report.windows if first <= window <= last]
+                findings = asset_pages.findings_in_windows(lake, table, asked)
+                for window in asked:
+                    plotted = {"rows_in_window": rows[window], **findings.get(window, {})}
+                    context.add_asset_metadata(plotted, asset_key(table.name), window)
             yield dg.MaterializeResult(
                 asset_key=asset_key(table.name),
                 metadata={
@@ -175,6 +166,8 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
                     **({"captures_not_computed_anew": report.kept} if report.kept else {}),
                 },
             )
+        for told in asset_pages.views_told(job.outputs if report.windows else ()):
+            context.log_event(told)
 
     return compute
 
@@ -318,7 +311,8 @@ def _checked(
 
 def _check_result(spec: dg.AssetCheckSpec, result: CheckResult) -> dg.AssetCheckResult:
     counts = [{"what": name, "rows": count} for name, count in result.counts.items()]
-    metadata = {"broken": table_value(counts), "samples": table_value(result.samples)} if counts else {}
+    samples = asset_pages.traced(all_tables()[_dotted(spec.asset_key)], result.samples)
+    metadata = {"broken": table_value(counts), "samples": table_value(samples)} if counts else {}
     return dg.AssetCheckResult(
         passed=result.passed,
         asset_key=spec.asset_key,
@@ -340,6 +334,6 @@ def definitions_of(lake: Lake, protocol: str | None) -> dg.Definitions:
     """Assets, views and checks of a protocol (None: bronze and the views over all protocols)."""
     mine = [job for job in jobs.all_jobs().values() if job.protocol == protocol]
     return dg.Definitions(
-        assets=[*(job_assets(lake, job) for job in mine), *views(protocol)],
+        assets=[*(job_assets(lake, job) for job in mine), *views(lake, protocol)],
         asset_checks=[job_checks(lake, job) for job in mine],
     )

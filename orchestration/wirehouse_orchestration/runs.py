@@ -24,10 +24,11 @@ from wirehouse_codecs.errors import UsageError
 from wirehouse_expectations.suites import load_library
 from wirehouse_orchestration import instance as instances
 from wirehouse_orchestration.assembly import assemble
+from wirehouse_orchestration.asset_pages import asset_key
 from wirehouse_orchestration.defs.automation import COMPUTES_TAG, GOING_ON, spans
 from wirehouse_orchestration.defs.resources import stop_jobs
 from wirehouse_orchestration.defs.upkeep import UPKEEP
-from wirehouse_orchestration.factories import asset_key, checks_name, shown_outputs, step_name, window_tags
+from wirehouse_orchestration.factories import checks_name, shown_outputs, step_name, window_tags
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake

@@ -60,6 +60,10 @@ class Lake:
     upkeep: UpkeepOptions = field(default_factory=UpkeepOptions)
     #: Where jobs run.
     spark: SparkOptions = EMBEDDED
+    #: Who answers for it: addresses of mail, or `team:NAME`.
+    owners: tuple[str, ...] = ()
+    #: Address at which the site of docs/ is served, without a / at its end; empty if it isn't.
+    docs: str = ""
 
     @property
     def home(self) -> str:

@@ -126,12 +126,23 @@ MISTAKES = {
         "source.mainnet.options.start.hash",
         "hex",
     ),
+    "owners that nobody is": (LAKEHOUSE + "owners = ['ann']\n", "lakehouse.owners", "team:network"),
+    "owners that are no list": (LAKEHOUSE + "owners = 'ann@example.org'\n", "lakehouse.owners", "list"),
+    "docs in a folder": (LAKEHOUSE + "docs = 'site/'\n", "lakehouse.docs", "https://"),
     "unknown upkeep": (LAKEHOUSE + "[upkeep]\nkeep = 1\n", "upkeep.keep", "unknown"),
     "landing kept for no day": (LAKEHOUSE + "[upkeep]\nlanding_days = 0\n", "upkeep.landing_days", "at least 1"),
     "upkeep at no time": (LAKEHOUSE + "[upkeep]\nschedule = '1 24 * * *'\n", "upkeep.schedule", "cron"),
     "upkeep some time": (LAKEHOUSE + "[upkeep]\nschedule = 'nightly'\n", "upkeep.schedule", "cron"),
     "options that are no table": (LAKEHOUSE + SOURCE + "options = 3\n", "source.mainnet.options", "table"),
 }
+
+
+def test_whose_a_lake_is_and_where_its_docs_are(folder: Path) -> None:
+    lake = config.load(write(folder, LAKEHOUSE))
+    assert (lake.owners, lake.docs) == ((), "")
+    text = 'owners = ["ann@example.org", "team:network"]\ndocs = "https://docs.example.org/wirehouse/"\n'
+    lake = config.load(write(folder, LAKEHOUSE + text))
+    assert (lake.owners, lake.docs) == (("ann@example.org", "team:network"), "https://docs.example.org/wirehouse")
 
 
 def test_what_a_lake_keeps(folder: Path) -> None:

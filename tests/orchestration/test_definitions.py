@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from wirehouse_orchestration import factories
+from wirehouse_codecs.cardinal.rules import RULES
+from wirehouse_orchestration import asset_pages, factories
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.definitions import defs
 from wirehouse_orchestration.defs.resources import RunSession
@@ -31,7 +33,7 @@ SNAPSHOT = Path(__file__).with_name("definitions.json")
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     sources = tuple(Source(name, "cardinal", "messages", f"/inbox/{name}") for name in ("mainnet", "test-net"))
-    return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"), sources)
+    return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"), sources, owners=("team:network",))
 
 
 def _deps(spec: dg.AssetSpec) -> list[str]:
@@ -44,6 +46,11 @@ def _deps(spec: dg.AssetSpec) -> list[str]:
     ]
 
 
+def _fresh(policy: Any) -> list[str] | None:
+    """After how long there is a warning, and an error."""
+    return policy and [str(window.to_timedelta()) for window in (policy.warn_window, policy.fail_window)]
+
+
 def described(definitions: dg.Definitions) -> dict[str, Any]:
     """Everything an operator sees of the definitions, as plain data."""
     repository = definitions.get_repository_def()
@@ -53,6 +60,9 @@ def described(definitions: dg.Definitions) -> dict[str, Any]:
             "deps": sorted(_deps(spec)),
             "partitions": str(spec.partitions_def) if spec.partitions_def else None,
             "kinds": sorted(spec.kinds),
+            "owners": spec.owners,
+            "fresh": _fresh(spec.freshness_policy),
+            "metadata": sorted(spec.metadata),
             "columns": len(columns.columns) if (columns := spec.metadata.get("dagster/column_schema")) else None,
         }
         for spec in definitions.resolve_all_asset_specs()
@@ -102,6 +112,28 @@ def test_every_shown_table_is_an_asset_with_its_columns(lake: Lake) -> None:
         assert [(c.name, c.type, c.description) for c in columns] == [
             (c.name, c.type, c.comment) for c in table.columns
         ]
+
+
+def test_docs_are_linked_where_they_are_served_else_named(lake: Lake) -> None:
+    table = all_tables()["gold.cardinal_chain"]
+    assert asset_pages.metadata(lake, table)["docs"].value == "docs/data-dictionary.md#goldcardinal_chain"
+    served = replace(lake, docs="https://docs.example.org/wirehouse")
+    url = "https://docs.example.org/wirehouse/data-dictionary.html#goldcardinal_chain"
+    assert asset_pages.metadata(served, table)["docs"] == dg.MetadataValue.url(url)
+
+
+def test_columns_of_a_view_name_those_that_they_come_from(lake: Lake) -> None:
+    lineage = asset_pages.metadata(lake, all_tables()["gold.cardinal_chain"])["dagster/column_lineage"]
+    (origin,) = lineage.deps_by_column["block_hash"]
+    assert (origin.asset_key.path, origin.column_name) == (["gold", "cardinal_chain_history"], "block_hash")
+
+
+def test_a_sample_row_has_the_command_that_leads_to_its_bytes() -> None:
+    log, chain = all_tables()["silver.cardinal"], all_tables()["gold.cardinal_chain_history"]
+    row = {"rule": "cardinal.key_length_wrong", "source": "main net", "capture_id": "ab", "record_number": 7}
+    (sample,) = asset_pages.traced(log, [row])
+    assert sample == row | {"bytes": "wirehouse trace silver.cardinal 'source=main net,capture_id=ab,record_number=7'"}
+    assert asset_pages.traced(chain, [{"source": "net", "window_start": "2026-11-14"}])[0].get("bytes") is None
 
 
 def test_hour_windows_are_partitions_by_the_same_names() -> None:
@@ -171,21 +203,30 @@ def test_without_a_configuration_an_empty_lake_is_shown_and_said_so(
     assert f"There is no {tmp_path / 'wirehouse.toml'}" in caplog.text
 
 
-def test_the_rows_of_each_window_are_metadata_of_its_partition(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_findings_of_each_window_are_metadata_of_its_partition(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     windows = ("2026-11-14", "2026-11-15")
-    rows = [{"source": "mainnet", "window_start": window} for window in (*windows, windows[1])]
-    table = pa.Table.from_pylist(rows, schema=arrow_types.schema(all_tables()["bronze.messages"]))
-    write_deltalake(lake.table_path("bronze.messages"), table, partition_by=["source", "window_start"])
-    job = jobs.all_jobs()["bronze.messages"]
-    report = jobs.JobReport(job.name, windows, {"bronze.messages": 3})
+    rule = next(rule for rule in RULES if rule.id == "cardinal.key_length_wrong")
+    found = {"rule": rule.id, "severity": rule.severity, "message": "seven bytes"}
+    rows = [{"source": "mainnet", "window_start": window, "row_kind": "message"} for window in (*windows, windows[1])]
+    rows += [rows[-1] | {"row_kind": "quarantine", "finding": found}]
+    table = pa.Table.from_pylist(rows, schema=arrow_types.schema(all_tables()["silver.cardinal"]))
+    write_deltalake(lake.table_path("silver.cardinal"), table, partition_by=["source", "window_start"])
+    job = jobs.all_jobs()["silver.cardinal"]
+    report = jobs.JobReport(job.name, windows, {"silver.cardinal": 4})
     monkeypatch.setattr(factories, "_run", lambda *arguments, **named: report)
     with dg.DagsterInstance.ephemeral() as instance:
         asset, session = factories.job_assets(lake, job), {"session": RunSession(lambda line: None, lake.spark)}
         assert dg.materialize([asset], instance=instance, resources=session, tags=window_tags(*windows)).success
-        stored = instance.fetch_materializations(dg.AssetKey(["bronze", "messages"]), limit=9).records
+        stored = instance.fetch_materializations(asset_pages.asset_key("silver.cardinal"), limit=9).records
+        view = instance.get_latest_materialization_event(asset_pages.asset_key("silver.cardinal_messages"))
     plotted = {
-        record.partition_key: found.metadata["rows_in_window"].value
+        record.partition_key: [told.metadata[f"{what}_in_window"].value for what in ("rows", "violations", "notes")]
         for record in stored
-        if (found := record.asset_materialization)
+        if (told := record.asset_materialization)
     }
-    assert plotted == {"2026-11-14": 1, "2026-11-15": 2}
+    assert plotted == {"2026-11-14": [1, 0, 0], "2026-11-15": [3, 1, 0]}
+    assert view is not None, "a view shows new rows, too"
+    assert view.asset_materialization is not None
+    assert "dagster/column_lineage" in view.asset_materialization.metadata

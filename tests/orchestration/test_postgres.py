@@ -19,7 +19,7 @@ from dagster._core.storage.tags import BACKFILL_ID_TAG
 from tests import small_lake
 from tests.running import assert_same_rows, land
 
-from wirehouse_orchestration import config, factories, infra, instance, ui
+from wirehouse_orchestration import asset_pages, config, factories, infra, instance, ui
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake
 
@@ -103,8 +103,8 @@ def test_two_backfills_of_different_protocols_go_on_at_once(
 def _backfill(url: str, lake: Lake, protocol: str, table: str) -> str:
     """Ask for the windows of `protocol` in its tables and in `table`, as the UI does; its id."""
     named = [job for job in jobs.all_jobs().values() if job.protocol == protocol]
-    keys = [factories.asset_key(name.name) for job in named for name in factories.shown_outputs(job)]
-    assets = [{"path": list(key.path)} for key in (factories.asset_key(table), *keys)]
+    keys = [asset_pages.asset_key(name.name) for job in named for name in factories.shown_outputs(job)]
+    assets = [{"path": list(key.path)} for key in (asset_pages.asset_key(table), *keys)]
     windows = jobs.data_windows(lake, protocol)
     selected = re.sub(r'"(\w+)":', r"\1:", json.dumps({"assetSelection": assets, "partitionNames": windows}))
     asked = f"mutation {{ launchPartitionBackfill(backfillParams: {selected}) {{ __typename {BACKFILL} }} }}"

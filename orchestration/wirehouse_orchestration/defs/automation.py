@@ -16,7 +16,8 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration.factories import asset_key, landing_key, shown_outputs, window_tags
+from wirehouse_orchestration.asset_pages import asset_key
+from wirehouse_orchestration.factories import landing_key, shown_outputs, window_tags
 from wirehouse_pipelines import jobs, ledger
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS, captures_at
 from wirehouse_pipelines.lake import KAFKA, Lake, Source

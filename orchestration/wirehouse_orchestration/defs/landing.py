@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
+from wirehouse_orchestration.asset_pages import freshness
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_orchestration.factories import failing_as_told, landing_key, table_value
 from wirehouse_orchestration.instance import shared_instance
@@ -29,6 +30,7 @@ def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
         group_name=POOL,
         kinds={"avro"},
         pool=POOL,
+        freshness_policy=freshness(lake),
         required_resource_keys={"session"},
     )
     def landed(context: AssetExecutionContext) -> dg.MaterializeResult[None]:

@@ -1,0 +1,117 @@
+"""What Dagster's page of an asset tells beside its runs: columns and where they come from, how to ask and to trace."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import dagster as dg
+
+from wirehouse_codecs.rules import Severity
+from wirehouse_expectations.suites import findings_of
+from wirehouse_pipelines import lineage, sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.tables import Table, all_tables
+
+#: Name of the check of the findings of a severity, and of their plot over the windows.
+FINDINGS: Final = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
+#: What says where a row is, if the table has no key.
+_PLACE: Final = ("source", "window_start", "rule", "connection_id", "direction", "byte_start", "capture_id")
+#: What says to which landed record a row leads.
+_RECORD: Final = "capture_id"
+#: Windows are computed so long after they ended, at most, while the daemon runs.
+_RUN: Final = timedelta(hours=1)
+
+
+def asset_key(table: str) -> dg.AssetKey:
+    """`layer.name` as a key."""
+    return dg.AssetKey(table.split("."))
+
+
+def metadata(lake: Lake, table: Table) -> dict[str, Any]:
+    """Of a table or view: its columns and key, its docs, the statement of a view, and commands to go on with."""
+    columns = [dg.TableColumn(column.name, column.type, column.comment) for column in table.columns]
+    page = f"data-dictionary.{'html' if lake.docs else 'md'}#{table.name.replace('.', '')}"
+    told: dict[str, Any] = {
+        "dagster/column_schema": dg.TableSchema(columns),
+        "dagster/table_name": table.name,
+        "docs": dg.MetadataValue.url(f"{lake.docs}/{page}") if lake.docs else dg.MetadataValue.path(f"docs/{page}"),
+        "rows": f'wirehouse sql "SELECT * FROM {table.name} LIMIT 20"',
+    }
+    if table.key:
+        told["key"] = ", ".join(table.key)
+    if _leads_to_bytes(table):
+        told["bytes"] = f"wirehouse trace {table.name} {','.join(f'{name}=…' for name in table.key or _place(table))}"
+    if table.view is None:
+        return told | {"dagster/uri": lake.table_path(table.name)}
+    return told | {"sql": dg.MetadataValue.md(f"```sql\n{table.view}\n```"), "dagster/column_lineage": _lineage(table)}
+
+
+def _lineage(view: Table) -> dg.TableColumnLineage:
+    return dg.TableColumnLineage(
+        {
+            name: [dg.TableColumnDep(asset_key(table), column) for table, column in sorted(made_of)]
+            for name, made_of in lineage.origins(view).items()
+        }
+    )
+
+
+def views_told(written: Collection[str]) -> list[dg.AssetMaterialization]:
+    """That views over `written` tables show new rows. Dagster draws the lineage of what was materialised alone."""
+    views = [table for table in all_tables().values() if table.view and sql.physical([table.name]) & set(written)]
+    return [
+        dg.AssetMaterialization(asset_key(view.name), metadata={"dagster/column_lineage": _lineage(view)})
+        for view in views
+    ]
+
+
+def freshness(lake: Lake) -> dg.FreshnessPolicy:
+    """What nothing was written to in a window, or two, is not fresh: nothing came, or nothing is computed."""
+    window = timedelta(days=1) if lake.windows.size == "day" else timedelta(hours=1)
+    return dg.FreshnessPolicy.time_window(warn_window=window + _RUN, fail_window=2 * window + _RUN)
+
+
+def findings_in_windows(lake: Lake, table: Table, windows: Collection[str]) -> Mapping[str, Mapping[str, int]]:
+    """How many findings of each severity the table holds, by window; of a table that holds none nothing."""
+    stated = findings_of(table.name)
+    if stated is None or not windows:
+        return {}
+    plots = {rule.id: f"{FINDINGS[rule.severity]}_in_window" for rule in stated.rules}
+    found = {window: dict.fromkeys(plots.values(), 0) for window in windows}
+    listed = ", ".join(f"'{window}'" for window in windows)
+    counts = sql.rows(
+        lake,
+        f"SELECT window_start, {stated.rule} AS rule, COUNT(*) AS findings FROM {table.name} "
+        f"WHERE window_start IN ({listed}) AND {stated.condition} GROUP BY window_start, {stated.rule}",
+    )
+    for row in counts.to_pylist():
+        # A rule that is not on the list is what an invariant tells of.
+        if plot := plots.get(row["rule"]):
+            found[row["window_start"]][plot] += row["findings"]
+    return found
+
+
+def traced(table: Table, samples: Collection[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sample rows, each with the command that leads to its bytes, if it has what that needs."""
+    if not _leads_to_bytes(table):
+        return list(samples)
+    return [row | {"bytes": command} if (command := _trace(table, row)) else row for row in map(dict, samples)]
+
+
+def _trace(table: Table, row: Mapping[str, Any]) -> str | None:
+    known = [name for name in table.key or _place(table) if row.get(name) is not None]
+    if set(known) <= {"source", "window_start"}:
+        return None
+    return f"wirehouse trace {table.name} {shlex.quote(','.join(f'{name}={row[name]}' for name in known))}"
+
+
+def _leads_to_bytes(table: Table) -> bool:
+    return _RECORD in {column.name for column in table.columns}
+
+
+def _place(table: Table) -> list[str]:
+    """Columns of the table that say where a row of it is."""
+    names = {column.name for column in table.columns}
+    return [name for name in (*_PLACE, "record_number") if name in names]
