@@ -426,3 +426,9 @@ def test_spark_finds_the_same_as_datafusion(lake: Lake, put: Put, spark: Any, mo
         for severity in found.severities if found else ():
             pair = [findings_check(lake, engine, table, severity, DAY, DAY).counts for engine in (spark, None)]
             assert pair[0] == pair[1], table
+
+
+def test_a_whole_number_of_a_sample_is_itself_where_others_of_its_column_are_null(tmp_path: Path) -> None:
+    moment = 1_794_693_600_000_000_001
+    rows = reading.Reader(_lake(tmp_path)).rows(f"SELECT {moment} AS at_ns UNION ALL SELECT NULL", SAMPLES)
+    assert sorted(str(row["at_ns"]) for row in rows) == [str(moment), "None"]
