@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,8 @@ Array = np.ndarray[Any, Any]
 
 #: Arrow's offsets into bytes have 31 bits.
 MOST_BYTES: Final = (1 << 31) - 1
+#: So many rows of the same text are kept.
+_MOST_REPEATED: Final = 1 << 13
 #: An unsigned number of 64 bits, as tables hold it.
 UNSIGNED: Final = pa.decimal128(20, 0)
 
@@ -29,7 +32,17 @@ def frozen(data: Array) -> Array:
 
 def validity(has: Array) -> pa.Buffer:
     """Arrow's bits for what isn't 0."""
-    return pa.py_buffer(np.packbits(has != 0, bitorder="little"))
+    return pa.py_buffer(np.packbits(has if has.dtype == np.bool_ else has != 0, bitorder="little"))
+
+
+def repeated(word: str, rows: int) -> pa.Array:
+    """The same text so often. Of few rows a part of what is there already."""
+    return _repeated(word).slice(0, rows) if rows <= _MOST_REPEATED else pa.repeat(pa.scalar(word), rows)
+
+
+@lru_cache(maxsize=64)
+def _repeated(word: str) -> pa.Array:
+    return pa.repeat(pa.scalar(word), _MOST_REPEATED)
 
 
 def names(codes: Array, shown: Sequence[str], has: Array) -> pa.Array:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.column_parts import repeated
 from wirehouse_codecs.community_id import community_id
 from wirehouse_codecs.errors import StateDamagedError, StateVersionError
 from wirehouse_codecs.rules import Place, Rule
@@ -185,8 +186,8 @@ class Log:
     def add_batch(self, columns: Mapping[str, pa.Array], rows: int) -> None:
         """Rows of the connection as columns; those that say which connection and window are added."""
         constant = {
-            "source": pa.repeat(pa.scalar(self.source), rows),
-            "window_start": pa.repeat(pa.scalar(self.window_start), rows),
+            "source": repeated(self.source, rows),
+            "window_start": repeated(self.window_start, rows),
             "connection_id": pa.repeat(pa.scalar(self.connection_id, pa.binary()), rows),
         }
         known = {**columns, **constant}

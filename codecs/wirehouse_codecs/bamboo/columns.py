@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,20 +14,23 @@ from wirehouse_codecs.bamboo.bymux import Channel
 from wirehouse_codecs.bamboo.plain import Said, Spoken
 from wirehouse_codecs.bamboo.rows import ENTRY, SIDES
 from wirehouse_codecs.bamboo.yamf import PREFIX
-from wirehouse_codecs.column_parts import frozen, parts, strings, unsigned
+from wirehouse_codecs.blake2b import DIGEST
+from wirehouse_codecs.column_parts import frozen, offsets_of, parts, repeated, strings, unsigned
 from wirehouse_codecs.stream_log import MESSAGE, Log, place_columns
 
 Array = np.ndarray[Any, Any]
-#: A number of each row of a side, or one for all.
-Of = Callable[[Said], Any]
+#: Bytes of a side, or a number of each of its packets or entries.
+Of = Callable[[Said], Array]
 
 _KINDS: Final = ("credit", "write", "metadata", "raw", "lz")
 _FIRST_KINDS: Final = {loops.METADATA: 2, loops.RAW: 3, loops.COMPRESSED: 4}
-_SENT: Final = ["author", "log_id", "seqnum"]
-#: What an entry's metadata leaves out: with a lipmaalink or not, with a backlink or not.
-_OMITTED: Final = pa.array(
-    [_SENT, [*_SENT, "backlink"], [*_SENT, "lipmaalink"], [*_SENT, "lipmaalink", "backlink"]], pa.list_(pa.string())
-)
+_SENT: Final = ("author", "log_id", "seqnum")
+#: What metadata leaves out of an entry: without links that aren't sent, with a backlink, with a lipmaalink, with both.
+_OMITTED: Final = (_SENT, (*_SENT, "backlink"), (*_SENT, "lipmaalink"), (*_SENT, "lipmaalink", "backlink"))
+_OMITTED_SIZES: Final = [np.array([len(word) for word in words], np.uint8) for words in _OMITTED]
+_OMITTED_BYTES: Final = [np.frombuffer("".join(words).encode(), np.uint8) for words in _OMITTED]
+#: As entries have it.
+_WORD_SENT: Final = np.int64(loops.SENT).view(np.uint64)
 _M, _P = b"mp"
 #: Rows for which nulls are kept.
 _MOST_NULLS: Final = 1 << 15
@@ -49,134 +52,146 @@ def add_rows(log: Log, spoken: Spoken, ids: Mapping[Channel, int], modes: Mappin
 
 
 class _Table:
-    """Rows of a kind in their order: packets, of bymux and of both sides; or the entries of both sides."""
+    """Rows of a kind in their order: packets, of bymux and of both sides; or the entries of both sides.
+
+    `bymux`, `words`, `packets` and `entries` are as of `Spoken` and `Said`, a column for each row; where it has
+    none, 0.
+    """
 
     def __init__(self, spoken: Spoken, kind: str) -> None:
         self.kind = kind
-        self.bymux, self.words = spoken.bymux, spoken.words
+        bymux, words = spoken.bymux, spoken.words
         if kind == ENTRY:
-            self.bymux, self.words = self.bymux[:, :0], self.words[:, :0]
-        self._said = dict(spoken.said)
-        rows = {side: self._rows(said) for side, said in self._said.items()}
-        self._sizes = [self.bymux.shape[1], *(len(said.pieces[rows[side]]) for side, said in self._said.items())]
-        self.count = sum(self._sizes)
-        pieces = [self.bymux[loops.PIECE], *(said.pieces[rows[side]] for side, said in self._said.items())]
-        ends = [self.bymux[loops.HEADER_END], *(said.byte_end[rows[side]] for side, said in self._said.items())]
-        self._order = np.lexsort((np.concatenate(ends), np.concatenate(pieces)))
-        self.pieces = np.concatenate(pieces)[self._order]
-        self.of_bymux = np.arange(self.count) < self._sizes[0]
-        self.of_bymux = self.of_bymux[self._order]
-        self._bytes: dict[str, Array] = {}
+            bymux, words = bymux[:, :0], words[:, :0]
+        self.said = tuple(spoken.said.items())
+        columns = [self._columns(said) for _, said in self.said]
+        pieces = [said.packets[loops.P_PIECE, own] for (_, said), own in zip(self.said, columns, strict=True)]
+        ends = [said.packets[loops.P_BYTE_END, own] for (_, said), own in zip(self.said, columns, strict=True)]
+        order = np.lexsort(
+            (np.concatenate([bymux[loops.HEADER_END], *ends]), np.concatenate([bymux[loops.PIECE], *pieces]))
+        )
+        self.count = len(order)
+        places = np.empty(self.count, np.int64)
+        places[order] = np.arange(self.count)
+        of_bymux, *of_sides = np.split(places, np.cumsum([bymux.shape[1], *map(len, columns)])[:-1])
+        self.of_bymux = np.zeros(self.count, np.bool_)
+        self.of_bymux[of_bymux] = True
+        self.bymux, self.words = self._spread(bymux, of_bymux), self._spread(words, of_bymux)
+        self.sides = self.bymux[loops.SIDE].astype(np.int8)
+        numbers = loops.PLACE_NUMBERS if kind == ENTRY else loops.ROW_NUMBERS
+        self.packets = np.zeros((numbers, self.count), np.int64)
+        self.entries = np.zeros((loops.ENTRY_NUMBERS, self.count), np.uint64)
+        #: By side: the rows of its packets, and of its entries.
+        self.rows: dict[int, tuple[Array, Array]] = {}
+        for (side, said), own, rows in zip(self.said, columns, of_sides, strict=True):
+            self.sides[rows] = side
+            loops.spread(said.packets[:numbers], own, rows, self.packets)
+            of_entries = rows[said.packets[loops.P_ENTRY, own] >= 0]
+            loops.spread(said.entries, np.arange(len(of_entries)), of_entries, self.entries)
+            self.rows[side] = rows, of_entries
 
-    def _rows(self, said: Said) -> Any:
-        return np.flatnonzero(said.packets[loops.P_ENTRY] >= 0) if self.kind == ENTRY else slice(None)
+    def _columns(self, said: Said) -> Array:
+        entries = said.packets[loops.P_ENTRY]
+        return np.flatnonzero(entries >= 0) if self.kind == ENTRY else np.arange(len(entries))
 
-    def numbers(self, kind: Any, of: Of, bymux: Any = 0) -> Array:
-        """A number of each row: of those of a side, and of packets of bymux."""
-        parts_ = [bymux, *(of(said) for said in self._said.values())]
-        out = np.empty(self.count, kind)
-        at = 0
-        for value, size in zip(parts_, self._sizes, strict=True):
-            out[at : at + size] = value
-            at += size
-        return out[self._order]
+    def _spread(self, table: Array, rows: Array) -> Array:
+        out = np.zeros((len(table), self.count), table.dtype)
+        loops.spread(table, np.arange(len(rows)), rows, out)
+        return out
 
-    def of_packets(self, kind: Any, of: Of, bymux: Any = 0) -> Array:
-        """A number of each row, as packets have it."""
-        if self.kind != ENTRY:
-            return self.numbers(kind, of, bymux)
-
-        def select(said: Said) -> Any:
-            value = of(said)
-            return value[self._rows(said)] if isinstance(value, np.ndarray) else value
-
-        return self.numbers(kind, select)
-
-    def of_sides(self, kind: Any, of: Callable[[int, Said], Any], bymux: Any = 0) -> Array:
+    def of_sides(self, kind: Any, of: Callable[[int, Said], Any]) -> Array:
         """A number of each row that is the same for all that a side says."""
-        sides = {id(said): side for side, said in self._said.items()}
-        return self.numbers(kind, lambda said: of(sides[id(said)], said), bymux)
+        by_side = np.zeros(len(SIDES), kind)
+        for side, said in self.said:
+            by_side[side] = of(side, said)
+        told: Array = by_side[self.sides]
+        return told
 
-    def bytes_of(self, name: str, starts: Of, sizes: Of | int, has: Array) -> pa.Array:
-        """Byte strings among those that `_BYTES` calls so."""
-        sources = {id(said): _BYTES[name](said) for said in self._said.values()}
-        bases = dict(zip(sources, np.cumsum([0, *map(len, sources.values())]).tolist(), strict=False))
-        if name not in self._bytes:
-            every = list(sources.values())
-            self._bytes[name] = frozen(every[0] if len(every) == 1 else np.concatenate([_NOTHING, *every]))
-        begins = self.numbers(np.int64, lambda said: starts(said) + bases[id(said)])
-        size = np.where(has, sizes if isinstance(sizes, int) else self.numbers(np.int64, sizes), 0)
-        return parts(self._bytes[name], begins, size, pa.binary(), has)
+    def bytes_of(
+        self, data: Of, starts: Of, sizes: Array | int, has: Array | None, *, by_entry: bool = True
+    ) -> pa.Array:
+        """Byte strings of what sides say, by entry or by packet; null where `has` is false."""
+        if has is not None:
+            sizes = np.where(has, sizes, 0)
+        elif isinstance(sizes, int):
+            sizes = np.full(self.count, sizes)
+        offsets = offsets_of(sizes)
+        out = np.empty(offsets[-1], np.uint8)
+        for side, said in self.said:
+            loops.gather(data(said), starts(said), self.rows[side][by_entry], offsets, out)
+        return strings(offsets, out, pa.binary(), has)
 
 
-_NOTHING: Final = np.empty(0, np.uint8)
 _PAYLOAD_RULE: Final = pa.field("rule", pa.string())
-_BYTES: Final[Mapping[str, Callable[[Said], Array]]] = {
-    "content": lambda said: said.content,
-    "payloads": lambda said: said.payloads,
-    "data": lambda said: said.data,
-    "hashes": lambda said: np.frombuffer(b"".join(said.hashes), np.uint8),
-    "author": lambda said: np.frombuffer(said.sender.proposal.log[0], np.uint8),
-}
 
 
 def _common(table: _Table, by_piece: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    pieces, bymux = pa.array(table.pieces), table.bymux
+    bymux, packets = table.bymux, table.packets
+    pieces = pa.array(bymux[loops.PIECE] + packets[loops.P_PIECE])
     columns = {name: column.take(pieces) for name, column in by_piece.items()}
     is_data = ~table.of_bymux
-    sides = table.of_sides(np.int8, lambda side, _: side, bymux[loops.SIDE])
     ids = table.of_sides(np.uint64, lambda _, said: said.sender.proposal.propose.id)
     numbers = table.of_sides(np.int64, lambda _, said: said.sender.proposal.number)
     return columns | {
-        "row_kind": pa.repeat(pa.scalar(table.kind), table.count),
-        "direction": _words(tuple(map(str, SIDES.values())), sides),
-        "channel": _words(("bymux", "data"), is_data),
-        "byte_start": pa.array(table.of_packets(np.int64, lambda said: said.byte_start, bymux[loops.BEGIN])),
-        "byte_end": pa.array(table.of_packets(np.int64, lambda said: said.byte_end, bymux[loops.END])),
+        "row_kind": repeated(table.kind, table.count),
+        "direction": _words(tuple(map(str, SIDES.values())), table.sides),
+        "channel": _words(("bymux", "data"), is_data.view(np.int8)),
+        "byte_start": pa.array(bymux[loops.BEGIN] + packets[loops.P_BYTE_START]),
+        "byte_end": pa.array(bymux[loops.END] + packets[loops.P_BYTE_END]),
         "proposal_id": unsigned(ids, is_data),
         "proposal_number": pa.array(numbers, mask=table.of_bymux),
     }
-
-
-def _packet(row: int) -> Of:
-    return lambda said: said.packets[row]
-
-
-def _by_entry(of: Of) -> Of:
-    """A number of each packet that is metadata, by its entry; of others it means nothing."""
-    return lambda said: of(said)[said.packets[loops.P_ENTRY]] if said.entries.shape[1] else 0
 
 
 def _of_entry(row: int, ahead: int = 0) -> Of:
     return lambda said: said.entries[row].astype(np.int64) + ahead
 
 
-def _nothing(_: Said) -> int:
-    return 0
+def _of_packet(row: int) -> Of:
+    return lambda said: said.packets[row]
+
+
+def _content(said: Said) -> Array:
+    return said.content
+
+
+def _payloads(said: Said) -> Array:
+    return said.payloads
+
+
+def _data(said: Said) -> Array:
+    return said.data
+
+
+def _hashes(said: Said) -> Array:
+    return said.hashes
+
+
+def _hash_places(said: Said) -> Array:
+    return np.arange(0, len(said.hashes), DIGEST)
+
+
+_PAYLOAD_HASH: Final = _of_entry(loops.E_HASH, len(PREFIX))
+_SIGNATURE: Final = _of_entry(loops.E_HASH, loops.HASH)
+_BACKLINK: Final = _of_entry(loops.E_METADATA, 1 + len(PREFIX))
 
 
 def _message(table: _Table, ids: Mapping[Channel, int]) -> dict[str, pa.Array]:
-    bymux, words, of_bymux, is_packet = table.bymux, table.words, table.of_bymux, ~table.of_bymux
-    kinds = table.numbers(np.int64, _packet(loops.P_KIND), bymux[loops.KIND])
-    is_metadata, is_payload = is_packet & (kinds == loops.METADATA), is_packet & (kinds != loops.METADATA)
-    codes = np.where(of_bymux, kinds, 0)
+    bymux, words, packets, of_bymux = table.bymux, table.words, table.packets, table.of_bymux
+    is_packet, kinds = ~of_bymux, packets[loops.P_KIND]
+    is_metadata, packed = kinds == loops.METADATA, kinds == loops.COMPRESSED
+    is_payload = is_packet & ~is_metadata
+    codes = bymux[loops.KIND].copy()
     for kind, code in _FIRST_KINDS.items():
-        codes[is_packet & (kinds == kind)] = code
-    seqs, ats = table.numbers(np.int64, _packet(loops.P_SEQ)), table.numbers(np.int64, _packet(loops.P_AT))
-    sizes = table.numbers(np.int64, _packet(loops.P_SIZE))
-    whole = table.numbers(np.bool_, _packet(loops.P_WHOLE)) & is_payload
+        codes[kinds == kind] = code
+    seqs, ats, sizes = packets[loops.P_SEQ], packets[loops.P_AT], packets[loops.P_SIZE]
+    whole = is_payload & (packets[loops.P_WHOLE] == 1)
     letters = np.where(is_packet, np.where(is_metadata, _M, _P), 0).astype(np.uint8)
     after = np.where(is_packet, np.where(whole, _M, _P), 0).astype(np.uint8)
-    follows = table.numbers(np.int64, lambda said: said.follows, -1)
-    counts = table.numbers(np.int64, lambda said: said.counts)
+    follows, counts = packets[loops.P_FOLLOWS], packets[loops.P_COUNT]
     stream_ids = np.array([ids[channel] for channel in Channel], np.uint64)[bymux[loops.STREAM]]
-    packed = is_payload & (kinds == loops.COMPRESSED)
-    sent = table.numbers(np.int64, _by_entry(_of_entry(loops.E_BACK))) == loops.SENT
-    payload_sizes = table.numbers(np.int64, _by_entry(_of_entry(loops.E_SIZE))).view(np.uint64)
-
-    def bytes_of(name: str, starts: Of, sizes: int, has: Array = is_metadata) -> pa.Array:
-        return table.bytes_of(name, _by_entry(starts), sizes, has)
-
+    sent = is_metadata & (table.entries[loops.E_BACK] == _WORD_SENT)
+    joined = packets[loops.P_DATA] + sizes - packets[loops.P_FIRST]
     return {
         "kind": _words(_KINDS, codes),
         "cursor_before": _cursors(letters, seqs, ats),
@@ -184,23 +199,23 @@ def _message(table: _Table, ids: Mapping[Channel, int]) -> dict[str, pa.Array]:
         "seq": unsigned(seqs.view(np.uint64), is_packet),
         "follows_byte_start": pa.array(follows, mask=of_bymux | (follows < 0)),
         "is_global": pa.array(np.zeros(table.count, np.bool_), mask=is_packet),
-        "stream_id": unsigned(table.numbers(np.uint64, _nothing, stream_ids), of_bymux),
-        "amount": unsigned(table.numbers(np.uint64, _nothing, words[0]), of_bymux),
-        "credit": unsigned(table.numbers(np.uint64, _nothing, words[1]), of_bymux),
-        "about": _words(tuple(map(str, Channel)), table.numbers(np.int8, _nothing, bymux[loops.STREAM]), of_bymux),
+        "stream_id": unsigned(stream_ids, of_bymux),
+        "amount": unsigned(words[0], of_bymux),
+        "credit": unsigned(words[1], of_bymux),
+        "about": _words(tuple(map(str, Channel)), bymux[loops.STREAM], of_bymux),
         "size": unsigned(sizes.view(np.uint64), is_payload),
-        "compressed_size": unsigned(table.numbers(np.uint64, _packet(loops.P_CONTENT_SIZE)), packed),
+        "compressed_size": unsigned(packets[loops.P_CONTENT_SIZE].view(np.uint64), packed),
         "at": unsigned(np.zeros(table.count, np.uint64), is_payload),
-        "data": table.bytes_of("payloads", lambda said: said.begins[:-1], _packet(loops.P_SIZE), is_payload),
+        "data": table.bytes_of(_payloads, _of_packet(loops.P_DATA), sizes, is_payload, by_entry=False),
         "end_of_log": pa.array(np.zeros(table.count, np.bool_), mask=~is_metadata),
-        "backlink": bytes_of("content", _of_entry(loops.E_METADATA, 1 + len(PREFIX)), loops.DIGEST, is_metadata & sent),
-        "payload_size": unsigned(payload_sizes, is_metadata),
-        "payload_hash": bytes_of("content", _of_entry(loops.E_HASH, len(PREFIX)), loops.DIGEST),
-        "signature": bytes_of("content", _of_entry(loops.E_HASH, loops.HASH), loops.SIGNATURE),
-        "entry_hash": bytes_of("hashes", _hash_places, loops.DIGEST),
+        "backlink": table.bytes_of(_content, _BACKLINK, DIGEST, sent),
+        "payload_size": unsigned(table.entries[loops.E_SIZE], is_metadata),
+        "payload_hash": table.bytes_of(_content, _PAYLOAD_HASH, DIGEST, is_metadata),
+        "signature": table.bytes_of(_content, _SIGNATURE, loops.SIGNATURE, is_metadata),
+        "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, is_metadata),
         "payload": pa.StructArray.from_arrays(
             [
-                table.bytes_of("payloads", lambda said: said.firsts, _joined_sizes, whole & (counts > 1)),
+                table.bytes_of(_payloads, _of_packet(loops.P_FIRST), joined, whole & (counts > 1), by_entry=False),
                 pa.array(counts),
                 pa.array(np.ones(table.count, np.bool_)),
                 _nulls(_PAYLOAD_RULE, table.count, "payload"),
@@ -211,42 +226,63 @@ def _message(table: _Table, ids: Mapping[Channel, int]) -> dict[str, pa.Array]:
     }
 
 
-def _hash_places(said: Said) -> Array:
-    return np.arange(len(said.hashes)) * loops.DIGEST
-
-
-def _joined_sizes(said: Said) -> Array:
-    sizes: Array = said.begins[1:] - said.firsts
-    return sizes
-
-
 def _entry(table: _Table, modes: Mapping[int, bool | None]) -> dict[str, pa.Array]:
-    every = np.ones(table.count, np.bool_)
-    lipmaa, back = (table.numbers(np.int64, _of_entry(row)) for row in (loops.E_LIPMAA, loops.E_BACK))
+    no, entries = np.zeros(table.count, np.bool_), table.entries
+    lipmaa, back = entries[loops.E_LIPMAA].view(np.int64), entries[loops.E_BACK].view(np.int64)
     has_lipmaa, has_back = lipmaa != loops.ABSENT, back != loops.ABSENT
     omitted = 2 * has_lipmaa + (has_back & (back != loops.SENT))
-    data_sizes: Of = lambda said: np.diff(said.ends, prepend=0)  # noqa: E731
+    sizes = np.empty(table.count, np.int64)
+    for side, said in table.said:
+        sizes[table.rows[side][1]] = _data_sizes(said)
     return {
-        "origin": pa.repeat(pa.scalar("metadata"), table.count),
-        "author": table.bytes_of("author", _nothing, loops.KEY, every),
+        "origin": repeated("metadata", table.count),
+        "author": table.bytes_of(_author, _author_places, loops.KEY, None),
         "log_id": unsigned(table.of_sides(np.uint64, lambda _, said: said.sender.proposal.log[1])),
-        "seq": unsigned(table.numbers(np.int64, _of_entry(loops.E_SEQ)).view(np.uint64)),
-        "end_of_log": pa.array(~every),
-        "lipmaalink": table.bytes_of("data", lambda said: said.slots[0], loops.DIGEST, has_lipmaa),
-        "backlink": table.bytes_of("data", lambda said: said.slots[1], loops.DIGEST, has_back),
-        "payload_size": unsigned(table.numbers(np.int64, _of_entry(loops.E_SIZE)).view(np.uint64)),
-        "payload_hash": table.bytes_of("content", _of_entry(loops.E_HASH, len(PREFIX)), loops.DIGEST, every),
-        "signature": table.bytes_of("content", _of_entry(loops.E_HASH, loops.HASH), loops.SIGNATURE, every),
-        "data": table.bytes_of("data", lambda said: said.ends - data_sizes(said), data_sizes, every),
-        "entry_hash": table.bytes_of("hashes", _hash_places, loops.DIGEST, every),
-        "omitted": _OMITTED.take(pa.array(omitted)),
+        "seq": unsigned(entries[loops.E_SEQ]),
+        "end_of_log": pa.array(no),
+        "lipmaalink": table.bytes_of(_data, lambda said: said.slots[0], DIGEST, has_lipmaa),
+        "backlink": table.bytes_of(_data, lambda said: said.slots[1], DIGEST, has_back),
+        "payload_size": unsigned(entries[loops.E_SIZE]),
+        "payload_hash": table.bytes_of(_content, _PAYLOAD_HASH, DIGEST, None),
+        "signature": table.bytes_of(_content, _SIGNATURE, loops.SIGNATURE, None),
+        "data": table.bytes_of(_data, lambda said: said.ends - _data_sizes(said), sizes, None),
+        "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, None),
+        "omitted": _omitted(omitted),
         "unknown_links": _no_links(table.count),
-        "assumed_links": pa.array(~every),
+        "assumed_links": pa.array(no),
         "greedy": pa.array(
             table.of_sides(np.bool_, lambda side, _: bool(modes[side])),
             mask=table.of_sides(np.bool_, lambda side, _: modes[side] is None),
         ),
     }
+
+
+def _data_sizes(said: Said) -> Array:
+    return np.diff(said.ends, prepend=0)
+
+
+def _author(said: Said) -> Array:
+    return np.frombuffer(said.sender.proposal.log[0], np.uint8)
+
+
+def _author_places(said: Said) -> Array:
+    return np.zeros(said.entries.shape[1], np.int64)
+
+
+def _omitted(codes: Array) -> pa.Array:
+    """Lists of `_OMITTED`."""
+    offsets, sizes = _chosen(_OMITTED_SIZES, codes)
+    _, data = _chosen(_OMITTED_BYTES, codes)
+    return pa.ListArray.from_arrays(offsets, strings(offsets_of(sizes), data, pa.string()))
+
+
+def _chosen(shapes: Sequence[Array], codes: Array) -> tuple[Array, Array]:
+    """Those of `shapes` that `codes` say one behind the other, and where they begin and end."""
+    sizes = np.array(list(map(len, shapes)))
+    offsets = offsets_of(sizes[codes])
+    out = np.empty(offsets[-1], np.uint8)
+    loops.gather(frozen(np.concatenate(shapes)), (np.cumsum(sizes) - sizes)[codes], np.arange(len(codes)), offsets, out)
+    return offsets, out
 
 
 def _no_links(rows: int) -> pa.Array:
@@ -262,8 +298,11 @@ def _struct(field: pa.Field, known: Mapping[str, pa.Array], rows: int) -> pa.Arr
     return pa.StructArray.from_arrays(children, fields=fields)
 
 
-def _words(words: tuple[str, ...], codes: Array, has: Array | None = None) -> pa.Array:
-    return pa.array(words, pa.string()).take(pa.array(codes.astype(np.int8), mask=None if has is None else ~has))
+def _words(words: Sequence[str], codes: Array, has: Array | None = None) -> pa.Array:
+    data = frozen(np.frombuffer("".join(words).encode(), np.uint8))
+    sizes = np.array(list(map(len, words)))
+    begins = np.cumsum(sizes) - sizes
+    return parts(data, begins[codes], sizes[codes] if has is None else np.where(has, sizes[codes], 0), pa.string(), has)
 
 
 def _cursors(letters: Array, seqs: Array, ats: Array) -> pa.Array:

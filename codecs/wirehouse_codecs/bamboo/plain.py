@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,6 +33,7 @@ from wirehouse_codecs.bamboo.reader import Reader
 from wirehouse_codecs.bamboo.rebuilding import MOST_KNOWN
 from wirehouse_codecs.bamboo.session import MOST_HELD_BYTES, Session
 from wirehouse_codecs.bamboo.yamf import PREFIX
+from wirehouse_codecs.blake2b import DIGEST, put_digests
 from wirehouse_codecs.column_parts import frozen
 from wirehouse_codecs.tcp import Data, Direction
 
@@ -60,7 +60,7 @@ class Sender:
     #: As loops.S_SEQ and following, loops.L_LAST and following.
     state: Array
     limits: Array
-    #: Entries whose hashes are known: sequence numbers and digests.
+    #: Entries whose hashes are known: sequence numbers, and digests one behind the other.
     old: Array
     old_hashes: Array
 
@@ -104,7 +104,7 @@ class Sender:
             np.array(numbers, np.uint64),
             np.array([*limits, options.max_packet_bytes, compresses], np.uint64),
             np.array(list(known), np.uint64),
-            np.frombuffer(b"".join(known.values()), np.uint8).reshape(-1, loops.DIGEST),
+            np.frombuffer(b"".join(known.values()), np.uint8),
         )
 
 
@@ -119,23 +119,14 @@ class Said(NamedTuple):
     #: As loops.P_KIND and following, loops.E_SEQ and following, a column for each.
     packets: Array
     entries: Array
-    #: By packet: the piece that completes it, and its place in the connection.
-    pieces: Array
-    byte_start: Array
-    byte_end: Array
-    #: The packets that an apology would retract: their places; -1 = none.
-    follows: Array
     #: Entries in full and where they end, the places of the digests of their links in them, their own digests.
     data: Array
     ends: Array
     slots: Array
-    hashes: list[bytes]
-    #: All bytes of payloads, and where those of each packet begin.
+    hashes: Array
+    #: All bytes of payloads, and those of them that came compressed.
     payloads: Array
-    begins: Array
-    #: By packet that completes a payload: where that begins in `payloads`, and in how many packets it came.
-    firsts: Array
-    counts: Array
+    inflated: Array
     #: Where what is left unfinished begins, in the content and in the connection.
     rest: int
     rest_at: int
@@ -197,11 +188,11 @@ class _Run:
         self._ids = {channel: stream_id for stream_id, channel in bymux.channels.items()}
         self._senders = [Sender.of(session, role, options) for role in ROLES]
         side_of = {direction: ROLES.index(options.role_of(direction)) for direction in Direction}
-        sides = [side_of[piece.direction] for piece in pieces]
+        self._owners = np.array([side_of[piece.direction] for piece in pieces], np.int64)
+        self._ends = np.zeros(len(pieces), np.int64)
         parts: list[bytes] = []
         #: By side: where its bytes begin and end in the data of both, and what to add for a place in the connection.
         self._begins, self._shifts = [0, 0], [0, 0]
-        ends = np.zeros(len(pieces), np.int64)
         self._state = np.zeros((2, 2), np.int64)
         at = 0
         for side, role in enumerate(ROLES):
@@ -209,15 +200,12 @@ class _Run:
             self._begins[side] = at
             self._shifts[side] = reader.setup_bytes(role) + place - at
             self._state[side] = at, left
-            parts.append(header)
-            at += len(header)
-            for number, owner in enumerate(sides):
-                if owner == side:
-                    parts.append(pieces[number].data)
-                    at += len(parts[-1])
-                    ends[number] = at
+            own = np.flatnonzero(self._owners == side)
+            said = [header, *(pieces[number].data for number in own.tolist())]
+            ends = at + np.cumsum(list(map(len, said)))
+            self._ends[own], at = ends[1:], int(ends[-1])
+            parts += said
         self._data = frozen(np.frombuffer(b"".join(parts), np.uint8))
-        self._owners, self._ends = np.array(sides, np.int64), ends
         self._credits = bymux.credits(self._ids)
 
     def read(self, limit: int) -> int:
@@ -251,128 +239,90 @@ class _Run:
         begun, begun_at = pending
         begins, ends, pieces = runs
         sizes = ends - begins
-        content = np.empty(len(begun) + int(sizes.sum()), np.uint8)
+        to = len(begun) + np.concatenate([[0], np.cumsum(sizes)])
+        content = np.empty(to[-1], np.uint8)
         content[: len(begun)] = np.frombuffer(begun, np.uint8)
-        to = len(begun) + np.cumsum(sizes)
-        loops.gather(self._data, begins, np.concatenate([[len(begun)], to]), content)
-        content = frozen(content)
+        loops.gather(self._data, begins, np.arange(len(begins)), to, content)
+        content, to = frozen(content), to[1:]
         rows, room = loops.FULL, len(content) // _PACKET_BYTES + _FEW_ROWS
         while rows == loops.FULL:
-            packets = np.empty((room, loops.PACKET_NUMBERS), np.int64)
-            entries = np.empty((room, loops.ENTRY_NUMBERS), np.uint64)
+            packets = np.empty((loops.PACKET_NUMBERS, room), np.int64)
+            entries = np.empty((loops.ENTRY_NUMBERS, room), np.uint64)
             state = sender.state.copy()
             given = (content, state, sender.limits, sender.old, packets, entries)
             rows, count, rest, odd = loops.walk(*given)
             room *= 4
-        packets, entries = _by_column(packets, rows), _by_column(entries, count)
 
         def piece_at(place: int) -> int:
             return int(pieces[min(np.searchsorted(to, place, "right"), len(pieces) - 1)])
 
         if odd:
             return piece_at(rest)
+        packets, entries = packets[:, :rows], entries[:, :count]
         #: By run: what to add to a place in the content for one in the connection.
         shifts = ends - to + self._shifts[side]
-        starts, stops = packets[loops.P_BEGIN], packets[loops.P_END]
-        first, last = np.searchsorted(to, starts, "right"), np.searchsorted(to, stops, "left")
-        byte_start, byte_end = starts + shifts[first], stops + shifts[last]
-        if len(begun) and rows:
-            byte_start[0] = begun_at
-        payloads, begins_at, broken = self._payloads(sender, content, packets)
+        last = sender.half.last
+        told = loops.lay_out(
+            packets, to, shifts, pieces, begun_at if begun else -1, -1 if last is None else last.byte_start
+        )
+        payloads, inflated, broken = self._payloads(sender, content, packets, told)
+        if broken < 0:
+            broken = self._judge(sender, content, entries, packets, payloads)
         if broken >= 0:
-            return piece_at(int(starts[broken]))
-        whole = packets[loops.P_WHOLE] == 1
-        is_payload = packets[loops.P_KIND] != loops.METADATA
-        # A payload begins after metadata, or with the first packet.
-        opens = is_payload & (np.concatenate([[True], ~is_payload[:-1]]) | np.concatenate([[False], whole[:-1]]))
-        index = np.arange(rows)
-        opened = np.maximum.accumulate(np.where(opens, index, 0)) if rows else index
-        firsts, counts = begins_at[:-1][opened], index - opened + 1
-        broken = self._judge(sender, content, entries, packets, payloads, firsts, begins_at)
-        if broken >= 0:
-            return piece_at(int(starts[broken]))
+            return piece_at(int(packets[loops.P_BEGIN, broken]))
         data, data_ends, slots, hashes = self._rebuild(sender, content, entries)
-        follows = np.full(rows, -1, np.int64)
-        follows[1:] = np.where(whole[:-1], byte_start[:-1], -1)
-        if rows and sender.half.last is not None:
-            follows[0] = sender.half.last.byte_start
         # Where the unfinished packet, or the next one, begins in the connection.
         run = min(int(np.searchsorted(to, rest, "right")), len(to) - 1)
         begins_rest = int(rest + shifts[run]) if rest or not len(begun) else begun_at
         self.said[side] = Said(
-            sender, content, packets, entries, pieces[last], byte_start, byte_end, follows,
-            data, data_ends, slots, hashes, payloads, begins_at, firsts, counts, int(rest), begins_rest, state,
+            sender, content, packets, entries, data, data_ends, slots, hashes, payloads, inflated, int(rest),
+            begins_rest, state,
         )  # fmt: skip
         return limit
 
-    def _payloads(self, sender: Sender, content: Array, packets: Array) -> tuple[Array, Array, int]:
-        """All bytes of payloads, where those of each packet begin, and the first that can't be decompressed, or -1."""
+    def _payloads(self, sender: Sender, content: Array, packets: Array, told: int) -> tuple[Array, Array, int]:
+        """All bytes of payloads, those that were compressed, and the first packet that can't be decompressed, or -1."""
         kinds, begins, sizes = packets[loops.P_KIND], packets[loops.P_CONTENT], packets[loops.P_CONTENT_SIZE]
-        rows = np.flatnonzero(kinds == loops.COMPRESSED)
-        source, places = content, begins
-        told = np.where(kinds == loops.METADATA, 0, packets[loops.P_SIZE])
-        if len(rows):
+        raw, packed = np.flatnonzero(kinds == loops.RAW), np.flatnonzero(kinds == loops.COMPRESSED)
+        places = np.append(packets[loops.P_DATA], told)
+        out, inflated = np.empty(told, np.uint8), _NOTHING
+        if len(packed):
+            announced = packets[loops.P_SIZE, packed]
             inflater = self._session.inflater(sender.role)
-            inflated, count = inflater.inflate_all(content, begins[rows], sizes[rows], told[rows])
-            if count < len(rows):
-                return _NOTHING, begins, int(rows[count])
-            places = begins.copy()
-            places[rows] = len(content) + np.cumsum(told[rows]) - told[rows]
-            source = frozen(np.concatenate([content, inflated]))
-        offsets = np.zeros(len(told) + 1, np.int64)
-        np.cumsum(told, out=offsets[1:])
-        out = np.empty(int(offsets[-1]), np.uint8)
-        loops.gather(source, places, offsets, out)
-        return out, offsets, -1
+            inflated, count = inflater.inflate_all(content, begins[packed], sizes[packed], announced)
+            if count < len(packed):
+                return _NOTHING, _NOTHING, int(packed[count])
+            loops.gather(frozen(inflated), np.cumsum(announced) - announced, packed, places, out)
+        loops.gather(content, begins[raw], raw, places, out)
+        return frozen(out), inflated, -1
 
-    def _judge(
-        self,
-        sender: Sender,
-        content: Array,
-        entries: Array,
-        packets: Array,
-        payloads: Array,
-        firsts: Array,
-        begins: Array,
-    ) -> int:
+    def _judge(self, sender: Sender, content: Array, entries: Array, packets: Array, payloads: Array) -> int:
         """The first packet that completes a payload of another hash, or -1."""
         rows = np.flatnonzero((packets[loops.P_WHOLE] == 1) & (packets[loops.P_KIND] != loops.METADATA))
         if not len(rows):
             return -1
-        bytes_ = memoryview(payloads.data)
-        spans = zip(firsts[rows].tolist(), begins[rows + 1].tolist(), strict=True)
-        digests = b"".join([blake2b(bytes_[begin:end]).digest() for begin, end in spans])
-        expected = frozen(np.frombuffer(digests, np.uint8))
+        digests = np.empty(len(rows) * DIGEST, np.uint8)
+        ends = packets[loops.P_DATA, rows] + packets[loops.P_SIZE, rows]
+        put_digests(payloads, packets[loops.P_FIRST, rows], ends, digests)
         seqs = packets[loops.P_SEQ, rows]
         # That of an entry which was sent before is due first, if any is.
         first = int(entries[loops.E_SEQ, 0]) if entries.shape[1] else _MOST_SEQ
         early = int(seqs[0] < first)
-        if early and sender.half.heard[int(seqs[0])].payload_hash[len(PREFIX) :] != digests[: loops.DIGEST]:
+        if early and sender.half.heard[int(seqs[0])].payload_hash[len(PREFIX) :] != digests[:DIGEST].tobytes():
             return int(rows[0])
         places = entries[loops.E_HASH, seqs[early:] - first].astype(np.int64) + len(PREFIX)
-        same = int(loops.same_until(content, places, expected, early * loops.DIGEST))
+        same = int(loops.same_until(content, places, digests, early * DIGEST))
         return -1 if same == len(places) else int(rows[early + same])
 
-    def _rebuild(self, sender: Sender, content: Array, entries: Array) -> tuple[Array, Array, Array, list[bytes]]:
+    def _rebuild(self, sender: Sender, content: Array, entries: Array) -> tuple[Array, Array, Array, Array]:
         """Entries in full, where they end, where their links stand, and their digests."""
         count = entries.shape[1]
         author, log_id = sender.proposal.log
-        out = np.empty(count * _MOST_ENTRY, np.uint8)
+        out, hashes = np.empty(count * _MOST_ENTRY, np.uint8), np.empty(count * DIGEST, np.uint8)
         ends, slots = np.empty(count, np.int64), np.empty((2, count), np.int64)
-        key = frozen(np.frombuffer(author, np.uint8))
-        loops.put_entries(content, entries, key, np.uint64(log_id), sender.old_hashes, out, ends, slots)
-        refs = entries[loops.E_LIPMAA : loops.E_BACK + 1].astype(np.int64).tolist()
-        view = memoryview(out.data)
-        hashes: list[bytes] = []
-        begin = 0
-        for end, lipmaa, back, lipmaa_at, back_at in zip(ends.tolist(), *refs, *slots.tolist(), strict=True):
-            if lipmaa >= 0:
-                view[lipmaa_at : lipmaa_at + loops.DIGEST] = hashes[lipmaa]
-            if back >= 0:
-                view[back_at : back_at + loops.DIGEST] = hashes[back]
-            hashes.append(blake2b(view[begin:end]).digest())
-            begin = end
-        return out[:begin], ends, slots, hashes
+        key = np.frombuffer(author, np.uint8)
+        loops.put_entries(content, entries, key, np.uint64(log_id), sender.old_hashes, out, ends, slots, hashes)
+        return out[: ends[-1] if count else 0], ends, slots, hashes
 
     # What is left when the pieces were taken
 
@@ -390,60 +340,75 @@ class _Run:
             self._bymux.reader(role).go_on(at - self._begins[side], header, left, stream_id)
             self._reader.go_on(role, int(ends[-1]) + self._shifts[side])
         self._bymux.set_credits(self._ids, self.credits)
-        heard: list[tuple[int, int, int, int, Heard]] = []
         for side, said in self.said.items():
             self._reader.read_on(ROLES[side], said.content[said.rest :].tobytes(), said.rest, said.rest_at)
-            heard += self._step(side, said)
-        known = self._session.known
-        for _, _, side, seq, one in sorted(heard, key=lambda row: row[:2]):
-            known.add(*self.said[side].sender.proposal.log, seq, one)
+            self._step(said)
+        self._remember()
         bymux = self.numbers.copy()
         shifts = np.array(self._shifts)[bymux[loops.SIDE]]
         for row in (loops.BEGIN, loops.HEADER_END, loops.END):
             bymux[row] += shifts
         return Spoken(self._pieces[:taken], bymux, self.words, self.said)
 
-    def _step(self, side: int, said: Said) -> list[tuple[int, int, int, int, Heard]]:
-        """Bring a side to where it stands after what it said. The entries that it was the last to send, in order."""
+    def _step(self, said: Said) -> None:
+        """Bring a side to where it stands after what it said."""
         sender, packets = said.sender, said.packets
         if not packets.shape[1]:
-            return []
+            return
         half, cursor, count = sender.half, sender.cursor, sender.half.count
         kinds = packets[loops.P_KIND]
         is_payload, packed = kinds != loops.METADATA, kinds == loops.COMPRESSED
         seq, in_payload, at, _ = said.state.tolist()
         whole = bool(packets[loops.P_WHOLE, -1])
         cursor.piece, cursor.at, cursor.last = Piece(seq, bool(in_payload)), at, Sent.PIECE if whole else Sent.PREFIX
-        seqs = said.entries[loops.E_SEQ].tolist()
-        cursor.metadata = (*reversed(seqs[-2:]), *cursor.metadata)[:2]
+        seqs = said.entries[loops.E_SEQ]
+        cursor.metadata = (*reversed(seqs[-2:].tolist()), *cursor.metadata)[:2]
         count.metadata += len(seqs)
         count.payloads += int((packets[loops.P_WHOLE][is_payload] == 1).sum())
         count.raw_bytes += int(packets[loops.P_CONTENT_SIZE][kinds == loops.RAW].sum())
         count.compressed_bytes += int(packets[loops.P_CONTENT_SIZE][packed].sum())
         count.inflated_bytes += int(packets[loops.P_SIZE][packed].sum())
-        half.last = LastPiece(int(said.byte_start[-1]), None, bool(is_payload[-1])) if whole else None
+        half.last = LastPiece(int(packets[loops.P_BYTE_START, -1]), None, bool(is_payload[-1])) if whole else None
         if not whole:
-            begin = int(said.firsts[-1])
-            half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), int(said.counts[-1]))
+            begin = int(packets[loops.P_FIRST, -1])
+            half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), int(packets[loops.P_COUNT, -1]))
             self._session.held += len(said.payloads) - begin
         if packed.any():
-            rows = np.flatnonzero(packed)
-            spans = zip(said.begins[rows].tolist(), said.begins[rows + 1].tolist(), strict=True)
-            self._session.inflate_on(sender.role, np.concatenate([said.payloads[a:b] for a, b in spans]))
-        if not seqs:
-            return []
-        told = self._heard(said, range(max(len(seqs) - MOST_KNOWN, 0), len(seqs)))
-        self._hear(said, seqs[0], seqs[-1])
-        rows = np.flatnonzero(~is_payload)[-len(told) :]
-        order = zip(said.pieces[rows].tolist(), said.byte_end[rows].tolist(), strict=True)
-        return [(*key, side, seq, one) for key, seq, one in zip(order, seqs[-len(told) :], told, strict=True)]
+            self._session.inflate_on(sender.role, said.inflated)
+        if len(seqs):
+            self._hear(said, int(seqs[0]), int(seqs[-1]))
 
-    def _heard(self, said: Said, rows: Sequence[int]) -> list[Heard]:
-        sizes, places = (said.entries[row, list(rows)].tolist() for row in (loops.E_SIZE, loops.E_HASH))
-        content, hashes = said.content.data, said.hashes
+    def _remember(self) -> None:
+        """Of the entries that both sides sent, the last ones are known."""
+        senders = list(self.said.values())
+        rows = [np.flatnonzero(said.packets[loops.P_ENTRY] >= 0)[-MOST_KNOWN:] for said in senders]
+        told = [said.packets[:, own] for said, own in zip(senders, rows, strict=True)]
+        if not told:
+            return
+        logs = [said.sender.proposal.log for said in senders]
+        # Both sides may send the same entries.
+        most = MOST_KNOWN * (1 + len(logs) - len(set(logs)))
+        packets, owners = np.concatenate(told, axis=1), np.repeat(np.arange(len(rows)), list(map(len, rows)))
+        order = np.lexsort((packets[loops.P_BYTE_END], packets[loops.P_PIECE]))[-most:]
+        owners, entries = owners[order], packets[loops.P_ENTRY, order]
+        heard = [
+            zip(said.entries[loops.E_SEQ, own].tolist(), self._heard(said, own), strict=True)
+            for said, own in zip(senders, (entries[owners == number] for number in range(len(rows))), strict=True)
+        ]
+        known = ((logs[owner], *next(heard[owner])) for owner in owners.tolist())
+        self._session.known.add_all(((*log, seq), one) for log, seq, one in known)
+
+    def _heard(self, said: Said, rows: Array) -> list[Heard]:
+        sizes, places = (said.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))
+        content, hashes = said.content.data, said.hashes.data
         return [
-            Heard(size, bytes(content[place : place + loops.HASH]), False, hashes[row])
-            for row, size, place in zip(rows, sizes, places, strict=True)
+            Heard(
+                size,
+                bytes(content[place : place + loops.HASH]),
+                False,
+                bytes(hashes[row * DIGEST : (row + 1) * DIGEST]),
+            )
+            for row, size, place in zip(rows.tolist(), sizes, places, strict=True)
         ]
 
     def _hear(self, said: Said, first: int, last: int) -> None:
@@ -465,7 +430,7 @@ class _Run:
         else:
             kept = set(range(first, last + 1))
         seqs = sorted(kept)
-        for seq, one in zip(seqs, self._heard(said, [seq - first for seq in seqs]), strict=True):
+        for seq, one in zip(seqs, self._heard(said, np.array(seqs) - first), strict=True):
             half.heard[seq] = one if seq == last else one._replace(payload_hash=b"")
 
 

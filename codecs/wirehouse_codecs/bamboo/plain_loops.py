@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from wirehouse_codecs.bamboo.lipmaa import lipmaa_of
+from wirehouse_codecs.blake2b import DIGEST, put_digest
 from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 
 Array = np.ndarray[Any, Any]
@@ -28,16 +29,23 @@ INFINITE: Final = _WORD((1 << 64) - 1)
 #: No Write announces as much.
 _MOST_CONTENT: Final = _WORD(1 << 40)
 
-#: Of a packet of the data channel. Places are in the channel's bytes.
-P_KIND, P_BEGIN, P_END, P_SEQ, P_SIZE, P_CONTENT, P_CONTENT_SIZE, P_AT, P_WHOLE, P_ENTRY = range(10)
-PACKET_NUMBERS: Final = 10
+#: Of a packet of the data channel. First what follows from the rest: the piece that completes it, its places in the
+#: connection and that of the packet which an apology would retract, or -1; where its part of a payload begins, where
+#: the payload does, and in how many packets that came.
+P_PIECE, P_BYTE_START, P_BYTE_END, P_FOLLOWS, P_DATA, P_FIRST, P_COUNT = range(7)
+#: What it says; and places in the channel's bytes, and its entry.
+P_KIND, P_SEQ, P_SIZE, P_AT, P_WHOLE, P_CONTENT_SIZE = range(7, 13)
+P_BEGIN, P_END, P_CONTENT, P_ENTRY = range(13, 17)
+PACKET_NUMBERS: Final = 17
+#: The first numbers tell where it stands; these all that rows tell.
+PLACE_NUMBERS, ROW_NUMBERS = 3, 13
 METADATA, RAW, COMPRESSED = 128, 8, 9
 #: Of an entry: where its metadata and the hash in it stand, and what its links are: those of an entry of the run, from
 #: 0 on, of one known before, below _OLD, or ABSENT; a backlink may be SENT.
 E_SEQ, E_SIZE, E_METADATA, E_HASH, E_LIPMAA, E_BACK = range(6)
 ENTRY_NUMBERS: Final = 6
 ABSENT, SENT, OLD = -1, -2, -3
-HASH, DIGEST, SIGNATURE, KEY = 66, 64, 64, 32
+HASH, SIGNATURE, KEY = 66, 64, 32
 #: State of a sender.
 S_SEQ, S_IN_PAYLOAD, S_AT, S_SIZE = range(4)
 #: What a receiver wants, and a reader reads.
@@ -186,13 +194,13 @@ def walk(  # noqa: C901
     """Packets of the data channel of a side: how many (or FULL), how many entries, where they end, if that isn't plain.
 
     `state` (unsigned) is the sender's, and is left as it is after the last packet. `old` are the entries whose hashes
-    are known.
+    are known. What follows from the rest is left out.
     """
     at, rows, count = 0, 0, 0
     first = state[S_SEQ] + state[S_IN_PAYLOAD]
     inflated = _WORD(0)
     while at < len(data):
-        if rows == len(packets):
+        if rows == packets.shape[1]:
             return FULL, count, at, False
         kind = wide(data[at])
         seq = state[S_SEQ]
@@ -222,9 +230,9 @@ def walk(  # noqa: C901
                     lipmaa = _link(target, first, count, old)
                 if back == ABSENT or (target != before and lipmaa == ABSENT):
                     return rows, count, at, True
-            entries[count, E_SEQ], entries[count, E_SIZE] = seq, size
-            entries[count, E_METADATA], entries[count, E_HASH] = at, content
-            entries[count, E_LIPMAA], entries[count, E_BACK] = _WORD(lipmaa), _WORD(back)
+            entries[E_SEQ, count], entries[E_SIZE, count] = seq, size
+            entries[E_METADATA, count], entries[E_HASH, count] = at, content
+            entries[E_LIPMAA, count], entries[E_BACK, count] = _WORD(lipmaa), _WORD(back)
             entry = count
             count += 1
             before_at, whole, number = 0, 1, size
@@ -258,13 +266,43 @@ def walk(  # noqa: C901
                 state[S_SEQ], state[S_IN_PAYLOAD], state[S_AT] = seq + _WORD(1), _WORD(0), _WORD(0)
         else:
             return rows, count, at, True
-        packets[rows, P_KIND], packets[rows, P_BEGIN], packets[rows, P_END] = kind, at, end
-        packets[rows, P_SEQ], packets[rows, P_SIZE] = wide(seq), wide(number)
-        packets[rows, P_CONTENT], packets[rows, P_CONTENT_SIZE] = content, content_size
-        packets[rows, P_AT], packets[rows, P_WHOLE], packets[rows, P_ENTRY] = before_at, whole, entry
+        packets[P_KIND, rows], packets[P_BEGIN, rows], packets[P_END, rows] = kind, at, end
+        packets[P_SEQ, rows], packets[P_SIZE, rows] = wide(seq), wide(number)
+        packets[P_CONTENT, rows], packets[P_CONTENT_SIZE, rows] = content, content_size
+        packets[P_AT, rows], packets[P_WHOLE, rows], packets[P_ENTRY, rows] = before_at, whole, entry
         rows += 1
         at = end
     return rows, count, at, False
+
+
+@compiled
+def lay_out(packets: Array, ends: Array, shifts: Array, pieces: Array, begun_at: int, follows: int) -> int:
+    """Fill in what follows from what `walk` tells of packets; the bytes of all payloads.
+
+    Runs of content end at `ends`; `shifts` is what to add to a place in one for that in the connection. `begun_at` is
+    where in the connection the first packet begins if that was before, or -1; `follows` is what it follows.
+    """
+    first, last, data, opened, count = 0, 0, 0, 0, 0
+    for row in range(packets.shape[1]):
+        while ends[first] <= packets[P_BEGIN, row]:
+            first += 1
+        while ends[last] < packets[P_END, row]:
+            last += 1
+        begin = packets[P_BEGIN, row] + shifts[first]
+        if row == 0 and begun_at >= 0:
+            begin = begun_at
+        whole = packets[P_WHOLE, row] == 1
+        packets[P_PIECE, row] = pieces[last]
+        packets[P_BYTE_START, row], packets[P_BYTE_END, row] = begin, packets[P_END, row] + shifts[last]
+        packets[P_FOLLOWS, row] = follows
+        follows = begin if whole else -1
+        count += 1
+        packets[P_DATA, row], packets[P_FIRST, row], packets[P_COUNT, row] = data, opened, count
+        if packets[P_KIND, row] != METADATA:
+            data += packets[P_SIZE, row]
+        if whole:
+            opened, count = data, 0
+    return data
 
 
 @inlined
@@ -291,11 +329,20 @@ def _put_varu64(value: Any, out: Array, to: int) -> int:
 
 @compiled
 def put_entries(
-    data: Array, entries: Array, author: Array, log_id: Any, hashes: Array, out: Array, ends: Array, slots: Array
+    data: Array,
+    entries: Array,
+    author: Array,
+    log_id: Any,
+    old: Array,
+    out: Array,
+    ends: Array,
+    slots: Array,
+    hashes: Array,
 ) -> None:
-    """Write entries in full to `out`, all but the hashes of those of the run; `slots`: where hashes stand, or -1."""
+    """Write entries in full to `out`, their ends and digests; `slots`: where digests of links stand, or -1."""
     to = 0
     for row in range(entries.shape[1]):
+        begin = to
         out[to] = 0
         copy_bytes(author, 0, KEY, out, to + 1)
         to = _put_varu64(log_id, out, to + 1 + KEY)
@@ -310,12 +357,15 @@ def put_entries(
             if link == SENT:
                 copy_bytes(data, wide(entries[E_METADATA, row]) + 1, HASH, out, to)
             elif link <= OLD:
-                copy_bytes(hashes[OLD - link], 0, DIGEST, out, to + 2)
+                copy_bytes(old, (OLD - link) * DIGEST, DIGEST, out, to + 2)
+            else:
+                copy_bytes(hashes, link * DIGEST, DIGEST, out, to + 2)
             to += HASH
         to = _put_varu64(entries[E_SIZE, row], out, to)
         copy_bytes(data, wide(entries[E_HASH, row]), HASH + SIGNATURE, out, to)
         to += HASH + SIGNATURE
         ends[row] = to
+        put_digest(out, begin, to, hashes, row * DIGEST)
 
 
 @inlined
@@ -358,7 +408,16 @@ def same_until(data: Array, places: Array, digests: Array, begin: int) -> int:
 
 
 @compiled
-def gather(data: Array, places: Array, offsets: Array, out: Array) -> None:
-    """Copy byte strings of `data` to `out`, where they stand between `offsets`."""
-    for row in range(len(places)):
-        copy_bytes(data, wide(places[row]), wide(offsets[row + 1] - offsets[row]), out, wide(offsets[row]))
+def gather(data: Array, places: Array, rows: Array, offsets: Array, out: Array) -> None:
+    """Copy byte strings of `data` to `out`, where those of `rows` stand between `offsets`."""
+    for i in range(len(places)):
+        row = rows[i]
+        copy_bytes(data, wide(places[i]), wide(offsets[row + 1]) - wide(offsets[row]), out, wide(offsets[row]))
+
+
+@compiled
+def spread(table: Array, columns: Array, rows: Array, out: Array) -> None:
+    """Copy columns of a table to those of `out` that are `rows`."""
+    for number in range(len(table)):
+        for i in range(len(rows)):
+            out[number, rows[i]] = table[number, columns[i]]

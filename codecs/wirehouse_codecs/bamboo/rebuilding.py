@@ -172,6 +172,14 @@ class Known:
         if len(self._entries) > MOST_KNOWN:
             self._entries.popitem(last=False)
 
+    def add_all(self, heard: Iterable[tuple[Key, Heard]]) -> None:
+        """Remember entries, all with their hashes, one after the other."""
+        for key, one in heard:
+            self._entries[key] = one
+            self._entries.move_to_end(key)
+        while len(self._entries) > MOST_KNOWN:
+            self._entries.popitem(last=False)
+
     def forget(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
         """The entry was retracted."""
         if self._entries.get((author, log_id, seq)) == heard:
