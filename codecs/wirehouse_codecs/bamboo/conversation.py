@@ -268,6 +268,10 @@ class Conversation:
         self._account.closed = closed.how
         in_order = closed.how == "fin"
         self._take(self._reader.finish(closed.place, in_order=in_order))
+        session = self._account.session
+        if self._begun and not session.partial and session.ended_by is None:
+            for role in filter(self._reader.is_silent, Role):
+                self._no_setup(closed.place, f"the {role} side said nothing")
         self._account.end(closed.place, in_order=in_order)
         add_rest(self._log, self._reader, closed.place)
 

@@ -258,6 +258,10 @@ class Reader:
         told = all(side.past_setup and side.stopped is None for side in sides)
         return self._bymux if self._channel is None and told and self._bymux.plain else None
 
+    def is_silent(self, role: Role) -> bool:
+        """The capture has no byte of a side, and lacks none."""
+        return not self._sides[role].received_bytes
+
     def setup_bytes(self, role: Role) -> int:
         """Where the first packet of bymux of a side begins."""
         return self._sides[role].setup_bytes

@@ -245,6 +245,15 @@ def test_a_capture_that_begins_late(made: Made, make_log: Callable[..., Any]) ->
     assert session["partial"]
 
 
+def test_a_side_that_says_nothing_has_no_set_up(made: Made) -> None:
+    alone = segments(made[:1])
+    rows = told(alone)
+    assert rules(rows) == ["bamboo.no_setup_seen"]
+    assert events(told(alone, {len(alone) - 1})) == events(rows)
+    assert rules(told(segments([]))) == []
+    assert rules(told(segments(made[:1], ends=False))) == ["bamboo.no_setup_seen"]
+
+
 def test_after_a_hole_the_next_packets_are_found(made: Made, make_log: Callable[..., Any]) -> None:
     for lost in range(7, len(made)):
         rows = told(segments([*made, *again(make_log(2, log_id=5))], lost={lost}))
