@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check bench chaos ui superset superset-check
+.PHONY: help setup demo docs test test-fast check bench chaos ui superset superset-check
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,10 +38,14 @@ test: test-fast ## All tests
 test-fast: setup ## The tests without JVM and properties (about two minutes)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
 
-check: setup ## Lint, strict types, import directions, fresh generated pages, known weaknesses of what is pinned
+docs: setup ## The site of docs/, in site/
+	@$(BIN)/zensical build --clean --strict
+
+check: setup ## Lint, strict types, import directions, fresh generated pages, links of docs/, known weaknesses of what is pinned
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache >/dev/null || { $(BIN)/lint-imports --no-logo --no-cache; exit 1; }
 	@$(BIN)/python -m wirehouse_orchestration.docs --check
+	@told=$$($(BIN)/zensical build --strict 2>&1) || { echo "$$told"; exit 1; }
 	@infra/audit.sh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -81,3 +82,13 @@ def test_check_tells_a_stale_page_and_writing_mends_it(
     assert "docs/rules.md is stale" in capsys.readouterr().out
     assert docs.main([]) == 0
     assert docs.main(["--check"]) == 0
+
+
+def test_the_site_has_every_page_and_no_link_leaves_it() -> None:
+    navigation = tomllib.loads((docs.FOLDER.parent / "zensical.toml").read_text())["project"]["nav"]
+    entries = [entry for section in navigation for entry in section.values()]
+    listed = [page for entry in entries for page in ([entry] if isinstance(entry, str) else entry)]
+    pages = {path.name: path.read_text() for path in docs.FOLDER.glob("*.md")}
+    assert sorted(listed) == sorted(pages)
+    # The build itself, in `make check`, holds links between pages.
+    assert [name for name, page in pages.items() if "](../" in page or "](/" in page] == []
