@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -27,10 +28,16 @@ class TourError(Exception):
 def written(page: str) -> str:
     """`page` with the outputs of its tour as they are now. Raises TourError."""
     with tempfile.TemporaryDirectory(prefix="wirehouse-tour-") as folder:
-        return _TOUR.sub(lambda tour: _BLOCK.sub(lambda block: _block(block, Path(folder)), tour[0]), page)
+        return _TOUR.sub(lambda tour: _BLOCK.sub(lambda block: printed(block, Path(folder)), tour[0]), page)
 
 
-def _block(block: re.Match[str], folder: Path) -> str:
+def blocks(page: str) -> Iterator[re.Match[str]]:
+    """Blocks of commands and configurations of `page`."""
+    return _BLOCK.finditer(page)
+
+
+def printed(block: re.Match[str], folder: Path) -> str:
+    """`block` with what its commands print now in `folder`, where a configuration is written. Raises TourError."""
     if block["kind"] == "toml":
         (folder / "wirehouse.toml").write_text(block["body"])
         return block[0]

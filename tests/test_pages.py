@@ -1,0 +1,80 @@
+"""Pages of docs/ tell the truth: their commands are ones that there are, and of captures they show what is printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from wirehouse_orchestration import cli, docs, tour
+from wirehouse_pipelines import sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.windows import Windows
+
+ROOT = docs.FOLDER.parent
+PAGES = {path.name: path.read_text() for path in (tour.README, *sorted(docs.FOLDER.glob("*.md")))}
+TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+#: Blocks that begin with a capture which is at hand, or is simulated there and then.
+SHOWN = {
+    f"{page}: {block['body'].splitlines()[0]}": block
+    for page, text in PAGES.items()
+    if page != tour.README.name
+    for block in tour.blocks(text)
+    if re.match(r"\$ wirehouse (inspect tests/|simulate )", block["body"])
+}
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Page and words of each command in a console block, pipes taken apart."""
+    for page, text in PAGES.items():
+        lines = [line[2:] for block in tour.blocks(text) for line in block["body"].splitlines() if line[:2] == "$ "]
+        for line in lines:
+            words = shlex.shlex(line, posix=True, punctuation_chars="|&;")
+            words.whitespace_split = True
+            command: list[str] = []
+            for word in (*words, ";"):
+                if set(word) <= set("|&;"):
+                    yield page, command
+                    command = []
+                else:
+                    command.append(word)
+
+
+def taken(words: list[str]) -> dict[str, object]:
+    """What the command line makes of `words`; click.UsageError if it can't."""
+    command: click.Command = cli.cli
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(context, words)
+        assert command is not None
+        context = click.Context(command, parent=context, info_name=name)
+    values, rest, _ = command.make_parser(context).parse_args(list(words))
+    assert rest == []
+    return values
+
+
+def test_every_command_is_taken(tmp_path: Path) -> None:
+    lake, seen = Lake(str(tmp_path), Windows("day", "2015-01-01")), 0
+    for page, words in commands():
+        if words[:1] == ["make"]:
+            assert words[1] in TARGETS, page
+        elif words[:1] == ["wirehouse"]:
+            values, seen = taken(words[1:]), seen + 1
+            if isinstance(statement := values.get("statement"), str):
+                sql.rows(lake, statement)
+    assert seen > 50
+
+
+def test_every_command_that_is_named_is_one() -> None:
+    named = {(page, name) for page, text in PAGES.items() for name in re.findall(r"`wirehouse ([a-z][a-z-]*)", text)}
+    assert [(page, name) for page, name in named if name not in cli.cli.commands] == []
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_what_is_shown_of_a_capture_is_printed(shown: str, tmp_path: Path) -> None:
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    assert tour.printed(SHOWN[shown], tmp_path) == SHOWN[shown][0]
