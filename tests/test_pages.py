@@ -49,8 +49,9 @@ def taken(words: list[str]) -> dict[str, object]:
     command: click.Command = cli.cli
     context = click.Context(command)
     while isinstance(command, click.Group):
-        name, command, words = command.resolve_command(context, words)
-        assert command is not None
+        name, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command = found
         context = click.Context(command, parent=context, info_name=name)
     values, rest, _ = command.make_parser(context).parse_args(list(words))
     assert rest == []

@@ -209,7 +209,9 @@ def test_rows_and_findings_of_each_window_are_metadata_of_its_partition(
     windows = ("2026-11-14", "2026-11-15")
     rule = next(rule for rule in RULES if rule.id == "cardinal.key_length_wrong")
     found = {"rule": rule.id, "severity": rule.severity, "message": "seven bytes"}
-    rows = [{"source": "mainnet", "window_start": window, "row_kind": "message"} for window in (*windows, windows[1])]
+    rows: list[dict[str, Any]] = [
+        {"source": "mainnet", "window_start": window, "row_kind": "message"} for window in (*windows, windows[1])
+    ]
     rows += [rows[-1] | {"row_kind": "quarantine", "finding": found}]
     table = pa.Table.from_pylist(rows, schema=arrow_types.schema(all_tables()["silver.cardinal"]))
     write_deltalake(lake.table_path("silver.cardinal"), table, partition_by=["source", "window_start"])

@@ -19,7 +19,7 @@ from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage
 from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.manifests import write_manifest
+from wirehouse_pipelines.manifests import Manifest, manifests, write_manifest
 from wirehouse_pipelines.storage import Storage, StorageError, Stored, open_storage
 from wirehouse_pipelines.windows import Windows
 
@@ -272,7 +272,7 @@ def test_an_object_that_can_not_be_read_stops_no_other(
     lake, source = Lake(str(tmp_path), Windows("day", "2015-01-01")), Source("net", "cardinal", "messages", root)
     with pytest.raises(landing.NotLandedError, match=r"1 files.*b\.jsonl .*became shorter while it was read"):
         landing.land(lake, source)
-    assert sorted(one.path for one in landing.manifests(lake)) == ["c.jsonl", "day.part/a.jsonl"]
+    assert sorted(one.path for one in manifests(lake)) == ["c.jsonl", "day.part/a.jsonl"]
     assert [one.path for one in landing.land(lake, source)] == ["b.jsonl"]
 
 
@@ -285,7 +285,7 @@ def test_who_lost_the_lock_commits_nothing(root: str, tmp_path: Path, monkeypatc
     monkeypatch.setattr(object_storage, "LEASE_SECONDS", 2.0)
     renew = object_storage._Holding._run
 
-    def late(storage: Storage, manifest: landing.Manifest) -> None:
+    def late(storage: Storage, manifest: Manifest) -> None:
         # The machine sleeps until another has taken the lock, and removed what was begun.
         monkeypatch.setattr(object_storage._Holding, "_run", renew)
         time.sleep(3)
@@ -297,6 +297,6 @@ def test_who_lost_the_lock_commits_nothing(root: str, tmp_path: Path, monkeypatc
     with pytest.raises(object_storage.LockLostError, match="run again"):
         landing.land(lake, source, [str(file)])
     monkeypatch.undo()
-    assert landing.manifests(lake) == []
+    assert manifests(lake) == []
     (again,) = landing.land(lake, source, [str(file)])
     assert all(open_storage(root).exists(name) for name in landing.records_of(again))
