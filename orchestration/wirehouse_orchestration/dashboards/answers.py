@@ -181,7 +181,9 @@ def _asked(lake: Lake, text: str, most: int) -> Answer:
 
 
 def is_empty(chart: Chart, found: Answer) -> bool:
-    """There is nothing to show: no rows, or one of numbers that are all 0."""
+    """There is nothing to show, and no error: no rows, or one of numbers that are all 0."""
+    if found.error is not None:
+        return False
     if chart.type == "numbers":
         return not any(row[value.field] for row in found.rows for value in chart.values)
     return not found.rows

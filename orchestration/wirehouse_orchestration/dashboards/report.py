@@ -81,7 +81,7 @@ def _charts(lake: Lake, board: Board, span: Span, say: Callable[[str], None]) ->
 
 def _chart(lake: Lake, chart: Chart, span: Span) -> Shown:
     answer = answers.answer(lake, chart, span)
-    empty = answer.error is None and answers.is_empty(chart, answer)
+    empty = answers.is_empty(chart, answer)
     if empty or answer.error is not None:
         return Shown(chart, answer, empty, None, None)
     # vl-convert escapes the text in what it draws.

@@ -95,7 +95,7 @@ class _Shown:
 
     def _answer(self, chart: Chart, span: Span) -> dict[str, Any]:
         answer = answers.answer(self._lake, chart, span)
-        empty = answer.error is None and answers.is_empty(chart, answer)
+        empty = answers.is_empty(chart, answer)
         drawn = chart.drawn and not empty and answer.error is None
         return {"answer": answer, "empty": empty, "spec": drawing.spec(chart, answer.rows) if drawn else None}
 
