@@ -61,7 +61,7 @@ def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = Non
     Raises UnknownTableError, TraceKeyError, NoSuchRowError, NoExcerptError and PacketsGoneError.
     """
     if table not in all_tables():
-        raise UnknownTableError(name=table, tables="`wirehouse tables` lists them")
+        raise UnknownTableError(name=table, advice="`wirehouse tables` lists them")
     found = _rows(lake, all_tables()[table], key)
     if pcap is not None and len(found) > 1:
         reason = "more than one row has this key, and --pcap writes the packets of one: say more of it, as NAME=VALUE"

@@ -40,7 +40,7 @@ class StatementRefusedError(UsageError):
 class UnknownTableError(UsageError):
     """The statement names a table that there is not."""
 
-    template = "there is no table {name}. {tables}"
+    template = "there is no table {name}. {advice}"
 
 
 class QueryError(UsageError):
@@ -234,14 +234,14 @@ def _in_words() -> Iterator[None]:
     except (DeltaError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         text = " ".join(str(error).split())
         if missing := _NOT_FOUND.search(text):
-            raise UnknownTableError(name=missing[1], tables=_suggestion(missing[1])) from None
+            raise UnknownTableError(name=missing[1], advice=_suggestion(missing[1])) from None
         raise QueryError(reason=_hint(text)) from None
 
 
 def _suggestion(name: str) -> str:
     shown = [table.name for table in all_tables().values() if not table.internal]
     near = get_close_matches(name, shown, n=1, cutoff=0.7) or [full for full in shown if full.endswith(f".{name}")]
-    return (f"Did you mean {near[0]}? " if near else "") + f"There are {', '.join(shown)}"
+    return f"Did you mean {near[0]}?" if near else "`wirehouse tables` lists them"
 
 
 def _hint(text: str) -> str:

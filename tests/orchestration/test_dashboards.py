@@ -358,12 +358,19 @@ def test_another_sites_name_is_not_let_in(empty: Lake) -> None:
             urlopen(Request(f"{served.url}board/overview", headers={"Host": "rebound.example"}))
 
 
-def test_the_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     file, out = tmp_path / "wirehouse.toml", tmp_path / "out.html"
     file.write_text('[lakehouse]\nroot = "lake"\n')
     assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 0
     assert "No rule was broken." in out.read_text()
-    assert "all windows" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "all windows" in told.out
+    assert "report" in told.err
+    assert cli._outcome(["--config", str(file), "--quiet", "report", "--out", str(out)]) == 0
+    assert capsys.readouterr().err == ""
     assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-31", "--out", str(out)]) == 2
 
 

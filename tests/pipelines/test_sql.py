@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -188,9 +189,17 @@ def test_nothing_is_written_by_what_was_refused(lake: Lake, tmp_path: Path) -> N
     assert not target.exists()
 
 
-@pytest.mark.parametrize("name", ["gold.cardinal_batch", "cardinal_batches", "nowhere.t", "'/etc/passwd'"])
-def test_an_unknown_table_is_told_with_those_there_are(lake: Lake, name: str) -> None:
-    with pytest.raises(UnknownTableError, match=r"there is no table .*gold\.cardinal_batches"):
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("gold.cardinal_batch", "Did you mean gold.cardinal_batches?"),
+        ("cardinal_batches", "Did you mean gold.cardinal_batches?"),
+        ("nowhere.t", "`wirehouse tables` lists them"),
+        ("'/etc/passwd'", "`wirehouse tables` lists them"),
+    ],
+)
+def test_an_unknown_table_is_told_with_the_one_that_may_be_meant(lake: Lake, name: str, advice: str) -> None:
+    with pytest.raises(UnknownTableError, match=rf"there is no table .*\. {re.escape(advice)}$"):
         sql.rows(lake, f"SELECT * FROM {name}")
 
 
