@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig
-from wirehouse_orchestration import cli, config
+from wirehouse_orchestration import cli, config, docs, tour
 from wirehouse_orchestration.dashboards import answers, boards
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.demo import FolderTakenError, demo
@@ -87,7 +87,17 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
     for part in ("how far they are verified", "Entries that are not valid", "bamboo.backlink_mismatch"):
         assert part in page
     _queries_work(page, tmp_path)
+    _pages_are_true(tmp_path / "demo")
     _charts_answer(config.load(tmp_path / "demo" / "wirehouse.toml"))
+
+
+def _pages_are_true(folder: Path) -> None:
+    """What the protocols' pages show of the demo's lake is what it answers."""
+    blocks = [block for name in PROTOCOLS for block in tour.blocks((docs.FOLDER / f"{name}.md").read_text())]
+    asked = [block for block in blocks if block["body"].startswith("$ wirehouse sql")]
+    assert len(asked) > 5
+    for block in asked:
+        assert tour.printed(block, folder) == block[0]
 
 
 def _charts_answer(lake: Lake) -> None:
