@@ -298,6 +298,7 @@ def _materialize(
     span = first if first == last else f"{first} to {last}"
     click.echo(f"{', '.join(jobs)}: {span} done")
     _report_rules(lake)
+    _report_silent(lake)
 
 
 def _broken(lake: Lake) -> dict[str, Mapping[str, Any]]:
@@ -316,6 +317,23 @@ def _report_rules(lake: Lake) -> None:
     for severity, found in sorted(_broken(lake).items(), reverse=True):
         what = counted(found["findings"], "finding"), counted(found["rules"], "rule")
         click.echo("  {} of severity {severity}, {} broken".format(*what, severity=severity))
+
+
+def _report_silent(lake: Lake) -> None:
+    """Sources whose packets are there, and none of them of a connection to one of their ports."""
+    from wirehouse_pipelines import sql
+
+    named = "SELECT DISTINCT source FROM"
+    landed, heard = (
+        {row["source"] for row in sql.rows(lake, f"{named} {table}").to_pylist()}
+        for table in ("bronze.captures WHERE records > 0", "silver.connections")
+    )
+    for source in lake.sources:
+        if source.ports and source.name in landed - heard:
+            ports = ", ".join(map(str, source.ports))
+            click.echo(
+                f"  source {source.name}: no packet of its ports ({ports}); `wirehouse inspect FILE` shows others"
+            )
 
 
 def _report_json(lake: Lake, jobs: Sequence[str], first: str | None, last: str | None) -> None:

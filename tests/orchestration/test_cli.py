@@ -285,6 +285,19 @@ def test_a_view_is_computed_by_what_writes_the_tables_that_it_is_made_of(wirehou
     assert answer == (0, "nothing has landed in 2026-03-01 to 2026-03-02\n", "")
 
 
+def test_a_source_whose_ports_nobody_used_is_told(wirehouse: Wirehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    source = '[[source]]\nname = "{}"\nprotocol = "wallaroo"\nkind = "pcap"\npath = "inbox"\nports = [7100, 7101]\n'
+    sources = "".join(source.format(name) for name in ("heard", "silent", "empty"))
+    (wirehouse.folder / "wirehouse.toml").write_text(CONFIG + sources)
+    landed = {"protocol": "wallaroo", "window_start": "2026-11-14", "records": 9}
+    wirehouse.write("bronze.captures", landed | {"source": "heard"}, landed | {"source": "silent"})
+    connection = {"row_kind": "connection", "window_start": "2026-11-14", "connection_id": b"7"}
+    wirehouse.write("silver.wallaroo", connection | {"source": "heard", "connection": {"server_port": 7101}})
+    cli._report_silent(config.load(wirehouse.folder / "wirehouse.toml"))
+    told = capsys.readouterr().out
+    assert told == "  source silent: no packet of its ports (7100, 7101); `wirehouse inspect FILE` shows others\n"
+
+
 def test_nothing_to_do_as_json(wirehouse: Wirehouse) -> None:
     expected: dict[str, Any] = {"jobs": [], "from": None, "to": None, "broken": {}}
     assert json.loads(wirehouse("run", "--json").out) == expected
