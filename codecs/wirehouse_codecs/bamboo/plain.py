@@ -47,6 +47,8 @@ _NOTHING: Final = np.empty(0, np.uint8)
 #: Packets are taken to be so long; if they are shorter, there is room for more.
 _PACKET_BYTES: Final = 64
 _FEW_ROWS: Final = 1_024
+#: Packets of bymux that are read at once, of which a short one has three bytes and its row very many more.
+_MOST_ROWS: Final = 1 << 14
 
 
 @dataclass(slots=True)
@@ -219,6 +221,8 @@ class _Run:
             self.state, self.credits = self._state.copy(), self._credits.copy()
             until, rows, runs = loops.cut_bymux(*given, self.state, self.credits, numbers, words, contents)
             room *= 4
+        if rows > _MOST_ROWS:
+            until = min(until, numbers[_MOST_ROWS, loops.PIECE])
         if until < limit:
             return int(until)
         self.numbers, self.words, contents = _by_column(numbers, rows), _by_column(words, rows), contents[:runs].T

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.codecs.bamboo.peers import confirm, layer, metadata, propose, raw
 from tests.codecs.bamboo.test_log import VECTORS, from_vector
 
 from wirehouse_codecs.bamboo import bymux, simulator
+from wirehouse_codecs.bamboo import plain as plain_pieces
 from wirehouse_codecs.bamboo.bymux import Packet, Type
 from wirehouse_codecs.bamboo.conversation import Conversation
 from wirehouse_codecs.bamboo.faults import FAULTS
@@ -27,6 +29,7 @@ from wirehouse_codecs.bamboo.messages import (
     encode,
 )
 from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.plain import Plain, Spoken
 from wirehouse_codecs.bamboo.reader import Layer
 from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.conversations import Send
@@ -182,6 +185,22 @@ def test_plain_connections_are_those_of_the_readable_twin(
     cuts = sorted(random.randrange(len(pieces)) for _ in range(3))
     compared = compare(pieces, cuts)
     assert compared or len(pieces) < 40 or size < 60
+
+
+def test_of_very_many_packets_few_are_taken_at_once(logs: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def take(self: Plain, pieces: Sequence[Data]) -> Spoken | None:
+        spoken = whole(self, pieces)
+        taken.append(0 if spoken is None else spoken.bymux.shape[1])
+        return spoken
+
+    whole = Plain.take
+    monkeypatch.setattr(Plain, "take", take)
+    monkeypatch.setattr(plain_pieces, "_MOST_ROWS", 20)
+    writes = [(side, bymux.write(1, b"") * count) for side in (A, B) for count in (1, 5, 20, 21, 3, 3) * 4]
+    assert compare(pieces_of([*dialogue(logs[0], 1, Random(1)), *writes], repeat(40)), [])
+    assert 10 < max(taken) <= 20
 
 
 @settings(max_examples=30, deadline=None, phases=PHASES)
