@@ -29,6 +29,7 @@ from wirehouse_codecs.packets import ACK, SYN, parse
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.source_log import GatheredFlows, addresses
 from wirehouse_codecs.stream_log import (
+    BATCH_ROWS,
     CONNECTION,
     QUARANTINE,
     STATE,
@@ -37,6 +38,8 @@ from wirehouse_codecs.stream_log import (
     Gather,
     Log,
     Start,
+    pack,
+    unpack,
 )
 from wirehouse_codecs.tcp import Direction, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -50,6 +53,10 @@ Port = int | tuple[int, ...] | None
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
 
+Order = np.ndarray[Any, Any]
+
+#: Of a row that isn't told: the first of a batch is due.
+_BEGIN: Final = "begin"
 #: Rows of a batch that are held as such.
 _FEW_ROWS: Final = 256
 
@@ -228,15 +235,31 @@ class _Connections:
 
     def _rows(self, left_out: Iterable[Row] = ()) -> Iterator[Row]:
         """What the log has and these, in order of arrival."""
-        logged = [_by_arrival(batch) for batch in self._log.take()]
-        return heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
+        batches = (
+            batch.slice(at, BATCH_ROWS) for batch in self._log.take() for at in range(0, batch.num_rows, BATCH_ROWS)
+        )
+        logged = [_by_arrival(batch) for batch in batches]
+        merged = heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
+        return (row for row in merged if row["row_kind"] != _BEGIN)
 
 
 def _by_arrival(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a log's batch, sorted by `_arrival`; few are held at once, as one takes some kilobytes."""
+    """The rows of a log's batch, sorted by `_arrival`, behind one of kind _BEGIN that stands no later than the first.
+
+    The batch is packed until that has had its turn, and few rows are held at once: one takes some kilobytes.
+    """
     kinds, numbers = batch.column("row_kind"), batch.column("record_number").fill_null(-1)
     order = np.lexsort((numbers, batch.column("arrived_at_ns"), pc.equal(kinds, CONNECTION)))
     order = order[np.asarray(pc.not_equal(kinds, STATE))[order]]
+    if not len(order):
+        return iter(())
+    (begin,) = batch.slice(order[0], 1).select(_PLACE).to_pylist()
+    return _unpacked(begin | {"row_kind": _BEGIN}, pack(pa.Table.from_batches([batch])), batch.schema, order)
+
+
+def _unpacked(begin: Row, packed: pa.Buffer, schema: pa.Schema, order: Order) -> Iterator[Row]:
+    yield begin
+    (batch,) = unpack(packed, schema)
     for at in range(0, len(order), _FEW_ROWS):
         yield from batch.take(pa.array(order[at : at + _FEW_ROWS])).to_pylist()
 

@@ -215,13 +215,7 @@ class Log:
         self._packed, self._batches = [], []
         self.waiting = self._raw_bytes = self._unpacked_rows = 0
         for buffer in packed:
-            for batch in pa.ipc.open_stream(buffer):
-                columns = {name: batch.column(name) for name in batch.schema.names}
-                arrays = [
-                    columns[one.name] if one.name in columns else pa.nulls(batch.num_rows, one.type)
-                    for one in self.schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            yield from unpack(buffer, self.schema)
         yield from batches
 
     def _close_rows(self) -> None:
@@ -240,12 +234,12 @@ class Log:
         self._batches.append(batch)
         self._unpacked_rows += batch.num_rows
         if self._unpacked_rows > MOST_WAITING:
-            self._packed.append(_pack(pa.Table.from_batches(self._batches)))
+            self._packed.append(pack(pa.Table.from_batches(self._batches)))
             self._batches, self._unpacked_rows = [], 0
 
 
-def _pack(rows: pa.Table) -> pa.Buffer:
-    """Rows without the columns in which there is nothing: nulls that share their memory would no longer do so."""
+def pack(rows: pa.Table) -> pa.Buffer:
+    """Rows, compressed, without columns in which there is nothing: nulls that share memory would no longer do so."""
     told = [
         name for name, column in zip(rows.column_names, rows.columns, strict=True) if column.null_count < len(column)
     ]
@@ -253,6 +247,14 @@ def _pack(rows: pa.Table) -> pa.Buffer:
     with pa.ipc.new_stream(sink, table.schema, options=_PACKED) as stream:
         stream.write_table(table, max_chunksize=BATCH_ROWS)
     return sink.getvalue()
+
+
+def unpack(packed: pa.Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a log with `schema` that were packed."""
+    for batch in pa.ipc.open_stream(packed):
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        arrays = [columns[one.name] if one.name in columns else pa.nulls(batch.num_rows, one.type) for one in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class Dialogue(Protocol):

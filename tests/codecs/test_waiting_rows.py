@@ -82,17 +82,23 @@ def test_rows_of_few_bytes_take_little_memory(size: int) -> None:
 @pytest.mark.property
 def test_looking_into_a_capture_holds_few_rows() -> None:
     size = SIZE // 3
+    schema = stream_log.schema([("wide", pa.list_(pa.decimal128(20), 64))])
     said: list[Send | Close] = [Send(10**9, Direction.CLIENT, bytes(size)), Close(20 * 10**9, Direction.CLIENT)]
     conversation = Conversation(Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 7_000), 0, said)
     batches = list(landed_packets(packets(conversation)))
     starts: list[int] = []
+    usual, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        for row in stream_inspection.read(batches, lambda log, *_: Talkative(log), stream_log.schema(()), 7_000):
+        for row in stream_inspection.read(batches, lambda log, *_: Talkative(log), schema, 7_000):
             starts += [row["byte_start"]] if row["row_kind"] == MESSAGE else []
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+        pa.set_memory_pool(usual)
     assert starts == list(range(size))
+    # Of Arrow it has 1.3 kilobytes, and some batches of them wait until they are packed.
+    assert pool.max_memory() < 5 * BATCH_ROWS * 1_300
     # A row has about one kilobyte, as the log holds those of a batch.
     assert most < 2 * BATCH_ROWS * 1_000
