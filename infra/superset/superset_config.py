@@ -12,3 +12,6 @@ SUPERSET_WEBSERVER_TIMEOUT = 120
 # Pages are the machine's own, without TLS.
 TALISMAN_ENABLED = False
 SESSION_COOKIE_SAMESITE = "Strict"
+# What a person has to know is said; neither is how it starts.
+LOG_LEVEL = "WARNING"
+CONTENT_SECURITY_POLICY_WARNING = False

@@ -388,9 +388,22 @@ def test_the_bundle_of_superset_has_every_chart_with_its_dataset_on_its_dashboar
         assert drawn["dataset_uuid"] == dataset["uuid"]
         assert drawn["slice_name"] == chart.question
         assert "{" not in dataset["sql"]
+        assert "MEDIAN" not in dataset["sql"], "Superset makes of it what Spark doesn't take"
         places = bundle[f"dashboards/{board.name}.yaml"]["position"]
         assert places[f"CHART-{chart.id}"]["meta"]["uuid"] == drawn["uuid"]
         assert f"CHART-{chart.id}" in places[places[f"CHART-{chart.id}"]["parents"][-1]]["children"]
+
+
+def test_marks_of_superset_that_lie_on_one_another_are_not_added_up() -> None:
+    bundle = dict(superset.bundle("hive://there/gold"))
+    added = {chart["viz_type"] for chart in _charts(bundle) if "'SUM'" in str(chart["params"])}
+    assert added == {"echarts_timeseries_bar", "heatmap_v2"}
+    shown = {chart["viz_type"] for chart in _charts(bundle) if "'MAX'" in str(chart["params"])}
+    assert shown == {f"echarts_timeseries_{kind}" for kind in ("line", "step", "scatter")}
+
+
+def _charts(bundle: Mapping[str, Any]) -> list[Any]:
+    return [config for name, config in bundle.items() if name.startswith("charts/")]
 
 
 def unnested(text: str) -> str:

@@ -31,7 +31,8 @@ STEPS: Final = tuple(
     + [seconds * 10**9 for seconds in (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400)]
 )
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
-_HEX: Final = "encode({}, 'hex')"
+#: Words of the boards' SQL that DataFusion has its own way for.
+WORDS: Final = {"hex": "encode({}, 'hex')", "median": "MEDIAN({})"}
 
 
 class SpanError(UsageError):
@@ -152,7 +153,7 @@ def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
 
 def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
     """`text`, SQL of the chart, written out so that `wirehouse sql` runs it too."""
-    words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), "hex": _HEX}
+    words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), **WORDS}
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
     return written(text, words)

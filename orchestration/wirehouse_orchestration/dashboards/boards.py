@@ -1,11 +1,12 @@
 """The dashboards as data: infra/dashboards/*.yaml, read strictly.
 
-The SQL of a chart is what `wirehouse sql` and Spark both take, with four words of its own:
+The SQL of a chart is what `wirehouse sql` and Spark both take, with words of its own:
 
 - `{span}`: the condition on source and windows that was asked for. Every SELECT from a table has it.
 - `{step}`: nanoseconds of a bucket of time, as wide as the range asks for.
 - `{now_ns}`: the time now, nanoseconds since 1970 UTC.
 - `{hex:COLUMN}`: a binary column as lower-case hex, which the two engines write differently.
+- `{median:COLUMN}`: the median of a column, likewise.
 """
 
 from __future__ import annotations
@@ -182,9 +183,9 @@ def charts() -> Iterator[tuple[Board, Chart]]:
     return ((board, chart) for board in boards().values() for chart in board.charts)
 
 
-_WORDS = re.compile(r"\{(?:(span|step|now_ns)|hex:([a-z_]+))\}")
+_WORDS = re.compile(r"\{(?:(span|step|now_ns)|(hex|median):([a-z_]+))\}")
 
 
 def written(sql: str, words: Mapping[str, str]) -> str:
-    """`sql` with its words written out; `hex` among `words` has {} for the column."""
-    return _WORDS.sub(lambda found: words[found[1]] if found[1] else words["hex"].format(found[2]), sql)
+    """`sql` with its words written out; of `words` those that have a column have {} for it."""
+    return _WORDS.sub(lambda found: words[found[1]] if found[1] else words[found[2]].format(found[3]), sql)

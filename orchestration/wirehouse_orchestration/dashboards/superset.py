@@ -27,6 +27,8 @@ WORDS: Final = {
     "step": str(60 * 10**9),
     "now_ns": "(unix_timestamp() * 1000000000)",
     "hex": "LOWER(HEX({}))",
+    # Superset writes every statement anew as Hive's SQL, in which a MEDIAN becomes what Spark doesn't take.
+    "median": "PERCENTILE({}, 0.5)",
 }
 _NAMES: Final = UUID("2f1d7a52-3f0c-4f3a-9a30-6d0a4a1d4d55")
 _KINDS: Final = {
@@ -91,6 +93,11 @@ def sql(chart: Chart) -> str:
     return f"SELECT {', '.join((*moments, *others))} FROM ({text}) AS answer"
 
 
+def aggregate(chart: Chart) -> str:
+    """What becomes of rows in one place of a drawing, where Superset has one number: of marks the highest is shown."""
+    return "SUM" if chart.type in ("bar", "heat") else "MAX"
+
+
 def _id(*names: str) -> str:
     return str(uuid5(_NAMES, "/".join(names)))
 
@@ -147,13 +154,13 @@ def _parameters(chart: Chart) -> Config:
     assert chart.y
     if chart.type == "heat":
         assert chart.color
-        metric = _sum(chart.color)
+        metric = _metric(chart.color, aggregate(chart))
         return {"x_axis": chart.x.field, "groupby": chart.y.field, "metric": metric, "normalize_across": "heatmap"}
     lies = chart.y.unit is None
     place, measured = (chart.y, chart.x) if lies else (chart.x, chart.y)
     return {
         "x_axis": place.field,
-        "metrics": [_sum(measured)],
+        "metrics": [_metric(measured, aggregate(chart))],
         "groupby": [chart.color.field] if chart.color else [],
         "orientation": "horizontal" if lies else "vertical",
         "stack": "Stack" if chart.type == "bar" else None,
@@ -169,10 +176,9 @@ def _parameters(chart: Chart) -> Config:
     }
 
 
-def _sum(value: Value) -> Config:
-    """A row is a mark: what Superset sums up is one number."""
+def _metric(value: Value, aggregate: str) -> Config:
     column = {"column_name": value.field}
-    return {"expressionType": "SIMPLE", "aggregate": "SUM", "column": column, "label": value.label}
+    return {"expressionType": "SIMPLE", "aggregate": aggregate, "column": column, "label": value.label}
 
 
 def _dashboard(board: Board) -> Config:
