@@ -13,7 +13,7 @@ from wirehouse_codecs.rules import Severity
 from wirehouse_expectations.suites import findings_of
 from wirehouse_pipelines import lineage, sql
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.tables import Table, all_tables
+from wirehouse_pipelines.tables import Table
 
 #: Name of the check of the findings of a severity, and of their plot over the windows.
 FINDINGS: Final = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
@@ -56,15 +56,6 @@ def _lineage(view: Table) -> dg.TableColumnLineage:
             for name, made_of in lineage.origins(view).items()
         }
     )
-
-
-def views_told(written: Collection[str]) -> list[dg.AssetMaterialization]:
-    """That views over `written` tables show new rows. Dagster draws the lineage of what was materialised alone."""
-    views = [table for table in all_tables().values() if table.view and sql.physical([table.name]) & set(written)]
-    return [
-        dg.AssetMaterialization(asset_key(view.name), metadata={"dagster/column_lineage": _lineage(view)})
-        for view in views
-    ]
 
 
 def freshness(lake: Lake) -> dg.FreshnessPolicy:

@@ -2,7 +2,7 @@
 
 A job is one multi-asset with an asset for each of its physical tables, and one multi-check with, for each of them,
 a check a rule severity (what the data broke, WARN) and one of our own invariants (ERROR, blocking). A view is an asset
-without a job: it has its place in the graph, its description, its columns and where they come from.
+without a job: it is never materialised, but has its place in the graph, its columns and where they come from.
 """
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
@@ -112,7 +112,7 @@ def _spec(lake: Lake, job: Job, table: Table) -> dg.AssetSpec:
 
 
 def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
-    """A view: an asset without a job; the jobs of the tables behind it tell when it shows new rows."""
+    """A view: an asset that is never materialised."""
     return dg.AssetSpec(
         asset_key(view.name),
         deps=[asset_key(name) for name in sorted(view.reads)],
@@ -166,8 +166,6 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
                     **({"captures_not_computed_anew": report.kept} if report.kept else {}),
                 },
             )
-        for told in asset_pages.views_told(job.outputs if report.windows else ()):
-            context.log_event(told)
 
     return compute
 

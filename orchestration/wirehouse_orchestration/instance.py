@@ -44,6 +44,9 @@ SETTINGS: Final = """\
 # Written once by Wirehouse; yours to change (https://docs.dagster.io/deployment/oss/dagster-yaml).
 telemetry:
   enabled: false
+nux:
+  # Asks for an address of mail, and sends it to Dagster's makers.
+  enabled: false
 concurrency:
   # One writer a table: a pool for landing, one for bronze and one for each protocol.
   pools:

@@ -182,18 +182,18 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def physical(names: Iterable[str]) -> set[str]:
+def _physical(names: Iterable[str]) -> set[str]:
     """The tables that these tables and views are made of."""
     found: set[str] = set()
     for table in map(all_tables().__getitem__, names):
-        found |= physical(tables_named(list(tokens(table.view)))) if table.view else {table.name}
+        found |= _physical(tables_named(list(tokens(table.view)))) if table.view else {table.name}
     return found
 
 
 def _check_version(named: list[str], version: int) -> None:
-    made_of = sorted(physical(named))
-    if len(made_of) > 1:
-        listed = ", ".join(made_of)
+    physical = sorted(_physical(named))
+    if len(physical) > 1:
+        listed = ", ".join(physical)
         raise AsOfError(when=f"version {version}", reason=f"each of {listed} has its own: say a time instead")
 
 

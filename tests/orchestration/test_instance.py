@@ -22,7 +22,7 @@ from wirehouse_orchestration import instance
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.windows import Windows
 with instance.shared_instance(Lake(sys.argv[1], Windows("day", "2026-11-01"))) as shared:
-    print(shared.telemetry_enabled, shared.get_concurrency_config().pool_config.default_pool_limit)
+    print(shared.telemetry_enabled, shared.nux_enabled, shared.get_concurrency_config().pool_config.default_pool_limit)
 """
 HOLD = """
 import sys
@@ -53,7 +53,7 @@ def test_first_starts_at_once_do_not_collide(lake: Lake) -> None:
     started = [_start(BEGIN, lake.root) for _ in range(2)]
     for process in started:
         said, complained = process.communicate(timeout=120)
-        assert said == "False 1\n", complained
+        assert said == "False False False 1\n", complained
 
 
 def test_settings_that_were_changed_are_kept(lake: Lake) -> None:
