@@ -40,4 +40,4 @@ quietly "$superset" import-directory --overwrite "$home/bundle"
 [ "${1:-}" != --import-only ] || exit 0
 say "Superset is at http://127.0.0.1:$port/dashboard/list/ (user admin, password in $home/password; stop with Ctrl-C)"
 say "it asks the tables of \`wirehouse sql-server\`, which has to run beside it"
-exec "$home/venv/bin/gunicorn" --bind "127.0.0.1:$port" --workers 1 --threads 8 --timeout 120 --log-level warning "superset.app:create_app()"
+exec "$home/venv/bin/gunicorn" --bind "127.0.0.1:$port" --workers 1 --threads 8 --timeout 300 --log-level warning "superset.app:create_app()"

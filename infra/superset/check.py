@@ -70,9 +70,10 @@ def place(chart: Chart) -> str | None:
     return chart.y.field if chart.y.unit is None and chart.type != "heat" else chart.x.field
 
 
-def shown(page: Page, board: Board) -> dict[str, Any]:
-    """What the charts of a board were answered, by their question; every one has to answer."""
+def shown(page: Page, board: Board) -> tuple[dict[str, Any], set[str]]:
+    """What the charts of a board were answered, by their question, and the errors that the page shows."""
     found: dict[str, Any] = {}
+    errors: set[str] = set()
 
     def keep(response: Response) -> None:
         if "/api/v1/chart/data" in response.url:
@@ -84,12 +85,13 @@ def shown(page: Page, board: Board) -> dict[str, Any]:
     page.on("response", keep)
     page.goto(f"{URL}/superset/dashboard/wirehouse-{board.name}/")
     for _ in range(WAIT_MS // 1000):
-        if len(found) == len(board.charts):
-            break
         page.mouse.wheel(0, 600)
         page.wait_for_timeout(1000)
+        errors |= set(page.get_by_role("alert").all_inner_texts())
+        if len(found) == len(board.charts):
+            break
     page.remove_listener("response", keep)
-    return found
+    return found, errors
 
 
 def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[str]:
@@ -129,8 +131,8 @@ def main() -> int:
         page.keyboard.press("Enter")
         page.wait_for_url("**/superset/welcome/**", timeout=60_000)
         for board in boards().values():
-            found = shown(page, board)
-            wrong = list(differences(lake, board, found))
+            found, errors = shown(page, board)
+            wrong = [*differences(lake, board, found), *(f"{board.name}: the page says: {text}" for text in errors)]
             trouble += wrong
             print(f"{board.title}: {len(found)} of {len(board.charts)} charts answered, {len(wrong)} wrong")
             print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)

@@ -7,11 +7,12 @@ HOME = Path(os.environ["SUPERSET_HOME"])
 SECRET_KEY = (HOME / "secret_key").read_text()
 SQLALCHEMY_DATABASE_URI = f"sqlite:///{HOME / 'superset.db'}"
 # A dataset is one SELECT of a chart; the server behind it takes statements that read and no others.
-SQLLAB_TIMEOUT = 120
-SUPERSET_WEBSERVER_TIMEOUT = 120
+# First answers of a server that has just started take minutes on a busy machine.
+SQLLAB_TIMEOUT = 300
+SUPERSET_WEBSERVER_TIMEOUT = 300
 # Pages are the machine's own, without TLS.
 TALISMAN_ENABLED = False
 SESSION_COOKIE_SAMESITE = "Strict"
 # What a person has to know is said; neither is how it starts.
-LOG_LEVEL = "WARNING"
+LOG_LEVEL = "ERROR"
 CONTENT_SECURITY_POLICY_WARNING = False

@@ -53,7 +53,7 @@ def test_first_starts_at_once_do_not_collide(lake: Lake) -> None:
     started = [_start(BEGIN, lake.root) for _ in range(2)]
     for process in started:
         said, complained = process.communicate(timeout=120)
-        assert said == "False False False 1\n", complained
+        assert said == "False False 1\n", complained
 
 
 def test_settings_that_were_changed_are_kept(lake: Lake) -> None:

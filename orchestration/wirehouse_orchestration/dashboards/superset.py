@@ -164,7 +164,8 @@ def _parameters(chart: Chart) -> Config:
         "groupby": [chart.color.field] if chart.color else [],
         "orientation": "horizontal" if lies else "vertical",
         "stack": "Stack" if chart.type == "bar" else None,
-        "x_axis_title": place.label,
+        # Of bars that lie it would stand on their names.
+        "x_axis_title": "" if lies else place.label,
         "y_axis_title": measured.label,
         "x_axis_title_margin": 30,
         "y_axis_title_margin": 40,
