@@ -10,11 +10,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from math import isclose
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, Response, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from wirehouse_orchestration import config
 from wirehouse_orchestration.dashboards import answers, superset
@@ -112,6 +114,20 @@ def differences(lake: Lake, board: Board, found: Mapping[str, Any]) -> Iterator[
             yield f"{board.name}: {chart.question}: {told(there)} there, {told(here)} here"
 
 
+def log_in(page: Page) -> None:
+    """Log in as admin. Superset now and then forgets at once that somebody did: then again."""
+    for wait_ms in (20_000, 40_000, 60_000):
+        page.goto(f"{URL}/login/")
+        with suppress(PlaywrightTimeout):
+            if "/login/" in page.url:
+                page.fill("#username", "admin")
+                page.fill("#password", (HOME / "password").read_text().strip())
+                page.keyboard.press("Enter")
+            page.wait_for_url("**/superset/welcome/**", timeout=wait_ms)
+            return
+    raise SystemExit(f"superset-check: {URL} didn't let admin in with the password in {HOME / 'password'}")
+
+
 def main() -> int:
     """0 if every chart shows what our SQL says."""
     lake = config.load(os.environ.get(config.VARIABLE))
@@ -125,11 +141,7 @@ def main() -> int:
         )
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        page.goto(f"{URL}/login/")
-        page.fill("#username", "admin")
-        page.fill("#password", (HOME / "password").read_text().strip())
-        page.keyboard.press("Enter")
-        page.wait_for_url("**/superset/welcome/**", timeout=60_000)
+        log_in(page)
         for board in boards().values():
             found, errors = shown(page, board)
             wrong = [*differences(lake, board, found), *(f"{board.name}: the page says: {text}" for text in errors)]

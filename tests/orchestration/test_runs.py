@@ -74,6 +74,7 @@ def _findings_are_shown(shared: dg.DagsterInstance, key: AssetCheckKey) -> None:
     samples = evaluation.metadata["samples"].records
     assert len(samples) == 3
     assert samples[0].data["rule"] == "cardinal.key_length_wrong"
+    assert str(samples[0].data["bytes"]).startswith("wirehouse trace silver.cardinal source=mainnet,capture_id=")
 
 
 @pytest.mark.spark
