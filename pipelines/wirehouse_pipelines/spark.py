@@ -58,6 +58,8 @@ SETTINGS = {
     "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
     "spark.executor.extraJavaOptions": AVRO_LIMITS,
 }
+#: Of a session that is one process nobody else is to reach it: whoever does can make it run what they like.
+ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 class JarsMissingError(WirehouseError):
@@ -147,6 +149,7 @@ def session(
     os.environ["PYSPARK_PYTHON"] = shipping.python() if ship else sys.executable
     builder = SparkSession.Builder().appName(name).master(master)
     settings = SETTINGS | {
+        **(ALONE if master.startswith("local") else {}),
         "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
         "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {_class_archive()} {os.environ.get(JAVA_OPTIONS, '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
