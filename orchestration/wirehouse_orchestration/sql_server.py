@@ -39,7 +39,7 @@ OWN_KEYS: Final = {
     "WIREHOUSE_SQL_SECRET_ACCESS_KEY": "AWS_SECRET_ACCESS_KEY",
 }
 #: Nothing that a server for readers needs.
-_NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", *OWN_KEYS)
+_NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", "WIREHOUSE_POSTGRES_URL", "WIREHOUSE_WEBHOOK", *OWN_KEYS)
 _LAYERS: Final = {"bronze": "As landed", "silver": "What was said", "gold": "What it means"}
 
 Say = Callable[[str], None]

@@ -352,5 +352,6 @@ def test_passwords_are_kept_as_keys_for_the_owner_alone(tmp_path: Path) -> None:
 
 def test_the_server_takes_its_own_keys_and_leaves_what_is_not_its_own() -> None:
     environment = {"AWS_ACCESS_KEY_ID": "writer", "WIREHOUSE_SQL_ACCESS_KEY_ID": "reader", "WIREHOUSE_HASH_KEY": "k"}
+    environment |= {"WIREHOUSE_POSTGRES_URL": "p", "WIREHOUSE_WEBHOOK": "w"}
     sql_server.take_own_keys(environment)
     assert environment == {"AWS_ACCESS_KEY_ID": "reader"}
