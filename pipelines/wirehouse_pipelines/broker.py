@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import re2
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
@@ -73,14 +72,17 @@ class Broker:
         except KafkaException as error:
             raise BrokerSettingsError(source=source, key="kafka.settings", reason=_said(error)) from None
 
-    def due(self, landed: Sequence[OffsetRange]) -> list[Due]:
-        """The ranges that are new since `landed`, by topic and partition. Raises BrokerError."""
+    def due(self, landed: Sequence[OffsetRange]) -> Iterator[Due]:
+        """The ranges that are new since `landed`, by topic and partition.
+
+        Raises BrokerError; after the last range also for partitions whose offsets went back.
+        """
         ends: dict[tuple[str, str, int], int] = {}
         for known in landed:
             ends[known.partition_key] = max(known.end, ends.get(known.partition_key, 0))
         try:
             cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
-            found = []
+            found, back = [], []
             for name, topic_id, partitions in self._described():
                 places = [TopicPartition(name, partition) for partition in partitions]
                 oldest, newest = (self._offsets(places, spec) for spec in (_EARLIEST, _LATEST))
@@ -93,9 +95,17 @@ class Broker:
                     if begin < high:
                         due = OffsetRange(cluster_id, name, topic_id, place.partition, begin, high)
                         found.append(Due(due, expected))
-            return found
+                    if high < ends.get(key, 0):
+                        back.append(f"{name}/{place.partition} from {ends[key]} to {high}")
         except KafkaException as error:
             raise BrokerError(source=self._source, reason=_reason(error)) from None
+        yield from found
+        if back:
+            reason = (
+                f"the broker lost records that are landed, its offsets went back: {', '.join(back[:3])}; what comes at "
+                "those offsets isn't landed: make the topic anew, or a source with another name"
+            )
+            raise BrokerError(source=self._source, reason=reason)
 
     def _described(self) -> Iterator[tuple[str, str, list[int]]]:
         """Names, ids and partitions of the topics."""
@@ -137,7 +147,7 @@ class Broker:
         """The records of a range, with MESSAGE_SCHEMA. Raises BrokerError if the broker doesn't give them."""
         consumer = self._consumer()
         try:
-            consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.begin or OFFSET_BEGINNING)])
+            consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.begin)])
             held: list[Message] = []
             held_bytes = 0
             for message in self._read(consumer, wanted):

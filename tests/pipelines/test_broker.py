@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +21,8 @@ from wirehouse_pipelines.broker import BrokerError
 from wirehouse_pipelines.capture_files import RefusedPathError
 from wirehouse_pipelines.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.manifests import Manifest, manifests
+from wirehouse_pipelines.manifests import Manifest, manifests, write_manifest
+from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.servers
@@ -144,6 +146,20 @@ def test_what_the_broker_let_go_of_is_a_gap(topic: Topic) -> None:
     assert manifest.path == f"{topic.name}/0/7-10"
     (finding,) = manifest.findings
     assert (finding.rule, finding.message) == ("capture.offset_gap", "offsets 4 to 6 were gone before they were landed")
+    # A range is read whole, also the first one, or not at all.
+    assert manifest.offsets is not None
+    with pytest.raises(BrokerError, match=f"{topic.name}/0/0-10"):
+        list(broker.Broker("net", topic.name, KafkaOptions()).batches(replace(manifest.offsets, begin=0)))
+
+
+def test_offsets_that_went_back_are_said(topic: Topic) -> None:
+    topic.send(4)
+    (manifest,) = topic.land()
+    assert manifest.offsets is not None
+    storage = open_storage(topic.lake.root)
+    write_manifest(storage, replace(manifest, offsets=replace(manifest.offsets, end=9)))
+    with pytest.raises(BrokerError, match=f"its offsets went back: {topic.name}/0 from 9 to 4; what comes at"):
+        topic.land()
 
 
 def test_of_transactions_what_was_committed_is_read(topic: Topic, kafka: str) -> None:

@@ -23,6 +23,7 @@ from wirehouse_pipelines.capture_files import SETTLE_SECONDS, captures_at
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.landing import source_broker
 from wirehouse_pipelines.manifests import manifests
+from wirehouse_pipelines.offset_ranges import Due
 
 LAND, COMPUTE = "land_captures", "compute_windows"
 #: Marks every run that computes windows, whoever started it; its value is the lake's root.
@@ -54,7 +55,7 @@ def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str
     """Name and identity of the files at the source's place that stood still for SETTLE_SECONDS; of new records."""
     if source.kind == KAFKA:
         known = [manifest.offsets for manifest in manifests(lake, source.name) if manifest.offsets]
-        return [(due.range.name, (due.range.capture_id,)) for due in source_broker(source).due(known)]
+        return _new_ranges(source_broker(source).due(known))
     found = []
     for file in captures_at(source, source.path, lake.root):
         try:
@@ -62,6 +63,18 @@ def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str
                 found.append((file.name, file.facts().identity))
         except FileNotFoundError:
             continue
+    return found
+
+
+def _new_ranges(due: Iterable[Due]) -> list[tuple[str, tuple[int | str, ...]]]:
+    """Those that the broker gives; what it says after the last of them, their landing says too."""
+    found: list[tuple[str, tuple[int | str, ...]]] = []
+    try:
+        for one in due:
+            found.append((one.range.name, (one.range.capture_id,)))
+    except WirehouseError:
+        if not found:
+            raise
     return found
 
 
