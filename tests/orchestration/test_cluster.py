@@ -1,4 +1,4 @@
-"""Jobs on a real Spark cluster, whose workers are sent all that they need: the rows of a run on this machine alone."""
+"""Jobs on a real Spark cluster over a lake in a bucket; workers are sent all that they need: one machine's rows."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ WORKED = f"work/*/*/{shipping.ENVIRONMENT}/bin/python"
 
 
 @pytest.fixture
-def cluster() -> Iterator[dict[str, str]]:
-    """A master and two workers; the variables by which they are used."""
+def cluster(store: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A master and two workers, which have the keys of the store; the variables by which they are used."""
     infra.up(("spark",), lambda text: None)
     yield infra.environment()
     infra.down(("spark",), lambda text: None)
 
 
-def test_a_cluster_gives_the_rows_of_one_machine(local_lake: Lake, cluster: dict[str, str], tmp_path: Path) -> None:
+def test_a_cluster_gives_the_rows_of_one_machine(
+    local_lake: Lake, cluster: dict[str, str], in_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = f'[spark]\nmaster = "{cluster["SPARK_MASTER"]}"\n[spark.settings]\n"spark.executor.memory" = "1200m"'
     file = small_lake.configure(tmp_path, further=named)
+    monkeypatch.setenv(config.ROOT_VARIABLE, in_bucket)
     lake = config.load(file)
+    assert lake.root == in_bucket
     land(lake)
     known = set((infra.run_folder() / "spark").glob(WORKED))
     environment = {name: value for name, value in os.environ.items() if name not in spark_options.MASTER_VARIABLES}
