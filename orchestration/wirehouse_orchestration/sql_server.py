@@ -104,20 +104,14 @@ def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int
     }
 
 
-def _properties(scratch: str, passwords: Path | None) -> Mapping[str, str]:
+def _properties(passwords: Path | None) -> Mapping[str, str]:
     """What the server takes from properties of its JVM alone."""
-    # Hive makes a database there that nothing is kept in.
-    home = Path(scratch, "derby")
-    home.mkdir()
-    who = (
-        {
-            "hive.server2.custom.authentication.class": "wirehouse.PasswordFile",
-            "wirehouse.passwords": str(passwords.absolute()),
-        }
-        if passwords
-        else {}
-    )
-    return {"derby.system.home": str(home), **who}
+    if not passwords:
+        return {}
+    return {
+        "hive.server2.custom.authentication.class": "wirehouse.PasswordFile",
+        "wirehouse.passwords": str(passwords.absolute()),
+    }
 
 
 @contextmanager
@@ -147,7 +141,7 @@ def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, sa
         signal.signal(signal.SIGINT, interrupt)
         jvm: Any = session._jvm
         try:
-            for name, value in _properties(scratch, passwords).items():
+            for name, value in _properties(passwords).items():
                 jvm.java.lang.System.setProperty(name, value)
             missing = _register(session, lake, scratch)
             server = jvm.wirehouse.SqlServer.start(session._jsparkSession)

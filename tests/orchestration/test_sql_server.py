@@ -334,6 +334,15 @@ def test_who_connects_chooses_no_settings(served: Served) -> None:
     assert rows(served.connect().cursor(), "SELECT 1") == [[1]]
 
 
+@pytest.mark.servers
+def test_who_leaves_has_no_metastore_made(served: Served) -> None:
+    connection = served.connect()
+    assert rows(connection.cursor(), "SHOW TABLES IN default") == []
+    connection.close()
+    # Derby's would have its log there.
+    assert {path.name for path in Path(served.lake.root).parent.iterdir()} == {"lake", "passwords", "wirehouse.toml"}
+
+
 @pytest.mark.parametrize(("name", "password"), [("", "x"), ("a:b", "x"), ("a\nb", "x"), ("a", "")])
 def test_names_and_passwords_that_are_none(tmp_path: Path, name: str, password: str) -> None:
     with pytest.raises(PasswordsError, match="be"):

@@ -33,8 +33,9 @@ public class SqlServer {
         SparkContext context = session.sparkContext();
         HiveConf settings =
             HiveUtils$.MODULE$.newClientForExecution(context.conf(), session.sessionState().newHadoopConf()).conf();
-        // Hive opens a database of its own at the end of each session: its URL as Spark has it names none.
-        settings.setVar(HiveConf.ConfVars.METASTORECONNECTURLKEY, "jdbc:derby:memory:wirehouse;create=true");
+        // At the end of each session Hive would make a metastore of its own, to ask it whether it is one, and the client
+        // waits seconds for it. Where this says there is none it gives up at once.
+        settings.setVar(HiveConf.ConfVars.METASTOREURIS, "none");
         HiveThriftServer2 server = new HiveThriftServer2(session);
         server.init(settings);
         guard(server);
