@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-fast check bench chaos ui superset superset-check
+.PHONY: help setup demo docs test test-jobs test-servers test-fast check bench chaos ui superset superset-check
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,7 +33,14 @@ superset-check: setup ## Hold what a running Superset shows in Chromium against 
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers"
-	@$(BIN)/pytest -n 3 --dist loadgroup -m "spark or servers"
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-jobs test-servers
+
+test-jobs:
+	@$(BIN)/pytest -n 2 --dist loadfile -m "spark and not servers"
+
+# In one process: all use the servers of `wirehouse infra`. Much of its time is waiting for these.
+test-servers:
+	@$(BIN)/pytest -m servers
 
 test-fast: setup ## The tests without JVM and properties (about two minutes)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"

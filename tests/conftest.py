@@ -108,16 +108,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Properties, which try many examples, are marked as such.
-
-    With `--dist loadgroup` one process has all tests that start servers, which are the same ones, and else one has
-    those of a file, which share what they compute.
-    """
+    """Properties, which try many examples, are marked as such."""
     for item in items:
         if is_hypothesis_test(getattr(item, "function", None)):
             item.add_marker(pytest.mark.property)
-        item.add_marker(
-            pytest.mark.xdist_group("servers" if item.get_closest_marker("servers") else item.nodeid.partition("::")[0])
-        )
