@@ -92,7 +92,7 @@ def cli(ctx: click.Context, file: str | None, verbose: bool, quiet: bool) -> Non
 )
 @pass_context
 def demo(context: Context, folder: Path) -> None:
-    """Take real captures through the whole pipeline, in a fresh lake, and show what came of them."""
+    """Take real captures through the whole pipeline. The lake is a fresh one; the end shows what came of them."""
     from wirehouse_orchestration.demo import demo as show_off
 
     if not show_off(folder, quiet=context.quiet):
@@ -142,7 +142,7 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
 @click.confirmation_option(prompt="This erases landed captures and what was computed from them. Go on?")
 @pass_context
 def forget(context: Context, what: str) -> None:
-    """Erase one capture, of all tables and their old versions, and prove it; or all of a source.
+    """Erase one capture and prove it; or all of a source. Old versions of tables are erased, too.
 
     CAPTURE is its id, 64 hex digits as bronze.captures shows them. SOURCE is one that the configuration no longer has.
     """
@@ -171,7 +171,7 @@ def forget(context: Context, what: str) -> None:
 @cli.command()
 @pass_context
 def upkeep(context: Context) -> None:
-    """Join small files, remove old ones, let go of landed records: what [upkeep] says."""
+    """Join small files, remove old ones: what [upkeep] says. It also lets go of landed records."""
     lake = context.lake()
     with context.steps("upkeep", 1) as steps:
         steps.say("starting Dagster")
@@ -357,7 +357,7 @@ def _report_json(lake: Lake, jobs: Sequence[str], first: str | None, last: str |
 @click.option("--as-of", "when", metavar="WHEN", help="The tables as they were at this time, or version of one table.")
 @pass_context
 def sql(context: Context, statement: str | None, form: str | None, out: Path | None, when: str | None) -> None:
-    """Query the tables by name (`wirehouse tables`) with one SELECT, WITH or EXPLAIN.
+    """Query the tables by name. STATEMENT is one SELECT, WITH or EXPLAIN; `wirehouse tables` lists the tables.
 
     Without STATEMENT there is a prompt with history and completion; where standard input is no terminal the statement
     is read from there.
@@ -393,7 +393,7 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
 @click.option("--most-seconds", type=click.IntRange(0), default=0, help="Stop a statement after so long [never].")
 @pass_context
 def sql_server(context: Context, port: int, passwords: Path | None, name: str | None, most_seconds: int) -> None:
-    """Serve the tables to JDBC, PyHive and BI tools, to read, until Ctrl-C."""
+    """Serve the tables to JDBC, PyHive and BI tools. They can read, until Ctrl-C."""
     from wirehouse_orchestration import sql_server as server
 
     if name is not None:
@@ -432,7 +432,7 @@ def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) ->
 )
 @pass_context
 def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
-    """Go from the rows of TABLE with this KEY back to the landed records, byte for byte.
+    """Go from rows back to their bytes. Of the rows of TABLE with this KEY the landed records are shown.
 
     KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns, a comma in a
     VALUE as \\,.
@@ -476,7 +476,7 @@ def simulate() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine [3000, else a free one].")
 @pass_context
 def ui(context: Context, port: int | None) -> None:
-    """Serve Dagster's UI on this machine, with schedules and sensors, until Ctrl-C."""
+    """Serve Dagster's UI on this machine. Schedules and sensors are on until Ctrl-C."""
     from wirehouse_orchestration.ui import serve
 
     file = _file_or_demo(context)
@@ -487,7 +487,7 @@ def ui(context: Context, port: int | None) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine [3100, else a free one].")
 @pass_context
 def dashboard(context: Context, port: int | None) -> None:
-    """Serve the dashboards on this machine until Ctrl-C: charts, the SQL behind them, their rows and bytes."""
+    """Serve the dashboards on this machine. Charts lead to the SQL behind them, their rows and bytes."""
     from wirehouse_orchestration.dashboards.serving import serve
 
     lake = config.load(_file_or_demo(context))
@@ -508,7 +508,7 @@ def dashboard(context: Context, port: int | None) -> None:
 )
 @pass_context
 def report(context: Context, first: str | None, last: str | None, source: str | None, out: Path) -> None:
-    """Write the dashboards of a range of windows, with findings and their evidence, as one file of HTML."""
+    """Write the dashboards of a range of windows as one file. It is HTML, with findings and their evidence."""
     from wirehouse_orchestration.dashboards.answers import Span
     from wirehouse_orchestration.dashboards.boards import boards
     from wirehouse_orchestration.dashboards.report import report as written
@@ -532,7 +532,7 @@ def _file_or_demo(context: Context) -> Path:
 
 @cli.group()
 def infra() -> None:
-    """Real servers on this machine: store (or versitygw), kafka, postgres, spark."""
+    """Real servers on this machine. NAMES are store (or versitygw), kafka, postgres and spark."""
 
 
 server_names = click.argument("names", nargs=-1, metavar="[SERVER]...")

@@ -95,6 +95,14 @@ def test_help_lists_every_command_and_imports_nothing_slow() -> None:
         assert name in run.stdout
 
 
+def test_the_list_of_commands_cuts_no_sentence(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, said, _ = wirehouse("--help")
+    _, listed = said.split("Commands:")
+    assert "upkeep" in listed
+    assert "..." not in listed
+
+
 def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
     for name in cli.cli.commands:
         answer = wirehouse(name, "--help")
