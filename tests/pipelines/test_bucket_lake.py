@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import small_lake
 from tests.running import assert_same_rows, land, run, select
 
-from wirehouse_orchestration.chaos.scene import captured
+from wirehouse_orchestration import config
 from wirehouse_pipelines import forgetting, jobs, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
-from wirehouse_pipelines.windows import Windows
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers]
 
@@ -45,19 +45,16 @@ def on_store(spark: Any, store: dict[str, str]) -> Any:
 
 
 def test_a_bucket_holds_the_rows_of_a_folder_for_every_protocol(
-    on_store: Any, in_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_lake: Lake, on_store: Any, in_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Else each lake makes a key of its own, and hashes differ.
-    monkeypatch.setenv("WIREHOUSE_HASH_KEY", "one for both")
-    sources = tuple(captured(tmp_path, PROTOCOLS, days=1))
-    folder, bucket = (
-        Lake(root, Windows("day", "2015-01-01"), sources) for root in (str(tmp_path / "lake"), f"{in_bucket}/lake")
-    )
-    for lake in (folder, bucket):
-        land(lake)
-        run(on_store, lake)
-    assert len(manifests(bucket)) == len(manifests(folder)) >= len(PROTOCOLS)
-    assert_same_rows(folder, bucket)
+    monkeypatch.setenv("WIREHOUSE_HASH_KEY", small_lake.HASH_KEY)
+    monkeypatch.setenv(config.ROOT_VARIABLE, in_bucket)
+    bucket = config.load(small_lake.configure(tmp_path))
+    assert bucket.root == in_bucket
+    land(bucket)
+    run(on_store, bucket)
+    assert len(manifests(bucket)) == len(manifests(local_lake)) == len(PROTOCOLS)
+    assert_same_rows(local_lake, bucket)
     for name in PROTOCOLS:
         assert select(bucket, f"SELECT COUNT(*) AS n FROM silver.{name}_messages")[0]["n"] > 0
     # Again nothing is due, and what is computed once more is the same.
@@ -69,7 +66,7 @@ def test_a_bucket_holds_the_rows_of_a_folder_for_every_protocol(
     freed = upkeep.purge(bucket, MESSAGES)
     assert freed is not None
     assert freed.freed_bytes > 0
-    assert_same_rows(folder, bucket)
+    assert_same_rows(local_lake, bucket)
     last = bucket.sources[-1].name
     without = Lake(bucket.root, bucket.windows, bucket.sources[:-1])
     assert forgetting.gone(without) == [last]
