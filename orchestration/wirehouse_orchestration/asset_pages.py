@@ -11,6 +11,7 @@ import dagster as dg
 
 from wirehouse_codecs.rules import Severity
 from wirehouse_expectations.suites import findings_of
+from wirehouse_orchestration.trace import key_of
 from wirehouse_pipelines import lineage, sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table
@@ -92,10 +93,10 @@ def traced(table: Table, samples: Collection[Mapping[str, Any]]) -> list[Mapping
 
 
 def _trace(table: Table, row: Mapping[str, Any]) -> str | None:
-    known = [name for name in table.key or _place(table) if row.get(name) is not None]
-    if set(known) <= {"source", "window_start"}:
+    known = {name: row[name] for name in table.key or _place(table) if row.get(name) is not None}
+    if known.keys() <= {"source", "window_start"}:
         return None
-    return f"wirehouse trace {table.name} {shlex.quote(','.join(f'{name}={row[name]}' for name in known))}"
+    return f"wirehouse trace {table.name} {shlex.quote(key_of(known))}"
 
 
 def _leads_to_bytes(table: Table) -> bool:

@@ -133,6 +133,8 @@ def test_a_sample_row_has_the_command_that_leads_to_its_bytes() -> None:
     row = {"rule": "cardinal.key_length_wrong", "source": "main net", "capture_id": "ab", "record_number": 7}
     (sample,) = asset_pages.traced(log, [row])
     assert sample == row | {"bytes": "wirehouse trace silver.cardinal 'source=main net,capture_id=ab,record_number=7'"}
+    (odd,) = asset_pages.traced(log, [row | {"source": "a,record_number=8"}])
+    assert "'source=a\\,record_number=8,capture_id=ab,record_number=7'" in odd["bytes"]
     assert asset_pages.traced(chain, [{"source": "net", "window_start": "2026-11-14"}])[0].get("bytes") is None
 
 
