@@ -24,6 +24,7 @@ from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 from deltalake import write_deltalake
 from pyarrow import parquet
+from tests.processes import started
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import cli, config, doctor, render, runs, show, warm
@@ -536,12 +537,12 @@ def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse) -> None:
     many = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
     program = f"from wirehouse_orchestration.cli import main; main(['sql', '--format', 'json', {many!r}])"
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=wirehouse.folder) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=wirehouse.folder) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
 
 
 def test_tables_and_rules_are_listed(wirehouse: Wirehouse) -> None:

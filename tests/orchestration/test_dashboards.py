@@ -23,6 +23,7 @@ from deltalake import write_deltalake
 from playwright.sync_api import Browser
 from starlette.applications import Starlette
 from tests import browsing
+from tests.processes import started
 
 from wirehouse_orchestration import cli, ports
 from wirehouse_orchestration import trace as tracing
@@ -338,7 +339,7 @@ def test_the_command_serves_until_a_signal_stops_it(tmp_path: Path, browser: Bro
     file.write_text('[lakehouse]\nroot = "lake"\n')
     start = "from wirehouse_orchestration.cli import main; main()"
     command = [sys.executable, "-u", "-c", start, "--config", str(file), "dashboard"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         url = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
         assert url

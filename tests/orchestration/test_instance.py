@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
+from tests.processes import started
 
 from wirehouse_orchestration import instance
 from wirehouse_pipelines.lake import Lake
@@ -43,17 +46,17 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), Windows("day", "2026-11-01"))
 
 
-def _start(code: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _running(code: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return started([sys.executable, "-c", code, *arguments], **pipes)
 
 
 @pytest.mark.property
 def test_first_starts_at_once_do_not_collide(lake: Lake) -> None:
-    started = [_start(BEGIN, lake.root) for _ in range(2)]
-    for process in started:
-        said, complained = process.communicate(timeout=120)
-        assert said == "False False 1\n", complained
+    with _running(BEGIN, lake.root) as one, _running(BEGIN, lake.root) as two:
+        for process in (one, two):
+            said, complained = process.communicate(timeout=120)
+            assert said == "False False 1\n", complained
 
 
 def test_settings_that_were_changed_are_kept(lake: Lake) -> None:
@@ -77,13 +80,13 @@ def test_a_database_that_cannot_be_used_is_said(lake: Lake) -> None:
 def test_a_run_whose_process_is_gone_is_ended_and_its_place_freed(lake: Lake, killed: bool) -> None:
     with instance.shared_instance(lake) as shared:
         run_id = create_run_for_test(shared, status=DagsterRunStatus.STARTED).run_id
-        with _start(HOLD, lake.root, run_id) as process:
+        with _running(HOLD, lake.root, run_id) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "True\n"
             assert instance.end_abandoned_runs(shared) == [], "it lives"
             assert not shared.event_log_storage.claim_concurrency_slot("bronze", "another", "step").is_claimed
-            if killed:
-                process.kill()
+            if not killed:
+                process.communicate()
         assert instance.end_abandoned_runs(shared) == [run_id]
         run = shared.get_run_by_id(run_id)
         assert run is not None

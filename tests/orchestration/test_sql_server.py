@@ -16,6 +16,7 @@ import pyspark
 import pytest
 from pyhive import hive
 from tests import recipe_lake
+from tests.processes import started
 
 from wirehouse_orchestration import sql_server
 from wirehouse_orchestration.infra import java_program
@@ -55,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     port = free_port()
     program = "from wirehouse_orchestration.cli import main; main()"
     command = [sys.executable, "-c", program, "sql-server", "--port", str(port), "--passwords", "passwords"]
-    with subprocess.Popen(command, cwd=folder, env=os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}) as process:
+    with started(command, cwd=folder, env=os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}) as process:
         try:
             end = time.monotonic() + START_SECONDS
             while not listens(port):

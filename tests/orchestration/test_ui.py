@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import started
 
 from wirehouse_orchestration import cli, config, ports, ui
 
@@ -64,7 +65,7 @@ def _children(parent: int) -> list[int]:
 @pytest.mark.servers
 def test_the_ui_answers_with_the_assets_until_a_signal_stops_it(file: Path) -> None:
     command = [sys.executable, "-c", SERVE, str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+    with started(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         url = next(found[0] for line in process.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
         nodes = ui.ask(url, "{ assetNodes { assetKey { path } groupName } }")["assetNodes"]

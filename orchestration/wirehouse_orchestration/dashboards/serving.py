@@ -151,6 +151,8 @@ def serve(lake: Lake, port: int | None, say: Callable[[str], None]) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with taken(port, DEFAULT_PORT) as listening:
+            # Who opens the page as soon as it is said is kept waiting, not refused.
+            listening.listen()
             say(f"the dashboard is at {address(listening)} (stop with Ctrl-C)")
             uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
     except KeyboardInterrupt:
