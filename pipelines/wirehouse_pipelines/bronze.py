@@ -178,8 +178,7 @@ def _as_landed(work: Work, landed: DataFrame) -> DataFrame:
 def _segments(work: Work, landed: DataFrame) -> DataFrame:
     """Landed packets, read up to the payload of TCP."""
     ports = {source.name: source.ports for source in work.lake.sources}
-    packets = landed.select("source", "window_start", *tcp_segments.LANDED)
-    return packets.mapInArrow(partial(tcp_segments.read, ports=ports), all_tables()["bronze.segments"].ddl)
+    return tcp_segments.read(landed, ports)
 
 
 def _of_kinds(

@@ -12,12 +12,14 @@ import fastavro
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from tests import landed
 
 from wirehouse_codecs.conversations import Disturbances, written
+from wirehouse_codecs.inspecting import LANDED_PACKETS
 from wirehouse_codecs.link_types import ETHERNET, RAW
 from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket, write_file
-from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog, read
+from wirehouse_codecs.source_log import SourceLog, read
 from wirehouse_codecs.stream_log import Window
 from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -30,7 +32,7 @@ from wirehouse_orchestration.excerpts import NoExcerptError
 from wirehouse_orchestration.inspect import inspected
 from wirehouse_orchestration.landed_packets import PacketsGoneError
 from wirehouse_orchestration.trace import NoSuchRowError, trace
-from wirehouse_pipelines import arrow_types, landed_records, segments
+from wirehouse_pipelines import arrow_types, landed_records
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import land
 from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests
@@ -105,16 +107,20 @@ class Wire:
         return Endpoint(found["connection"]["client_address"], found["connection"]["client_port"])
 
     def _decode(self) -> list[Row]:
-        batches = [self._landed(manifest, window) for manifest in manifests(self.lake) for window in manifest.windows]
-        told = pa.Table.from_batches(segments.read(batches, {"net": (PORT,)}))
-        assert told.column("skip").null_count == told.num_rows
+        found: list[Row] = []
+        for manifest in manifests(self.lake):
+            for window in manifest.windows:
+                packets = self._landed(manifest, window)
+                told = landed.segments([packets], PORT)
+                assert len(told) == packets.num_rows
+                found += [row | {"source": "net", "window_start": window} for row in told]
         arrival = ("flow", "arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
-        ordered = told.append_column("state", pa.nulls(told.num_rows, pa.string())).select(SEGMENT_COLUMNS)
-        ordered = ordered.sort_by([(name, "ascending") for name in arrival])
+        found.sort(key=lambda row: [row[name] for name in arrival])
+        ordered = pa.RecordBatch.from_pylist(found, landed.SEGMENTS)
         names = ("2026-11-14T21", "2026-11-14T22")
         windows = tuple(Window(name, self.lake.windows.end_ns(name)) for name in names)
         log = SourceLog(starter(WallarooOptions(), b"key"), TcpOptions(), windows)
-        rows = [row for batch in read(ordered.to_batches(), {"net": log}, SCHEMA) for row in batch.to_pylist()]
+        rows = [row for batch in read([ordered], {"net": log}, SCHEMA) for row in batch.to_pylist()]
         return [row | {"decoder_version": "1"} for row in rows]
 
     def _landed(self, manifest: Manifest, window: str) -> pa.RecordBatch:
@@ -122,10 +128,7 @@ class Wire:
         for name in manifest.windows[window].objects:
             with Path(self.lake.root, name).open("rb") as stream:
                 records += [cast(Row, record) for record in fastavro.reader(stream)]
-        types = {"data": pa.binary(), "damaged": pa.binary(), "damage": pa.string(), "link_type": pa.int32()}
-        columns = {name: pa.array([record[name] for record in records], types.get(name)) for name in segments.LANDED}
-        whose = {"source": ["net"] * len(records), "window_start": [window] * len(records)}
-        return pa.RecordBatch.from_pydict(columns | {name: pa.array(values) for name, values in whose.items()})
+        return pa.RecordBatch.from_pylist(records, LANDED_PACKETS)
 
 
 def key_of(row: Row) -> str:
