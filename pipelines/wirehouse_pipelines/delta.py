@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -15,9 +18,6 @@ from pyspark.sql.types import StructType
 from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
-
-#: Whether Delta looks at each row for being in the spans that are replaced.
-_CHECK_ROWS = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
 
 
 class SourceWindows(Protocol):
@@ -91,22 +91,22 @@ def read(spark: SparkSession, lake: Lake, name: str, spans: Sequence[SourceWindo
     """
     table = all_tables()[name]
     known = delta_tables.opened(lake.table_path(name))
-    files = _files(known, lake.table_path(name), spans) if known else []
+    files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans)] if known else []
     if not files:
         return spark.createDataFrame([], table.ddl)
     rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
     return rows.select(*(column.name for column in table.columns))
 
 
-def _files(known: DeltaTable, path: str, spans: Sequence[SourceWindows] | None) -> list[str]:
-    """The files of the table at `path` that have rows of `spans`."""
+def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None) -> list[str]:
+    """The files of the table that have rows of `spans`, as its log names them."""
     actions = known.get_add_actions(flatten=True)
     wanted: dict[str, list[SourceWindows]] = {}
     for span in spans or ():
         wanted.setdefault(span.source, []).append(span)
     columns = (actions.column(key).to_pylist() for key in ("path", "partition.source", "partition.window_start"))
     return [
-        f"{path}/{unquote(file)}"
+        file
         for file, source, window in zip(*columns, strict=True)
         if spans is None or any(span.first <= window <= span.last for span in wanted.get(source, ()))
     ]
@@ -115,44 +115,45 @@ def _files(known: DeltaTable, path: str, spans: Sequence[SourceWindows] | None) 
 def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[SourceWindows]) -> None:
     """Write `frame` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark.
 
-    Spark's way to what is replaced is long, so where deltalake finds nothing to replace the rows are added.
+    Spark writes the files; the commit that puts them in place of others needs no JVM. Delta's own way to replace rows
+    takes several jobs of Spark, whatever their number.
     """
     table, path = all_tables()[name], lake.table_path(name)
+    known = _create(lake, table)
     if isinstance(frame, pa.Table):
-        write_deltalake(_create(lake, table), frame, mode="overwrite", predicate=in_spans(spans))
+        write_deltalake(known, frame, mode="overwrite", predicate=in_spans(spans))
         return
-    known, rows = delta_tables.opened(path), _defined(table, frame)
-    if known is None:
-        writer = _ordered(table, _within(table, rows, spans)).write.format("delta").mode("append")
-        writer.partitionBy(*table.partition_by).options(**_configuration(table)).save(path)
-        begun = _create(lake, table)
-        begun.alter.set_table_name(name)
-        begun.alter.set_table_description(table.comment)
-        return
-    _widen(known, table)
-    if _files(known, path, spans):
-        # Rows of bronze are in the windows of the objects that they are read from: nothing is left to check of each.
-        rows.sparkSession.conf.set(_CHECK_ROWS, str(table.layer != "bronze").lower())
-        writer = _ordered(table, rows).write.format("delta").mode("overwrite").option("replaceWhere", in_spans(spans))
-    else:
-        writer = _ordered(table, _within(table, rows, spans)).write.format("delta").mode("append")
-    writer.save(path)
+    rows = _ordered(table, _within(table, _defined(table, frame), spans))
+    rows.write.mode("append").partitionBy(*table.partition_by).parquet(path)
+    # The session's commit protocol, TableFiles.java, leaves them to us.
+    written = cast(Any, rows.sparkSession)._jvm.wirehouse.TableFiles.take(path)
+    delta_tables.swap(path, [_added(table, json.loads(file)) for file in written], partial(_files, spans=spans))
+
+
+def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
+    """A file of TableFiles.java as the log has it, with the statistics of the table's definition."""
+    stats = file["stats"]
+    for kind in ("minValues", "maxValues", "nullCount"):
+        stats[kind] = {name: value for name, value in stats[kind].items() if name in table.stats}
+    pairs = (folder.split("=", 1) for folder in file["path"].split("/")[:-1])
+    partition = {column: unquote(value) for column, value in pairs}
+    return AddAction(file["path"], file["size"], partition, file["modified"], True, json.dumps(stats))
 
 
 def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> DataFrame:
-    """These rows; one that isn't in `spans` is an error, as it is where rows are replaced.
+    """These rows; one that isn't in `spans` is an error, or it would be there twice after the next run.
 
     A column says so, not a condition: that could be asked of rows which another condition leaves out.
     """
     if table.layer == "bronze":
+        # They are in the windows of the objects that they are read from: nothing is left to check of each.
         return rows
     refused = F.raise_error(F.lit(f"{table.name}: a row of another window")).cast("string")
-    window = F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused)
-    return rows.withColumn("window_start", window).withMetadata("window_start", rows.schema["window_start"].metadata)
+    return rows.withColumn("window_start", F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused))
 
 
 def _defined(table: Table, frame: DataFrame) -> DataFrame:
-    """The frame with the types and comments of the table's definition."""
+    """The frame with the columns and types of the table's definition."""
     found = {field.name: field.dataType.simpleString() for field in frame.schema}
     defined = cast(StructType, StructType.fromDDL(table.ddl))
     wanted = {field.name: field.dataType.simpleString() for field in defined}
@@ -160,7 +161,7 @@ def _defined(table: Table, frame: DataFrame) -> DataFrame:
     for column in table.columns:
         same = found[column.name] == wanted[column.name]
         value = F.col(column.name) if same else F.col(column.name).cast(column.type)
-        columns.append(value.alias(column.name, metadata={"comment": column.comment}))
+        columns.append(value.alias(column.name))
     return frame.select(*columns)
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from wirehouse_pipelines.storage import is_local
+
+#: Of a commit, each of which another writer was faster with.
+_ATTEMPTS: Final = 20
 
 
 def _options(path: str) -> dict[str, str]:
@@ -55,3 +61,29 @@ def _is_oldest(table: DeltaTable) -> bool:
 def created(path: str, schema: Schema, **how: Any) -> DeltaTable:
     """The table at `path`, made with the columns `schema` and what `DeltaTable.create` takes if there is none."""
     return DeltaTable.create(path, schema, mode="ignore", storage_options=_options(path), **how)
+
+
+def swap(path: str, added: Sequence[AddAction], replaced: Callable[[DeltaTable], Sequence[str]]) -> None:
+    """Put files in place of those that `replaced` names, in one commit to the table at `path`.
+
+    It is the commit after the version that was asked, or none: if another writer was faster, the table is asked anew.
+    """
+    for attempt in range(_ATTEMPTS):
+        table = DeltaTable(path, storage_options=_options(path))
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [*added]
+        actions += [RemoveAction(file, True, now_ms) for file in replaced(table)]
+        if not actions:
+            return
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                table.metadata().partition_columns,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+            return
+        except CommitFailedError:
+            if attempt == _ATTEMPTS - 1:
+                raise

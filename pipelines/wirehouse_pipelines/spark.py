@@ -54,6 +54,10 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # Files of tables are written to where they stay; what commits them is `delta.replace`.
+    "spark.sql.sources.commitProtocolClass": "wirehouse.TableFiles",
+    # The writer would sort all rows by their partition, though it can keep a file of each open.
+    "spark.sql.optimizer.plannedWrite.enabled": "false",
     # Delta's own loses commits when two drivers write a table.
     "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
     "spark.executor.extraJavaOptions": AVRO_LIMITS,

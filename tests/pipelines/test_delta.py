@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
+from pyarrow import parquet
 
-from wirehouse_pipelines import arrow_types, delta, sql
+from wirehouse_pipelines import arrow_types, delta, delta_tables, sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
@@ -87,3 +91,48 @@ def test_a_row_of_another_window_is_refused(spark: Any, lake: Lake) -> None:
         with pytest.raises(Exception, match=re.compile("another window|replaceWhere|REPLACE_WHERE", re.IGNORECASE)):
             put(spark, lake, [("a", SECOND, 3), ("a", THIRD, 4)], Span("a", (SECOND,)))
         assert (held(lake) if before else []) == before
+
+
+def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    path = lake.table_path(NAME)
+    written = Path(path, "source=a", f"window_start={FIRST}", "new.parquet")
+    columns = [field for field in arrow_types.schema(TABLE) if field.name not in TABLE.partition_by]
+    parquet.write_table(pa.Table.from_pylist([{"confirmed": 3}], pa.schema(columns)), written)
+    partition = {"source": "a", "window_start": FIRST}
+    file = str(written.relative_to(path))
+    added = AddAction(file, written.stat().st_size, partition, 0, True, json.dumps({"numRecords": 1}))
+    asked: list[list[str]] = []
+
+    def all_files(now: DeltaTable) -> list[str]:
+        asked.append([str(file) for file in now.get_add_actions().column("path").to_pylist()])
+        if len(asked) == 1:
+            put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,)))
+        return asked[-1]
+
+    delta_tables.swap(path, [added], all_files)
+    assert held(lake) == [("a", FIRST, 3)]
+    assert [len(files) for files in asked] == [1, 1]
+    version = DeltaTable(path).version()
+    delta_tables.swap(path, [], lambda now: [])
+    assert DeltaTable(path).version() == version, "nothing to do is no commit"
+
+
+@pytest.mark.spark
+def test_files_are_committed_with_what_is_known_of_their_columns(spark: Any, lake: Lake) -> None:
+    rows = [("a", FIRST, "stream", 5, None), ("a", FIRST, "x" * 500, 2**64 - 1, 7), ("a", SECOND, None, None, None)]
+    frame = spark.createDataFrame(
+        [(*row[:3], None if row[3] is None else Decimal(row[3]), row[4]) for row in rows],
+        "source STRING, window_start STRING, stream_address STRING, `index` DECIMAL(20,0), pushed_at_ns BIGINT",
+    )
+    name = "gold.ockam_stream_messages_history"
+    others = (column for column in all_tables()[name].columns if column.name not in frame.columns)
+    frame = frame.selectExpr("*", *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in others))
+    delta.replace(lake, name, frame.coalesce(1), [Span("a", (FIRST, SECOND))])
+    known = pa.table(DeltaTable(lake.table_path(name)).get_add_actions(flatten=True)).to_pylist()
+    told = {row["partition.window_start"]: row for row in known}
+    assert {window: row["num_records"] for window, row in told.items()} == {FIRST: 2, SECOND: 1}
+    assert (told[FIRST]["min.index"], told[FIRST]["max.index"]) == (Decimal(5), Decimal(2**64 - 1))
+    assert told[FIRST].get("max.stream_address") is None, "a bound that is too long to be repeated"
+    assert (told[SECOND]["null_count.index"], told[SECOND]["max.index"]) == (1, None)
+    assert sql.rows(lake, f'SELECT count(*) AS n FROM {name} WHERE "index" > 5').to_pylist() == [{"n": 1}]
