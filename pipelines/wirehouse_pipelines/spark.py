@@ -48,6 +48,8 @@ SETTINGS = {
     # Of large messages fewer: a batch is held as Python objects where order matters.
     "spark.sql.execution.arrow.maxBytesPerBatch": "33554432",
     "spark.python.daemon.module": "wirehouse_pipelines.workers",
+    # Some kinds of task know nothing of it, and had a daemon of their own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from pyspark.daemon import manager
+import sys
 
-from wirehouse_pipelines.protocols import PROTOCOLS
 
-for _protocol in PROTOCOLS.values():
-    assert _protocol.jobs
+def serve() -> None:
+    """Fork workers for as long as Spark asks for them."""
+    # Spark puts archives of itself on the path, and has their directories read anew before each task, which takes
+    # longer than many a task. What is in them is installed as well.
+    sys.path[:] = [place for place in sys.path if not place.endswith((".zip", ".jar"))]
+    sys.path_importer_cache.clear()
+    from pyspark.daemon import manager
+
+    from wirehouse_pipelines.protocols import PROTOCOLS
+
+    for protocol in PROTOCOLS.values():
+        assert protocol.jobs
+    manager()  # type: ignore[no-untyped-call]  # pyspark has no types for it
+
 
 if __name__ == "__main__":
-    manager()  # type: ignore[no-untyped-call]  # pyspark has no types for it
+    serve()
