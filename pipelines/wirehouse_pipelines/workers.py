@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
@@ -13,10 +14,17 @@ def serve() -> None:
     sys.path_importer_cache.clear()
     from pyspark.daemon import manager
 
+    from wirehouse_codecs.link_types import ETHERNET
+    from wirehouse_codecs.packet_captures import Packet, to_batch
+    from wirehouse_codecs.packets import parse
     from wirehouse_pipelines.protocols import PROTOCOLS
 
     for protocol in PROTOCOLS.values():
         assert protocol.jobs
+    # The first call of a compiled loop makes numba's tables, which takes a second.
+    parse(to_batch([Packet(0, ETHERNET, 0, b"")]))
+    # Workers collect garbage after each task: what is here already is none.
+    gc.freeze()
     manager()  # type: ignore[no-untyped-call]  # pyspark has no types for it
 
 
