@@ -18,6 +18,8 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.mapreduce.JobContext;
 import org.apache.hadoop.mapreduce.TaskAttemptContext;
+import org.apache.parquet.HadoopReadOptions;
+import org.apache.parquet.ParquetReadOptions;
 import org.apache.parquet.column.statistics.Statistics;
 import org.apache.parquet.hadoop.ParquetFileReader;
 import org.apache.parquet.hadoop.metadata.BlockMetaData;
@@ -122,7 +124,9 @@ public class TableFiles extends FileCommitProtocol implements Serializable {
         told.put("path", file);
         told.put("size", Long.valueOf(status.getLen()));
         told.put("modified", Long.valueOf(status.getModificationTime()));
-        ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromStatus(status, configuration));
+        // Without options the reader would load the configuration of Hadoop anew for each file.
+        ParquetReadOptions options = HadoopReadOptions.builder(configuration, path).build();
+        ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromStatus(status, configuration), options);
         try {
             told.put("stats", bounds(reader.getFooter().getBlocks()));
         } finally {
