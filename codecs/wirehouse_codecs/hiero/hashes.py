@@ -32,6 +32,7 @@ from wirehouse_codecs.hiero.items import (
     ProofKind,
     item_class,
 )
+from wirehouse_codecs.sha384 import digests
 
 STATE_VERSION: Final = 1
 _LEAF: Final = b"\0"
@@ -69,28 +70,10 @@ _EIGHT_LEAVES_BEFORE: Final = (0, 74, 0)
 _SIXTEEN_LEAVES_SINCE: Final = (0, 76, 0)
 
 
-#: By prefix: a state that has taken it. To copy one takes less than to make a new one, or to join prefix and data.
-_STATES: Final = {prefix: sha384(prefix) for prefix in (b"", _LEAF, _TWO_CHILDREN)}
-
-
-def _leaves(prefix: bytes, view: memoryview, begins: list[int], ends: list[int]) -> list[bytes]:
-    """The hash of each part of `view` behind `prefix`."""
-    fresh, hashes = _STATES[prefix].copy, []
-    for begin, end in zip(begins, ends, strict=True):
-        state = fresh()
-        state.update(view[begin:end])
-        hashes.append(state.digest())
-    return hashes
-
-
-def _parents(prefix: bytes, nodes: list[bytes]) -> list[bytes]:
-    """The hash of each two nodes; a last one without another is left out."""
-    fresh, hashes, each = _STATES[prefix].copy, [], iter(nodes)
-    for left, right in zip(each, each, strict=False):
-        state = fresh()
-        state.update(left + right)
-        hashes.append(state.digest())
-    return hashes
+def _parents(prefix: bytes, nodes: bytes) -> bytes:
+    """The hash of each two nodes, one behind the other; a last one without another is left out."""
+    begins = np.arange(0, len(nodes) - HASH_BYTES, 2 * HASH_BYTES)
+    return digests(prefix, np.frombuffer(nodes, np.uint8), begins, begins + 2 * HASH_BYTES)
 
 
 class Tree:
@@ -102,17 +85,16 @@ class Tree:
         self._prefix = prefix
         self._peaks = [None if peak is None else bytes.fromhex(peak) for peak in peaks]
 
-    def add(self, leaves: list[bytes]) -> None:
-        """Append leaves, each a hash."""
-        prefix, nodes = self._prefix, leaves
+    def add(self, leaves: bytes) -> None:
+        """Append leaves, each a hash, one behind the other."""
+        nodes = leaves
         level = 0
         while nodes:
             if level == len(self._peaks):
                 self._peaks.append(None)
-            peak = self._peaks[level]
-            nodes = nodes if peak is None else [peak, *nodes]
-            self._peaks[level] = nodes[-1] if len(nodes) & 1 else None
-            nodes = _parents(prefix, nodes)
+            nodes = (self._peaks[level] or b"") + nodes
+            self._peaks[level] = nodes[-HASH_BYTES:] if len(nodes) // HASH_BYTES & 1 else None
+            nodes = _parents(self._prefix, nodes)
             level += 1
 
     def folded(self) -> bytes:
@@ -341,19 +323,19 @@ _LEAF_TABLE: Mapping[Family, Any] = MappingProxyType(
 
 
 def _add(items: Items, leaves: set[int], family: Family, trees: dict[int, Tree]) -> None:
-    numbers, view = items.numbers, memoryview(items.data)
+    numbers, data = items.numbers, np.frombuffer(items.data, np.uint8)
     places = np.where(numbers <= CLASSES, numbers, CLASSES + 1 + (numbers - 1) % CLASSES)
     where = _LEAF_TABLE[family][places]
     for leaf in sorted(leaves):
         chosen = where == leaf
         prefix = b"" if family is Family.PLAIN else _LEAF
-        hashes = _leaves(prefix, view, items.bodies[chosen].tolist(), items.ends[chosen].tolist())
+        hashes = digests(prefix, data, items.bodies[chosen], items.ends[chosen])
         trees.setdefault(leaf, Tree(_PREFIX[family])).add(hashes)
 
 
 def _top(leaves: list[bytes]) -> bytes:
     tree = Tree(_TWO_CHILDREN)
-    tree.add(leaves)
+    tree.add(b"".join(leaves))
     return tree.folded()
 
 
@@ -445,7 +427,7 @@ class AllBlocks:
 
     def add(self, root: bytes) -> None:
         """The root of `next_block`."""
-        self._tree.add([root])
+        self._tree.add(root)
         self.next_block += 1
 
     def root(self) -> bytes:

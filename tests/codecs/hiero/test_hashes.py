@@ -64,8 +64,8 @@ def padded(leaves: list[bytes]) -> bytes:
 @pytest.mark.parametrize("count", range(len(NODES)))
 def test_a_tree_is_that_of_its_leaves(count: int) -> None:
     newer, older = Tree(b"\2"), Tree(b"")
-    newer.add(NODES[:count])
-    older.add(NODES[:count])
+    newer.add(b"".join(NODES[:count]))
+    older.add(b"".join(NODES[:count]))
     assert newer.folded() == folded(NODES[:count])
     assert older.padded() == padded(NODES[:count])
 
@@ -76,7 +76,7 @@ def test_leaves_may_come_in_any_batches_and_be_carried_over(batches: list[int]) 
     tree, old, at = Tree(b"\2"), Tree(b""), 0
     for size in batches:
         for one in (tree, old):
-            one.add(NODES[at : at + size])
+            one.add(b"".join(NODES[at : at + size]))
         at = min(at + size, len(NODES))
         tree = Tree(b"\2", tree.to_json())
         assert tree.folded() == folded(NODES[:at])
