@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+
+
+def without_archives(places: Sequence[str]) -> list[str]:
+    """Where modules are looked for, without archives if pyspark is installed beside them.
+
+    Spark puts archives of itself there, and has their directories read anew before each task, which takes longer than
+    many a task. Workers of a cluster have no other pyspark.
+    """
+    others = [place for place in places if not place.endswith((".zip", ".jar"))]
+    return others if PathFinder.find_spec("pyspark", others) else list(places)
 
 
 def serve() -> None:
     """Fork workers for as long as Spark asks for them."""
-    # Spark puts archives of itself on the path, and has their directories read anew before each task, which takes
-    # longer than many a task. What is in them is installed as well.
-    sys.path[:] = [place for place in sys.path if not place.endswith((".zip", ".jar"))]
+    sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
     from pyspark.daemon import manager
 
