@@ -18,13 +18,11 @@ Array = np.ndarray[Any, Any]
 SEGMENT, NOT_IP, NOT_TCP, IP_FRAGMENT, TRUNCATED, BAD_HEADER, UNKNOWN_LINK_TYPE, DAMAGED = range(8)
 
 #: Numbers of a segment, as columns.
-SOURCE_PORT, DESTINATION_PORT, SEQUENCE, ACKNOWLEDGMENT, FLAGS, WINDOW, PAYLOAD_BYTES, PAYLOAD_AT, CAPTURED_BYTES = (
-    range(9)
-)
-NUMBERS = 9
-#: Addresses of a segment, as columns of where each ends.
-SOURCE_ADDRESS, DESTINATION_ADDRESS = 0, 1
-ADDRESSES = 2
+SOURCE_PORT, DESTINATION_PORT, SEQUENCE, ACKNOWLEDGMENT, FLAGS, WINDOW, PAYLOAD_BYTES = range(7)
+NUMBERS = 7
+#: Bytes of a segment, as columns of where each ends.
+SOURCE_ADDRESS, DESTINATION_ADDRESS, PAYLOAD = 0, 1, 2
+TEXTS = 3
 
 VLAN_TAGS: Final = (0x8100, 0x88A8, 0x9100)
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
@@ -108,7 +106,7 @@ def find_ip(data: Array, at: int, end: int, link_type: int) -> tuple[int, int, i
 
 
 @compiled
-def tcp_in_ipv4(data: Array, at: int, end: int, packet_end: int) -> tuple[int, int, int]:
+def tcp_in_ipv4(data: Array, at: int, end: int) -> tuple[int, int, int]:
     """Skip, position of the TCP header and end of the IP packet at `at`."""
     if at + IPV4_HEADER_BYTES > end:
         return TRUNCATED, 0, 0
@@ -121,11 +119,11 @@ def tcp_in_ipv4(data: Array, at: int, end: int, packet_end: int) -> tuple[int, i
         return IP_FRAGMENT, 0, 0
     if data[at + 9] != TCP:
         return NOT_TCP, 0, 0
-    return SEGMENT, at + header, at + total if total else packet_end
+    return SEGMENT, at + header, at + total if total else end
 
 
 @compiled
-def tcp_in_ipv6(data: Array, at: int, end: int, packet_end: int) -> tuple[int, int, int]:
+def tcp_in_ipv6(data: Array, at: int, end: int) -> tuple[int, int, int]:
     """Skip, position of the TCP header and end of the IP packet at `at`."""
     if at + IPV6_HEADER_BYTES > end:
         return TRUNCATED, 0, 0
@@ -133,7 +131,7 @@ def tcp_in_ipv6(data: Array, at: int, end: int, packet_end: int) -> tuple[int, i
         return BAD_HEADER, 0, 0
     length, kind = short_at(data, at + 4), wide(data[at + 6])
     at += IPV6_HEADER_BYTES
-    ip_end = at + length if length else packet_end
+    ip_end = at + length if length else end
     limit = min(ip_end, end)
     while kind != TCP:
         if kind not in (HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS, AUTHENTICATION, FRAGMENT):
@@ -155,19 +153,12 @@ def tcp_in_ipv6(data: Array, at: int, end: int, packet_end: int) -> tuple[int, i
 
 
 @compiled
-def read_one(
-    data: Array, at: int, end: int, captured: int, link_type: int, row: int, numbers: Array, ends: Array, out: Any
-) -> int:
-    """Read the packet at `at`, of which `captured` bytes were and those up to `end` are here, into `row`.
-
-    Gives why it is no segment.
-    """
-    packet_end = at + captured
+def read_one(data: Array, at: int, end: int, link_type: int, row: int, numbers: Array, ends: Array, out: Any) -> int:
+    """Read the packet from `at` to `end` into `row`; why it is no segment."""
     skip, version, ip = find_ip(data, at, end, link_type)
     if skip != SEGMENT:
         return skip
-    in_ip = tcp_in_ipv4(data, ip, end, packet_end) if version == 4 else tcp_in_ipv6(data, ip, end, packet_end)
-    skip, tcp, ip_end = in_ip
+    skip, tcp, ip_end = tcp_in_ipv4(data, ip, end) if version == 4 else tcp_in_ipv6(data, ip, end)
     if skip != SEGMENT:
         return skip
     limit = min(ip_end, end)
@@ -186,13 +177,13 @@ def read_one(
     numbers[FLAGS, row] = short_at(data, tcp + 12) & 0x1FF
     numbers[WINDOW, row] = short_at(data, tcp + 14)
     numbers[PAYLOAD_BYTES, row] = ip_end - payload
-    numbers[PAYLOAD_AT, row] = payload - at
-    numbers[CAPTURED_BYTES, row] = min(ip_end, packet_end) - payload
     size, address = (4, ip + 12) if version == 4 else (16, ip + 8)
     copy_bytes(data, address, size, out[SOURCE_ADDRESS], ends[SOURCE_ADDRESS, row])
     copy_bytes(data, address + size, size, out[DESTINATION_ADDRESS], ends[DESTINATION_ADDRESS, row])
+    copy_bytes(data, payload, limit - payload, out[PAYLOAD], ends[PAYLOAD, row])
     ends[SOURCE_ADDRESS, row + 1] += size
     ends[DESTINATION_ADDRESS, row + 1] += size
+    ends[PAYLOAD, row + 1] += limit - payload
     return SEGMENT
 
 
@@ -200,30 +191,19 @@ def read_one(
 def read_packets(
     data: Array,
     offsets: Array,
-    captured: Array,
+    present: Array,
     link_types: Array,
     numbers: Array,
     ends: Array,
     out: Any,
     skips: Array,
 ) -> None:
-    """Read all packets, of which so many bytes were `captured`, of a damaged one -1.
-
-    `ends` begin with a column of zeros, `out` has room for addresses.
-    """
+    """Read all packets; `ends` begin with a column of zeros, `out` has room for addresses and payloads."""
     for row in range(len(link_types)):
-        for text in range(ADDRESSES):
+        for text in range(TEXTS):
             ends[text, row + 1] = ends[text, row]
         skips[row] = DAMAGED
-        if captured[row] >= 0:
-            begin, end = wide(offsets[row]), wide(offsets[row + 1])
-            skips[row] = read_one(data, begin, end, captured[row], link_types[row], row, numbers, ends, out)
-
-
-@compiled
-def copy_payloads(data: Array, offsets: Array, numbers: Array, ends: Array, out: Array) -> None:
-    """The payloads of all packets that `read_packets` read, one after the other; `ends` begin with a zero."""
-    for row in range(len(ends) - 1):
-        size = numbers[CAPTURED_BYTES, row]
-        copy_bytes(data, wide(offsets[row]) + numbers[PAYLOAD_AT, row], size, out, ends[row])
-        ends[row + 1] = ends[row] + size
+        if present[row]:
+            skips[row] = read_one(
+                data, wide(offsets[row]), wide(offsets[row + 1]), link_types[row], row, numbers, ends, out
+            )

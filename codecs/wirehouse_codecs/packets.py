@@ -4,7 +4,7 @@ Link types as of tcpdump.org/linktypes.html: Ethernet with VLAN tags (IEEE 802.1
 loopback. IPv4 (RFC 791), IPv6 with extension headers (RFC 8200, RFC 4302), TCP (RFC 9293). Checksums are not looked
 at: captures are taken before network cards fill them in. IP fragments are not put together.
 
-`parse` reads a batch at once, `parse_heads` without the payloads; `read_packet` is their readable twin.
+`parse` reads a batch at once; `read_packet` is its readable twin.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wirehouse_codecs import packet_columns
 from wirehouse_codecs.link_types import ETHERNET, IPV4, IPV6, LINUX_SLL, LINUX_SLL2, LOOP, NULL, RAW_IP
@@ -64,20 +63,6 @@ SEGMENT_SCHEMA: Final = pa.schema(
         ("skip", pa.string()),
     ]
 )
-#: Where the payload stands in the packet, from 0, and how much of it was captured, instead of the payload.
-HEAD_SCHEMA: Final = pa.schema(
-    [
-        *(field for field in SEGMENT_SCHEMA if field.name != "payload"),
-        ("payload_at", pa.int32()),
-        ("captured_bytes", pa.int32()),
-    ]
-)
-#: Of link types with an ethertype: where it stands, and the size of the header.
-ETHERTYPES: Final = {ETHERNET: (12, 14), LINUX_SLL: (14, 16), LINUX_SLL2: (0, 20)}
-#: The size of BSD loopback's header.
-FAMILY_BYTES: Final = 4
-#: Bytes that the headers of IPv4, or of IPv6 without extensions, and of TCP never exceed, with those of any link type.
-HEAD_BYTES: Final = 20 + 60 + 60
 
 
 class Segment(NamedTuple):
@@ -110,56 +95,33 @@ _NUMBERS = {
     "flags": packet_columns.FLAGS,
     "window": packet_columns.WINDOW,
     "payload_bytes": packet_columns.PAYLOAD_BYTES,
-    "payload_at": packet_columns.PAYLOAD_AT,
-    "captured_bytes": packet_columns.CAPTURED_BYTES,
 }
-_ADDRESSES = {
+_TEXTS = {
     "source_address": packet_columns.SOURCE_ADDRESS,
     "destination_address": packet_columns.DESTINATION_ADDRESS,
+    "payload": packet_columns.PAYLOAD,
 }
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A row of SEGMENT_SCHEMA for every row of `batch`, which has `link_type` and `data` of PACKET_SCHEMA."""
-    packets = batch.column("data")
-    columns, numbers = _parse(packets, pc.binary_length(packets), batch.column("link_type"))
-    ends = np.zeros(len(packets) + 1, np.int64)
-    data = np.empty(int(numbers[packet_columns.CAPTURED_BYTES].sum()), np.uint8)
-    if len(packets):
-        packet_columns.copy_payloads(*_bytes_of(packets), numbers, ends, data)
-    columns["payload"] = _binary(data, ends, columns["skip"])
-    return pa.RecordBatch.from_arrays([columns[name] for name in SEGMENT_SCHEMA.names], schema=SEGMENT_SCHEMA)
-
-
-def parse_heads(heads: pa.BinaryArray, captured: pa.Int32Array, link_types: pa.Array) -> pa.RecordBatch:
-    """A row of HEAD_SCHEMA for every packet of which so many bytes were captured, by the first of them.
-
-    A packet whose headers go on after its head is told as `truncated`: at least HEAD_BYTES are needed, of one with VLAN
-    tags or extension headers more. Null heads are damaged packets.
-    """
-    columns, _ = _parse(heads, captured, link_types)
-    return pa.RecordBatch.from_arrays([columns[name] for name in HEAD_SCHEMA.names], schema=HEAD_SCHEMA)
-
-
-def _parse(heads: pa.BinaryArray, captured: pa.Int32Array, link_types: pa.Array) -> tuple[dict[str, pa.Array], Array]:
-    """The columns of HEAD_SCHEMA, and the numbers of `packet_columns`."""
-    rows = len(heads)
+    rows = batch.num_rows
+    if not rows:
+        return pa.RecordBatch.from_pylist([], schema=SEGMENT_SCHEMA)
+    column = batch.column("data")
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = _read_only(offsets_buffer, np.int32)[column.offset : column.offset + rows + 1]
+    data = _read_only(data_buffer or pa.py_buffer(b""), np.uint8)
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    link_types = batch.column("link_type").fill_null(0).to_numpy().astype(np.int64)
     numbers = np.zeros((packet_columns.NUMBERS, rows), np.int64)
-    ends = np.zeros((packet_columns.ADDRESSES, rows + 1), np.int64)
-    out = (np.empty(16 * rows, np.uint8), np.empty(16 * rows, np.uint8))
+    ends = np.zeros((packet_columns.TEXTS, rows + 1), np.int64)
+    room = int(offsets[-1] - offsets[0])
+    out = (np.empty(16 * rows, np.uint8), np.empty(16 * rows, np.uint8), np.empty(room, np.uint8))
     skips = np.zeros(rows, np.int64)
-    if rows:
-        sizes = pc.if_else(heads.is_valid(), captured, -1).cast(pa.int64()).to_numpy()
-        kinds = link_types.fill_null(0).to_numpy().astype(np.int64)
-        packet_columns.read_packets(*_bytes_of(heads), sizes, kinds, numbers, ends, out, skips)
-    return _columns(numbers, ends, out, skips), numbers
-
-
-def _bytes_of(column: pa.BinaryArray) -> tuple[Array, Array]:
-    """The bytes of a column that isn't empty, and where in them each row begins and the last one ends."""
-    _, offsets, data = column.buffers()
-    places = _read_only(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    return _read_only(data or pa.py_buffer(b""), np.uint8), places
+    packet_columns.read_packets(data, offsets, present, link_types, numbers, ends, out, skips)
+    columns = _columns(numbers, ends, out, skips)
+    return pa.RecordBatch.from_arrays([columns[name] for name in SEGMENT_SCHEMA.names], schema=SEGMENT_SCHEMA)
 
 
 def _read_only(buffer: pa.Buffer, kind: type[np.generic]) -> Array:
@@ -170,30 +132,19 @@ def _read_only(buffer: pa.Buffer, kind: type[np.generic]) -> Array:
 
 
 def _columns(numbers: Array, ends: Array, out: tuple[Array, ...], skips: Array) -> dict[str, pa.Array]:
+    skipped = skips != packet_columns.SEGMENT
+    bitmap = pa.py_buffer(np.packbits(~skipped, bitorder="little")) if skipped.any() else None
     columns = {"skip": pa.array(SKIPS, pa.string()).take(pa.array(skips))}
-    bitmap = _bitmap(columns["skip"])
     for name, place in _NUMBERS.items():
-        kind = HEAD_SCHEMA.field(name).type
+        kind = SEGMENT_SCHEMA.field(name).type
         values = numbers[place].astype(kind.to_pandas_dtype())
         columns[name] = pa.Array.from_buffers(kind, len(skips), [bitmap, pa.py_buffer(values)])
-    for name, place in _ADDRESSES.items():
-        columns[name] = _binary(out[place], ends[place], columns["skip"])
+    for name, place in _TEXTS.items():
+        # A copy of what is used, so that the column doesn't keep the whole room for it.
+        used, offsets = out[place][: ends[place, -1]].copy(), ends[place].astype(np.int32)
+        buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(used)]
+        columns[name] = pa.Array.from_buffers(pa.binary(), len(skips), buffers)
     return columns
-
-
-def _bitmap(skip: pa.StringArray) -> pa.Buffer | None:
-    """Which rows are segments; None if all are."""
-    if skip.null_count == len(skip):
-        return None
-    return pa.py_buffer(np.packbits(skip.is_null().to_numpy(zero_copy_only=False), bitorder="little"))
-
-
-def _binary(data: Array, ends: Array, skip: pa.StringArray) -> pa.BinaryArray:
-    """The bytes between `ends`, null where there is no segment."""
-    # A copy of what is used, so that the column doesn't keep the whole room for it.
-    used = data if len(data) == ends[-1] else data[: ends[-1]].copy()
-    buffers = [_bitmap(skip), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(used)]
-    return pa.Array.from_buffers(pa.binary(), len(skip), buffers)
 
 
 class Skipped(Exception):
@@ -227,11 +178,12 @@ def _ip_packet(link_type: int, data: bytes) -> tuple[int, bytes]:
             raise Skipped("not_ip")
         return data[0] >> 4, data
     if link_type in (NULL, LOOP):
-        _need(data, FAMILY_BYTES)
-        return _version_by_family(data[:FAMILY_BYTES], link_type == LOOP), data[FAMILY_BYTES:]
-    if link_type not in ETHERTYPES:
+        _need(data, 4)
+        return _version_by_family(data[:4], link_type == LOOP), data[4:]
+    if link_type not in (ETHERNET, LINUX_SLL, LINUX_SLL2):
         raise Skipped("unknown_link_type")
-    place, size = ETHERTYPES[link_type]
+    # Where the type of what follows stands, and the size of the header.
+    place, size = {ETHERNET: (12, 14), LINUX_SLL: (14, 16), LINUX_SLL2: (0, 20)}[link_type]
     _need(data, size)
     ethertype, packet = data[place : place + 2], data[size:]
     while int.from_bytes(ethertype, "big") in VLAN_TAGS:

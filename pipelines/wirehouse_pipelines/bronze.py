@@ -1,31 +1,35 @@
-"""Bronze: landed records as Delta, typed, nothing judged."""
+"""Bronze: landed records as Delta, typed, nothing judged.
+
+A task reads some landed objects as columns and writes these as files of the table: rows are made of them nowhere.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial, reduce
-from typing import Any
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_codecs.option_values import NAME_CHARACTERS
 from wirehouse_codecs.rules import by_name
-from wirehouse_pipelines import arrow_types, delta
-from wirehouse_pipelines import segments as tcp_segments
+from wirehouse_pipelines import arrow_types, delta, landed_columns, segments, table_writer
 from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake
 from wirehouse_pipelines.manifests import FORGOTTEN, Manifest
+from wirehouse_pipelines.storage import Storage, StorageError, open_storage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
 
-#: CAPTURE_ID-NNNN.avro
-OBJECT_NAME_CHARACTERS = 64 + 1 + 4 + 5
-Build = Callable[[Work], Iterator[tuple[str, DataFrame]]]
+#: Bytes of landing that a task reads at most, and at least if there are so many.
+SHARE_BYTES: Final = 64 << 20
+LEAST_BYTES: Final = 4 << 20
+Build = Callable[[Work], Iterator[tuple[str, Any]]]
 
 
 class LandingGoneError(WirehouseError):
@@ -104,21 +108,6 @@ def _files_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any
     return _captures_of(landed, FILE_KINDS)
 
 
-def _whose(work: Work) -> tuple[Column, Column]:
-    """Source and window from the object's path, .../SOURCE/WINDOW/CAPTURE_ID-NNNN.avro: the tail has a fixed length.
-
-    Cut as bytes: in text the characters of the whole path would be counted for each row.
-    """
-    path = F.col("_metadata.file_path").cast("binary")
-    window = len(work.spans[0].first)
-    tail = 1 + OBJECT_NAME_CHARACTERS
-    before = F.substring(path, -(NAME_CHARACTERS + 1 + window + tail), NAME_CHARACTERS)
-    return (
-        F.substring_index(before.cast("string"), "/", -1).alias("source"),
-        F.substring(path, -(window + tail), window).cast("string").alias("window_start"),
-    )
-
-
 def released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
     """Captures of `kinds` that landing let go of, by source and window of the spans."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
@@ -131,28 +120,105 @@ def released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[s
     return found
 
 
-def _landed(work: Work, kinds: tuple[str, ...]) -> DataFrame | None:
-    """Landed records of sources of `kinds`; source and window stand in the object's path. None if there are none."""
+class Piece(NamedTuple):
+    """Bytes of an object of landing, whose records are of one source and window."""
+
+    source: str
+    window: str
+    name: str
+    begin: int
+    end: int
+
+
+#: The columns of a table, given landed records of a source.
+Columns = Callable[[pa.RecordBatch, str], pa.RecordBatch]
+
+
+def _as_landed(records: pa.RecordBatch, source: str) -> pa.RecordBatch:
+    return records
+
+
+def _segments(records: pa.RecordBatch, source: str, ports: Mapping[str, tuple[int, ...]]) -> pa.RecordBatch:
+    """Landed packets, read up to the payload of TCP."""
+    return segments.read(records, ports[source])
+
+
+def _segments_of(lake: Lake) -> Columns:
+    return partial(_segments, ports={source.name: source.ports for source in lake.sources})
+
+
+def _pieces(work: Work, kinds: tuple[str, ...]) -> Iterator[Piece]:
+    """The objects of landing with records of the spans, each as a whole. Raises StorageError for one that is gone."""
+    storage, sizes = open_storage(work.lake.root), dict[str, dict[str, int]]()
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
-    objects = [
-        work.lake.address(name)
-        for manifest in work.landed
-        if manifest.kind in kinds and manifest.released_at_ns is None
-        for window, listed in manifest.windows.items()
-        if (manifest.source, window) in wanted
-        for name in listed.objects
-    ]
-    return work.spark.read.format("avro").load(objects).select("*", *_whose(work)) if objects else None
+    for manifest in work.landed:
+        if manifest.kind not in kinds or manifest.released_at_ns is not None:
+            continue
+        for window, listed in manifest.windows.items():
+            if (manifest.source, window) not in wanted:
+                continue
+            for name in listed.objects:
+                folder = name.rpartition("/")[0]
+                if folder not in sizes:
+                    sizes[folder] = {stored.name: stored.size_bytes for stored in storage.list(folder)}
+                if name not in sizes[folder]:
+                    raise StorageError(name=name, reason="is not there, though its capture was landed")
+                yield Piece(manifest.source, window, name, 0, sizes[folder][name])
 
 
-def _read(table: str, kinds: tuple[str, ...], rows: Callable[[Work, DataFrame], DataFrame]) -> Build:
-    """The job's rows: those that `rows` makes of landed records, and as they are those of captures let go of."""
+def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
+    """`pieces` cut and put together, so that each core has something to do and no task much.
 
-    def build(work: Work) -> Iterator[tuple[str, DataFrame]]:
-        landed, kept = _landed(work, kinds), _kept(work, table, kinds)
-        found = [frame for frame in (None if landed is None else rows(work, landed), kept) if frame is not None]
-        # A window has captures of one sort or the other: there is at least one frame.
-        yield table, reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
+    Those of one source and window stand together.
+    """
+    listed = sorted(pieces)
+    most = min(SHARE_BYTES, max(LEAST_BYTES, -(-sum(piece.end for piece in listed) // cores)))
+    found: list[list[Piece]] = []
+    left = 0
+    for piece in listed:
+        begin = piece.begin
+        while begin < piece.end:
+            if left <= 0:
+                found.append([])
+                left = most
+            end = min(piece.end, begin + left)
+            found[-1].append(piece._replace(begin=begin, end=end))
+            left -= end - begin
+            begin = end
+    return found
+
+
+def write_share(
+    share: Sequence[Piece], root: str, folder: str, table_name: str, columns: Columns
+) -> list[dict[str, Any]]:
+    """Write the rows of a share into files of the table in that folder, one for each source and window."""
+    storage, table = open_storage(root), all_tables()[table_name]
+    written = []
+    for (source, window), pieces in groupby(share, lambda piece: (piece.source, piece.window)):
+        rows = (columns(records, source) for piece in pieces for records in _records(storage, piece))
+        partition = {"source": source, "window_start": window}
+        written.append(table_writer.write(storage, folder, table, partition, rows))
+    return [file for file in written if file is not None]
+
+
+def _records(storage: Storage, piece: Piece) -> Iterator[pa.RecordBatch]:
+    with storage.open(piece.name) as stream:
+        yield from landed_columns.read(stream, piece.name, piece.begin, piece.end)
+
+
+def _read(table: str, kinds: tuple[str, ...], columns: Callable[[Lake], Columns]) -> Build:
+    """The job's rows: those that `columns` make of landed records, and as they are those of captures let go of."""
+
+    def build(work: Work) -> Iterator[tuple[str, delta.Files]]:
+        kept = _kept(work, table, kinds)
+        context = work.spark.sparkContext
+        parts = shares(_pieces(work, kinds), context.defaultParallelism)
+        lake = work.lake
+        write = partial(
+            write_share, root=lake.root, folder=lake.table_folder(table), table_name=table, columns=columns(lake)
+        )
+        written = context.parallelize(parts, len(parts)).flatMap(write).collect() if parts else []
+        yield table, delta.Files(written, kept)
 
     return build
 
@@ -171,28 +237,18 @@ def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> DataFrame | None:
     return work.read(table).join(F.broadcast(those), ["source", "capture_id"], "left_semi")
 
 
-def _as_landed(work: Work, landed: DataFrame) -> DataFrame:
-    return landed
-
-
-def _segments(work: Work, landed: DataFrame) -> DataFrame:
-    """Landed packets, read up to the payload of TCP."""
-    ports = {source.name: source.ports for source in work.lake.sources}
-    return tcp_segments.read(landed, ports)
-
-
 def _of_kinds(
     table: str,
     kinds: tuple[str, ...],
     facts: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]],
-    rows: Callable[[Work, DataFrame], DataFrame] = _as_landed,
+    columns: Callable[[Lake], Columns] = lambda lake: _as_landed,
 ) -> Job:
-    return Job(table, (table,), _read(table, kinds, rows), version="1", landed=facts, kinds=kinds)
+    return Job(table, (table,), _read(table, kinds, columns), version="1", landed=facts, kinds=kinds)
 
 
 JOBS = (
     Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
     _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),
-    _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments),
+    _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments_of),
     _of_kinds("bronze.files", FILE_KINDS, _files_by_window),
 )

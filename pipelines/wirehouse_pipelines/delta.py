@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -112,29 +112,43 @@ def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None) -> list[str
     ]
 
 
-def replace(lake: Lake, name: str, frame: DataFrame | pa.Table, spans: Sequence[SourceWindows]) -> None:
-    """Write `frame` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark.
+class Files(NamedTuple):
+    """Files of a table that were written by `table_writer`, and rows beside them."""
+
+    written: Sequence[Mapping[str, Any]]
+    rows: DataFrame | None
+
+
+def replace(lake: Lake, name: str, rows: DataFrame | Files | pa.Table, spans: Sequence[SourceWindows]) -> None:
+    """Write `rows` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark.
 
     Spark writes the files; the commit that puts them in place of others needs no JVM. Delta's own way to replace rows
     takes several jobs of Spark, whatever their number.
     """
     table, path = all_tables()[name], lake.table_path(name)
     known = _create(lake, table)
-    if isinstance(frame, pa.Table):
-        write_deltalake(known, frame, mode="overwrite", predicate=in_spans(spans))
+    if isinstance(rows, pa.Table):
+        write_deltalake(known, rows, mode="overwrite", predicate=in_spans(spans))
         return
+    files = rows if isinstance(rows, Files) else Files((), rows)
+    written = [*files.written, *(() if files.rows is None else _written(table, path, files.rows, spans))]
+    delta_tables.swap(path, [_added(table, file) for file in written], partial(_files, spans=spans))
+
+
+def _written(table: Table, path: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> list[Mapping[str, Any]]:
+    """Let Spark write rows into files of the table."""
     rows = _ordered(table, _within(table, _defined(table, frame), spans))
     rows.write.mode("append").partitionBy(*table.partition_by).parquet(path)
     # The session's commit protocol, TableFiles.java, leaves them to us.
     written = cast(Any, rows.sparkSession)._jvm.wirehouse.TableFiles.take(path)
-    delta_tables.swap(path, [_added(table, json.loads(file)) for file in written], partial(_files, spans=spans))
+    return [json.loads(file) for file in written]
 
 
 def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
-    """A file of TableFiles.java as the log has it, with the statistics of the table's definition."""
-    stats = file["stats"]
+    """A file of TableFiles.java or `table_writer` as the log has it, with the statistics of the table's definition."""
+    stats = {"numRecords": file["stats"]["numRecords"]}
     for kind in ("minValues", "maxValues", "nullCount"):
-        stats[kind] = {name: value for name, value in stats[kind].items() if name in table.stats}
+        stats[kind] = {name: value for name, value in file["stats"][kind].items() if name in table.stats}
     pairs = (folder.split("=", 1) for folder in file["path"].split("/")[:-1])
     partition = {column: unquote(value) for column, value in pairs}
     return AddAction(file["path"], file["size"], partition, file["modified"], True, json.dumps(stats))

@@ -103,12 +103,13 @@ def _quiet_start() -> Iterator[None]:
 
 
 def _object_store() -> dict[str, str]:
-    """How S3A reaches the store: as boto3 does. The keys it takes from the environment itself: none stands here."""
+    """How S3A and boto3 in workers reach the store: as boto3 does here. The keys they take from the environment."""
     settings: dict[str, str] = {}
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+        settings["spark.executorEnv.AWS_ENDPOINT_URL"] = endpoint
     if region := os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")):
-        settings["spark.hadoop.fs.s3a.endpoint.region"] = region
+        settings["spark.hadoop.fs.s3a.endpoint.region"] = settings["spark.executorEnv.AWS_REGION"] = region
     return settings
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests import small_lake
@@ -30,7 +32,7 @@ COMMITS = 6
 
 
 @pytest.fixture
-def on_store(spark: Any, store: dict[str, str]) -> Any:
+def on_store(spark: Any, store: dict[str, str]) -> Iterator[Any]:
     """The session, told of the store: it was started before there was one."""
     settings = spark._jsc.hadoopConfiguration()
     for name, value in {
@@ -41,7 +43,9 @@ def on_store(spark: Any, store: dict[str, str]) -> Any:
         "secret.key": store["AWS_SECRET_ACCESS_KEY"],
     }.items():
         settings.set(f"fs.s3a.{name}", value)
-    return spark
+    # And its workers, which were started likewise.
+    with patch.dict(spark.sparkContext.environment, {name: store[name] for name in store if name.startswith("AWS_")}):
+        yield spark
 
 
 def test_a_bucket_holds_the_rows_of_a_folder_for_every_protocol(

@@ -35,7 +35,7 @@ from wirehouse_codecs.hiero.grpc_log import Entry, frame
 from wirehouse_codecs.hiero.grpc_log import encode as encode_entry
 from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.packet_captures import Packet
-from wirehouse_pipelines import capture_files, landed_records, landing
+from wirehouse_pipelines import capture_files, landed_columns, landed_records, landing
 from wirehouse_pipelines.capture_files import CaptureFile, MissingPathError, RefusedPathError, captures_at
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Clock, KindError, NotLandedError, land
@@ -268,8 +268,7 @@ def _assert_encoded(
             before = stream.tell()
             container.write_block(block)
             assert stream.tell() - before <= block.largest
-    stream.seek(0)
-    assert list(fastavro.reader(stream)) == [
+    wanted = [
         {
             "record_number": 2**40 + i,
             "arrived_at_ns": i * 2**59,
@@ -279,6 +278,20 @@ def _assert_encoded(
         }
         for i, row in enumerate(rows)
     ]
+    stream.seek(0)
+    assert list(fastavro.reader(stream)) == wanted
+    # And as the jobs read them, in ranges.
+    size = stream.tell()
+    for pieces in (1, 2, 3, 7):
+        cuts = [size * piece // pieces for piece in range(pieces + 1)]
+        assert [row for begin, end in pairwise(cuts) for row in _read_back(stream, begin, end)] == wanted
+
+
+def _read_back(stream: io.BytesIO, begin: int, end: int) -> Iterator[Row | dict[str, Any]]:
+    stream.seek(0)
+    for batch in landed_columns.read(stream, "it", begin, end):
+        batch.validate(full=True)
+        yield from batch.to_pylist()
 
 
 # Packets
