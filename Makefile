@@ -42,7 +42,7 @@ test-jobs:
 test-servers:
 	@$(BIN)/pytest -m servers
 
-test-fast: setup ## The tests without JVM and properties (about two minutes)
+test-fast: setup ## The tests without JVM and properties (a minute)
 	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
 
 docs: setup ## The site of docs/, in site/

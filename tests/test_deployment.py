@@ -40,6 +40,7 @@ def test_the_compose_file_is_one() -> None:
     _tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(INFRA / "compose.yaml"))
 
 
+@pytest.mark.property
 def test_the_dockerfile_is_sound() -> None:
     _tool("hadolint", str(INFRA / "Dockerfile"))
 

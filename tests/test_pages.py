@@ -75,6 +75,7 @@ def test_every_command_that_is_named_is_one() -> None:
     assert [(page, name) for page, name in named if name not in cli.cli.commands] == []
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("shown", SHOWN)
 def test_what_is_shown_of_a_capture_is_printed(shown: str, tmp_path: Path) -> None:
     (tmp_path / "tests").symlink_to(ROOT / "tests")

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Any, Final, NamedTuple
 
-import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +20,7 @@ from wirehouse_codecs.packets import SYN, parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_pipelines import landed_columns
 from wirehouse_pipelines.lake import PACKET_KINDS, Lake
 from wirehouse_pipelines.manifests import Manifest, check_there, manifests
 from wirehouse_pipelines.storage import open_storage
@@ -161,19 +161,15 @@ def _of_capture(lake: Lake, manifest: Manifest, connection: TracedConnection) ->
             continue
         for name in listed.objects:
             with storage.open(name) as stream:
-                for block in fastavro.block_reader(stream):
-                    yield from _of_block(block, connection)
+                for records in landed_columns.read(stream, name):
+                    yield from _of_records(records, connection)
 
 
-def _of_block(block: Iterable[Any], connection: TracedConnection) -> Iterator[LandedPacket]:
+def _of_records(records: pa.RecordBatch, connection: TracedConnection) -> Iterator[LandedPacket]:
     """The packets among landed records that are between the two ends, within the connection's time."""
-    begins, ends_ns = connection.started_at_ns, connection.last_at_ns
-    records: list[Mapping[str, Any]] = [record for record in block if begins <= record["arrived_at_ns"] <= ends_ns]
-    raw = {
-        "link_type": pa.array([record["link_type"] for record in records], pa.int32()),
-        "data": pa.array([record["data"] for record in records], pa.binary()),
-    }
-    parsed = parse(pa.RecordBatch.from_pydict(raw))
+    arrived = pc.field("arrived_at_ns")
+    records = records.filter((arrived >= connection.started_at_ns) & (arrived <= connection.last_at_ns))
+    parsed = parse(records)
     ends = connection.client, connection.server
     sent = {
         Direction.CLIENT: _between(parsed, *ends),
@@ -182,8 +178,7 @@ def _of_block(block: Iterable[Any], connection: TracedConnection) -> Iterator[La
     rows = pc.indices_nonzero(pc.or_(*sent.values()))
     from_client = sent[Direction.CLIENT].take(rows).to_pylist()
     columns = [parsed.column(name).take(rows).to_pylist() for name in _COLUMNS]
-    for row, is_client, *fields in zip(rows.to_pylist(), from_client, *columns, strict=True):
-        record = records[row]
+    for record, is_client, *fields in zip(records.take(rows).to_pylist(), from_client, *columns, strict=True):
         place = Place(
             record["arrived_at_ns"], record["capture_arrived_at_ns"], record["capture_id"], record["record_number"]
         )

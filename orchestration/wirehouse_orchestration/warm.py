@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from wirehouse_orchestration.dashboards import drawing
 from wirehouse_orchestration.inspect import inspect
-from wirehouse_pipelines import jobs, landing, spark
+from wirehouse_pipelines import jobs, landed_columns, landing, spark
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.windows import Windows
@@ -44,7 +44,10 @@ def compile_readers(folder: str) -> list[Lake]:
         write(islice(simulator.simulate(simulator.SimulatorConfig()), RECORDS), path)
         source = Source(protocol.name, protocol.name, protocol.kinds[0], str(path))
         lakes.append(Lake(f"{folder}/{protocol.name}", Windows("day", "2015-01-01"), (source,)))
-        landing.land(lakes[-1], source)
+        for manifest in landing.land(lakes[-1], source):
+            for name in (name for window in manifest.windows.values() for name in window.objects):
+                with Path(lakes[-1].root, name).open("rb") as stream:
+                    assert sum(records.num_rows for records in landed_columns.read(stream, name)) == manifest.records
         inspect(str(path), protocol.name, True, io.StringIO())
     return lakes
 

@@ -20,7 +20,7 @@ from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.rules import by_name
 from wirehouse_pipelines import arrow_types, delta, landed_columns, segments, table_writer
-from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake
+from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.manifests import FORGOTTEN, Manifest
 from wirehouse_pipelines.storage import Storage, StorageError, open_storage
 from wirehouse_pipelines.tables import all_tables
@@ -108,7 +108,7 @@ def _files_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any
     return _captures_of(landed, FILE_KINDS)
 
 
-def released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
+def _released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
     """Captures of `kinds` that landing let go of, by source and window of the spans."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     found: dict[tuple[str, str], list[str]] = {}
@@ -131,20 +131,16 @@ class Piece(NamedTuple):
 
 
 #: The columns of a table, given landed records of a source.
-Columns = Callable[[pa.RecordBatch, str], pa.RecordBatch]
+Columns = Callable[[pa.RecordBatch, Source], pa.RecordBatch]
 
 
-def _as_landed(records: pa.RecordBatch, source: str) -> pa.RecordBatch:
+def _as_landed(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
     return records
 
 
-def _segments(records: pa.RecordBatch, source: str, ports: Mapping[str, tuple[int, ...]]) -> pa.RecordBatch:
+def _segments(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
     """Landed packets, read up to the payload of TCP."""
-    return segments.read(records, ports[source])
-
-
-def _segments_of(lake: Lake) -> Columns:
-    return partial(_segments, ports={source.name: source.ports for source in lake.sources})
+    return segments.read(records, source.ports)
 
 
 def _pieces(work: Work, kinds: tuple[str, ...]) -> Iterator[Piece]:
@@ -188,16 +184,14 @@ def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
     return found
 
 
-def write_share(
-    share: Sequence[Piece], root: str, folder: str, table_name: str, columns: Columns
-) -> list[dict[str, Any]]:
-    """Write the rows of a share into files of the table in that folder, one for each source and window."""
-    storage, table = open_storage(root), all_tables()[table_name]
+def write_share(share: Sequence[Piece], lake: Lake, table: str, columns: Columns) -> list[dict[str, Any]]:
+    """Write the rows of a share into files of the table, one for each source and window; what they are."""
+    storage = open_storage(lake.root)
     written = []
     for (source, window), pieces in groupby(share, lambda piece: (piece.source, piece.window)):
-        rows = (columns(records, source) for piece in pieces for records in _records(storage, piece))
+        rows = (columns(records, lake.source(source)) for piece in pieces for records in _records(storage, piece))
         partition = {"source": source, "window_start": window}
-        written.append(table_writer.write(storage, folder, table, partition, rows))
+        written.append(table_writer.write(storage, lake.table_folder(table), all_tables()[table], partition, rows))
     return [file for file in written if file is not None]
 
 
@@ -206,17 +200,14 @@ def _records(storage: Storage, piece: Piece) -> Iterator[pa.RecordBatch]:
         yield from landed_columns.read(stream, piece.name, piece.begin, piece.end)
 
 
-def _read(table: str, kinds: tuple[str, ...], columns: Callable[[Lake], Columns]) -> Build:
+def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
     """The job's rows: those that `columns` make of landed records, and as they are those of captures let go of."""
 
     def build(work: Work) -> Iterator[tuple[str, delta.Files]]:
         kept = _kept(work, table, kinds)
         context = work.spark.sparkContext
         parts = shares(_pieces(work, kinds), context.defaultParallelism)
-        lake = work.lake
-        write = partial(
-            write_share, root=lake.root, folder=lake.table_folder(table), table_name=table, columns=columns(lake)
-        )
+        write = partial(write_share, lake=work.lake, table=table, columns=columns)
         written = context.parallelize(parts, len(parts)).flatMap(write).collect() if parts else []
         yield table, delta.Files(written, kept)
 
@@ -225,7 +216,7 @@ def _read(table: str, kinds: tuple[str, ...], columns: Callable[[Lake], Columns]
 
 def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> DataFrame | None:
     """Rows of captures that landing let go of. Raises LandingGoneError."""
-    gone = released(work, kinds)
+    gone = _released(work, kinds)
     if not gone:
         return None
     held = delta.rows_by_window(work.lake, table)
@@ -241,7 +232,7 @@ def _of_kinds(
     table: str,
     kinds: tuple[str, ...],
     facts: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]],
-    columns: Callable[[Lake], Columns] = lambda lake: _as_landed,
+    columns: Columns = _as_landed,
 ) -> Job:
     return Job(table, (table,), _read(table, kinds, columns), version="1", landed=facts, kinds=kinds)
 
@@ -249,6 +240,6 @@ def _of_kinds(
 JOBS = (
     Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
     _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),
-    _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments_of),
+    _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments),
     _of_kinds("bronze.files", FILE_KINDS, _files_by_window),
 )

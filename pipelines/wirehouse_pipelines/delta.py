@@ -159,9 +159,6 @@ def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> Da
 
     A column says so, not a condition: that could be asked of rows which another condition leaves out.
     """
-    if table.layer == "bronze":
-        # They are in the windows of the objects that they are read from: nothing is left to check of each.
-        return rows
     refused = F.raise_error(F.lit(f"{table.name}: a row of another window")).cast("string")
     return rows.withColumn("window_start", F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused))
 

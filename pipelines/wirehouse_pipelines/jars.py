@@ -25,7 +25,8 @@ from typing import Any, Final
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import java
 
-#: spark-avro follows pyspark's version; the awssdk modules are the ones S3A needs of the 686 MB bundle.
+#: spark-avro, which follows pyspark's version, is for users' own reading of landing and the floors of benchmarks; the
+#: awssdk modules are the ones S3A needs of the 686 MB bundle.
 _COORDINATES: Final = (
     "io.delta:delta-spark_4.1_2.13:4.4.0",
     "org.apache.spark:spark-avro_2.13:4.1.1",

@@ -6,6 +6,7 @@ some blocks at once are found by a compiled loop; nothing is made for each of th
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -73,16 +74,21 @@ def _fields(schema: Any) -> list[_Field]:
     return found
 
 
-def read(stream: BinaryIO, name: str, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-    """The records of the blocks that begin in bytes `begin` to `end` of the object `name`. Raises DamagedObjectError.
+def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The records of the blocks that begin in bytes `begin` to `end` of the object `name`, whose bytes `stream` has.
 
-    The columns have the names of the schema that the object was written with.
+    The columns have the names of the schema that the object was written with. Raises DamagedObjectError.
     """
+    if end is None:
+        end = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
     try:
         header: Any = fastavro.block_reader(stream)
         fields, codec = _fields(header.writer_schema), header.codec
     except (EOFError, LookupError, TypeError, ValueError) as error:
         raise DamagedObjectError(name=name, at=0, reason=str(error)) from error
+    if codec not in ("snappy", "null"):
+        raise DamagedObjectError(name=name, at=0, reason=f"its blocks are packed by {codec}")
     waiting: list[bytes] = []
     rows = size = 0
     for at, count, data in _blocks(stream, name, codec, begin, end):

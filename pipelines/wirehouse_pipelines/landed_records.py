@@ -68,6 +68,7 @@ FILE: Final = _schema(
 )
 #: Records are compressed in blocks of about this size.
 BLOCK_BYTES: Final = 1 << 20
+_CODEC: Final = "snappy"
 
 #: Room for the numbers, lengths and branches of a record and of a header.
 RECORD_ROOM: Final = 160
@@ -331,13 +332,13 @@ class Block(NamedTuple):
         return size + size // 6 + 128
 
 
-def blocks(encoded: Encoded, codec: str) -> Iterator[Block]:
+def blocks(encoded: Encoded) -> Iterator[Block]:
     """Cut encoded records into blocks of about BLOCK_BYTES."""
     begin = first = 0
     while first < len(encoded.ends):
         last = max(first + 1, int(np.searchsorted(encoded.ends, begin + BLOCK_BYTES, "right")))
         end = int(encoded.ends[last - 1])
-        yield Block(last - first, io.BytesIO(encoded.out[begin:end].tobytes()), codec)
+        yield Block(last - first, io.BytesIO(encoded.out[begin:end].tobytes()), _CODEC)
         begin, first = end, last
 
 
@@ -347,15 +348,12 @@ class Records:
 
     schema: dict[str, Any]
     encode: Callable[[pa.RecordBatch, Capture, npt.NDArray[np.int64]], Encoded]
-    #: Spark splits objects by their size, and reads what is in a split at once where rows are large: those of files are
-    #: not compressed, so that a split holds no more than it seems to.
-    codec: str = "snappy"
 
     def container(self, stream: BinaryIO) -> Any:
         """A fastavro Writer that has written the header of an object to `stream`."""
-        return Writer(stream, self.schema, codec=self.codec)
+        return Writer(stream, self.schema, codec=_CODEC)
 
 
 MESSAGES: Final = Records(MESSAGE, encode_messages)
 PACKETS: Final = Records(PACKET, encode_packets)
-FILES: Final = Records(FILE, encode_files, "null")
+FILES: Final = Records(FILE, encode_files)

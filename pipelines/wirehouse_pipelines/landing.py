@@ -1,4 +1,4 @@
-"""Landing: captures kept as they came, as Avro objects that Spark reads.
+"""Landing: captures kept as they came, as Avro objects that jobs read.
 
 A capture is one file, whose SHA-256 is its id; or a range of a broker's offsets (offset_ranges.py). Its records go to
 `landing/KIND/SOURCE/WINDOW/CAPTURE_ID-NNNN.avro`, and a manifest, written last, is the commit: what no manifest names
@@ -534,7 +534,7 @@ class _ObjectWriter:
         first = self._clock.first
         assert first is not None  # the clock has ticked for this batch
         capture = Capture(np.frombuffer(self._capture_id, np.uint8), number, first)
-        for block in blocks(self._records.encode(batch, capture, arrived), self._records.codec):
+        for block in blocks(self._records.encode(batch, capture, arrived)):
             if self._stream is not None and self._stream.tell() + block.largest > MAX_OBJECT_BYTES:
                 self.close()
             if self._container is None:

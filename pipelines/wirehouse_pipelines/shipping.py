@@ -30,7 +30,7 @@ ENVIRONMENT: Final = "environment"
 CODE: Final = "code"
 _PACKAGES: Final = ("wirehouse_codecs", "wirehouse_pipelines")
 #: What only drivers import: of our requirements everything else is sent.
-_OF_DRIVERS: Final = re.compile(r"dagster.*|great-expectations|pyspark|delta-spark|click|rich|boto3|confluent-kafka")
+_OF_DRIVERS: Final = re.compile(r"dagster.*|great-expectations|pyspark|delta-spark|click|rich|confluent-kafka")
 #: Time is dearer than bytes.
 _COMPRESSION: Final = 1
 

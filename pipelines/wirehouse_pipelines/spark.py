@@ -16,13 +16,6 @@ from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import jars, shipping
 from wirehouse_pipelines.spark_options import EMBEDDED, SparkOptions
 
-#: Bytes from the wire never size an allocation in the JVM's Avro reader.
-AVRO_LIMITS = (
-    "-Dorg.apache.avro.limits.bytes.maxLength=67108864 "
-    "-Dorg.apache.avro.limits.string.maxLength=1048576 "
-    "-Dorg.apache.avro.limits.collectionItems.maxLength=1000000"
-)
-
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
 #: Java options for short runs: the optimising compiler costs more than it saves in a minute.
 #: Without it Java keeps 48 MB for code, which a run of many plans fills; then nothing is compiled any more.
@@ -62,14 +55,13 @@ SETTINGS = {
     "spark.sql.optimizer.plannedWrite.enabled": "false",
     # Delta's own loses commits when two drivers write a table.
     "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
-    "spark.executor.extraJavaOptions": AVRO_LIMITS,
 }
 #: Of a session that is one process nobody else is to reach it: whoever does can make it run what they like.
 ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 class JarsMissingError(WirehouseError):
-    """The jars of Spark's Delta and Avro readers are not where they should be."""
+    """The jars that Spark needs besides its own are not where they should be."""
 
     template = "no Spark jars in {folder}: run `make setup`"
 
@@ -158,7 +150,7 @@ def session(
     settings = SETTINGS | {
         **(ALONE if master.startswith("local") else {}),
         "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
-        "spark.driver.extraJavaOptions": f"{AVRO_LIMITS} {_class_archive()} {os.environ.get(JAVA_OPTIONS, '')}",
+        "spark.driver.extraJavaOptions": f"{_class_archive()} {os.environ.get(JAVA_OPTIONS, '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
         **(shipping.settings() if ship else {"spark.executor.extraClassPath": f"{folder}/*"}),
         **_object_store(),

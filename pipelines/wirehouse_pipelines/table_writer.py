@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, Final
@@ -51,17 +52,17 @@ def write(
 
 
 def _stats(footer: pq.FileMetaData) -> dict[str, Any]:
-    """Statistics as Delta keeps them, of the columns that have any."""
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    for column in (group.column(place) for group in groups for place in range(group.num_columns)):
-        name, found = column.path_in_schema, column.statistics
-        if found is None:
-            continue
-        nulls[name] = nulls.get(name, 0) + found.null_count
-        if found.has_min_max:
-            least[name] = min(found.min, least.get(name, found.min))
-            most[name] = max(found.max, most.get(name, found.max))
-    return {"numRecords": footer.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    """Statistics as Delta keeps them, of the columns that have any; bounds of those of which each group has them."""
+    found: defaultdict[str, list[pq.Statistics]] = defaultdict(list)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.statistics is not None:
+                found[column.path_in_schema].append(column.statistics)
+    there = {name: [one for one in groups if one.num_values] for name, groups in found.items()}
+    bound = {name: groups for name, groups in there.items() if groups and all(one.has_min_max for one in groups)}
+    return {
+        "numRecords": footer.num_rows,
+        "minValues": {name: min(one.min for one in groups) for name, groups in bound.items()},
+        "maxValues": {name: max(one.max for one in groups) for name, groups in bound.items()},
+        "nullCount": {name: sum(one.null_count for one in groups) for name, groups in found.items()},
+    }

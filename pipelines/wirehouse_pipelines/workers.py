@@ -27,10 +27,9 @@ def serve() -> None:
     from wirehouse_codecs.link_types import ETHERNET
     from wirehouse_codecs.packet_captures import Packet, to_batch
     from wirehouse_codecs.packets import parse
-    from wirehouse_pipelines.protocols import PROTOCOLS
+    from wirehouse_pipelines.jobs import all_jobs
 
-    for protocol in PROTOCOLS.values():
-        assert protocol.jobs
+    assert all_jobs()
     # The first call of a compiled loop makes numba's tables, which takes a second.
     parse(to_batch([Packet(0, ETHERNET, 0, b"")]))
     # Workers collect garbage after each task: what is here already is none.

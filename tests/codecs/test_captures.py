@@ -363,6 +363,7 @@ def test_a_wrong_checksum_is_damage_after_all_lines() -> None:
     assert "incorrect data check" in (capture.damage or "")
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
 def test_a_bomb_is_damage_at_the_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflate, "UNJUDGED_BYTES", 1 << 20)
@@ -500,6 +501,7 @@ def test_an_avro_record_that_is_no_message_keeps_its_bytes() -> None:
     assert rows == [Row(damaged=b"\x02k\x0aseven", damage="offset is no whole number")]
 
 
+@pytest.mark.property
 def test_an_avro_container_cut_off_anywhere_is_read_up_to_there() -> None:
     data = avro(300)
     header = data.index(data[-16:]) + 16
@@ -615,6 +617,7 @@ def test_an_avro_block_that_inflates_too_far_is_damage(
     assert "inflates to more than" in (capture.damage or "")
 
 
+@pytest.mark.property
 def test_memory_stays_flat_whatever_the_size() -> None:
     class Endless(io.RawIOBase):
         def __init__(self, size: int) -> None:

@@ -230,6 +230,7 @@ def test_disturbances_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         Disturbances(**wrong)
 
 
+@pytest.mark.property
 def test_a_conversation_is_never_held_in_memory() -> None:
     def endless() -> Iterator[Event]:
         n = 0

@@ -110,6 +110,7 @@ def test_every_byte_is_a_records(kind: str, packer: str) -> None:
     assert len(rows) == (1 if kind == "block" else 40)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("kind", FILES)
 def test_what_is_long_stands_in_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     open_, data = FILES[kind]
@@ -186,6 +187,7 @@ def test_an_empty_file_has_no_records(kind: str) -> None:
         assert (rows, capture.unreadable, capture.damage) == ([], None, None)
 
 
+@pytest.mark.property
 def test_a_bomb_is_damage_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflate, "UNJUDGED_BYTES", 1 << 20)
     bomb = gzip.compress(FILES["block"][1] + bytes(64 << 20))

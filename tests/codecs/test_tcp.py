@@ -257,6 +257,7 @@ def test_bytes_wait_for_those_before_them() -> None:
     assert (side.out_of_order, side.retransmitted_bytes, side.delivered_bytes) == (3, 0, 8)
 
 
+@pytest.mark.property
 def test_streams_are_longer_than_sequence_numbers() -> None:
     talk = Dialogue().open()
     piece = bytes(65_535)

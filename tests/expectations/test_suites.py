@@ -124,6 +124,7 @@ def test_every_statement_is_about_a_table_that_exists() -> None:
         assert {item.table for item in stated.invariants} <= set(all_tables())
 
 
+@pytest.mark.property
 def test_tables_never_written_break_nothing(lake: Lake) -> None:
     for table in all_tables().values():
         if not (table.view or table.internal):
@@ -327,6 +328,7 @@ BREAKS: Mapping[str, tuple[str, Row]] = {
 }
 
 
+@pytest.mark.property
 @pytest.mark.usefixtures("sound")
 def test_sound_tables_hold_every_invariant(lake: Lake) -> None:
     for table in SOUND:

@@ -87,6 +87,7 @@ def find(lake: Lake, *rows: Mapping[str, Any], at: int) -> None:
     ledger.commit(lake, [ledger.Entry(name, "net", "2026-11-14", "d", None, None, None, len(rows), "1", at)])
 
 
+@pytest.mark.property
 def test_new_violations_are_told_once(lake: Lake, instance: DagsterInstance, webhook: Webhook) -> None:
     find(lake, {"rule": "a.old"}, at=1)
     cursor = look(lake, instance, None)
@@ -101,6 +102,7 @@ def test_new_violations_are_told_once(lake: Lake, instance: DagsterInstance, web
     assert "`wirehouse trace gold.violations rule=a.new,source=net`" in told["text"]
 
 
+@pytest.mark.property
 def test_a_failed_run_is_told_with_its_reason(lake: Lake, instance: DagsterInstance, webhook: Webhook) -> None:
     @dg.op
     def breaks() -> None:
@@ -119,6 +121,7 @@ def test_a_failed_run_is_told_with_its_reason(lake: Lake, instance: DagsterInsta
     assert "(compute of 2026-11-14) failed" in told["text"]
 
 
+@pytest.mark.property
 def test_what_could_not_be_told_is_told_by_the_next_tick(
     lake: Lake, instance: DagsterInstance, webhook: Webhook
 ) -> None:
@@ -132,6 +135,7 @@ def test_what_could_not_be_told_is_told_by_the_next_tick(
     assert [alert["rule"] for told in webhook.posted for alert in told["alerts"]] == ["a.new"]
 
 
+@pytest.mark.property
 def test_of_many_failed_runs_each_is_told(
     lake: Lake, instance: DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

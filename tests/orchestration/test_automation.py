@@ -104,6 +104,7 @@ def test_a_second_file_is_another_request(lake: Lake, instance: DagsterInstance)
     assert first.run_key != second.run_key
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("name", [".hidden.jsonl", "a.jsonl.part", "a.tmp"])
 def test_files_being_written_by_name_are_left(lake: Lake, instance: DagsterInstance, name: str) -> None:
     _put(lake, name)
@@ -144,6 +145,7 @@ def test_windows_far_apart_are_asked_for_one_after_the_other(lake: Lake, instanc
     ]
 
 
+@pytest.mark.property
 def test_what_is_up_to_date_is_not_asked_for(lake: Lake, instance: DagsterInstance) -> None:
     _put(lake, "a.jsonl")
     land(lake, lake.sources[0])
@@ -153,6 +155,7 @@ def test_what_is_up_to_date_is_not_asked_for(lake: Lake, instance: DagsterInstan
     assert skipped == "All windows are up to date"
 
 
+@pytest.mark.property
 def test_a_late_file_asks_for_its_window_again(lake: Lake, instance: DagsterInstance) -> None:
     _put(lake, "a.jsonl")
     _put(lake, "c.jsonl", days=2)
@@ -164,6 +167,7 @@ def test_a_late_file_asks_for_its_window_again(lake: Lake, instance: DagsterInst
     assert (asked_windows(request.tags) or ("", ""))[0] == "2023-11-15"
 
 
+@pytest.mark.property
 def test_the_same_cause_has_the_same_key_and_another_cause_another(lake: Lake, instance: DagsterInstance) -> None:
     _put(lake, "a.jsonl")
     land(lake, lake.sources[0])
@@ -193,6 +197,7 @@ def _scheduled(lake: Lake, hour: int) -> list[dg.RunRequest]:
     return list(result.run_requests or ())
 
 
+@pytest.mark.property
 def test_the_schedule_asks_for_the_newest_window_and_the_stale_ones_before(lake: Lake) -> None:
     _put(lake, "a.jsonl")
     _put(lake, "b.jsonl", days=1)
@@ -201,6 +206,7 @@ def test_the_schedule_asks_for_the_newest_window_and_the_stale_ones_before(lake:
     assert asked_windows(request.tags) == ("2023-11-14", "2023-11-15")
 
 
+@pytest.mark.property
 def test_the_schedule_asks_again_for_what_failed(lake: Lake) -> None:
     _put(lake, "a.jsonl")
     land(lake, lake.sources[0])

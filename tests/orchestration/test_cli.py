@@ -111,6 +111,7 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         assert answer.out.startswith(f"Usage: wirehouse {name}")
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -156,6 +157,7 @@ def test_wrong_usage_is_one_line_and_exits_2(wirehouse: Wirehouse, arguments: li
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.property
 def test_forget_takes_no_file_away_from_a_run_that_began_meanwhile(
     wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +235,7 @@ def test_simulate_writes_packets_as_they_are_asked_for(wirehouse: Wirehouse) -> 
     assert "f.pcap: Is a directory" in wirehouse("simulate", "wallaroo", "--out", "f.pcap", *options).err
 
 
+@pytest.mark.property
 def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -250,6 +253,7 @@ def test_what_is_compiled_at_set_up_are_the_readers_of_every_protocol(
     assert landed == [f"{name} 50 landed" for name in PROTOCOLS]
 
 
+@pytest.mark.property
 def test_land_lands_once_and_into_the_source_that_is_named(wirehouse: Wirehouse) -> None:
     wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "100")
     first = wirehouse("land")
@@ -314,6 +318,7 @@ def test_nothing_to_do_as_json(wirehouse: Wirehouse) -> None:
     assert json.loads(answer.out) == expected | {"from": "2026-03-01", "to": "2026-03-02"}
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -331,6 +336,7 @@ def test_the_shell_completes(words: str, offered: str) -> None:
     assert answer.stdout == f"plain,{offered}\n"
 
 
+@pytest.mark.property
 def test_dagster_is_told_of_what_the_command_landed(wirehouse: Wirehouse) -> None:
     wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "100")
     for _ in range(2):
@@ -391,6 +397,7 @@ def test_a_lake_of_nothing_but_an_empty_capture_runs(wirehouse: Wirehouse) -> No
     assert json.loads(counted.out) == {"records": 0}
 
 
+@pytest.mark.property
 def test_land_says_what_could_not_be_read(wirehouse: Wirehouse) -> None:
     wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "40")
     with Path("inbox/a.jsonl").open("a") as stream:
@@ -398,6 +405,7 @@ def test_land_says_what_could_not_be_read(wirehouse: Wirehouse) -> None:
     assert "net: a.jsonl: 2 records of 42 could not be read, the bytes are kept" in wirehouse("land").out
 
 
+@pytest.mark.property
 def test_a_job_that_failed_exits_1(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wirehouse_orchestration.runs.materialize", lambda *_, **__: False)
     wirehouse("simulate", "cardinal", "--out", "inbox/a.jsonl", "--blocks", "3", "--messages", "40")
@@ -525,6 +533,7 @@ def test_a_long_table_says_that_there_is_more(wirehouse: Wirehouse, monkeypatch:
     assert len(wirehouse("sql", "--format", "csv", "SELECT record_number FROM bronze.messages").out.split()) == 4
 
 
+@pytest.mark.property
 def test_a_statement_can_come_from_standard_input(wirehouse: Wirehouse) -> None:
     program = "from wirehouse_orchestration.cli import main; main(['sql', '--format', 'json'])"
     answer = subprocess.run(
@@ -533,6 +542,7 @@ def test_a_statement_can_come_from_standard_input(wirehouse: Wirehouse) -> None:
     assert (answer.returncode, answer.stdout) == (0, '{"n":1}\n')
 
 
+@pytest.mark.property
 def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse) -> None:
     many = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
     program = f"from wirehouse_orchestration.cli import main; main(['sql', '--format', 'json', {many!r}])"
@@ -575,6 +585,7 @@ def findings(wirehouse: Wirehouse) -> dict[str, Any]:
     return {row.pop("what"): row for row in rows}
 
 
+@pytest.mark.property
 def test_doctor_looks_at_all_that_is_needed(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -608,6 +619,7 @@ def test_doctor_says_what_is_of_the_wrong_version_or_too_small(
     assert found["disk"]["missing"]
 
 
+@pytest.mark.property
 def test_doctor_says_what_the_store_refuses(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIREHOUSE_ROOT", "s3://wirehouse/lake")
     for name, value in {

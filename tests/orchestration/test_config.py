@@ -226,6 +226,7 @@ def test_reading_the_configuration_makes_nothing(folder: Path) -> None:
     assert sorted(os.listdir(folder)) == ["inbox", "wirehouse.toml"]
 
 
+@pytest.mark.property
 def test_reading_the_configuration_imports_neither_spark_nor_dagster(folder: Path) -> None:
     program = (
         "import sys; from wirehouse_orchestration import config; config.load(sys.argv[1]); "

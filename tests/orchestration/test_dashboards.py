@@ -241,6 +241,7 @@ def test_an_error_is_shown_as_one(filled: Lake) -> None:
     assert 'role="alert"' in page
 
 
+@pytest.mark.property
 def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_path: Path) -> None:
     page = report(filled, Span("2026-11-14", "2026-11-15"), lambda line: None)
     assert page.count("<svg") == sum(
@@ -359,6 +360,7 @@ def test_another_sites_name_is_not_let_in(empty: Lake) -> None:
             urlopen(Request(f"{served.url}board/overview", headers={"Host": "rebound.example"}))
 
 
+@pytest.mark.property
 def test_the_command_writes_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

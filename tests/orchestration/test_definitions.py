@@ -180,6 +180,7 @@ print(len(loaded.resolve_all_asset_specs()))
 """
 
 
+@pytest.mark.property
 def test_loading_starts_no_jvm_opens_no_socket_and_needs_no_secret(tmp_path: Path) -> None:
     config = tmp_path / "lake.toml"
     (tmp_path / "inbox").mkdir()

@@ -138,6 +138,7 @@ def test_what_is_wrong_with_the_capture_itself_is_told_last(tmp_path: Path) -> N
     assert list(cut)[1:] == [name for name in columns("gold.violations") if name not in no_stream]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("path", sorted(PCAPS.rglob("*.pcap")), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_rows_of_packets_have_the_columns_of_their_tables(path: Path) -> None:
     tables = {

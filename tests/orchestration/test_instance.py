@@ -76,6 +76,7 @@ def test_a_database_that_cannot_be_used_is_said(lake: Lake) -> None:
         break_it()
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "left"])
 def test_a_run_whose_process_is_gone_is_ended_and_its_place_freed(lake: Lake, killed: bool) -> None:
     with instance.shared_instance(lake) as shared:
@@ -110,6 +111,7 @@ def _telling(lake: Lake) -> list[str]:
     return [str(file) for file in history.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
 
 
+@pytest.mark.property
 def test_what_the_history_tells_of_a_capture_is_erased(lake: Lake) -> None:
     with instance.shared_instance(lake) as shared:
         shared.report_runless_asset_event(dg.AssetMaterialization("landing", metadata={"captures": SECRET}))

@@ -157,6 +157,7 @@ def test_damaged_captures_are_findings_and_no_fault_of_ours(make_lake: MakeLake,
     assert any(row["record_number"] is None for row in found)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -185,6 +186,7 @@ def test_a_job_that_fails_says_why_in_one_line(
     assert said.startswith(f"failed: bronze_messages: {line}")
 
 
+@pytest.mark.property
 def test_a_conflict_with_another_writer_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[str] = []
 

@@ -166,6 +166,7 @@ def test_the_captures_and_windows_cut_messages(wire: Wire) -> None:
     assert {row["window_start"] for row in wire.of_kind("message")} == {"2026-11-14T21", "2026-11-14T22"}
 
 
+@pytest.mark.property
 def test_a_message_leads_to_its_bytes_and_the_packets_that_carried_them(wire: Wire) -> None:
     streams, seen, captures = wire.streams(), set(), set()
     for row in wire.of_kind("message")[::4]:

@@ -50,6 +50,7 @@ def test_what_another_library_wrote_is_read_the_same(codec: str) -> None:
     assert read(written(codec)) == RECORDS
 
 
+@pytest.mark.property
 def test_every_range_has_the_blocks_that_begin_in_it() -> None:
     data = written()
     assert data.count(SYNC) > 3

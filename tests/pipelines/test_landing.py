@@ -105,6 +105,7 @@ def place(tmp_path: Path) -> Place:
 # What is kept
 
 
+@pytest.mark.property
 def test_every_record_keeps_its_bytes_and_its_place(place: Place) -> None:
     data = (VECTORS / "a_linear" / "messages.jsonl").read_bytes()
     place.lake = Lake(place.lake.root, Windows("day", "2015-01-01"))
@@ -264,7 +265,7 @@ def _assert_encoded(
     container = records.container(stream)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(landed_records, "BLOCK_BYTES", block_bytes)
-        for block in landed_records.blocks(encoded, records.codec):
+        for block in landed_records.blocks(encoded):
             before = stream.tell()
             container.write_block(block)
             assert stream.tell() - before <= block.largest
@@ -557,6 +558,7 @@ def test_what_a_killed_landing_left_is_gone_after_the_next_run_although_the_file
     assert not [name for name in place.files() if name.endswith((".avro", ".part")) or "begun" in name]
 
 
+@pytest.mark.property
 def test_a_process_killed_while_it_writes_leaves_nothing_visible(place: Place) -> None:
     place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
     script = """

@@ -45,6 +45,7 @@ def test_an_entry_takes_the_place_of_that_of_its_window(lake: Lake) -> None:
     assert told(lake) == {("gold.a", "2023-11-14", 2), ("gold.a", "2023-11-15", 1)}
 
 
+@pytest.mark.property
 def test_what_another_process_committed_is_read(lake: Lake) -> None:
     ledger.commit(lake, [entry("gold.a", "2023-11-14"), entry("gold.b", "2023-11-14")])
     assert len(told(lake)) == 2

@@ -117,6 +117,7 @@ def test_a_name_never_leaves_the_root_nor_is_hidden(root: Path, name: str) -> No
             use(name)
 
 
+@pytest.mark.property
 def test_a_lock_keeps_other_processes_out(root: Path) -> None:
     script = """
         import sys

@@ -63,8 +63,7 @@ class Table:
     key_may_lack: tuple[str, ...] = ()
     #: Columns by which rows are sorted inside a file.
     order: tuple[str, ...] = ()
-    #: Columns of which each file keeps the least and the greatest value, by which readers pass files over. Every one
-    #: costs time for each row that is written; empty: those that Delta takes by itself.
+    #: Columns of which each file keeps the least and the greatest value, by which readers pass files over.
     stats: tuple[str, ...] = ()
     #: SELECT over other tables as `layer.name`, valid in Spark SQL and DataFusion; None for a Delta table.
     view: str | None = None

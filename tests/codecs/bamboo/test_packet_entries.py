@@ -38,6 +38,7 @@ def test_what_a_signature_tells_is_found(name: str, transport: str) -> None:
     assert [row["proposal"] for row in at] == [bad["proposal_id"]]
 
 
+@pytest.mark.property
 def test_each_distinct_entry_is_a_row_with_its_verdict_and_senders() -> None:
     config = SimulatorConfig(seed=5, connections=2, replicas=2, logs=2, entries=1_200, ways=0)
     rows = looked(config)

@@ -676,6 +676,7 @@ def test_links_that_later_entries_have_are_remembered() -> None:
         assert len(open_targets(seq)) < 30
 
 
+@pytest.mark.property
 def test_a_long_log_needs_little_memory(make_log: Callable[..., Log]) -> None:
     log = make_log(300)
     peers = begun(log, end=None)

@@ -664,6 +664,7 @@ def test_a_hash_may_live_again(story: MakeStory) -> None:
     assert told.head == "x1"
 
 
+@pytest.mark.property
 def test_memory_is_bounded_by_the_history(story: MakeStory, chain_of: ChainOf, named: Named) -> None:
     last = HISTORY_LEAST + 200
     options = CardinalOptions(start=Start(0, block_hash("a0")), reorg_threshold=4)

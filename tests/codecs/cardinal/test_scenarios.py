@@ -53,6 +53,7 @@ def _listed(name: str, numbers: range) -> str:
     return ",".join(f"{name}{number}" for number in numbers)
 
 
+@pytest.mark.property
 def test_a_longer_chain_sent_in_pieces_takes_over_at_once(
     story: Callable[..., Story], named: Callable[..., str], two_chains: str
 ) -> None:

@@ -354,6 +354,7 @@ def test_calls_are_bounded(wire: Any) -> None:
     assert len(ends) == 1 + http2.MAX_STREAMS
 
 
+@pytest.mark.property
 def test_what_networks_and_captures_do_to_a_connection(wire: Any) -> None:
     """Segments that come late, twice or not at all, through reassembly."""
     client, server, said = opening(wire, data_bytes=900)

@@ -253,6 +253,7 @@ def test_the_next_frames_are_found_behind_garbage(wire: Any) -> None:
         assert lost.data == garbage
 
 
+@pytest.mark.property
 def test_looking_for_frames_costs_little_for_every_byte(wire: Any) -> None:
     """Garbage is told in rows of one size, and what looks like frames doesn't make it slower."""
     near = b"\x00\x3f\xff\x00\x00\x00\x00\x00\x01"

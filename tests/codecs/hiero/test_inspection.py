@@ -203,6 +203,7 @@ def test_bytes_that_are_no_entry_are_kept() -> None:
     assert len(of("message", rows)) == 5
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("capture", ["new/duplicate_block.pcap", "old/behind_endstream_backoff.pcap"])
 def test_an_entry_that_a_log_lacks_breaks_no_rule(capture: str) -> None:
     framer = grpc_log.Framer()
@@ -292,6 +293,7 @@ def test_a_capture_that_begins_late_breaks_no_rule(capture: str) -> None:
         assert {rule for rule in broken if rule.startswith("hiero.")} <= own, begin
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("capture", [one for one in CAPTURES if one.startswith("new/")])
 def test_a_lost_packet_breaks_no_rule(capture: str) -> None:
     table = pa.Table.from_batches(landed_file(VECTORS / capture))

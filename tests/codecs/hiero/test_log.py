@@ -229,6 +229,7 @@ def test_parts_do_not_depend_on_pieces(data: bytes) -> None:
     assert len(data) - len(raw) <= 20
 
 
+@pytest.mark.property
 def test_messages_of_many_calls_are_held_within_bounds() -> None:
     held = Assembly(MOST_ITEM_BYTES)
     piece = delimited(1, encode_item(5, bytes(3 * MIB)))[: 2 * MIB]

@@ -41,6 +41,7 @@ CASES = [
 ]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(("profile", "config"), CASES)
 def test_legal_traffic_breaks_no_rule(profile: str, config: SimulatorConfig) -> None:
     judged = judge(simulate(replace(config, profile=profile, seed=len(profile))), HieroOptions(profile=profile))
@@ -78,6 +79,7 @@ def test_legal_traffic_of_any_shape_breaks_no_rule(changes: dict[str, Any]) -> N
     assert not judged.rows[QUARANTINE]
 
 
+@pytest.mark.property
 def test_all_that_may_happen_does() -> None:
     config = replace(LIVELY, blocks=60, incident_rounds=1)
     judged = judge(simulate(config), HieroOptions())
@@ -103,6 +105,7 @@ def test_all_that_may_happen_does() -> None:
     assert len(INCIDENTS) == 8
 
 
+@pytest.mark.property
 def test_calls_share_connections_and_are_compressed_in_all_ways() -> None:
     judged = judge(simulate(replace(LIVELY, publishers=5, nodes=1, block_bytes=5000, set_bytes=4000)), HieroOptions())
     calls = defaultdict(set)
@@ -114,6 +117,7 @@ def test_calls_share_connections_and_are_compressed_in_all_ways() -> None:
     assert encodings == {None, "gzip", "zstd", "snappy", "deflate"}
 
 
+@pytest.mark.property
 def test_publishers_of_the_older_api_all_send_a_block() -> None:
     sent = {}
     for profile in ("A", "B"):
@@ -181,6 +185,7 @@ def severe(judged: Judged) -> list[str]:
     return [name for name in judged.found if name in RULE and RULE[name].severity is not Severity.NOTE]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("profile", ["A", "B"])
 def test_a_packet_that_is_missing_breaks_no_rule(profile: str) -> None:
     config = replace(LIVELY, profile=profile, blocks=14, block_bytes=400, incident_rounds=1, publishers=2, seed=4)
@@ -201,6 +206,7 @@ def test_packets_that_are_missing_break_no_rule(profile: str, seed: int) -> None
     assert severe(judge(captured[begins : len(captured) - begins], HieroOptions(profile=profile))) == []
 
 
+@pytest.mark.property
 def test_a_capture_is_never_held_in_memory() -> None:
     assert_never_held(simulate(replace(LIVELY, blocks=10**9)), 1000, 3_000)
 

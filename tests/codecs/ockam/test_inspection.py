@@ -102,6 +102,7 @@ def assert_as_expected(row: Row, expected: list[Any]) -> None:
     assert all(row[field] is None for field in FIELDS - set(fields))
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("name", CAPTURES)
 def test_vectors_messages_of_each_direction_with_their_fields(name: str) -> None:
     expected, rows = in_vector(name)

@@ -272,6 +272,7 @@ def test_answers_point_at_their_requests() -> None:
     assert [row["answers"]["anonymous"] for row in answered[:3]] == [False, True, None]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("path", VECTORS[1:3], ids=lambda path: path.stem)
 def test_a_capture_cut_at_every_packet_tells_the_same(path: Path) -> None:
     rows = segments(landed_file(path))
@@ -306,6 +307,7 @@ def compiled(rows: list[Row], from_bytes: int) -> list[Row]:
         return told(rows)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_either_twin_tells_the_same_of_a_capture(path: Path) -> None:
     rows = segments(landed_file(path))
@@ -434,6 +436,7 @@ def strayed(side: Direction, junk: bytes, envelope: Envelope, segment: int, coun
     return of_packets(packets(Conversation(CLIENT, SERVER, SECOND, sent, segment_bytes=segment)))
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("segment", fast_first([1400, 1]))
 @pytest.mark.parametrize("junk", fast_first(STRAY))
 @pytest.mark.parametrize("side", Direction)

@@ -351,6 +351,7 @@ def test_a_hole_between_frames_is_a_row_without_bytes() -> None:
     assert behind[0].byte_start == len(stream(C, BARE)) + 9
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("envelope", Envelope)
 def test_a_start_in_the_middle_is_found_from_any_byte(envelope: Envelope) -> None:
     data = stream(S, envelope)

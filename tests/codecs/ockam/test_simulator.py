@@ -85,6 +85,7 @@ def of_fault(config: SimulatorConfig) -> list[Conversation]:
     return [conversation for conversation in connections(config) if conversation.server not in clean]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(
     ("dialect", "names"), [("bare16", "implementation"), ("bare16", "specification"), ("cbor32", "specification")]
 )
@@ -266,6 +267,7 @@ def severe(captured: Iterable[CapturedPacket]) -> list[str]:
     return alone + [name for name in found if RULE[name.removeprefix("ockam.")].severity is not Severity.NOTE]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("dialect", fast_first(DIALECTS))
 def test_a_packet_that_is_missing_breaks_no_rule(dialect: str) -> None:
     config = replace(LIVELY, dialect=dialect, publishers=1, consumers=1, streams=1, partitions=0, data_bytes=8)
@@ -307,6 +309,7 @@ def test_what_is_said_is_in_order_of_time_and_ends_with_a_close(config: Simulato
     assert_in_order_of_time(connections(config))
 
 
+@pytest.mark.property
 def test_a_capture_is_never_held_in_memory() -> None:
     config = SimulatorConfig(messages_per_publisher=10**9, resend_share=0.1, retained=1000, index_gap_share=0.01)
     assert_never_held(simulate(config), 300, 2_000)

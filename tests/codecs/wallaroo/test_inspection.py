@@ -408,6 +408,7 @@ def compared(rows: Iterable[Row]) -> list[str]:
     )
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(
     "fault", ["ack_goes_back", "oversize_frame", "unknown_frame_type", "reconnect_without_backoff"]
 )

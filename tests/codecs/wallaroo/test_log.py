@@ -74,6 +74,7 @@ def test_the_twins_find_the_same(dialect: str, fault: str, monkeypatch: pytest.M
     assert said(told(rows)) == said(compiled)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(
     "path", fast_first(VECTORS, by=lambda path: path.stem), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )

@@ -94,6 +94,7 @@ def test_cookies_of_a_flood_are_not_kept() -> None:
     assert len(taken.dialogue._cookies) == log.MOST_COOKIES + 1
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("pairs", [session.MAX_FINDINGS // 2, 20_000])
 def test_a_frame_has_a_bounded_number_of_findings(pairs: int) -> None:
     taken = Taken(max_frame_bytes=4 << 20).say(C, HELLO).say(S, Ok(100))
@@ -156,6 +157,7 @@ def tiny(count: int) -> Iterator[list[Any]]:
             yield segment(flow, 4, S, 1, ACK | FIN)
 
 
+@pytest.mark.property
 def test_of_many_tiny_connections_only_live_ones_are_carried() -> None:
     count = 600
     states: list[str | None] = []
@@ -196,6 +198,7 @@ def long(frames: int) -> Iterator[list[Any]]:
             answered += len(data)
 
 
+@pytest.mark.property
 def test_of_a_long_connection_little_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = 40_000
     seen = messages = 0
@@ -277,6 +280,7 @@ def test_carried_state_that_was_cut_or_garbled_says_so() -> None:
         go_on(state.replace('"version":1', '"version":9', 1))
 
 
+@pytest.mark.property
 def test_carried_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_STREAMS", 300)
     monkeypatch.setattr(session, "MAX_IDS", 3000)

@@ -151,6 +151,7 @@ def test_every_rule_has_a_fault() -> None:
     assert all(fault.also <= set(RULE) for fault in FAULTS.values())
 
 
+@pytest.mark.property
 def test_what_may_happen_to_legal_traffic_happens() -> None:
     for dialect in SOURCES:
         judged = Judged(connections(replace(LIVELY, dialect=dialect, reset_share=0.2)))
@@ -249,6 +250,7 @@ def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:
     assert skipped == [conversation.opened_ns for conversation in connections(LIVELY) if written(conversation)]
 
 
+@pytest.mark.property
 def test_a_capture_is_never_held_in_memory() -> None:
     config = SimulatorConfig(messages_per_connector=10**9, streams_per_connector=8, reopens=2, burst_messages=100)
     assert_never_held(simulate(config), 500, 5_000)

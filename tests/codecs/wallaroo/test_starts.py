@@ -242,6 +242,7 @@ def test_a_side_waits_while_a_start_of_the_other_is_looked_for(msg: Message_) ->
     assert [one.place.record_number for one in found] == list(range(10, 34))
 
 
+@pytest.mark.property
 def test_no_more_than_a_bound_waits(msg: Message_) -> None:
     reader = Reader(WallarooOptions(dialect="v3"))
     reader.hole(C, 5, place(2))
