@@ -6,6 +6,7 @@ A task reads some landed objects as columns and writes these as files of the tab
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,8 +22,9 @@ from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.rules import by_name
 from wirehouse_pipelines import arrow_types, delta, landed_columns, segments, table_writer
 from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake, Source
-from wirehouse_pipelines.manifests import FORGOTTEN, Manifest
-from wirehouse_pipelines.storage import Storage, StorageError, open_storage
+from wirehouse_pipelines.landed_columns import DamagedObjectError
+from wirehouse_pipelines.manifests import FORGOTTEN, Manifest, WindowObjects
+from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
 
@@ -143,23 +145,25 @@ def _segments(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
     return segments.read(records, source.ports)
 
 
-def _pieces(work: Work, kinds: tuple[str, ...]) -> Iterator[Piece]:
-    """The objects of landing with records of the spans, each as a whole. Raises StorageError for one that is gone."""
-    storage, sizes = open_storage(work.lake.root), dict[str, dict[str, int]]()
+def _windows(work: Work, kinds: tuple[str, ...]) -> Iterator[WindowObjects]:
+    """What captures have in windows of the spans, of those that landing holds."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     for manifest in work.landed:
-        if manifest.kind not in kinds or manifest.released_at_ns is not None:
-            continue
-        for window, listed in manifest.windows.items():
-            if (manifest.source, window) not in wanted:
-                continue
-            for name in listed.objects:
-                folder = name.rpartition("/")[0]
-                if folder not in sizes:
-                    sizes[folder] = {stored.name: stored.size_bytes for stored in storage.list(folder)}
-                if name not in sizes[folder]:
-                    raise StorageError(name=name, reason="is not there, though its capture was landed")
-                yield Piece(manifest.source, window, name, 0, sizes[folder][name])
+        if manifest.kind in kinds and manifest.released_at_ns is None:
+            yield from (has for window, has in manifest.windows.items() if (manifest.source, window) in wanted)
+
+
+def _pieces(work: Work, kinds: tuple[str, ...]) -> Iterator[Piece]:
+    """The objects of landing with records of the spans, each as a whole. Raises DamagedObjectError if one is gone."""
+    storage, sizes = open_storage(work.lake.root), dict[str, dict[str, int]]()
+    for name in (name for has in _windows(work, kinds) for name in has.objects):
+        folder = name.rpartition("/")[0]
+        if folder not in sizes:
+            sizes[folder] = {stored.name: stored.size_bytes for stored in storage.list(folder)}
+        if name not in sizes[folder]:
+            raise DamagedObjectError(name=name, reason="it is not there")
+        *_, source, window = folder.split("/")
+        yield Piece(source, window, name, 0, sizes[folder][name])
 
 
 def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
@@ -184,20 +188,37 @@ def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
     return found
 
 
-def write_share(share: Sequence[Piece], lake: Lake, table: str, columns: Columns) -> list[dict[str, Any]]:
-    """Write the rows of a share into files of the table, one for each source and window; what they are."""
-    storage = open_storage(lake.root)
-    written = []
-    for (source, window), pieces in groupby(share, lambda piece: (piece.source, piece.window)):
-        rows = (columns(records, lake.source(source)) for piece in pieces for records in _records(storage, piece))
-        partition = {"source": source, "window_start": window}
-        written.append(table_writer.write(storage, lake.table_folder(table), all_tables()[table], partition, rows))
-    return [file for file in written if file is not None]
+class Written(NamedTuple):
+    """What a task wrote."""
+
+    files: list[dict[str, Any]]
+    #: Records read, by the name of the object.
+    records: Counter[str]
 
 
-def _records(storage: Storage, piece: Piece) -> Iterator[pa.RecordBatch]:
+def write_share(share: Sequence[Piece], lake: Lake, table: str, columns: Columns) -> Written | WirehouseError | OSError:
+    """Write the rows of a share into files of the table, one for each source and window.
+
+    What is wrong is given back: Spark would tell of its own part in it first.
+    """
+    storage, written = open_storage(lake.root), Written([], Counter())
+    try:
+        for (source, window), pieces in groupby(share, lambda piece: (piece.source, piece.window)):
+            records = (batch for piece in pieces for batch in _records(storage, piece, written.records))
+            rows = (columns(batch, lake.source(source)) for batch in records)
+            partition = {"source": source, "window_start": window}
+            file = table_writer.write(storage, lake.table_folder(table), all_tables()[table], partition, rows)
+            written.files.extend([file] if file else [])
+    except (WirehouseError, OSError) as error:
+        return error
+    return written
+
+
+def _records(storage: Storage, piece: Piece, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
     with storage.open(piece.name) as stream:
-        yield from landed_columns.read(stream, piece.name, piece.begin, piece.end)
+        for records in landed_columns.read(stream, piece.name, piece.begin, piece.end):
+            counts[piece.name] += records.num_rows
+            yield records
 
 
 def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
@@ -208,8 +229,19 @@ def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
         context = work.spark.sparkContext
         parts = shares(_pieces(work, kinds), context.defaultParallelism)
         write = partial(write_share, lake=work.lake, table=table, columns=columns)
-        written = context.parallelize(parts, len(parts)).flatMap(write).collect() if parts else []
-        yield table, delta.Files(written, kept)
+        files: list[dict[str, Any]] = []
+        records: Counter[str] = Counter()
+        for written in context.parallelize(parts, len(parts)).map(write).collect() if parts else ():
+            if not isinstance(written, Written):
+                raise written
+            files += written.files
+            records += written.records
+        for window in _windows(work, kinds):
+            found = sum(records[name] for name in window.objects)
+            if found != window.records:
+                reason = f"of {window.records:,} records there are {found:,}"
+                raise DamagedObjectError(name=" and ".join(window.objects), reason=reason)
+        yield table, delta.Files(files, kept)
 
     return build
 

@@ -15,9 +15,11 @@ import cramjam
 import fastavro
 import numpy as np
 import pyarrow as pa
+from fastavro.schema import SchemaParseException
 
 from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines.landed_records import FILE, MESSAGE, PACKET
 
 Array = np.ndarray[Any, Any]
 
@@ -48,8 +50,8 @@ class DamagedObjectError(WirehouseError):
     """An object of landing isn't what was written."""
 
     template = (
-        "{name}: bytes {at} and on are not what was landed ({reason}): bring the object back, or run "
-        "`wirehouse forget` on its capture and land the file again"
+        "{name} isn't what was landed ({reason}): bring the object back, or run `wirehouse forget` on its capture and "
+        "land the file again"
     )
 
 
@@ -74,6 +76,11 @@ def _fields(schema: Any) -> list[_Field]:
     return found
 
 
+_KNOWN: Final = [_fields(schema) for schema in (MESSAGE, PACKET, FILE)]
+#: Objects of files were not packed once.
+_CODECS: Final = ("snappy", "null")
+
+
 def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
     """The records of the blocks that begin in bytes `begin` to `end` of the object `name`, whose bytes `stream` has.
 
@@ -85,10 +92,10 @@ def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) ->
     try:
         header: Any = fastavro.block_reader(stream)
         fields, codec = _fields(header.writer_schema), header.codec
-    except (EOFError, LookupError, TypeError, ValueError) as error:
-        raise DamagedObjectError(name=name, at=0, reason=str(error)) from error
-    if codec not in ("snappy", "null"):
-        raise DamagedObjectError(name=name, at=0, reason=f"its blocks are packed by {codec}")
+    except (EOFError, LookupError, TypeError, ValueError, SchemaParseException) as error:
+        raise DamagedObjectError(name=name, reason=f"it has no head: {error}") from error
+    if fields not in _KNOWN or codec not in _CODECS:
+        raise DamagedObjectError(name=name, reason="its head is none of landing")
     waiting: list[bytes] = []
     rows = size = 0
     for at, count, data in _blocks(stream, name, codec, begin, end):
@@ -112,10 +119,10 @@ def _blocks(stream: BinaryIO, name: str, codec: str, begin: int, end: int) -> It
     while at < end:
         count, size = _number(stream), _number(stream)
         if count < 0 or size < 0:
-            raise DamagedObjectError(name=name, at=at, reason="no block begins there")
+            raise DamagedObjectError(name=name, reason=f"byte {at}: no block begins there")
         data = stream.read(size)
         if len(data) < size or stream.read(_SYNC_BYTES) != sync:
-            raise DamagedObjectError(name=name, at=at, reason="the block doesn't end where it says")
+            raise DamagedObjectError(name=name, reason=f"byte {at}: the block doesn't end where it says")
         yield at, count, _inflated(data, name, at) if codec == "snappy" else data
         at = stream.tell()
 
@@ -150,9 +157,9 @@ def _inflated(data: bytes, name: str, at: int) -> bytes:
     try:
         inflated = bytes(cramjam.snappy.decompress_raw(data[:-_CRC_BYTES]))
     except cramjam.DecompressionError as error:
-        raise DamagedObjectError(name=name, at=at, reason=str(error)) from error
+        raise DamagedObjectError(name=name, reason=f"byte {at}: {error}") from error
     if zlib.crc32(inflated) != int.from_bytes(data[-_CRC_BYTES:], "big"):
-        raise DamagedObjectError(name=name, at=at, reason="its checksum is another")
+        raise DamagedObjectError(name=name, reason=f"byte {at}: its checksum is another")
     return inflated
 
 
@@ -161,12 +168,12 @@ def _batch(fields: list[_Field], blocks: list[bytes], rows: int, name: str, at: 
     data = np.frombuffer(b"".join([*blocks, bytes(_LONGEST)]), np.uint8)
     end = len(data) - _LONGEST
     if rows > end:
-        raise DamagedObjectError(name=name, at=at, reason="it has less bytes than records")
+        raise DamagedObjectError(name=name, reason=f"byte {at}: it has less bytes than records")
     first, last = (np.zeros((len(fields), rows), np.int64) for _ in range(2))
     there = np.ones((len(fields), rows), np.bool_)
     kinds = np.array([field.kind for field in fields])
     if find_fields(data, end, kinds, first, last, there) != end:
-        raise DamagedObjectError(name=name, at=at, reason="its records don't end where the block does")
+        raise DamagedObjectError(name=name, reason=f"byte {at}: its records don't end where the block does")
     columns = [_column(data, field, first[i], last[i], there[i]) for i, field in enumerate(fields)]
     return pa.RecordBatch.from_arrays(columns, [field.name for field in fields])
 

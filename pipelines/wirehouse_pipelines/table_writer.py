@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from wirehouse_pipelines.tables import Table
 
 #: As the files that Spark writes.
 _COMPRESSION: Final = "zstd"
+#: A group of rows has at least so many bytes, but for the last one of a file.
+GROUP_BYTES: Final = 16 << 20
 
 
 def write(
@@ -25,8 +27,8 @@ def write(
 ) -> dict[str, Any] | None:
     """Write a file of `table`, whose folder that is, with rows of one partition; what TableFiles.java tells of one.
 
-    Each batch is a group of rows; it has the columns of the table but those of the partition, maybe others, which are
-    left out. None if there is no batch.
+    Batches have the columns of the table but those of the partition, maybe others, which are left out. None if there is
+    no batch.
     """
     batches = iter(batches)
     first = next(batches, None)
@@ -34,21 +36,29 @@ def write(
         return None
     schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
     path = "/".join([*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"])
-    footers: list[pq.FileMetaData] = []
     with storage.writer(f"{folder}/{path}") as stream:
-        with pq.ParquetWriter(
-            stream,
-            schema,
-            compression=_COMPRESSION,
-            write_statistics=list(table.stats),
-            store_schema=False,
-            metadata_collector=footers,
-        ) as writer:
-            for batch in chain((first,), batches):
-                columns = [batch.column(field.name).cast(field.type) for field in schema]
+        how = {"compression": _COMPRESSION, "write_statistics": list(table.stats), "store_schema": False}
+        with pq.ParquetWriter(stream, schema, **how) as writer:
+            for group in _groups(chain((first,), batches)):
+                columns = [group.column(field.name).cast(field.type) for field in schema]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
         size = stream.tell()
-    return {"path": path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footers[0])}
+        footer = pq.read_metadata(stream)
+    return {"path": path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches`, small ones put together."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= GROUP_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _stats(footer: pq.FileMetaData) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""bronze.files holds what landed of blocks, logs and entries, byte for byte."""
+"""bronze.files holds what landed of blocks, logs and entries, byte for byte; of objects that were damaged nothing."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_expectations.suites import invariants_check
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.landed_columns import DamagedObjectError
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.windows import Windows
 
 pytestmark = pytest.mark.spark
@@ -56,3 +59,46 @@ def test_what_landed_is_in_bronze(spark: Any, tmp_path: Path) -> None:
     first = Windows("day", "2015-01-01").start_ns("2015-01-01")
     assert [row["arrived_at_ns"] - first for row in of["entries"]] == list(range(40))
     assert invariants_check(lake, spark, "bronze.files", windows[0], windows[-1]).passed
+
+
+def cut_to_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut_behind_a_block(path: Path) -> None:
+    data = path.read_bytes()
+    sync = data[-16:]
+    path.write_bytes(data[: data.rindex(sync, 0, -16) + 16])
+
+
+def change_a_bit(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-30] + bytes([data[-30] ^ 1]) + data[-29:])
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (cut_to_nothing, "of [0-9] records there are 0"),
+        (cut_behind_a_block, "of [0-9] records there are [1-9]"),
+        (change_a_bit, "byte [0-9]+: "),
+        (Path.unlink, "it is not there"),
+    ],
+)
+def test_an_object_that_was_damaged_changes_no_row(
+    spark: Any, tmp_path: Path, damage: Callable[[Path], None], told: str
+) -> None:
+    (tmp_path / "log").write_bytes(LARGE[:-1])
+    lake = Lake(
+        str(tmp_path / "lake"), Windows("day", "2015-01-01"), (Source("a", "hiero", "grpc_log", str(tmp_path / "log")),)
+    )
+    land(lake)
+    (manifest,) = manifests(lake)
+    ((window, has),) = manifest.windows.items()
+    jobs.run_job(spark, lake, "bronze.files", window, window)
+    rows = select(lake, "SELECT * FROM bronze.files ORDER BY record_number")
+    assert len(rows) == has.records > 2
+    damage(Path(lake.root, has.objects[-1]))
+    with pytest.raises(DamagedObjectError, match=f"^{has.objects[-1]} isn't what was landed .{told}"):
+        jobs.run_job(spark, lake, "bronze.files", window, window, force=True)
+    assert select(lake, "SELECT * FROM bronze.files ORDER BY record_number") == rows

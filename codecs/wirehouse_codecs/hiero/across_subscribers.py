@@ -69,10 +69,6 @@ class Subscribers(Known):
 
     def _deliver(self, call: Call, event: Event) -> None:
         call.item_bytes += event.told["item_bytes"] or 0
-        header = whole(event.told["header"])
-        if header is not None:
-            call.first_block = header if call.first_block is None else call.first_block
-            call.last_block = header
         self._judge_after(call, "node_error_subscribers", event)
         for pending in [one for one in self._pending if one.kind == "source_error_sent" and one.call == call.call]:
             if event.at_ns > pending.where.arrived_at_ns + self._options.in_flight_ns:
@@ -116,6 +112,8 @@ class Subscribers(Known):
     def _fetch(self, call: Call, event: Event, number: int) -> None:
         """A subscriber, perhaps a node that catches up, has a block."""
         call.blocks += 1
+        call.first_block = number if call.first_block is None else call.first_block
+        call.last_block = number
         node = None if call.asking is None else self._nodes.get(call.asking)
         if node is None:
             return

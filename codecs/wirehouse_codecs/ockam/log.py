@@ -33,21 +33,25 @@ from wirehouse_codecs.ockam.messages import (
     PushResponse,
 )
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.reader import Reader, Received
+from wirehouse_codecs.ockam.reader import NOT_BARE, Reader, Received
 from wirehouse_codecs.ockam.requests import RequestKind
-from wirehouse_codecs.ockam.routed import Routed
+from wirehouse_codecs.ockam.routed import LOCAL, Routed
 from wirehouse_codecs.ockam.session import Answers, End, Found, Outcome, Session
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
 SESSION, SKIP = "session", "skip"
-LOG_VERSION: Final = 1
+LOG_VERSION: Final = 2
 #: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
 OTHER: Final = "other"
+#: What can't be read at addresses of secure channels, which begin at a listener of such a name; of so many addresses.
+SECURE_CHANNEL: Final = "secure channel"
+MOST_CHANNELS: Final = 1_024
+_CHANNEL: Final = "0#secure_channel"
 
 #: Of unsigned 64-bit numbers.
 UINT: Final = pa.decimal128(20, 0)
@@ -134,6 +138,8 @@ class Conversation:
         self._log, self._connection, self._options = log, connection, options
         #: Frames and bytes of other traffic, by direction and name.
         self._skips: dict[tuple[Direction, str], tuple[int, int]] = {}
+        #: Addresses between which a secure channel is.
+        self._channels: set[str] = set()
         late = connection.opened == "middle"
         self._reader = Reader(options, started_late=late)
         self._session = Session(options, started_late=late)
@@ -245,11 +251,23 @@ class Conversation:
         )
 
     def _skip(self, received: Received, name: str) -> None:
+        if name == NOT_BARE and received.routed is not None and self._is_of_channel(received.routed):
+            name = SECURE_CHANNEL
         key = (received.direction, name)
         if key not in self._skips and len(self._skips) >= MOST_SKIPS:
             key = (received.direction, OTHER)
         frames, size = self._skips.get(key, (0, 0))
         self._skips[key] = (frames + 1, size + received.byte_end - received.byte_start)
+
+    def _is_of_channel(self, routed: Routed) -> bool:
+        """What can't be read is a secure channel's: it goes to a listener, or between addresses that spoke with one."""
+        local = [
+            {hop.text for hop in route if hop.type == LOCAL} for route in (routed.onward_route, routed.return_route)
+        ]
+        known = any(text.startswith(_CHANNEL) or text in self._channels for text in local[0] | local[1])
+        if known and len(self._channels) < MOST_CHANNELS:
+            self._channels |= local[1]
+        return known
 
     def _find(self, found: Found) -> None:
         where = found.where
@@ -308,6 +326,7 @@ class Conversation:
             "reader": self._reader.snapshot(),
             "session": self._session.snapshot(),
             "skips": [[*key, *counted] for key, counted in self._skips.items()],
+            "channels": sorted(self._channels),
         }
         return json.dumps(state, separators=(",", ":"))
 
@@ -319,6 +338,7 @@ class Conversation:
         self._twin = twin.Connection(self._reader, self._session, self._options)
         for direction, name, frames, size in state["skips"]:
             self._skips[Direction(direction), name] = (frames, size)
+        self._channels = set(state["channels"])
 
 
 _ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}

@@ -363,6 +363,18 @@ def test_traffic_of_many_names_is_counted_under_a_few(monkeypatch: pytest.Monkey
     assert frames == {"p0": 2, "p1": 1, "p2": 1, log.OTHER: 2}
 
 
+def test_a_secure_channel_is_counted_from_its_listener_on() -> None:
+    channel = [
+        (C, b"\xff" * 40, "secure_channel_listener", "alice"),
+        (S, b"\xee" * 30, "alice", "bob"),
+        (C, b"\xdd" * 50, "bob", "alice"),
+        (C, b"\xcc" * 20, "elsewhere", "me"),
+    ]
+    rows = told(of_packets(captured(events([SAID[0], SAID[1], *channel]))))
+    frames = {(row["direction"], row["skip"]["name"]): row["skip"]["frames"] for row in of_kind(rows, "skip")}
+    assert frames == {(C, log.SECURE_CHANNEL): 2, (S, log.SECURE_CHANNEL): 1, (C, "not BARE"): 1}
+
+
 def garbled(seed: int, envelope: Envelope) -> list[CapturedPacket]:
     """The dialogue with some bytes of some frames changed, left out, or put in."""
     random = Random(seed)

@@ -23,6 +23,11 @@ def test_a_session_that_sent_nothing_leaves_what_was_sent_before() -> None:
     assert after == Followed(session(3, 6), b"\2", 5)
 
 
+def test_all_sessions_before_tell_what_was_sent_not_the_last_one_alone() -> None:
+    after = follow(follow(follow(None, session(1, 26)), session(2, 24)), session(3, 43))
+    assert after == Followed(session(3, 43), b"\2", 26)
+
+
 def test_an_older_session_changes_nothing() -> None:
     newest = follow(follow(None, session(1, 5)), session(2, 3))
     assert follow(newest, session(1, 9, told=1)) is None
