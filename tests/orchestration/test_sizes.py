@@ -11,6 +11,9 @@ from wirehouse_orchestration import bench, sizes
 from wirehouse_orchestration.benches import wallaroo
 from wirehouse_pipelines.protocols import PROTOCOLS
 
+#: Much is tried.
+pytestmark = pytest.mark.property
+
 PAGE = """# Benchmarks
 
 ## A protocol

@@ -16,6 +16,9 @@ from wirehouse_codecs.bamboo.verify import verify
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.stream_log import CONNECTION
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 
 @pytest.mark.parametrize("proactive", fast_first(["client", "server"]))
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.act is not None])

@@ -38,6 +38,9 @@ from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Side
 from wirehouse_codecs.tcp_options import TcpOptions
 
+#: Much is tried.
+pytestmark = pytest.mark.property
+
 A, B = Direction.CLIENT, Direction.SERVER
 WIDE = Setup(True, True, 1 << 16, 1 << 16)
 Made = list[tuple[Direction, bytes]]

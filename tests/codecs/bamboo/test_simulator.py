@@ -40,6 +40,9 @@ from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import CONNECTION, QUARANTINE
 from wirehouse_codecs.tcp import Direction, TcpSegment
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 SMALL = SimulatorConfig(connections=2, entries=20, ways=0)
 #: All that may happen to legal traffic.
 LIVELY = replace(SMALL, connections=6, entries=10, ways=len(WAYS))

@@ -43,6 +43,9 @@ from wirehouse_codecs.cardinal.simulator import (
 )
 from wirehouse_codecs.errors import OptionError
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 SMALL = SimulatorConfig(seed=3, blocks=40, messages_per_block=20)
 
 

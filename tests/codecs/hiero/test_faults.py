@@ -16,6 +16,9 @@ from wirehouse_codecs.hiero.rules import RULES, TOLERANT
 from wirehouse_codecs.hiero.simulator import FAULTS, SimulatorConfig, simulate
 from wirehouse_codecs.packet_writer import CapturedPacket
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 #: Between the specification's version and the newest one no rule is judged otherwise; few are in the tolerant reading.
 CASES = [
     pytest.param(profile, name, reading, id=f"{profile}-{name}-{reading}", marks=() if fast else pytest.mark.property)

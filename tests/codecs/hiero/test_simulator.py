@@ -28,6 +28,9 @@ from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, QUARANTINE
 from wirehouse_codecs.tcp import Direction
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 SMALL = SimulatorConfig(blocks=12, block_bytes=1500, set_bytes=600, incident_rounds=0)
 #: All that may happen to legal traffic.
 LIVELY = replace(SMALL, blocks=40, incident_rounds=2, publishers=4, subscribers=3)
@@ -41,7 +44,6 @@ CASES = [
 ]
 
 
-@pytest.mark.property
 @pytest.mark.parametrize(("profile", "config"), CASES)
 def test_legal_traffic_breaks_no_rule(profile: str, config: SimulatorConfig) -> None:
     judged = judge(simulate(replace(config, profile=profile, seed=len(profile))), HieroOptions(profile=profile))
@@ -53,7 +55,6 @@ def test_legal_traffic_breaks_no_rule(profile: str, config: SimulatorConfig) -> 
     assert {row.chains for number, row in blocks.items() if number < last} == {True}
 
 
-@pytest.mark.property
 @pytest.mark.parametrize(
     "changes",
     [
@@ -79,7 +80,6 @@ def test_legal_traffic_of_any_shape_breaks_no_rule(changes: dict[str, Any]) -> N
     assert not judged.rows[QUARANTINE]
 
 
-@pytest.mark.property
 def test_all_that_may_happen_does() -> None:
     config = replace(LIVELY, blocks=60, incident_rounds=1)
     judged = judge(simulate(config), HieroOptions())
@@ -105,7 +105,6 @@ def test_all_that_may_happen_does() -> None:
     assert len(INCIDENTS) == 8
 
 
-@pytest.mark.property
 def test_calls_share_connections_and_are_compressed_in_all_ways() -> None:
     judged = judge(simulate(replace(LIVELY, publishers=5, nodes=1, block_bytes=5000, set_bytes=4000)), HieroOptions())
     calls = defaultdict(set)
@@ -117,7 +116,6 @@ def test_calls_share_connections_and_are_compressed_in_all_ways() -> None:
     assert encodings == {None, "gzip", "zstd", "snappy", "deflate"}
 
 
-@pytest.mark.property
 def test_publishers_of_the_older_api_all_send_a_block() -> None:
     sent = {}
     for profile in ("A", "B"):
@@ -185,7 +183,6 @@ def severe(judged: Judged) -> list[str]:
     return [name for name in judged.found if name in RULE and RULE[name].severity is not Severity.NOTE]
 
 
-@pytest.mark.property
 @pytest.mark.parametrize("profile", ["A", "B"])
 def test_a_packet_that_is_missing_breaks_no_rule(profile: str) -> None:
     config = replace(LIVELY, profile=profile, blocks=14, block_bytes=400, incident_rounds=1, publishers=2, seed=4)
@@ -195,7 +192,6 @@ def test_a_packet_that_is_missing_breaks_no_rule(profile: str) -> None:
         assert severe(judged) == [], missing
 
 
-@pytest.mark.property
 @pytest.mark.parametrize("profile", ["A", "B"])
 @pytest.mark.parametrize("seed", range(3))
 def test_packets_that_are_missing_break_no_rule(profile: str, seed: int) -> None:
@@ -206,7 +202,6 @@ def test_packets_that_are_missing_break_no_rule(profile: str, seed: int) -> None
     assert severe(judge(captured[begins : len(captured) - begins], HieroOptions(profile=profile))) == []
 
 
-@pytest.mark.property
 def test_a_capture_is_never_held_in_memory() -> None:
     assert_never_held(simulate(replace(LIVELY, blocks=10**9)), 1000, 3_000)
 

@@ -32,6 +32,9 @@ from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE, QUARANTINE, VIOLATION
 from wirehouse_codecs.tcp import Direction
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 DIALECTS = [envelope.value for envelope in Envelope]
 SMALL = SimulatorConfig(messages_per_publisher=20)
 #: All that may happen to legal traffic.
@@ -85,7 +88,6 @@ def of_fault(config: SimulatorConfig) -> list[Conversation]:
     return [conversation for conversation in connections(config) if conversation.server not in clean]
 
 
-@pytest.mark.property
 @pytest.mark.parametrize(
     ("dialect", "names"), [("bare16", "implementation"), ("bare16", "specification"), ("cbor32", "specification")]
 )
@@ -115,7 +117,6 @@ def test_legal_traffic_breaks_no_rule(dialect: str, names: str, config: Simulato
     ],
     ids=str,
 )
-@pytest.mark.property
 def test_legal_traffic_of_any_shape_breaks_no_rule(changes: dict[str, Any]) -> None:
     assert not judge(simulate(replace(LIVELY, seed=11, **changes))).found
 
@@ -267,7 +268,6 @@ def severe(captured: Iterable[CapturedPacket]) -> list[str]:
     return alone + [name for name in found if RULE[name.removeprefix("ockam.")].severity is not Severity.NOTE]
 
 
-@pytest.mark.property
 @pytest.mark.parametrize("dialect", fast_first(DIALECTS))
 def test_a_packet_that_is_missing_breaks_no_rule(dialect: str) -> None:
     config = replace(LIVELY, dialect=dialect, publishers=1, consumers=1, streams=1, partitions=0, data_bytes=8)
@@ -309,7 +309,6 @@ def test_what_is_said_is_in_order_of_time_and_ends_with_a_close(config: Simulato
     assert_in_order_of_time(connections(config))
 
 
-@pytest.mark.property
 def test_a_capture_is_never_held_in_memory() -> None:
     config = SimulatorConfig(messages_per_publisher=10**9, resend_share=0.1, retained=1000, index_gap_share=0.01)
     assert_never_held(simulate(config), 300, 2_000)

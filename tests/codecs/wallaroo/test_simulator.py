@@ -42,6 +42,9 @@ from wirehouse_codecs.wallaroo.rules import RULE, RULES
 from wirehouse_codecs.wallaroo.session import End, Session
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate, write_pcap
 
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
 OPTIONS = WallarooOptions()
 SMALL = SimulatorConfig(connectors=2, messages_per_connector=200, burst_messages=20, credits=50, refill_at=20)
 #: All that may happen to legal traffic.
@@ -151,7 +154,6 @@ def test_every_rule_has_a_fault() -> None:
     assert all(fault.also <= set(RULE) for fault in FAULTS.values())
 
 
-@pytest.mark.property
 def test_what_may_happen_to_legal_traffic_happens() -> None:
     for dialect in SOURCES:
         judged = Judged(connections(replace(LIVELY, dialect=dialect, reset_share=0.2)))
@@ -250,7 +252,6 @@ def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:
     assert skipped == [conversation.opened_ns for conversation in connections(LIVELY) if written(conversation)]
 
 
-@pytest.mark.property
 def test_a_capture_is_never_held_in_memory() -> None:
     config = SimulatorConfig(messages_per_connector=10**9, streams_per_connector=8, reopens=2, burst_messages=100)
     assert_never_held(simulate(config), 500, 5_000)
