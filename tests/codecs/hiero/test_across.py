@@ -585,6 +585,17 @@ def test_a_subscription_says_what_was_delivered_and_where_it_was_resumed() -> No
     assert (second.end_block_number, second.cause) == (123, "done")
 
 
+def test_a_subscription_that_is_cut_within_blocks_counts_whole_ones_alone() -> None:
+    world = World()
+    call = world.subscriber(start=121)
+    parts = [block(number, call.profile.name) for number in (121, 122, 123)]
+    # What came before the capture ends a block; the last one has no proof.
+    call.server(*map(BlockItems, (parts[0].items, parts[0].proof))).deliver(122)
+    call.server(*map(BlockItems, (parts[2].header, parts[2].items)))
+    (row,) = (one for one in newest(world.told()).values() if isinstance(one, SubscriptionRow))
+    assert (row.blocks, row.first_block, row.last_block) == (1, 122, 122)
+
+
 def test_a_catch_up_says_what_was_asked_and_reached() -> None:
     world = World()
     _caught_up(world)
