@@ -27,6 +27,8 @@ Array = np.ndarray[Any, Any]
 BATCH_BYTES: Final = 16 << 20
 _SYNC_BYTES: Final = 16
 _CRC_BYTES: Final = 4
+#: Snappy makes at most 64 bytes of 3.
+_MOST_INFLATED: Final = 22
 #: Bytes of the longest number of Avro: so many zeros behind records stop a loop that reads one of them.
 _LONGEST: Final = 10
 _SEARCHED: Final = 1 << 20
@@ -86,9 +88,8 @@ def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) ->
 
     The columns have the names of the schema that the object was written with. Raises DamagedObjectError.
     """
-    if end is None:
-        end = stream.seek(0, os.SEEK_END)
-        stream.seek(0)
+    size_bytes = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
     try:
         header: Any = fastavro.block_reader(stream)
         fields, codec = _fields(header.writer_schema), header.codec
@@ -98,7 +99,7 @@ def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) ->
         raise DamagedObjectError(name=name, reason="its head is none of landing")
     waiting: list[bytes] = []
     rows = size = 0
-    for at, count, data in _blocks(stream, name, codec, begin, end):
+    for at, count, data in _blocks(stream, name, codec, begin, size_bytes if end is None else end, size_bytes):
         waiting.append(data)
         rows, size = rows + count, size + len(data)
         if size >= BATCH_BYTES:
@@ -108,7 +109,9 @@ def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) ->
         yield _batch(fields, waiting, rows, name, at)
 
 
-def _blocks(stream: BinaryIO, name: str, codec: str, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+def _blocks(
+    stream: BinaryIO, name: str, codec: str, begin: int, end: int, size_bytes: int
+) -> Iterator[tuple[int, int, bytes]]:
     """Of each block where it begins, how many records it says to have, and their bytes; `stream` is behind its head."""
     at = stream.tell()
     stream.seek(at - _SYNC_BYTES)
@@ -120,7 +123,8 @@ def _blocks(stream: BinaryIO, name: str, codec: str, begin: int, end: int) -> It
         count, size = _number(stream), _number(stream)
         if count < 0 or size < 0:
             raise DamagedObjectError(name=name, reason=f"byte {at}: no block begins there")
-        data = stream.read(size)
+        # Nothing is asked for that isn't there: what is garbled may announce any size.
+        data = stream.read(size) if size <= size_bytes - stream.tell() else b""
         if len(data) < size or stream.read(_SYNC_BYTES) != sync:
             raise DamagedObjectError(name=name, reason=f"byte {at}: the block doesn't end where it says")
         yield at, count, _inflated(data, name, at) if codec == "snappy" else data
@@ -155,6 +159,8 @@ def _number(stream: BinaryIO) -> int:
 
 def _inflated(data: bytes, name: str, at: int) -> bytes:
     try:
+        if cramjam.snappy.decompress_raw_len(data[:-_CRC_BYTES]) > _MOST_INFLATED * len(data):
+            raise DamagedObjectError(name=name, reason=f"byte {at}: it can't inflate to as much as it says")
         inflated = bytes(cramjam.snappy.decompress_raw(data[:-_CRC_BYTES]))
     except cramjam.DecompressionError as error:
         raise DamagedObjectError(name=name, reason=f"byte {at}: {error}") from error

@@ -82,6 +82,29 @@ def test_an_object_that_was_cut_is_told() -> None:
             list(landed_columns.read(io.BytesIO(data[:at]), "it", 0, len(data)))
 
 
+class Frugal(io.BytesIO):
+    """Nobody asks for more than there is, but for a look around."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is None or size <= 1 << 20
+        return super().read(size)
+
+
+@pytest.mark.parametrize("announced", [1 << 30, 1 << 62])
+def test_nothing_is_allocated_by_an_announced_size(announced: int) -> None:
+    head = written()[: written().index(SYNC) + len(SYNC)]
+
+    def number(value: int) -> bytes:
+        return bytes([*(value >> at & 0x7F | 0x80 for at in range(0, 63, 7)), value >> 63])
+
+    with pytest.raises(DamagedObjectError):
+        list(landed_columns.read(Frugal(head + number(2) + number(announced * 2) + bytes(99)), "it"))
+    # What Snappy says to inflate to.
+    packed = bytes([0xFF, 0xFF, 0xFF, 0xFF, 0x07, 0, 0]) + bytes(4)
+    with pytest.raises(DamagedObjectError, match="as much as it says"):
+        list(landed_columns.read(Frugal(head + number(2) + number(2 * len(packed)) + packed + SYNC), "it"))
+
+
 def test_a_head_that_is_none_is_told() -> None:
     data = written()
     for cut in range(data.index(SYNC) + len(SYNC)):
