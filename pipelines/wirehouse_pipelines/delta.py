@@ -186,6 +186,16 @@ def delete(lake: Lake, name: str, condition: str) -> None:
         known.delete(condition)
 
 
+def rows_in(lake: Lake, name: str, spans: Sequence[SourceWindows]) -> int:
+    """How many rows of `name` are in `spans`, from the table's log alone."""
+    counts = rows_by_window(lake, name)
+    return sum(
+        rows
+        for (source, window), rows in counts.items()
+        if any(span.source == source and span.first <= window <= span.last for span in spans)
+    )
+
+
 def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:
     """Rows by (source, window), from the table's log alone."""
     known = delta_tables.opened(lake.table_path(name))

@@ -7,6 +7,7 @@ blocks whose life hasn't ended (the chain says when it does), which blocks ended
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -14,16 +15,18 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from wirehouse_codecs.cardinal.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.session import reorg_channel_pattern
+from wirehouse_pipelines import delta
 from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.work import Cut, Work
 
 VERSION = "1"
+SILVER = "silver.cardinal"
 STATE = "gold.cardinal_state"
 OUTPUTS = (
     "gold.cardinal_batches_history",
@@ -35,6 +38,10 @@ OUTPUTS = (
     STATE,
 )
 REORGS = ("reorg", "reorg_complete")
+#: So many blocks are told to all tasks: some ten megabytes.
+_MOST_BROADCAST = 100_000
+#: A task that sorts so many messages has room for them in memory.
+_TASK_MESSAGES = 500_000
 
 
 @dataclass
@@ -58,7 +65,7 @@ class _Run:
     @cached_property
     def arrived(self) -> DataFrame:
         """Decoded messages of the windows."""
-        silver = self.work.read("silver.cardinal").where("row_kind = 'message'")
+        silver = self.work.read(SILVER).where("row_kind = 'message'")
         return silver.select(
             "source", "window_start", *PLACE, "message", F.col("message.block_hash").alias("block_hash")
         )
@@ -84,7 +91,8 @@ class _Run:
 
     @cached_property
     def parts(self) -> DataFrame:
-        unique = blocks.unique_parts(blocks.parts(self.fields))
+        messages = delta.rows_in(self.work.lake, SILVER, self.work.spans)
+        unique = blocks.unique_parts(blocks.parts(self.fields), messages // _TASK_MESSAGES)
         return self.work.settle(blocks.owned_parts(unique), eager=False)
 
     @cached_property
@@ -94,9 +102,16 @@ class _Run:
         regular = F.col("regular") & ~F.col("source").isin(*judged)
         return self.work.settle(blocks.summaries(self.parts).withColumn("regular", regular))
 
-    def folded(self, wanted: DataFrame) -> DataFrame:
-        """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged)."""
-        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(wanted, list(BLOCK))
+    @cached_property
+    def counted(self) -> Counter[bool]:
+        """How many blocks are regular, and how many are not."""
+        return Counter({row.regular: row["count"] for row in self.summaries.groupBy("regular").count().collect()})
+
+    def folded(self, wanted: DataFrame, count: int) -> DataFrame:
+        """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged), which are `count`."""
+        if not count:
+            return self.work.spark.createDataFrame([], from_arrow_schema(folds.FOLDED))
+        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(_told(wanted, count), list(BLOCK))
         return self.work.settle(folds.fold_blocks(whose, self.options, self.work.lake.windows))
 
     @cached_property
@@ -106,14 +121,18 @@ class _Run:
         odd = self.summaries.where("NOT regular").select(
             *BLOCK, nowhere.alias("closed_at"), F.lit(False).alias("judged")
         )
-        return self.summaries.where("regular"), self.folded(odd)
+        return self.summaries.where("regular"), self.folded(odd, self.counted[False])
+
+    @cached_property
+    def seen(self) -> DataFrame:
+        """When all blocks were seen."""
+        regular, folded = self.living
+        return _block_columns(folded).select(*_EVENT_COLUMNS).unionByName(regular.select(*_EVENT_COLUMNS))
 
     @cached_property
     def chain(self) -> DataFrame:
         """What the chain makes of it, in arrival order."""
-        regular, folded = self.living
-        seen = _block_columns(folded).select(*_EVENT_COLUMNS).unionByName(regular.select(*_EVENT_COLUMNS))
-        events = self._block_events(seen).unionByName(self._reorg_events())
+        events = self._block_events(self.seen).unionByName(self._reorg_events())
         seeds = self._seeds()
         spans = {span.source: span.windows for span in self.work.spans}
         ordered = folds.order_chain(events.unionByName(seeds), self.options, self.work.lake.windows, spans)
@@ -132,10 +151,12 @@ class _Run:
         event = F.when(F.col("message.kind") == "reorg", folds.REORG).otherwise(folds.REORG_COMPLETE)
         reorgs = _events(told.select("source", "at", "block_hash", batch, event.alias("event")))
         known = self.carried("reorg").withColumn("at", F.struct(*PLACE))
-        topics = told.select("source", "topic").unionByName(known.select("source", "topic")).distinct()
-        heard = self.arrived.withColumn("at", F.struct(*PLACE)).where("topic IS NOT NULL")
-        heard = heard.join(F.broadcast(topics.withColumn("told", F.lit(True))), ["source", "topic"], "left")
-        on_channel = heard.where(F.col("told") | self._is_named_as_channel())
+        # Most sources have no channel: then nothing else of these messages is read.
+        named = self.arrived.select("source", "topic").distinct().where(self._is_named_as_channel())
+        topics = reduce(DataFrame.union, (frame.select("source", "topic") for frame in (told, known, named))).distinct()
+        on_channel = self.arrived.withColumn("at", F.struct(*PLACE)).join(
+            F.broadcast(topics), ["source", "topic"], "left_semi"
+        )
         batches = on_channel.where("message.kind = 'batch'").select("source", "at", "block_hash", batch)
         return reorgs.unionByName(self._channel_messages(on_channel, known)).unionByName(
             _events(batches.withColumn("event", F.lit(folds.CHANNEL_BATCH)))
@@ -182,6 +203,13 @@ class _Run:
         return self.ordered("closed").select(*BLOCK, "closed.closed_at", F.expr("closed.judged").alias("judged"))
 
     @cached_property
+    def oldest_living_ns(self) -> int:
+        """When the first message arrived of those blocks that live at the end of a window."""
+        living = self.ordered("living").select(*BLOCK).distinct()
+        ((oldest,),) = self.seen.join(living, list(BLOCK), "left_semi").agg(F.min("first_at.arrived_at_ns")).collect()
+        return oldest or 0
+
+    @cached_property
     def told_again(self) -> DataFrame | None:
         """The fold of blocks that had messages after their end, or that were judged incomplete. None: no such block."""
         regular, folded = self.living
@@ -199,7 +227,7 @@ class _Run:
         (found,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
         if found.revived:
             raise Cut(self._first_lives_after(wanted.where("revived")))
-        return self.folded(wanted) if found.blocks else None
+        return self.folded(wanted, found.blocks) if found.blocks else None
 
     def _first_lives_after(self, ended: DataFrame) -> dict[str, str]:
         """By source the window of the first message whose block had ended longer than the horizon before."""
@@ -243,6 +271,11 @@ def _without_late(messages: DataFrame, ended: DataFrame) -> DataFrame:
     ended = ended.selectExpr("block_hash AS ended_hash", "source AS ended_source", "ended_ns")
     lately = f"block_hash = ended_hash AND source = ended_source AND arrived_at_ns - ended_ns <= {HORIZON_NS}"
     return messages.join(ended, F.expr(lately), "left_anti")
+
+
+def _told(blocks: DataFrame, count: int) -> DataFrame:
+    """`blocks`, which are `count`, to be joined: if they are few, the other side is moved nowhere."""
+    return F.broadcast(blocks) if count <= _MOST_BROADCAST else blocks
 
 
 def _block_columns(folded: DataFrame) -> DataFrame:
@@ -301,7 +334,8 @@ def _batches(run: _Run) -> DataFrame:
 
 def _batch_updates(run: _Run) -> DataFrame:
     complete = run.regular.select(*BLOCK, "batch.number", "subbatches", "completed_at")
-    in_sets = blocks.updates(run.parts, complete.where(run.work.is_new("completed_at.arrived_at_ns")))
+    new = complete.where(run.work.is_new("completed_at.arrived_at_ns"))
+    in_sets = blocks.updates(run.parts, _told(new, run.counted[True]))
     whole = _block_columns(run.final("block")).select(*BLOCK, "completed_at")
     one_by_one = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*in_sets.columns)
     operation = F.when(F.col("is_delete"), "delete").otherwise("set")
@@ -365,7 +399,8 @@ def _state(run: _Run) -> DataFrame:
     """What is carried: messages of blocks that outlive their window, reorgs, ended and refused blocks, the chain."""
     names = ("source", "window_start", "block_hash")
     living = run.ordered("living").select(*names)
-    open_ = run.messages.where(run.work.in_new_window()).join(F.broadcast(living), list(names), "left_semi")
+    open_ = run.messages.where(run.work.in_new_window()).where(F.col("arrived_at_ns") >= run.oldest_living_ns)
+    open_ = open_.join(F.broadcast(living), list(names), "left_semi")
     places = {
         "closed": run.ordered("closed").select(*names, "closed.closed_at.*"),
         "refused": run.ordered("refused").select(*names, "refused_at.*"),
