@@ -77,22 +77,23 @@ def _also(lake: Lake, source: Source) -> str:
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
-def heard_once(work: Work, table: str) -> DataFrame:
-    """The rows of log `table` of services, of connections that several of their sources saw those of one."""
-    log = work.read_members(table)
+def heard_once(work: Work, table: str, row_kind: str | None = None) -> DataFrame:
+    """The rows of log `table` of services, of connections that several of their sources saw those of one.
+
+    All rows, or those of one `row_kind`.
+    """
+    log = work.read_members(table, row_kind)
     several = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
-    return _each_once(log) if several else log
+    return _each_once(log, work.read_members(table, stream_log.CONNECTION)) if several else log
 
 
-def _each_once(log: DataFrame) -> DataFrame:
+def _each_once(log: DataFrame, connections: DataFrame) -> DataFrame:
     """The rows of a service's log without those of connections that another of its sources saw as well.
 
     Of two that have the same endpoints in overlapping times, seen by two sources, that stays which began first, then
-    that of the first source by name. `log` has the column `seen_by`.
+    that of the first source by name. `connections` are the log's rows of these, with the column `seen_by`.
     """
-    seen = log.where(F.col("row_kind") == stream_log.CONNECTION).select(
-        "source", "window_start", "seen_by", "connection_id", "connection.*"
-    )
+    seen = connections.select("source", "window_start", "seen_by", "connection_id", "connection.*")
     ends = ("client_address", "client_port", "server_address", "server_port")
     first, second = seen.alias("first"), seen.alias("second")
     same = [F.col(f"first.{name}") == F.col(f"second.{name}") for name in ("source", "window_start", *ends)]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
@@ -83,24 +84,34 @@ def _configuration(table: Table) -> dict[str, str]:
     return {"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else {}
 
 
-def read(spark: SparkSession, lake: Lake, name: str, spans: Sequence[SourceWindows] | None = None) -> DataFrame:
+def read(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    spans: Sequence[SourceWindows] | None = None,
+    row_kind: str | None = None,
+) -> DataFrame:
     """Rows of `name` in `spans`, of the whole table without; an empty frame of its schema if there are none.
+
+    Of a log those of one `row_kind` may be asked for: Spark then knows how large these are, and how to join them.
 
     The files are those that the log names, read here: to Spark the log is a table of its own, which takes several jobs
     before the first row is read.
     """
     table = all_tables()[name]
     known = delta_tables.opened(lake.table_path(name))
-    files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans)] if known else []
+    files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans, row_kind)] if known else []
     if not files:
         return spark.createDataFrame([], table.ddl)
     rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
     return rows.select(*(column.name for column in table.columns))
 
 
-def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None) -> list[str]:
-    """The files of the table that have rows of `spans`, as its log names them."""
-    actions = known.get_add_actions(flatten=True)
+def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: str | None = None) -> list[str]:
+    """The files of the table that have rows of `spans`, as its log names them; of a log maybe those of one kind."""
+    actions = pa.table(known.get_add_actions(flatten=True))
+    if row_kind is not None:
+        actions = actions.filter(pc.equal(actions.column("partition.row_kind"), row_kind))
     wanted: dict[str, list[SourceWindows]] = {}
     for span in spans or ():
         wanted.setdefault(span.source, []).append(span)

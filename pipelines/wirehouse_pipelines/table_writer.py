@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from itertools import chain
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines.keyed_folds import pieces_of
 from wirehouse_pipelines.storage import Storage
 from wirehouse_pipelines.tables import Table
 
@@ -20,6 +22,8 @@ from wirehouse_pipelines.tables import Table
 _COMPRESSION: Final = "zstd"
 #: A group of rows has at least so many bytes, but for the last one of a file.
 GROUP_BYTES: Final = 16 << 20
+#: Of rows of any partitions so many bytes wait at most.
+WAITING_BYTES: Final = 64 << 20
 
 
 def write(
@@ -32,19 +36,49 @@ def write(
     """
     batches = iter(batches)
     first = next(batches, None)
-    if first is None:
-        return None
+    return None if first is None else _write(storage, folder, table, partition, chain((first,), batches))
+
+
+def _write(
+    storage: Storage, folder: str, table: Table, partition: Mapping[str, str], batches: Iterable[pa.RecordBatch]
+) -> dict[str, Any]:
     schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
     path = "/".join([*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"])
     with storage.writer(f"{folder}/{path}") as stream:
         how = {"compression": _COMPRESSION, "write_statistics": list(table.stats), "store_schema": False}
         with pq.ParquetWriter(stream, schema, **how) as writer:
-            for group in _groups(chain((first,), batches)):
+            for group in _groups(batches):
                 columns = [group.column(field.name).cast(field.type) for field in schema]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
         size = stream.tell()
         footer = pq.read_metadata(stream)
     return {"path": path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
+
+
+def write_all(
+    storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
+) -> Iterator[dict[str, Any]]:
+    """Write files of `table` with rows of any partitions, each in the table's order; of each what `write` tells.
+
+    Rows wait until there are many bytes of them; then those of the partition that has most become a file.
+    """
+    waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
+    sizes: Counter[tuple[str, ...]] = Counter()
+
+    def written(place: tuple[str, ...]) -> dict[str, Any]:
+        rows = pa.Table.from_batches(waiting.pop(place)).sort_by([(name, "ascending") for name in table.order])
+        del sizes[place]
+        partition = dict(zip(table.partition_by, place, strict=True))
+        return _write(storage, folder, table, partition, rows.to_batches())
+
+    for batch in batches:
+        for piece in pieces_of(batch, table.partition_by):
+            waiting[piece.place].append(piece.rows)
+            sizes[piece.place] += piece.rows.nbytes
+        while sizes.total() > WAITING_BYTES:
+            yield written(max(sizes, key=sizes.__getitem__))
+    for place in list(sizes):
+        yield written(place)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -72,7 +106,12 @@ def _stats(footer: pq.FileMetaData) -> dict[str, Any]:
     bound = {name: groups for name, groups in there.items() if groups and all(one.has_min_max for one in groups)}
     return {
         "numRecords": footer.num_rows,
-        "minValues": {name: min(one.min for one in groups) for name, groups in bound.items()},
-        "maxValues": {name: max(one.max for one in groups) for name, groups in bound.items()},
+        "minValues": {name: _as_json(min(one.min for one in groups)) for name, groups in bound.items()},
+        "maxValues": {name: _as_json(max(one.max for one in groups)) for name, groups in bound.items()},
         "nullCount": {name: sum(one.null_count for one in groups) for name, groups in found.items()},
     }
+
+
+def _as_json(bound: Any) -> Any:
+    """Of decimals tables have whole numbers alone."""
+    return int(bound) if isinstance(bound, Decimal) else bound

@@ -84,19 +84,27 @@ class Work:
         """The rows of `table` in the spans."""
         return delta.read(self.spark, self.lake, table, self.spans)
 
-    def read_members(self, table: str) -> DataFrame:
+    def read_members(self, table: str, row_kind: str | None = None) -> DataFrame:
         """The rows of `table` in the spans, which are those of services, with the service as their source.
 
         The column `seen_by` is the source that captured them.
         """
-        members = self.lake.joined(self.lake.sources)
-        spans = [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
-        services = {source.name: source.service for span in self.spans for source in members[span.source]}
-        rows = delta.read(self.spark, self.lake, table, spans).withColumn("seen_by", F.col("source"))
+        spans = self._members()
+        services = {span.source: self.source(span.source).service for span in spans}
+        rows = delta.read(self.spark, self.lake, table, spans, row_kind).withColumn("seen_by", F.col("source"))
         if all(name == service for name, service in services.items()):
             return rows
         named = F.create_map(*(F.lit(text) for pair in services.items() for text in pair))
         return rows.withColumn("source", named[F.col("source")])
+
+    def _members(self) -> list[Span]:
+        """The spans, which are those of services, of their sources."""
+        members = self.lake.joined(self.lake.sources)
+        return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
+
+    def rows_of_members(self, table: str) -> int:
+        """How many rows `read_members` has."""
+        return delta.rows_in(self.lake, table, self._members())
 
     def read_state(self, table: str) -> DataFrame:
         """The rows of state table `table` that are alive at the end of the windows before the spans."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
@@ -15,6 +16,7 @@ from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
+from wirehouse_pipelines import delta
 from wirehouse_pipelines.bamboo import verification
 from wirehouse_pipelines.connections import heard_once
 from wirehouse_pipelines.lake import Source
@@ -55,15 +57,14 @@ class _Run:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.log = heard_once(work, "silver.bamboo")
 
     def of_kind(self, kind: str) -> DataFrame:
-        return self.log.where(F.col("row_kind") == kind)
+        return heard_once(self.work, verification.SILVER, kind)
 
     @cached_property
     def told(self) -> DataFrame:
         """What verification tells of each window."""
-        return verification.told(self.work, self._seen)
+        return verification.told(self.work, self._seen, VERSION)
 
     def told_as(self, what: str) -> DataFrame:
         return self.told.where(F.col("told") == what)
@@ -175,8 +176,9 @@ def _finding(rule: Rule, message: Column) -> dict[str, Column]:
     return {"rule": F.lit(rule.id), "severity": F.lit(rule.severity.value), "message": message}
 
 
-def _entries(run: _Run) -> DataFrame:
-    return run.told_as(verification.ENTRY)
+def _entries(run: _Run) -> delta.Files:
+    files = run.told_as(verification.FILE).select("file").collect()
+    return delta.Files([json.loads(told.file) for told in files], None)
 
 
 def _logs(run: _Run) -> DataFrame:
@@ -244,12 +246,13 @@ def _state(run: _Run) -> DataFrame:
     return both.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
 
 
-_TABLES: Final = dict(zip(OUTPUTS, (_entries, _logs, _forks, _proposals, _sessions, _found, _state), strict=True))
+_TABLES: Final = dict(zip(OUTPUTS[1:], (_logs, _forks, _proposals, _sessions, _found, _state), strict=True))
 
 
-def tables(work: Work) -> Iterator[tuple[str, DataFrame]]:
+def tables(work: Work) -> Iterator[tuple[str, DataFrame | delta.Files]]:
     """The job of gold.bamboo: its tables, each as it is written."""
     run = _Run(work)
+    yield verification.ENTRIES_TABLE, _entries(run)
     for name, build in _TABLES.items():
         columns = [column.name for column in all_tables()[name].columns]
         rows = build(run).withColumn("decoder_version", F.lit(VERSION))

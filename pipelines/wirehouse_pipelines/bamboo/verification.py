@@ -8,8 +8,10 @@ of a log that is settled (`known_log.Settled`) only the few that new ones are he
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -35,15 +37,20 @@ from wirehouse_codecs.bamboo.known_log import (
 from wirehouse_codecs.bamboo.log import UINT
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.verify import payload_rule
+from wirehouse_pipelines import buckets, table_writer
 from wirehouse_pipelines.keyed_folds import BATCH_ROWS, pieces_of
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import open_storage
+from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
+SILVER: Final = "silver.bamboo"
 ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
 FORKS_TABLE: Final = "gold.bamboo_forks_history"
 LOGS_TABLE: Final = "gold.bamboo_logs_history"
 
-#: What is told, a row each.
-ENTRY, FORK, LOG, FOUND, BAD, STATE = "entry", "fork", "log", "found", "bad", "state"
+#: What is told, a row each. Of entries it is the file of ENTRIES_TABLE with these rows.
+ENTRY, FORK, LOG, FOUND, BAD, STATE, FILE = "entry", "fork", "log", "found", "bad", "state", "file"
 _FORK_COLUMNS: Final = (
     ("position", UINT),
     ("proof", pa.string()),
@@ -58,45 +65,73 @@ _LOG_COLUMNS: Final = (
     ("missing", pa.list_(pa.struct([("first", UINT), ("last", UINT)]))),
 )
 _KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string()), ("window_start", pa.string()))
-TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string())])
-#: Entries between the passes.
-_CHECKED: Final = pa.schema([*_KEY, *ENTRIES])
-#: With what is known of logs.
-BETWEEN: Final = pa.schema([*_CHECKED, *_FORK_COLUMNS[:4], ("length", UINT)])
-#: What the first pass reads besides: the payload, who sent it, and what names an entry apart from its links.
-_READ: Final = (("payload", pa.binary()), ("sender", pa.string()), ("sent_id", pa.binary()))
+TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string()), ("file", pa.string())])
+#: Names of the columns with the buckets of the passes.
+_BY_ENTRY, _BY_LOG = "by_entry", "by_log"
+#: Entries between the passes, and what is known of logs.
+BETWEEN: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS[:4], ("length", UINT)])
+_PACKED_BY_LOG: Final = BETWEEN.append(pa.field(_BY_LOG, pa.int32()))
+#: What the first pass reads: also the payload, who sent it, and what names an entry apart from its links.
+READ: Final = pa.schema([*_PACKED_BY_LOG, ("payload", pa.binary()), ("sender", pa.string()), ("sent_id", pa.binary())])
+_PACKED_BY_ENTRY: Final = READ.append(pa.field(_BY_ENTRY, pa.int32()))
 _ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
 
 
-def told(work: Work, seen: DataFrame) -> DataFrame:
-    """Rows of TOLD of what each window changed, computed once.
+def told(work: Work, seen: DataFrame, version: str) -> DataFrame:
+    """Rows of TOLD of what each window changed, computed once; those of entries are in files, of this version.
 
-    `seen` has an entry a row: the columns of _CHECKED but those that are found out here, and of _READ.
+    `seen` has an entry a row: the columns of READ but those that are found out here.
     """
     entries = seen.withColumn("told", F.lit(ENTRY)).withColumn("seen_from", F.array("sender"))
     known_logs = None
     if work.before:
         logs = seen.select("source", "key").distinct()
         settled = _settled(work, seen, logs)
-        known = _known_entries(work, seen, logs, settled)
-        entries = entries.unionByName(known, allowMissingColumns=True)
+        known_entries = _known_entries(work, seen, logs, settled)
+        entries = entries.unionByName(known_entries, allowMissingColumns=True)
         forks = _known(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
         known_logs = forks.unionByName(settled, allowMissingColumns=True)
-    # A number of partitions that is told is kept: signatures take long, and few bytes hold many.
-    parallel = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    checked = (
-        _with_all(entries, pa.schema([*_CHECKED, *_READ]))
-        .repartition(parallel, "entry_id")
-        .sortWithinPartitions("entry_id", "window_start", "source", "sender", *_ARRIVAL)
-        .mapInArrow(check, from_arrow_schema(_CHECKED))
-    )
-    rows = _with_all(checked, BETWEEN)
+    least = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    tasks = buckets.number(work.rows_of_members(SILVER), _TASK_ROWS, least)
+    by_log, by_entry = buckets.bucket(tasks, "source", "key"), buckets.bucket(tasks, "entry_id")
+    read = _with_all(entries.withColumns({_BY_LOG: by_log, _BY_ENTRY: by_entry}), _PACKED_BY_ENTRY)
+    checked = buckets.together(buckets.packed(read, _PACKED_BY_ENTRY, _BY_ENTRY), tasks).mapInArrow(_check, buckets.DDL)
     if known_logs is not None:
-        rows = rows.unionByName(_with_all(known_logs, BETWEEN))
-    # A cancel shows two entries at one place.
-    order = ("source", "key", "window_start", *_ARRIVAL, "entry_id")
-    ordered = rows.repartition("source", "key").sortWithinPartitions(*order)
-    return work.settle(ordered.mapInArrow(fold, from_arrow_schema(TOLD)))
+        known = _with_all(known_logs.withColumn(_BY_LOG, by_log), _PACKED_BY_LOG)
+        checked = checked.unionByName(buckets.packed(known, _PACKED_BY_LOG, _BY_LOG))
+    tell = partial(_tell, lake=work.lake, version=version)
+    return work.settle(buckets.together(checked, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
+
+
+#: A task has about so many rows of silver, and the entries among them: to check them takes some seconds.
+_TASK_ROWS: Final = 100_000
+_ENTRY_ORDER: Final = ("entry_id", "window_start", "source", "sender", *_ARRIVAL)
+#: A cancel shows two entries at one place.
+_LOG_ORDER: Final = ("source", "key", "window_start", *_ARRIVAL, "entry_id")
+
+
+def _check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Packed entries of the first pass as packed ones of the second."""
+    return buckets.pack(check(buckets.unpack(batches, READ, _ENTRY_ORDER)), _BY_LOG)
+
+
+def _tell(batches: Iterable[pa.RecordBatch], lake: Lake, version: str) -> Iterator[pa.RecordBatch]:
+    """Rows of TOLD of packed entries; those of entries are written."""
+    others: list[pa.RecordBatch] = []
+
+    def entries() -> Iterator[pa.RecordBatch]:
+        for rows in fold(buckets.unpack(batches, BETWEEN, _LOG_ORDER)):
+            of_entry = pc.equal(rows.column("told"), ENTRY)
+            others.append(rows.filter(pc.invert(of_entry)))
+            written = rows.filter(of_entry)
+            yield written.append_column("decoder_version", pa.repeat(version, written.num_rows))
+
+    table, folder = all_tables()[ENTRIES_TABLE], lake.table_folder(ENTRIES_TABLE)
+    for file in table_writer.write_all(open_storage(lake.root), folder, table, entries()):
+        others.append(pa.RecordBatch.from_pylist([{"told": FILE, "file": json.dumps(file)}], schema=TOLD))
+        yield from others
+        others.clear()
+    yield from others
 
 
 def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
@@ -190,7 +225,7 @@ def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of _CHECKED of entries that stand by entry_id: known ones first, and of each sender one of a window."""
+    """Rows of BETWEEN, and their buckets, of entries by entry_id: known ones first, of a sender one of a window."""
     checked: tuple[bytes, str | None] = b"", None
     for batch in batches:
         if not batch.num_rows:
@@ -207,10 +242,8 @@ def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 checked = one, rule
             rules.append(checked[1])
         columns = {"signature_rule": pa.array(rules, pa.string()), "payload_rule": _payload_rules(batch)}
-        arrays = [columns.get(field.name, batch.column(field.name)) for field in _CHECKED]
-        rows = pa.RecordBatch.from_arrays(
-            [a.cast(f.type) for a, f in zip(arrays, _CHECKED, strict=True)], schema=_CHECKED
-        )
+        arrays = [columns.get(field.name, batch.column(field.name)).cast(field.type) for field in _PACKED_BY_LOG]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=_PACKED_BY_LOG)
         assumed = np.asarray(batch.column("sent_id").is_valid()) & np.asarray(rows.column("signature_rule").is_valid())
         if assumed.any():
             rows = _without_links(rows, np.flatnonzero(assumed).tolist(), batch.column("sent_id").to_pylist())
@@ -246,7 +279,7 @@ def _without_links(rows: pa.RecordBatch, places: list[int], sent_ids: list[bytes
     listed = rows.to_pylist()
     for i in places:
         listed[i] = without_links(listed[i], sent_ids[i])
-    return pa.RecordBatch.from_pylist(listed, schema=_CHECKED)
+    return pa.RecordBatch.from_pylist(listed, schema=_PACKED_BY_LOG)
 
 
 # The second pass

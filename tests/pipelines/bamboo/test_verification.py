@@ -15,11 +15,10 @@ from wirehouse_codecs.bamboo.known_log import needed
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
 from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import BAD, BETWEEN, ENTRY, LOG, STATE, TOLD, check, fold
+from wirehouse_pipelines.bamboo.verification import BAD, BETWEEN, ENTRY, LOG, READ, STATE, TOLD, check, fold
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
-READ = pa.schema([*verification._CHECKED, *verification._READ])
 NAMES = ("author", "log_id", "seq", "end_of_log", "lipmaalink", "backlink", "payload_size", "payload_hash", "signature")
 
 

@@ -38,7 +38,7 @@ def test_spark_orders_events_as_the_readable_function(spark: Any) -> None:
 
     Random(1).shuffle(rows)
     log = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA))
-    work: Any = SimpleNamespace(read_members=lambda table: log, spans=())
+    work: Any = SimpleNamespace(read_members=lambda table, row_kind: log, spans=())
     ordered = gold._Run(work)._events.orderBy("source", *gold._ORDER).select("source", *EVENT_COLUMNS).toArrow()
     events = [(row["source"], event_of(row)) for row in ordered.to_pylist()]
     assert [(source, *event.where, event.kind, event.call) for source, event in events if event] == expected
