@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from pyspark.sql import SparkSession
@@ -75,10 +76,14 @@ class _Plan:
     #: source -> window -> digest of the inputs without state.
     inputs: dict[str, dict[str, str]]
     entries: Mapping[tuple[str, str, str], ledger.Entry]
+    #: Windows of `inputs` in order, of sources that were asked for.
+    _ordered: dict[str, list[str]] = field(init=False, default_factory=dict)
 
     def before(self, source: str, window: str) -> str | None:
         """The last window with data before `window`."""
-        return max((name for name in self.inputs[source] if name < window), default=None)
+        ordered = self._ordered.setdefault(source, sorted(self.inputs[source]))
+        at = bisect_left(ordered, window)
+        return ordered[at - 1] if at else None
 
     def entry(self, source: str, window: str) -> ledger.Entry | None:
         return self.entries.get((self.job.outputs[0], source, window))

@@ -9,8 +9,10 @@ The rules for a completed block, after the reference and made definite:
 2. A block that is already known is ignored. The start block and its ancestors, sent again, are taken as history: they
    become canonical below what is there, but they move no head.
 3. A child of the head is added whatever its weight, and its waiting descendants after it.
-4. Without a start the first complete block is the head. While fewer than ten blocks are linked, a heavier block whose
-   parent was never heard of becomes the head over a gap; the missing blocks are taken as history if they complete.
+4. Without a start the first complete block is the head. While fewer than ten blocks are linked, complete blocks above
+   a parent that was never heard of become the chain over a gap as soon as one of them is heavier than the head, or as
+   heavy and higher; the missing blocks are taken as history if they complete. The reference takes lighter ones too, and
+   so goes back when blocks come out of order.
 5. A block whose parent is linked displaces the head if it or a waiting descendant is strictly heavier than the head.
 6. Any other block waits for its parent.
 
@@ -38,6 +40,7 @@ import heapq
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from wirehouse_codecs.cardinal.chain_state import (
@@ -425,10 +428,10 @@ class Chain:
         elif parent is not None and parent.linked:
             yield from self._link(node, place)
             yield from self._move_head(node, parent, place)
-        elif self._may_leave_gap(node, parent):
-            yield from self._link(node, place)
-            self._gaps.append(node.block_hash)
-            yield from self._switch(len(self._chain) - 1, self._best_path(node)[0], place)
+        elif (lowest := self._over_gap(node)) is not None:
+            yield from self._link(lowest, place)
+            self._gaps.append(lowest.block_hash)
+            yield from self._switch(len(self._chain) - 1, self._best_path(lowest)[0], place)
 
     def _first_head(self, node: Node, place: Place) -> Iterator[Outcome]:
         yield from self._link(node, place)
@@ -440,9 +443,28 @@ class Chain:
                 waiting.judged_as = node.number
                 self._watch(waiting)
 
-    def _may_leave_gap(self, node: Node, parent: Node | None) -> bool:
-        early = self._options.start is None and self._linked < FIRST_BLOCKS
-        return early and parent is None and node.weight > self._nodes[self._chain[-1]].weight
+    def _over_gap(self, node: Node) -> Node | None:
+        """The lowest block of the branch of `node` if it becomes the chain over a gap, by rule 4."""
+        if self._options.start is not None or self._linked >= FIRST_BLOCKS:
+            return None
+        head = self._nodes[self._chain[-1]]
+        branch = islice(self._complete_branch(node), self._threshold)
+        if not any((one.weight, one.number) > (head.weight, head.number) for one in branch):
+            return None
+        lowest = node
+        for ancestor in islice(self._ancestors(node), self._threshold):
+            if ancestor.complete_order is None or ancestor.linked:
+                return None
+            lowest = ancestor
+        return lowest if lowest.parent not in self._nodes else None
+
+    def _complete_branch(self, root: Node) -> Iterator[Node]:
+        """The block and its complete descendants."""
+        waiting = deque((root,))
+        while waiting:
+            node = waiting.popleft()
+            yield node
+            waiting.extend(self._complete_children(node))
 
     def _link(self, root: Node, place: Place) -> Iterator[Outcome]:
         """The block and its waiting descendants lead to the chain now."""
@@ -581,12 +603,16 @@ class Chain:
             if above.parent in self._at:
                 yield from self._close_gap(above, place)
             elif below is None or below.complete_order is None or below.refused:
-                return
+                break
             else:
                 self._insert_below(above, below)
                 yield from self._link(below, place)
                 yield self._canonize(below, place)
                 above = below
+        # Several branches may stand above one gap.
+        for other in self._complete_gaps():
+            if other.parent in self._at:
+                yield from self._close_gap(other, place)
 
     def _insert_below(self, above: Node, below: Node) -> None:
         position = self._position(above.block_hash)

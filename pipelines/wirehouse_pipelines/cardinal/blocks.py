@@ -110,15 +110,17 @@ def _said_once() -> Column:
 def unique_parts(parts: DataFrame, tasks: int) -> DataFrame:
     """One row a part of a block: when it was first said, how often, and whether all that say it agree.
 
-    So many `tasks` sort the parts; of 1 Spark finds the number, which is not more than a session's for shuffles.
+    So many `tasks` sort the parts at least; a session's number for shuffles, of which the planner joins small ones, if
+    that is more.
     """
+    usual = int(parts.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     message = F.col("way").bitwiseAND(MESSAGES) != 0
     said = [F.coalesce(F.min(name) != F.max(name), F.lit(False)) for name in ("value", "content", "origin")]
     differs = said[0] | said[1] | said[2]
     # Two names of one sub-batch, or a name that is no text: rare enough for the fold.
     renamed = (F.min("name") != F.max("name")) | ~F.bool_and(F.is_valid_utf8(F.col("name").cast("string")))
     return (
-        (parts.repartition(tasks, *BLOCK) if tasks > 1 else parts.repartition(*BLOCK))
+        (parts.repartition(tasks, *BLOCK) if tasks > usual else parts.repartition(*BLOCK))
         .groupBy(*BLOCK, "slot", "key")
         .agg(
             F.bit_or("way").alias("ways"),

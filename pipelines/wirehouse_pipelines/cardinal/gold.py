@@ -2,7 +2,8 @@
 
 The job in order: messages of the windows and of blocks carried into them -> parts and regular blocks in sets (`blocks`)
 -> all other blocks by the exact fold -> the chain in arrival order (`folds`) -> the tables. Carried are the messages of
-blocks whose life hasn't ended (the chain says when it does), which blocks ended lately, and the chain itself.
+blocks whose life hasn't ended (the chain says when it does), Reorgs, which blocks ended lately and which are refused,
+and the chain itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.work import Cut, Work
 
-VERSION = "1"
+VERSION = "2"
 SILVER = "silver.cardinal"
 STATE = "gold.cardinal_state"
 OUTPUTS = (
@@ -38,7 +39,7 @@ OUTPUTS = (
     STATE,
 )
 REORGS = ("reorg", "reorg_complete")
-#: So many blocks are told to all tasks: some ten megabytes.
+#: So many blocks are sent to all tasks: some ten megabytes.
 _MOST_BROADCAST = 100_000
 #: A task that sorts so many messages has room for them in memory.
 _TASK_MESSAGES = 500_000
@@ -108,10 +109,10 @@ class _Run:
         return Counter({row.regular: row["count"] for row in self.summaries.groupBy("regular").count().collect()})
 
     def folded(self, wanted: DataFrame, count: int) -> DataFrame:
-        """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged), which are `count`."""
+        """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged), of which there are `count`."""
         if not count:
             return self.work.spark.createDataFrame([], from_arrow_schema(folds.FOLDED))
-        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(_told(wanted, count), list(BLOCK))
+        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(_sent_if_few(wanted, count), list(BLOCK))
         return self.work.settle(folds.fold_blocks(whose, self.options, self.work.lake.windows))
 
     @cached_property
@@ -125,13 +126,13 @@ class _Run:
 
     @cached_property
     def seen(self) -> DataFrame:
-        """When all blocks were seen."""
+        """A row a block: its Batch, and where its first message, its Batch and its last missing message stand."""
         regular, folded = self.living
         return _block_columns(folded).select(*_EVENT_COLUMNS).unionByName(regular.select(*_EVENT_COLUMNS))
 
     @cached_property
     def chain(self) -> DataFrame:
-        """What the chain makes of it, in arrival order."""
+        """What the chain makes of blocks and reorgs, in arrival order."""
         events = self._block_events(self.seen).unionByName(self._reorg_events())
         seeds = self._seeds()
         spans = {span.source: span.windows for span in self.work.spans}
@@ -203,11 +204,12 @@ class _Run:
         return self.ordered("closed").select(*BLOCK, "closed.closed_at", F.expr("closed.judged").alias("judged"))
 
     @cached_property
-    def oldest_living_ns(self) -> int:
-        """When the first message arrived of those blocks that live at the end of a window."""
+    def oldest_living_ns(self) -> int | None:
+        """When the first message arrived of those blocks that live at the end of a window; None if there are none."""
         living = self.ordered("living").select(*BLOCK).distinct()
+        oldest: int | None
         ((oldest,),) = self.seen.join(living, list(BLOCK), "left_semi").agg(F.min("first_at.arrived_at_ns")).collect()
-        return oldest or 0
+        return oldest
 
     @cached_property
     def told_again(self) -> DataFrame | None:
@@ -273,8 +275,8 @@ def _without_late(messages: DataFrame, ended: DataFrame) -> DataFrame:
     return messages.join(ended, F.expr(lately), "left_anti")
 
 
-def _told(blocks: DataFrame, count: int) -> DataFrame:
-    """`blocks`, which are `count`, to be joined: if they are few, the other side is moved nowhere."""
+def _sent_if_few(blocks: DataFrame, count: int) -> DataFrame:
+    """`blocks`, at most `count`, to be joined: if they are few, the other side is moved nowhere."""
     return F.broadcast(blocks) if count <= _MOST_BROADCAST else blocks
 
 
@@ -335,7 +337,7 @@ def _batches(run: _Run) -> DataFrame:
 def _batch_updates(run: _Run) -> DataFrame:
     complete = run.regular.select(*BLOCK, "batch.number", "subbatches", "completed_at")
     new = complete.where(run.work.is_new("completed_at.arrived_at_ns"))
-    in_sets = blocks.updates(run.parts, _told(new, run.counted[True]))
+    in_sets = blocks.updates(run.parts, _sent_if_few(new, run.counted[True]))
     whole = _block_columns(run.final("block")).select(*BLOCK, "completed_at")
     one_by_one = run.final("update").select(*BLOCK, "update.*").join(whole, list(BLOCK)).select(*in_sets.columns)
     operation = F.when(F.col("is_delete"), "delete").otherwise("set")
@@ -399,7 +401,7 @@ def _state(run: _Run) -> DataFrame:
     """What is carried: messages of blocks that outlive their window, reorgs, ended and refused blocks, the chain."""
     names = ("source", "window_start", "block_hash")
     living = run.ordered("living").select(*names)
-    open_ = run.messages.where(run.work.in_new_window()).where(F.col("arrived_at_ns") >= run.oldest_living_ns)
+    open_ = run.messages.where(run.work.in_new_window()).where(F.col("arrived_at_ns") >= F.lit(run.oldest_living_ns))
     open_ = open_.join(F.broadcast(living), list(names), "left_semi")
     places = {
         "closed": run.ordered("closed").select(*names, "closed.closed_at.*"),

@@ -146,6 +146,29 @@ def test_the_first_blocks_of_a_feed_may_leave_a_gap_that_fills_later(story: Make
     assert told.canonical == ["a1", "b2", "c3", "d4", "e5"]
 
 
+@pytest.mark.parametrize("order", ["b1 c1 d2 e3", "b1 d2 c1 e3", "b1 e3 d2 c1"])
+def test_of_two_first_blocks_the_one_with_heavier_descendants_is_followed(story: MakeStory, order: str) -> None:
+    told = story("a0 b1:a0 c1:a0 d2:c1 e3:d2")
+    told.send(order)
+    assert told.head == "e3"
+    told.send("a0")
+    assert told.canonical == ["a0", "c1", "d2", "e3"]
+
+
+def test_a_lighter_branch_above_a_gap_waits(story: MakeStory) -> None:
+    told = story("a5 b6:a5 y4:x3 z5:y4 w7:z5")
+    told.send("a5 b6 y4 z5")
+    assert told.updates == ["+a5", "+b6"]
+    told.send("w7")
+    assert told.updates[2:] == ["+y4,z5,w7"]
+
+
+def test_where_all_blocks_weigh_the_same_the_higher_one_is_the_head_over_a_gap(story: MakeStory) -> None:
+    told = story("a5/1 y7/1:x6 z8/1:y7 c4/1:b3")
+    told.send("a5 y7 z8 c4")
+    assert told.updates == ["+a5", "+y7", "+z8"]
+
+
 def test_a_gap_that_closes_on_another_branch_removes_what_stood_there(story: MakeStory) -> None:
     told = story("a1 x2:a1 c3:b2 d4:c3 b2:a1")
     told.send("a1 x2 d4 c3 b2")
