@@ -1,7 +1,8 @@
 """Avro Object Container Files from other people (Avro 1.12 specification, "Object Container Files").
 
 fastavro decodes the records; what stands around them is read here, because an announced count, size or inflated size
-must not be believed, and because the records before a damage are wanted. Damage is a value, never an exception.
+must not be believed, and because the records before and after a damage are wanted: blocks are found again behind the
+next sync marker. Damage is a value, never an exception.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import cramjam
 import fastavro
@@ -72,6 +73,22 @@ class Cursor:
         self.position += len(piece)
         return piece
 
+    def ahead(self, skipped: int, size: int) -> bytes:
+        """The `size` bytes behind so many that are skipped, fewer at the end of the source; none is handed out."""
+        self._hold(skipped + size)
+        return self._held[self._next + skipped : self._next + skipped + size]
+
+    def through(self, mark: bytes) -> Iterator[bytes]:
+        """Bytes up to behind the next `mark`, or to the end of the source, in pieces."""
+        found = -1
+        while found < 0 and self._hold(len(mark)) >= len(mark):
+            found = self._held.find(mark, self._next)
+            # A mark may begin in the last bytes.
+            end = len(self._held) - len(mark) + 1 if found < 0 else found + len(mark)
+            yield self.read(end - self._next)
+        if found < 0:
+            yield self.read(len(mark))
+
     def exact(self, size: int, what: str) -> bytes:
         """`size` bytes; Damage if they aren't there."""
         at = self.position
@@ -91,16 +108,23 @@ class Cursor:
         raise Damage(f"{what} at byte {self.position - _LONG_BYTES} is no Avro long")
 
 
-class Container:
-    """The records of a container.
+class Remains(NamedTuple):
+    """Bytes of a container that are no records, and why."""
 
-    `damage` says why they end early, `remains` are the bytes of the last block that were not decoded.
-    """
+    data: bytes
+    reason: str
+
+
+#: A record and its bytes.
+Record = tuple[Any, bytes]
+
+
+class Container:
+    """The records of a container; `damage` says what was wrong first."""
 
     def __init__(self, source: ByteSource) -> None:
         """Raises Damage if the header can't be read or its schema isn't one to decode foreign bytes with."""
         self.damage: str | None = None
-        self.remains = b""
         self._source = source
         self._cursor = Cursor(source)
         if self._cursor.exact(len(MAGIC), "the magic") != MAGIC:
@@ -131,65 +155,69 @@ class Container:
             raise Damage(f"{what} takes more than {MAX_HEADER_BYTES} bytes")
         return self._cursor.exact(size, what)
 
-    def blocks(self) -> Iterator[list[tuple[Any, bytes]]]:
-        """Records and their bytes, some at a time, up to the end or the damage."""
-        while self.damage is None:
-            at = self._cursor.position
+    def blocks(self) -> Iterator[list[Record] | Remains]:
+        """Records, some at a time, and what is none."""
+        while not self._cursor.at_end():
+            at, begin = self._cursor.position, self._cursor.ahead(0, 2 * _LONG_BYTES)
             try:
-                block = self._block()
+                count, data = self._framed()
             except Damage as damage:
-                self.damage = self._source.damage or f"Avro block at byte {at}: {damage}"
-                return
-            if block is None:
-                self.damage = self._source.damage
-                return
-            for records, reason in self._decode(*block):
-                if reason:
-                    self.damage = f"Avro block at byte {at}: {reason}"
-                yield records
+                reason = self._damaged(self._source.damage or f"Avro block at byte {at}: {damage}")
+                yield Remains(begin[: self._cursor.position - at], reason)
+                yield from (Remains(piece, reason) for piece in self._cursor.through(self._sync))
+                continue
+            try:
+                inflated = self._inflate(data)
+            except Damage as damage:
+                yield Remains(data, self._damaged(f"Avro block at byte {at}: {damage}"))
+                continue
+            for found in self._decode(count, inflated):
+                if isinstance(found, Remains):
+                    found = Remains(found.data, self._damaged(f"Avro block at byte {at}: {found.reason}"))
+                yield found
+        self.damage = self.damage or self._source.damage
 
-    def _block(self) -> tuple[int, bytes] | None:
-        if self._cursor.at_end():
-            return None
+    def _damaged(self, reason: str) -> str:
+        self.damage = self.damage or reason
+        return reason
+
+    def _framed(self) -> tuple[int, bytes]:
+        """A block as it is stored: how many records it announces, and its data."""
         count = self._cursor.long("its count")
         size = self._cursor.long("its size")
         if not 0 <= size <= MAX_BLOCK_BYTES:
             raise Damage(f"announces {size} bytes, more than {MAX_BLOCK_BYTES}")
-        self.remains = b""
-        data = self._cursor.read(size)
-        sync = self._cursor.read(SYNC_BYTES) if len(data) == size else b""
+        sync = self._cursor.ahead(size, SYNC_BYTES)
         if sync != self._sync:
-            self.remains = data
             raise Damage("is cut off" if len(sync) < SYNC_BYTES else "does not end with the sync marker")
-        try:
-            inflated = self._inflate(data)
-        except Damage:
-            self.remains = data
-            raise
-        # A record takes at least one byte: `_plain_schema` saw to it.
-        if not 0 <= count <= len(inflated):
-            self.remains = inflated
-            raise Damage(f"announces {count} records in {len(inflated)} bytes")
-        return count, inflated
+        data = self._cursor.read(size)
+        self._cursor.read(SYNC_BYTES)
+        return count, data
 
-    def _decode(self, count: int, data: bytes) -> Iterator[tuple[list[tuple[Any, bytes]], str | None]]:
-        """The records of a block in lists of bounded length, the last with the reason if the block is damaged."""
+    def _decode(self, count: int, data: bytes) -> Iterator[list[Record] | Remains]:
+        """The records of a block in lists of bounded length, and what follows them."""
+        # A record takes at least one byte: `_plain_schema` saw to it.
+        if not 0 <= count <= len(data):
+            yield Remains(data, f"announces {count} records in {len(data)} bytes")
+            return
         stream = io.BytesIO(data)
-        records: list[tuple[Any, bytes]] = []
+        records: list[Record] = []
         for number in range(count):
             at = stream.tell()
             try:
                 record = fastavro.schemaless_reader(stream, self._parsed, None)
             except Exception as error:  # fastavro raises whatever its C code trips over
-                self.remains = data[at:]
-                yield records, f"record {number} can't be decoded: {type(error).__name__} {error}".strip()
+                yield records
+                reason = f"record {number} can't be decoded: {type(error).__name__} {error}".strip()
+                yield Remains(data[at:], reason)
                 return
             records.append((record, data[at : stream.tell()]))
             if len(records) == LIST_RECORDS:
-                yield records, None
+                yield records
                 records = []
-        self.remains = data[stream.tell() :]
-        yield records, f"{len(self.remains)} bytes follow its {count} records" if self.remains else None
+        yield records
+        if rest := data[stream.tell() :]:
+            yield Remains(rest, f"{len(rest)} bytes follow its {count} records")
 
 
 def _bounded(inflated: bytes, finished: bool) -> bytes:

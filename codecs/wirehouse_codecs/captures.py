@@ -271,10 +271,20 @@ def _base64(text: Any, name: str) -> bytes | None:
 
 
 def _avro_batches(container: avro_container.Container) -> Iterator[pa.RecordBatch]:
-    for records in container.blocks():
-        yield to_batch([row for fields, data in records for row in _avro_rows(fields, data)])
-    if container.remains:
-        yield to_batch(_pieces(container.remains, f"after the damage: {container.damage}"))
+    waiting: list[Row] = []
+    size = 0
+    for found in container.blocks():
+        if isinstance(found, avro_container.Remains):
+            waiting += _pieces(found.data, f"after the damage: {found.reason}")
+            size += len(found.data)
+        else:
+            waiting += (row for fields, data in found for row in _avro_rows(fields, data))
+            size += sum(len(data) for _, data in found)
+        if size >= PIECE_BYTES or len(waiting) >= avro_container.LIST_RECORDS:
+            yield to_batch(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield to_batch(waiting)
 
 
 def _avro_rows(fields: Mapping[str, Any], data: bytes) -> list[Row]:

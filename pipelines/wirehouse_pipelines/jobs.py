@@ -318,9 +318,13 @@ def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]
     if not job.state_table:
         return
     mine = (manifest.windows for manifest in landed if manifest.source in members)
-    before = max((window for windows in mine for window in windows if window < span.first), default=None)
-    if before and plan.entry(span.source, before) is None:
-        raise PredecessorMissingError(job=job.name, window=span.first, source=span.source, missing=before)
+    missing = None
+    for window in sorted({window for windows in mine for window in windows if window < span.first}, reverse=True):
+        if plan.entry(span.source, window) is not None:
+            break
+        missing = window
+    if missing is not None:
+        raise PredecessorMissingError(job=job.name, window=span.first, source=span.source, missing=missing)
 
 
 def _compute(

@@ -24,7 +24,7 @@ STEP: dict[Size, timedelta] = {"day": timedelta(days=1), "hour": timedelta(hours
 class WindowNameError(UsageError):
     """A name is not the start of a window of the lake's size."""
 
-    template = "{name!r} is no window of a {size}: write it as {example}"
+    template = "{name!r} is no window of one {size}: write it as {example}"
 
 
 @dataclass(frozen=True, slots=True)

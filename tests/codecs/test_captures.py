@@ -12,6 +12,7 @@ import random
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -521,6 +522,37 @@ def test_an_avro_container_with_any_damaged_byte_never_raises(codec: str) -> Non
     for at in range(0, len(data), 11):
         rows, capture = read(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         assert capture.unreadable is not None or len(rows) <= 400
+
+
+@pytest.mark.parametrize("codec", ["null", "snappy"])
+def test_records_of_other_blocks_are_read_around_a_damaged_byte(codec: str) -> None:
+    data = avro(60, codec=codec)
+    sync = data[-16:]
+    ends = [at for at in range(len(data)) if data.startswith(sync, at)]
+    blocks = [read(data[: ends[0] + 16] + data[a + 16 : b + 16])[0] for a, b in pairwise(ends)]
+    for at in range(ends[0] + 16, len(data), 7):
+        rows, capture = read(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        hit = next(number for number, end in enumerate(ends[1:]) if at < end + 16)
+        # A damaged marker costs the next block too.
+        lost = {hit, hit + 1} if at >= ends[hit + 1] else {hit}
+        for number, block in enumerate(blocks):
+            assert number in lost or all(row in rows for row in block), (at, number)
+        # A byte of a value is as good as another.
+        whole = [row for row in rows if row.damaged is None]
+        assert (capture.damage is not None) == (len(whole) < 60)
+
+
+def test_what_is_no_block_is_kept_up_to_the_next_one() -> None:
+    data = avro(60)
+    first, second = data.index(data[-16:]) + 16, data.index(data[-16:], data.index(data[-16:]) + 16) + 16
+    for lie in (long(3) + long(1 << 40), long(3) + long(1 << 24) + b"x", b"\xff" * 10, b"x" * (3 << 20)):
+        rows, capture = read(data[:first] + lie + data[-16:] + data[second:])
+        kept = b"".join(row.damaged or b"" for row in rows)
+        assert kept == lie + data[-16:], lie[:20]
+        good = [row.offset for row in rows if row.damaged is None]
+        assert good == list(range(60))[-len(good) :]
+        assert len(good) > 30
+        assert "Avro block at byte" in (capture.damage or "")
 
 
 def hostile(schema: Any, body: bytes, codec: bytes = b"null") -> bytes:

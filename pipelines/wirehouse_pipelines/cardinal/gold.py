@@ -39,7 +39,7 @@ OUTPUTS = (
     STATE,
 )
 REORGS = ("reorg", "reorg_complete")
-#: So many blocks are sent to all tasks: some ten megabytes.
+#: So many blocks and sub-batches are sent to all tasks: some ten megabytes.
 _MOST_BROADCAST = 100_000
 #: A task that sorts so many messages has room for them in memory.
 _TASK_MESSAGES = 500_000
@@ -105,8 +105,9 @@ class _Run:
 
     @cached_property
     def counted(self) -> Counter[bool]:
-        """How many blocks are regular, and how many are not."""
-        return Counter({row.regular: row["count"] for row in self.summaries.groupBy("regular").count().collect()})
+        """How many blocks, and sub-batches of theirs, are regular, and how many are not."""
+        counts = self.summaries.groupBy("regular").agg(F.sum(1 + F.size("subbatches")).alias("size"))
+        return Counter({row.regular: row.size for row in counts.collect()})
 
     def folded(self, wanted: DataFrame, count: int) -> DataFrame:
         """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged), of which there are `count`."""
