@@ -65,6 +65,7 @@ class BlockCapture:
         while piece:
             following = fill(self._source, file_captures.PIECE_BYTES)
             if archive.damage or any(piece):
+                self.damage = self.damage or after
                 yield FileRecord(None, self._origin.name, None, piece, after, part, not following)
                 part += 1
             piece = following
