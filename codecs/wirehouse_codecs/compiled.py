@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding
 import numba
 import numpy as np
 
@@ -44,3 +47,21 @@ def copy_bytes(data: Any, at: int, size: int, out: Any, to: int) -> None:
     begin, target = _UINT64(at), _UINT64(to)
     for i in range(_UINT64(size)):
         out[target + i] = data[begin + i]
+
+
+def external(name: str, signature: Any) -> Any:
+    """The function `name` of a library that `link` takes it from, for compiled loops to call."""
+    # Machine code that is kept on disk finds it again by its name, which begins with ours: another may have it too.
+    return numba.types.ExternalFunction(f"wirehouse_{name}", signature)
+
+
+def link(module: str, names: Iterable[str]) -> bool:
+    """Take functions from the library that an extension module of Python is linked to; false = it doesn't show them."""
+    try:
+        library = ctypes.CDLL(import_module(module).__file__)
+        places = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names}
+    except (ImportError, AttributeError, OSError):
+        return False
+    for name, place in places.items():
+        llvmlite.binding.add_symbol(f"wirehouse_{name}", place)
+    return True

@@ -5,15 +5,13 @@ hashlib takes half as long again as the hash itself of a few hundred bytes.
 
 from __future__ import annotations
 
-import ctypes
 from hashlib import sha384
 from typing import Any, Final
 
-import llvmlite.binding
 import numba
 import numpy as np
 
-from wirehouse_codecs.compiled import compiled
+from wirehouse_codecs.compiled import compiled, external, link
 
 Array = np.ndarray[Any, Any]
 
@@ -23,33 +21,16 @@ DIGEST: Final = 48
 _STATE_BYTES: Final = 256
 
 _word, _place, _done = numba.types.uint64, numba.types.uintp, numba.types.int32
-#: By their names in OpenSSL; those by which machine code that is kept on disk finds them again begin with ours.
+#: By their names in OpenSSL.
 _SIGNATURES: Final = {
     "SHA384_Init": _done(_place),
     "SHA384_Update": _done(_place, _place, _word),
     "SHA384_Final": _done(_place, _place),
 }
-_functions: tuple[Any, ...] = tuple(
-    numba.types.ExternalFunction(f"wirehouse_{name}", signature) for name, signature in _SIGNATURES.items()
-)
-_init, _update, _final = _functions
+_init, _update, _final = map(external, _SIGNATURES, _SIGNATURES.values())
 
-
-def _link() -> bool:
-    """Whether all functions were found. A Python that has OpenSSL within itself doesn't show them."""
-    try:
-        import _hashlib
-
-        library = ctypes.CDLL(_hashlib.__file__)
-        places = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _SIGNATURES}
-    except (ImportError, AttributeError, OSError):
-        return False
-    for name, place in places.items():
-        llvmlite.binding.add_symbol(f"wirehouse_{name}", place)
-    return True
-
-
-LINKED: Final = _link()
+#: A Python that has OpenSSL within itself doesn't show its functions.
+LINKED: Final = link("_hashlib", _SIGNATURES)
 
 
 def digests(prefix: bytes, data: Array, begins: Array, ends: Array) -> bytes:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 _PACKED: Final = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 DDL: Final = "bucket INT, rows BINARY"
@@ -29,49 +28,36 @@ def number(rows: int, each: int, least: int) -> int:
     return max(least, min(rows // each, _MOST))
 
 
-def bucket(buckets: int, *key: str) -> Column:
-    """The bucket of a row, of so many, by the columns of `key`."""
-    return F.pmod(F.xxhash64(*key), F.lit(buckets)).cast("int")
-
-
-def packed(rows: DataFrame, schema: pa.Schema, by: str) -> DataFrame:
-    """`rows`, which have the columns of `schema`, packed by the bucket that stands in the column `by`."""
-
-    def pack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Spark has other names for the items of lists.
-        return pack((batch.cast(schema) for batch in batches), by)
-
-    return rows.mapInArrow(pack_rows, DDL)
-
-
 def together(rows: DataFrame, buckets: int) -> DataFrame:
     """Packed rows, one bucket after another."""
     # A number of partitions that is told is kept: what is done with the rows may take long, and few bytes hold many.
     return rows.repartition(buckets, "bucket").sortWithinPartitions("bucket")
 
 
-def pack(batches: Iterable[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch]:
-    """Packed rows of `batches`, without the column `by`, which is their bucket."""
+def pack(batches: Iterable[pa.RecordBatch], by: str, buckets: int) -> Iterator[pa.RecordBatch]:
+    """Packed rows of `batches`, in so many buckets by the text in the column `by`."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         waiting.append(batch)
         size += batch.nbytes
         if size >= _PACK_BYTES:
-            yield from _pack(waiting, by)
+            yield from _pack(waiting, by, buckets)
             waiting, size = [], 0
     if waiting:
-        yield from _pack(waiting, by)
+        yield from _pack(waiting, by, buckets)
 
 
-def _pack(batches: Sequence[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch]:
+def _pack(batches: Sequence[pa.RecordBatch], by: str, buckets: int) -> Iterator[pa.RecordBatch]:
     # Columns without a value take no room.
     there = [name for name in batches[0].schema.names if any(b.column(name).null_count < b.num_rows for b in batches)]
     rows = pa.concat_batches([batch.select(there) for batch in batches])
-    buckets = np.asarray(rows.column(by))
-    order = np.argsort(buckets, kind="stable")
-    numbers, begins = np.unique(buckets[order], return_index=True)
-    rows = rows.drop_columns([by]).take(pa.array(order))
+    keys = rows.column(by).dictionary_encode()
+    of_key = np.array([crc32(key.encode()) % buckets for key in keys.dictionary.to_pylist()], np.int32)
+    bucket = of_key[np.asarray(keys.indices)]
+    order = np.argsort(bucket, kind="stable")
+    numbers, begins = np.unique(bucket[order], return_index=True)
+    rows = rows.take(pa.array(order))
     for one, begin, end in zip(numbers, begins, [*begins[1:], rows.num_rows], strict=True):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -81,17 +67,12 @@ def _pack(batches: Sequence[pa.RecordBatch], by: str) -> Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_arrays([pa.array([one], pa.int32()), value], schema=_PACKED)
 
 
-def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema, order: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of each bucket of `batches`, which stand by bucket: with the columns of `schema`, sorted by `order`.
-
-    Nulls come first.
-    """
-    keys = [(name, "ascending", "at_start") for name in order]
+def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of each bucket of `batches`, which stand by bucket: with the columns of `schema`."""
     pairs = (pair for batch in batches for pair in zip(*batch.columns, strict=True))
     for _, of_bucket in groupby(pairs, lambda pair: pair[0].as_py()):
         pieces = [batch for _, data in of_bucket for batch in pa.ipc.open_stream(data.as_buffer())]
-        rows = pa.concat_batches([_with_all(piece, schema) for piece in pieces])
-        yield rows.take(pc.sort_indices(rows, sort_keys=keys))
+        yield pa.concat_batches([_with_all(piece, schema) for piece in pieces])
 
 
 def _with_all(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -82,17 +82,28 @@ def heard_once(work: Work, table: str, row_kind: str | None = None) -> DataFrame
 
     All rows, or those of one `row_kind`.
     """
-    log = work.read_members(table, row_kind)
-    several = any(len(work.lake.sources_of(span.source)) > 1 for span in work.spans)
-    return _each_once(log, work.read_members(table, stream_log.CONNECTION)) if several else log
+    log, again = work.read_members(table, row_kind), _heard_again(work, table)
+    return log if again is None else log.join(again, ["window_start", "connection_id"], "left_anti")
 
 
-def _each_once(log: DataFrame, connections: DataFrame) -> DataFrame:
-    """The rows of a service's log without those of connections that another of its sources saw as well.
+def heard_again(work: Work, table: str) -> dict[str, set[bytes]]:
+    """By window, the ids of connections whose rows `heard_once` leaves out."""
+    again = _heard_again(work, table)
+    found: dict[str, set[bytes]] = {}
+    for window, connection_id in again.collect() if again is not None else ():
+        found.setdefault(window, set()).add(bytes(connection_id))
+    return found
+
+
+def _heard_again(work: Work, table: str) -> DataFrame | None:
+    """Connections that another source of the service saw as well: window_start and connection_id; None: it has one.
 
     Of two that have the same endpoints in overlapping times, seen by two sources, that stays which began first, then
-    that of the first source by name. `connections` are the log's rows of these, with the column `seen_by`.
+    that of the first source by name.
     """
+    if all(len(work.lake.sources_of(span.source)) == 1 for span in work.spans):
+        return None
+    connections = work.read_members(table, stream_log.CONNECTION)
     seen = connections.select("source", "window_start", "seen_by", "connection_id", "connection.*")
     ends = ("client_address", "client_port", "server_address", "server_port")
     first, second = seen.alias("first"), seen.alias("second")
@@ -104,7 +115,7 @@ def _each_once(log: DataFrame, connections: DataFrame) -> DataFrame:
     again = first.join(second, [*same, apart, before, overlap]).select(
         F.col("second.window_start").alias("window_start"), F.col("second.connection_id").alias("connection_id")
     )
-    return log.join(again.distinct(), ["window_start", "connection_id"], "left_anti")
+    return again.distinct()
 
 
 def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> DataFrame:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import Stored
 from wirehouse_pipelines.tables import Table, all_tables
 
 
@@ -121,6 +122,17 @@ def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: s
         for file, source, window in zip(*columns, strict=True)
         if spans is None or any(span.first <= window <= span.last for span in wanted.get(source, ()))
     ]
+
+
+def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str) -> list[Stored]:
+    """The objects with rows of log `name` of one kind in `spans`, from the table's log alone."""
+    known = delta_tables.opened(lake.table_path(name))
+    if known is None:
+        return []
+    actions = pa.table(known.get_add_actions(flatten=True))
+    sizes = dict(zip(*(actions.column(key).to_pylist() for key in ("path", "size_bytes")), strict=True))
+    folder = lake.table_folder(name)
+    return [Stored(f"{folder}/{unquote(file)}", sizes[file]) for file in _files(known, spans, row_kind)]
 
 
 class Files(NamedTuple):

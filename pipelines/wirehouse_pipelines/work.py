@@ -89,22 +89,26 @@ class Work:
 
         The column `seen_by` is the source that captured them.
         """
-        spans = self._members()
-        services = {span.source: self.source(span.source).service for span in spans}
-        rows = delta.read(self.spark, self.lake, table, spans, row_kind).withColumn("seen_by", F.col("source"))
+        services = self.services
+        rows = delta.read(self.spark, self.lake, table, self.members(), row_kind).withColumn("seen_by", F.col("source"))
         if all(name == service for name, service in services.items()):
             return rows
         named = F.create_map(*(F.lit(text) for pair in services.items() for text in pair))
         return rows.withColumn("source", named[F.col("source")])
 
-    def _members(self) -> list[Span]:
+    @property
+    def services(self) -> dict[str, str]:
+        """By source, the service that the spans have of it."""
+        return {span.source: self.source(span.source).service for span in self.members()}
+
+    def members(self) -> list[Span]:
         """The spans, which are those of services, of their sources."""
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
     def rows_of_members(self, table: str) -> int:
         """How many rows `read_members` has."""
-        return delta.rows_in(self.lake, table, self._members())
+        return delta.rows_in(self.lake, table, self.members())
 
     def read_state(self, table: str) -> DataFrame:
         """The rows of state table `table` that are alive at the end of the windows before the spans."""

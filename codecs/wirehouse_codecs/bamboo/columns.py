@@ -36,14 +36,19 @@ _M, _P = b"mp"
 _MOST_NULLS: Final = 1 << 15
 
 
-def add_rows(log: Log, spoken: Spoken, ids: Mapping[Channel, int], modes: Mapping[int, bool | None]) -> None:
+def add_rows(
+    log: Log, spoken: Spoken, ids: Mapping[Channel, int], modes: Mapping[int, bool | None], senders: Sequence[str]
+) -> None:
     """The rows of what pieces say: all packets, then all entries.
 
-    `modes` tells by side whether it sends greedily, None where that isn't known.
+    `modes` tells by side whether it sends greedily, None where that isn't known; `senders` who it is.
     """
     by_piece = place_columns(piece.place for piece in spoken.pieces)
     packets, entries = _Table(spoken, MESSAGE), _Table(spoken, ENTRY)
-    for table, content in ((packets, partial(_message, ids=ids)), (entries, partial(_entry, modes=modes))):
+    for table, content in (
+        (packets, partial(_message, ids=ids)),
+        (entries, partial(_entry, modes=modes, senders=senders)),
+    ):
         if table.count:
             columns = _common(table, by_piece)
             columns[table.kind] = _struct(log.schema.field(table.kind), content(table), table.count)
@@ -226,7 +231,7 @@ def _message(table: _Table, ids: Mapping[Channel, int]) -> dict[str, pa.Array]:
     }
 
 
-def _entry(table: _Table, modes: Mapping[int, bool | None]) -> dict[str, pa.Array]:
+def _entry(table: _Table, modes: Mapping[int, bool | None], senders: Sequence[str]) -> dict[str, pa.Array]:
     no, entries = np.zeros(table.count, np.bool_), table.entries
     lipmaa, back = entries[loops.E_LIPMAA].view(np.int64), entries[loops.E_BACK].view(np.int64)
     has_lipmaa, has_back = lipmaa != loops.ABSENT, back != loops.ABSENT
@@ -254,6 +259,7 @@ def _entry(table: _Table, modes: Mapping[int, bool | None]) -> dict[str, pa.Arra
             table.of_sides(np.bool_, lambda side, _: bool(modes[side])),
             mask=table.of_sides(np.bool_, lambda side, _: modes[side] is None),
         ),
+        "sender": _words(senders, table.sides),
     }
 
 

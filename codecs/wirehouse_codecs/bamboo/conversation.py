@@ -33,7 +33,7 @@ from wirehouse_codecs.bamboo.session import Session, Told
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Log, Where
-from wirehouse_codecs.tcp import Closed, Connection, Data, Hole
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
 LOG_VERSION: Final = 1
 #: After a piece that isn't plain so many are left to the readable twins before the loops are tried again: twice as many
@@ -42,6 +42,17 @@ _FEWEST_READ: Final = 4
 _MOST_READ: Final = 256
 #: A byte and two numbers.
 _MOST_SETUP_BYTES: Final = 1 + 2 * varu64.MAX_BYTES
+
+
+#: Address and port of each side.
+Senders = Mapping[Role, str]
+
+
+def senders_of(options: BambooOptions, client: Endpoint | None, server: Endpoint) -> Senders:
+    """Who the sides of a connection are."""
+    assert client is not None
+    ends = {Direction.CLIENT: client, Direction.SERVER: server}
+    return {options.role_of(side): f"{end.address}:{end.port}" for side, end in ends.items()}
 
 
 class Account:
@@ -70,13 +81,13 @@ class Account:
         for ending in self.session.end(in_order=in_order):
             self._find(ending.broken, place, None, None, ending.proposal)
 
-    def tell(self, told: Told) -> None:
-        """The rows of a packet, or of bytes that are none."""
+    def tell(self, told: Told, senders: Senders) -> None:
+        """The rows of a packet, or of bytes that are none; `senders` are those of its connection."""
         read = told.read
         where = Where(SIDES[read.role], read.byte_start, read.byte_end)
         about = told.proposal
         if read.packet is not None:
-            self._add_message(told, where)
+            self._add_message(told, where, senders)
         elif where.byte_end > where.byte_start:
             first = told.broken[0] if told.broken else None
             finding = {
@@ -91,11 +102,12 @@ class Account:
             self._told.pop(proposal.number, None)
             self._add_proposal(proposal, self._proposal_row(proposal))
 
-    def tell_plain(self, spoken: Spoken) -> None:
+    def tell_plain(self, spoken: Spoken, senders: Senders) -> None:
         """The rows of pieces that compiled loops have read."""
         modes = {side: self.session.mode(role) for side, role in enumerate(Role)}
         greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
-        add_rows(self._log, spoken, {channel: self.streams[channel] for channel in Channel}, greedy)
+        streams = {channel: self.streams[channel] for channel in Channel}
+        add_rows(self._log, spoken, streams, greedy, tuple(senders[role] for role in Role))
 
     def _find(
         self, broken: Broken, place: Place, where: Where | None, layer: Layer | None, proposal: Proposal | None
@@ -110,7 +122,7 @@ class Account:
             proposal_number=None if proposal is None else proposal.number,
         )
 
-    def _add_message(self, told: Told, where: Where) -> None:
+    def _add_message(self, told: Told, where: Where, senders: Senders) -> None:
         read, packet, proposal = told.read, told.read.packet, told.proposal
         assert packet is not None
         about: dict[str, Any] = {
@@ -135,11 +147,12 @@ class Account:
         self._log.add(MESSAGE, read.place, where, message=message, **about)
         if told.entry is not None:
             mode = self.session.mode(read.role)
-            entry = rebuilt_row(told.entry) | {"greedy": None if mode is None else mode.greedy}
-            self._log.add(ENTRY, read.place, where, entry=entry, **about)
+            sent = {"greedy": None if mode is None else mode.greedy, "sender": senders[read.role]}
+            self._log.add(ENTRY, read.place, where, entry=rebuilt_row(told.entry) | sent, **about)
         if isinstance(packet, Cancel) and proposal is not None:
             for shown in packet.entries:
-                self._log.add(ENTRY, read.place, where, entry=shown_row(shown.in_log(*proposal.log), "cancel"), **about)
+                entry = shown_row(shown.in_log(*proposal.log), "cancel", senders[read.role])
+                self._log.add(ENTRY, read.place, where, entry=entry, **about)
 
     # Entities
 
@@ -218,8 +231,11 @@ class Conversation:
 
     dialect = None, None
 
-    def __init__(self, log: Log, connection: Connection, options: BambooOptions, snapshot: str | None) -> None:
+    def __init__(
+        self, log: Log, connection: Connection, server: Endpoint, options: BambooOptions, snapshot: str | None
+    ) -> None:
         self._log, self._options = log, options
+        self._senders = senders_of(options, log.client, server)
         late = connection.opened == "middle"
         self._reader = Reader(options, started_late=late)
         self._account = Account(log, options, Session(options, started_late=late))
@@ -245,7 +261,7 @@ class Conversation:
         while at < len(pieces):
             spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
             if spoken is not None:
-                self._account.tell_plain(spoken)
+                self._account.tell_plain(spoken, self._senders)
                 at += len(spoken.pieces)
                 self._patience, self._share = _FEWEST_READ, max(4 * len(spoken.pieces), _FEWEST_READ)
                 continue
@@ -281,7 +297,7 @@ class Conversation:
     def _take(self, reads: Sequence[Read]) -> None:
         for read in reads:
             told = self._account.session.receive(read)
-            self._account.tell(told)
+            self._account.tell(told, self._senders)
             if told.ends:
                 self._reader.stop(read.role, read.byte_end)
                 break

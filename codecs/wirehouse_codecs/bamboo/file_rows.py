@@ -44,5 +44,4 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
         finding = {"rule": rule.id, "severity": rule.severity.value, "message": record["damage"]}
         return {"row_kind": QUARANTINE, "finding": finding, "raw": record["damaged"] or record["data"]}
     data, payload = content(record["data"])
-    entry = shown_row(data, FILE) | {"file": record["name"], "payload": payload}
-    return {"row_kind": ENTRY, "entry": entry}
+    return {"row_kind": ENTRY, "entry": shown_row(data, FILE, record["name"]) | {"payload": payload}}

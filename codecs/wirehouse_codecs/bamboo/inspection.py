@@ -67,7 +67,7 @@ def inspect(
     taken for the proactive sides. Entries are put together from what the capture holds; they come last.
     """
     options = options or BambooOptions()
-    entries = PacketEntries(options.proactive)
+    entries = PacketEntries()
     rows = stream_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
@@ -155,7 +155,7 @@ def _known(record: Row) -> Row:
     row: Row = dict.fromkeys(ENTRIES.names) | record["entry"] | {name: record[name] for name in _FILE_PLACE}
     data, payload = row["data"], row.pop("payload")
     row |= {"entry_id": row["entry_hash"], "own_rule": row.pop("rule", None), "own_reason": row["reason"]}
-    row |= {"reason": None, "seen_from": [row.pop("file")]}
+    row |= {"reason": None, "seen_from": [row.pop("sender")]}
     if row["own_rule"] is None:
         row["signature_rule"] = signature_rule(row["author"], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
         if payload is not None:

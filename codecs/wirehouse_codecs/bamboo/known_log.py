@@ -8,6 +8,7 @@ known are put together as soon as it is (rebuilding.py). Entries stand as column
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -123,6 +124,16 @@ def without_links(row: Mapping[str, Any], sent_id: bytes) -> dict[str, Any]:
     unknown = {"entry_id": sent_id, "unknown_links": [seq for seq in targets if seq not in sent]}
     lost = dict.fromkeys(("data", "entry_hash", "signature_rule", "lipmaalink"))
     return {**row, **lost, **unknown, "backlink": row["backlink"] if sent else None}
+
+
+def sent_id(entry: Mapping[str, Any]) -> bytes:
+    """What names an entry apart from links that were not sent: a SHA-256 of what was; fields as of ENTRY_TYPE."""
+    backlink = None if "backlink" in (entry["omitted"] or ()) else entry["backlink"]
+    named = (entry["author"], entry["payload_hash"], entry["signature"], backlink)
+    counted = (entry["log_id"], entry["seq"], entry["end_of_log"], entry["payload_size"])
+    fields = [None if value is None else value.hex().upper() for value in named]
+    fields += [None if value is None else str(value).lower() for value in counted]
+    return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).digest()
 
 
 class Settled(NamedTuple):

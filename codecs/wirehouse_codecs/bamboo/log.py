@@ -107,8 +107,8 @@ ENTRY_TYPE: Final = pa.struct(
         ("reason", pa.string()),
         # How its sender sends; null where that isn't known.
         ("greedy", pa.bool_()),
-        # Of a file: its name, and the payload where that is at hand.
-        ("file", pa.string()),
+        # Address and port; or the name of a file, and then the payload where that is at hand.
+        ("sender", pa.string()),
         ("payload", pa.binary()),
     ]
 )
@@ -200,6 +200,6 @@ def starter(options: BambooOptions) -> Start | Gather:
     """Dialogues of a source with these options."""
 
     def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
-        return Conversation(log, connection, options, snapshot)
+        return Conversation(log, connection, server, options, snapshot)
 
     return Gather(partial(Pairs, options)) if options.transport == TWO_CONNECTIONS else start

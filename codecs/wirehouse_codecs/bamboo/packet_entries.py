@@ -7,8 +7,6 @@ held until then, about 1 KB each. The pipeline does the same in Spark (`pipeline
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -18,13 +16,12 @@ import pyarrow as pa
 
 from wirehouse_codecs import inspecting
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, PLACE, KnownLog, without_links
+from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, PLACE, KnownLog, sent_id, without_links
 from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.inspecting import Inspected
 from wirehouse_codecs.stream_inspection import Row, violation
-from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.stream_log import MESSAGE
 
 #: Own columns of violations.
 OWN: Final = ("channel", "proposal_id", "proposal_number")
@@ -40,14 +37,13 @@ def takes(row: Row) -> bool:
     """Whether a row of the log says something about entries."""
     if row["row_kind"] == MESSAGE:
         return row["message"]["follows_byte_start"] is not None
-    return row["row_kind"] in (ENTRY, CONNECTION)
+    return bool(row["row_kind"] == ENTRY)
 
 
 class PacketEntries:
     """Takes the rows of the log record by record, in order of arrival."""
 
-    def __init__(self, proactive: Direction) -> None:
-        self._proactive = proactive
+    def __init__(self) -> None:
         #: By hash: the rule that the signature of an entry breaks.
         self._checked: dict[bytes, str | None] = {}
         #: Entries and who sent them.
@@ -56,8 +52,6 @@ class PacketEntries:
         self._waiting: list[Row] = []
         #: By log: which rows of all are its.
         self._logs: defaultdict[object, list[int]] = defaultdict(list)
-        #: By connection: address and port of both sides.
-        self._ends: dict[bytes, dict[Direction, str]] = {}
         #: By side of a proposal: where metadata packets begin that nothing followed yet, and which rule they break.
         self._pieces: defaultdict[tuple[Any, ...], dict[int, str | None]] = defaultdict(dict)
 
@@ -70,10 +64,6 @@ class PacketEntries:
         for row in rows:
             if row["row_kind"] == MESSAGE:
                 yield from self._follow(row)
-            elif row["row_kind"] == CONNECTION:
-                told = row["connection"]
-                ends = {side: f"{told[f'{side}_address']}:{told[f'{side}_port']}" for side in Direction}
-                self._ends[row["connection_id"]] = ends
         for side in set(map(_side, entries)):
             # A later packet can follow the last one alone.
             pieces = self._pieces[side]
@@ -110,6 +100,7 @@ class PacketEntries:
         own = said["rule"] if said["rule"] != "link_unknown" else None
         entry: Row = {name: said.get(name) for name in ENTRIES.names} | {name: row[name] for name in _PLACE}
         entry |= {"own_rule": own, "own_reason": said["reason"] if own else None, "reason": None}
+        entry["seen_from"] = [said["sender"]]
         hashed, data = said["entry_hash"], said["data"]
         if own is None and data is not None:
             if hashed not in self._checked:
@@ -117,8 +108,8 @@ class PacketEntries:
                 self._checked[hashed] = signature_rule(*signed)
             entry["signature_rule"] = self._checked[hashed]
         uncertain = hashed is None or said["assumed_links"]
-        entry["entry_id"] = hashed or _sent_id(said)
-        return without_links(entry, _sent_id(said)) if uncertain and entry["signature_rule"] else entry
+        entry["entry_id"] = hashed or sent_id(said)
+        return without_links(entry, sent_id(said)) if uncertain and entry["signature_rule"] else entry
 
     def _follow(self, row: Row) -> Iterator[Inspected]:
         """What came right after a piece, and should have been an apology, or should not."""
@@ -133,9 +124,6 @@ class PacketEntries:
         """No packet comes any more: what entries that are shown break, forks, and each distinct entry."""
         self._close()
         known = pa.Table.from_batches(self._batches)
-        senders = zip(known["connection_id"].to_pylist(), known["direction"].to_pylist(), strict=True)
-        listed = pa.array([[self._sender(*sender)] for sender in senders], ENTRIES.field("seen_from").type)
-        known = known.set_column(ENTRIES.get_field_index("seen_from"), ENTRIES.field("seen_from"), listed)
         broken: list[Row] = []
         entries: list[Row] = []
         for numbers in self._logs.values():
@@ -152,11 +140,6 @@ class PacketEntries:
             del row["superseded"]
             yield inspecting.ENTRY, row
 
-    def _sender(self, connection_id: bytes, direction: str) -> str:
-        """Directions have the names of roles: the client is the proactive side, whichever side of TCP that is."""
-        is_client = (direction == Direction.CLIENT) == (self._proactive is Direction.CLIENT)
-        return self._ends[connection_id][Direction.CLIENT if is_client else Direction.SERVER]
-
 
 _arrival: Final = itemgetter("arrived_at_ns", "record_number", "byte_start")
 
@@ -164,13 +147,3 @@ _arrival: Final = itemgetter("arrived_at_ns", "record_number", "byte_start")
 def _found(name: str, message: str, row: Row) -> Inspected:
     rule = RULE[name]
     return violation(rule.id, rule.severity.value, message, row, OWN)
-
-
-def _sent_id(entry: Row) -> bytes:
-    """What names an entry apart from links that were not sent, as gold does it."""
-    backlink = None if "backlink" in (entry["omitted"] or ()) else entry["backlink"]
-    named = (entry["author"], entry["payload_hash"], entry["signature"], backlink)
-    counted = (entry["log_id"], entry["seq"], entry["end_of_log"], entry["payload_size"])
-    fields = [None if value is None else value.hex().upper() for value in named]
-    fields += [None if value is None else str(value).lower() for value in counted]
-    return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).digest()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
-from wirehouse_codecs.bamboo.conversation import Account, add_rest
+from wirehouse_codecs.bamboo.conversation import Account, Senders, add_rest, senders_of
 from wirehouse_codecs.bamboo.messages import Cancel, Propose
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
@@ -100,7 +100,7 @@ class Pairs:
     """The pairs of connections between two addresses. A `Gathering`."""
 
     def __init__(self, options: BambooOptions, log: Log, snapshot: str | None) -> None:
-        self._options, self._log = options, log
+        self.options, self._log = options, log
         self._numbers = 0
         #: Those that aren't over, in the order in which they began.
         self._pairs: dict[int, Pair] = {}
@@ -109,32 +109,32 @@ class Pairs:
 
     def start(self, log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
         """The dialogue of a connection: one that joins a pair, or goes on from its snapshot."""
-        channel = self._options.channel_at(server.port)
+        channel = self.options.channel_at(server.port)
         if snapshot is None:
             late = connection.opened == "middle"
             pair = self._pair_of(channel, connection, log.client, late)
-            reader = Reader(self._options, channel, started_late=late)
+            reader = Reader(self.options, channel, started_late=late)
         else:
             number, read = json.loads(snapshot)
-            pair, reader = self._pairs[number], Reader(self._options, channel, snapshot=read)
+            pair, reader = self._pairs[number], Reader(self.options, channel, snapshot=read)
         pair.connections[channel] = connection
-        return Half(self, log, self._options, channel, pair, reader)
+        return Half(self, log, senders_of(self.options, log.client, server), channel, pair, reader)
 
     def _pair_of(self, channel: Channel, connection: Connection, client: Endpoint | None, late: bool) -> Pair:
         """The pair that a new connection joins."""
         assert client is not None
-        port = client.port - (channel is Channel.DATA) if self._options.pairs == NEXT_PORT else None
+        port = client.port - (channel is Channel.DATA) if self.options.pairs == NEXT_PORT else None
         pair = next((one for one in self._pairs.values() if one.fits(channel, late, port)), None)
         pair = pair or self._new(late, port)
         pair.join(channel, Member(connection.connection_id, connection.first))
         return pair
 
     def _new(self, late: bool, port: int | None) -> Pair:
-        account = Account(self._log, self._options, Session(self._options, started_late=late))
-        told = {Direction.CLIENT: self._options.client_setup, Direction.SERVER: self._options.server_setup}
+        account = Account(self._log, self.options, Session(self.options, started_late=late))
+        told = {Direction.CLIENT: self.options.client_setup, Direction.SERVER: self.options.server_setup}
         for direction, setup in told.items():
             if setup is not None:
-                account.session.setups[self._options.role_of(direction)] = setup
+                account.session.setups[self.options.role_of(direction)] = setup
         pair = self._pairs[self._numbers] = Pair(self._numbers, late, port, account)
         self._numbers += 1
         return pair
@@ -174,7 +174,7 @@ class Pairs:
             raise StateVersionError(what="bamboo pairs", found=state["version"], expected=PAIRS_VERSION)
         self._numbers = state["numbers"]
         for row in state["pairs"]:
-            account = Account(self._log, self._options, Session(self._options, snapshot=row["session"]))
+            account = Account(self._log, self.options, Session(self.options, snapshot=row["session"]))
             pair = Pair(row["number"], row["late"], row["port"], account)
             for channel, member in sorted(row["members"].items()):
                 pair.join(Channel(channel), _from_json(member))
@@ -198,10 +198,8 @@ class Half:
 
     dialect = None, None
 
-    def __init__(
-        self, pairs: Pairs, log: Log, options: BambooOptions, channel: Channel, pair: Pair, reader: Reader
-    ) -> None:
-        self._pairs, self._log, self._options, self._channel = pairs, log, options, channel
+    def __init__(self, pairs: Pairs, log: Log, senders: Senders, channel: Channel, pair: Pair, reader: Reader) -> None:
+        self._pairs, self._log, self._senders, self._channel = pairs, log, senders, channel
         self._pair, self._reader = pair, reader
 
     def receive(self, pieces: Sequence[Data]) -> None:
@@ -214,7 +212,7 @@ class Half:
         """Bytes that never came."""
         self._stop()
         if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
-            self._pair.account.session.miss(self._options.role_of(hole.direction))
+            self._pair.account.session.miss(self._pairs.options.role_of(hole.direction))
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
@@ -235,7 +233,7 @@ class Half:
                 for role in Role:
                     account.session.miss(role)
             told = account.session.receive(read)
-            account.tell(told)
+            account.tell(told, self._senders)
             if told.ends:
                 self._reader.stop(read.role, read.byte_end)
                 break

@@ -145,11 +145,11 @@ def rebuilt_row(entry: Rebuilt) -> dict[str, Any]:
     }
 
 
-def shown_row(data: bytes, origin: str) -> dict[str, Any]:
+def shown_row(data: bytes, origin: str, sender: str) -> dict[str, Any]:
     """An entry that a cancel or a file shows in full."""
     decoded = decode(data)
     place = {"author": decoded.author, "log_id": decoded.log_id, "seq": decoded.seq}
-    told = {"origin": origin, "data": data, "entry_hash": yamf.digest(data)} | place
+    told = {"origin": origin, "sender": sender, "data": data, "entry_hash": yamf.digest(data)} | place
     entry: Entry | None = decoded.entry
     if entry is None:
         return told | {"rule": None if decoded.rule is None else decoded.rule.name, "reason": decoded.reason}

@@ -22,7 +22,7 @@ from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, connections
 from wirehouse_codecs.conversations import SEGMENT_BYTES, Send
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import RUN_BYTES, Log
-from wirehouse_codecs.tcp import Connection, Data, Direction, Side
+from wirehouse_codecs.tcp import Connection, Data, Direction, Endpoint, Side
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration.bench import START_MS, Layer, seconds_of
 from wirehouse_pipelines.lake import Lake, Source
@@ -133,7 +133,8 @@ def _decode(runs: Sequence[list[Data]]) -> None:
     log, first = Log(SCHEMA), runs[0][0].place
     client, server = (Side(direction, TcpOptions()) for direction in Direction)
     connection = Connection(bytes(16), "syn", first, first, client, server)
-    conversation = Conversation(log, connection, BambooOptions(), None)
+    log.client = Endpoint("10.0.0.1", 40_000)
+    conversation = Conversation(log, connection, Endpoint("10.0.0.2", PORT), BambooOptions(), None)
     for pieces in runs:
         conversation.receive(pieces)
         for _ in log.take():

@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from wirehouse_codecs.bamboo.known_log import PLACE
-from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.rules import Rule
@@ -23,7 +22,7 @@ from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
-VERSION = "1"
+VERSION = "2"
 STATE: Final = "gold.bamboo_state"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,
@@ -47,11 +46,6 @@ def _horizon(source: Source) -> int:
     return 2**62
 
 
-def _is_called(source: Source) -> bool:
-    """The server of the source's connections is the proactive side."""
-    return source.protocol == "bamboo" and BambooOptions.from_mapping(source.options).turned
-
-
 class _Run:
     """What the tables of one run are made from."""
 
@@ -64,50 +58,10 @@ class _Run:
     @cached_property
     def told(self) -> DataFrame:
         """What verification tells of each window."""
-        return verification.told(self.work, self._seen, VERSION)
+        return verification.told(self.work, VERSION)
 
     def told_as(self, what: str) -> DataFrame:
         return self.told.where(F.col("told") == what)
-
-    @cached_property
-    def _seen(self) -> DataFrame:
-        """Entries as they were seen, each with its sender."""
-        ends = self.of_kind(CONNECTION).select(
-            *_WINDOW,
-            "connection_id",
-            *(
-                F.concat_ws(":", f"connection.{side}_address", f"connection.{side}_port").alias(side)
-                for side in ("client", "server")
-            ),
-        )
-        backlink = F.when(~F.array_contains("entry.omitted", "backlink"), F.col("entry.backlink"))
-        named = (*(F.hex(f"entry.{name}") for name in ("author", "payload_hash", "signature")), F.hex(backlink))
-        counted = (F.col(f"entry.{name}").cast("string") for name in ("log_id", "seq", "end_of_log", "payload_size"))
-        sent_id = F.unhex(F.sha2(F.to_json(F.array(*named, *counted)), 256))
-        uncertain = F.col("entry.entry_hash").isNull() | F.coalesce("entry.assumed_links", F.lit(False))
-        own = F.col("entry.rule") != "link_unknown"
-        rows = self.of_kind(ENTRY).select(
-            *_WINDOW,
-            *_PLACE,
-            "seen_by",
-            "entry.*",
-            F.when(uncertain, sent_id).alias("sent_id"),
-            F.when(own, F.col("entry.rule")).alias("own_rule"),
-            F.when(own, F.col("entry.reason")).alias("own_reason"),
-        )
-        rows = rows.drop("rule", "reason", "greedy", "assumed_links").withColumn(
-            "entry_id", F.coalesce("entry_hash", "sent_id")
-        )
-        # Directions have the names of roles: the client is the proactive side, whichever side of TCP that is.
-        called = [source.name for source in self.work.lake.sources if _is_called(source)]
-        is_client = (F.col("direction") == "client") != F.col("seen_by").isin(called)
-        sender = F.when(is_client, F.col("client")).otherwise(F.col("server"))
-        return (
-            rows.withColumn("key", verification.key_of(F.col("author"), F.col("log_id"), F.col("entry_id")))
-            .join(ends, [*_WINDOW, "connection_id"], "left")
-            .withColumn("sender", F.coalesce("file", sender))
-            .drop("client", "server", "file", "seen_by")
-        )
 
     @cached_property
     def _pieces(self) -> DataFrame:

@@ -1,16 +1,16 @@
-"""Verification of Bamboo entries apart from the order of the wire, in two passes over all entries of a run.
+"""Verification of Bamboo entries apart from the order of the wire, over all entries of a run.
 
-The first brings equal entries together and checks the signature and the payload of each distinct one, in parallel
-whatever their logs. The second brings logs together and holds what is known of each (`known_log.py`). What windows
-before found out stands in the history of entries: those of logs that have new ones come in again, with their verdicts;
-of a log that is settled (`known_log.Settled`) only the few that new ones are held against.
+Entries are read from the log's files and brought together by log. A task has some logs: it checks the signature and
+the payload of each distinct entry, holds what is known of each log (`known_log.py`), and writes the entries. What
+windows before found out stands in the history of entries: those of logs that have new ones come in again, with their
+verdicts; of a log that is settled (`known_log.Settled`) only the few that new ones are held against.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -18,11 +18,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.known_log import (
     ENTRIES,
     NO_ENTRIES,
@@ -32,17 +31,24 @@ from wirehouse_codecs.bamboo.known_log import (
     KnownLog,
     Settled,
     needed,
+    sent_id,
     without_links,
 )
-from wirehouse_codecs.bamboo.log import UINT
+from wirehouse_codecs.bamboo.log import ENTRY_TYPE, UINT
+from wirehouse_codecs.bamboo.rows import ENTRY as LOGGED
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
+from wirehouse_codecs.bamboo.signatures import signature_rules
 from wirehouse_codecs.bamboo.verify import payload_rule
-from wirehouse_pipelines import buckets, table_writer
+from wirehouse_pipelines import buckets, table_reader, table_writer
+from wirehouse_pipelines.connections import heard_again
 from wirehouse_pipelines.keyed_folds import BATCH_ROWS, pieces_of
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
+
+Array = np.ndarray[Any, Any]
+Batches = Iterable[pa.RecordBatch]
 
 SILVER: Final = "silver.bamboo"
 ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
@@ -66,61 +72,132 @@ _LOG_COLUMNS: Final = (
 )
 _KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string()), ("window_start", pa.string()))
 TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string()), ("file", pa.string())])
-#: Names of the columns with the buckets of the passes.
-_BY_ENTRY, _BY_LOG = "by_entry", "by_log"
-#: Entries between the passes, and what is known of logs.
-BETWEEN: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS[:4], ("length", UINT)])
-_PACKED_BY_LOG: Final = BETWEEN.append(pa.field(_BY_LOG, pa.int32()))
-#: What the first pass reads: also the payload, who sent it, and what names an entry apart from its links.
-READ: Final = pa.schema([*_PACKED_BY_LOG, ("payload", pa.binary()), ("sender", pa.string()), ("sent_id", pa.binary())])
-_PACKED_BY_ENTRY: Final = READ.append(pa.field(_BY_ENTRY, pa.int32()))
+#: Entries as they come in: also the payload, who sent it, and what names an entry apart from its links.
+READ: Final = pa.schema(
+    [
+        *_KEY,
+        *ENTRIES,
+        *_FORK_COLUMNS[:4],
+        ("length", UINT),
+        ("payload", pa.binary()),
+        ("sender", pa.string()),
+        ("sent_id", pa.binary()),
+    ]
+)
+#: What is read of the log.
+_OF_ENTRY: Final = [name for name in ENTRY_TYPE.names if name != "greedy"]
+_PLACE: Final = tuple(name for name, _ in PLACE)
+_COLUMNS: Final = dict.fromkeys(("source", "window_start", *_PLACE), ()) | {"entry": _OF_ENTRY}
+#: What is told of new entries to those who look for known ones.
+_SEEN: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("key", pa.string()),
+        ("seq", UINT),
+        ("end_of_log", pa.bool_()),
+        ("other_size", pa.bool_()),
+    ]
+)
 _ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
+#: A task has about so many entries: to check them takes some seconds.
+_TASK_ROWS: Final = 50_000
 
 
-def told(work: Work, seen: DataFrame, version: str) -> DataFrame:
-    """Rows of TOLD of what each window changed, computed once; those of entries are in files, of this version.
-
-    `seen` has an entry a row: the columns of READ but those that are found out here.
-    """
-    entries = seen.withColumn("told", F.lit(ENTRY)).withColumn("seen_from", F.array("sender"))
-    known_logs = None
-    if work.before:
-        logs = seen.select("source", "key").distinct()
-        settled = _settled(work, seen, logs)
-        known_entries = _known_entries(work, seen, logs, settled)
-        entries = entries.unionByName(known_entries, allowMissingColumns=True)
-        forks = _known(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
-        known_logs = forks.unionByName(settled, allowMissingColumns=True)
+def told(work: Work, version: str) -> DataFrame:
+    """Rows of TOLD of what each window changed, computed once; those of entries are in files, of this version."""
+    read = partial(_entries, services=work.services, again=heard_again(work, SILVER))
     least = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
     tasks = buckets.number(work.rows_of_members(SILVER), _TASK_ROWS, least)
-    by_log, by_entry = buckets.bucket(tasks, "source", "key"), buckets.bucket(tasks, "entry_id")
-    read = _with_all(entries.withColumns({_BY_LOG: by_log, _BY_ENTRY: by_entry}), _PACKED_BY_ENTRY)
-    checked = buckets.together(buckets.packed(read, _PACKED_BY_ENTRY, _BY_ENTRY), tasks).mapInArrow(_check, buckets.DDL)
-    if known_logs is not None:
-        known = _with_all(known_logs.withColumn(_BY_LOG, by_log), _PACKED_BY_LOG)
-        checked = checked.unionByName(buckets.packed(known, _PACKED_BY_LOG, _BY_LOG))
+    packed = _of_log(work, partial(_packed, entries=read, tasks=tasks), buckets.DDL)
+    if work.before:
+        known = _known(work, work.settle(_of_log(work, partial(_seen, entries=read), from_arrow_schema(_SEEN))))
+        packed = packed.unionByName(known.mapInArrow(partial(_packed, entries=_cast, tasks=tasks), buckets.DDL))
     tell = partial(_tell, lake=work.lake, version=version)
-    return work.settle(buckets.together(checked, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
+    return work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
 
 
-#: A task has about so many rows of silver, and the entries among them: to check them takes some seconds.
-_TASK_ROWS: Final = 100_000
-_ENTRY_ORDER: Final = ("entry_id", "window_start", "source", "sender", *_ARRIVAL)
-#: A cancel shows two entries at one place.
-_LOG_ORDER: Final = ("source", "key", "window_start", *_ARRIVAL, "entry_id")
+def _of_log(work: Work, make: Callable[[Batches], Iterator[pa.RecordBatch]], made: Any) -> DataFrame:
+    """What `make` makes of the entries of the log."""
+    return table_reader.mapped(work.spark, work.lake, SILVER, work.members(), LOGGED, _COLUMNS, make, made)
 
 
-def _check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Packed entries of the first pass as packed ones of the second."""
-    return buckets.pack(check(buckets.unpack(batches, READ, _ENTRY_ORDER)), _BY_LOG)
+def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
+    return buckets.pack(entries(batches), "key", tasks)
 
 
-def _tell(batches: Iterable[pa.RecordBatch], lake: Lake, version: str) -> Iterator[pa.RecordBatch]:
+def _cast(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Rows of READ from Spark, which has other names for the items of lists."""
+    return (batch.cast(READ) for batch in batches)
+
+
+def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[pa.RecordBatch]:
+    """Rows of _SEEN of entries."""
+    for rows in entries(batches):
+        other_size = pc.not_equal(
+            pc.binary_length(rows.column("payload")), rows.column("payload_size").cast(pa.int64())
+        )
+        told = {"other_size": other_size.fill_null(False)}
+        columns = [told.get(name, rows.column(name) if name in rows.schema.names else None) for name in _SEEN.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=_SEEN)
+
+
+def _entries(
+    batches: Batches, services: Mapping[str, str], again: Mapping[str, Set[bytes]]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of READ of entries of the log, those of connections that are heard `again` left out."""
+    for batch in batches:
+        if again:
+            windows, ids = (batch.column(name).to_pylist() for name in ("window_start", "connection_id"))
+            kept = [one not in again.get(window, ()) for window, one in zip(windows, ids, strict=True)]
+            batch = batch.filter(pa.array(kept, pa.bool_()))
+        if batch.num_rows:
+            yield _entry_rows(batch, services)
+
+
+def _entry_rows(batch: pa.RecordBatch, services: Mapping[str, str]) -> pa.RecordBatch:
+    rows, entry = batch.num_rows, dict(zip(_OF_ENTRY, batch.column("entry").flatten(), strict=True))
+    uncertain = pc.or_(entry["entry_hash"].is_null(), entry["assumed_links"].fill_null(False))
+    sent_ids: list[bytes | None] = [None] * rows
+    for i in pc.indices_nonzero(uncertain).to_pylist():
+        sent_ids[i] = sent_id({name: column[i].as_py() for name, column in entry.items()})
+    sent = pa.array(sent_ids, pa.binary())
+    own = pc.not_equal(entry["rule"], "link_unknown").fill_null(False)
+    entry_id = pc.coalesce(entry["entry_hash"], sent)
+    source = batch.column("source").dictionary_encode()
+    service = pa.array([services[name] for name in source.dictionary.to_pylist()], pa.string())
+    columns = {
+        **{name: batch.column(name) for name in ("window_start", *_PLACE)},
+        **{name: column for name, column in entry.items() if name in READ.names},
+        "source": service.take(source.indices),
+        "key": key_of(entry["author"], entry["log_id"], entry_id),
+        "entry_id": entry_id,
+        "sent_id": sent,
+        "own_rule": pc.if_else(own, entry["rule"], None),
+        "own_reason": pc.if_else(own, entry["reason"], None),
+        "reason": pa.nulls(rows, pa.string()),
+        "seen_from": pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32), entry["sender"]),
+    }
+    arrays = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(rows, one.type) for one in READ]
+    return pa.RecordBatch.from_arrays(arrays, schema=READ)
+
+
+def key_of(author: pa.Array, log_id: pa.Array, entry_id: pa.Array) -> pa.Array:
+    """The key of each entry's log; of what can't be read as one, its own."""
+    authors = author.dictionary_encode()
+    named = pa.array([one.hex() for one in authors.dictionary.to_pylist()], pa.string()).take(authors.indices)
+    keys = pc.binary_join_element_wise(named, log_id.cast(pa.string()), ":")
+    if keys.null_count:
+        listed = keys.to_pylist()
+        keys = pa.array([key or entry_id[i].as_py().hex() for i, key in enumerate(listed)], pa.string())
+    return keys
+
+
+def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch]:
     """Rows of TOLD of packed entries; those of entries are written."""
     others: list[pa.RecordBatch] = []
 
     def entries() -> Iterator[pa.RecordBatch]:
-        for rows in fold(buckets.unpack(batches, BETWEEN, _LOG_ORDER)):
+        for rows in fold(check(rows) for rows in buckets.unpack(batches, READ)):
             of_entry = pc.equal(rows.column("told"), ENTRY)
             others.append(rows.filter(pc.invert(of_entry)))
             written = rows.filter(of_entry)
@@ -134,6 +211,18 @@ def _tell(batches: Iterable[pa.RecordBatch], lake: Lake, version: str) -> Iterat
     yield from others
 
 
+# What windows before told
+
+
+def _known(work: Work, seen: DataFrame) -> DataFrame:
+    """What is known of the logs that new entries are of, as rows of READ without a window."""
+    logs = seen.select("source", "key").distinct()
+    settled = _settled(work, seen, logs)
+    forks = _of_logs(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
+    known = forks.unionByName(settled, allowMissingColumns=True)
+    return _with_all(known.unionByName(_known_entries(work, seen, logs, settled), allowMissingColumns=True), READ)
+
+
 def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     """The columns of `schema`; those that `rows` lacks are null."""
     types = {field.name: field.dataType for field in from_arrow_schema(schema)}
@@ -142,20 +231,16 @@ def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     )
 
 
-def key_of(author: Column, log_id: Column, entry_id: Column) -> Column:
-    """The key of an entry's log; of what can't be read as one, its own."""
-    return F.coalesce(F.concat(F.hex(author), F.lit(":"), log_id.cast("string")), F.hex(entry_id))
-
-
-def _known(work: Work, logs: DataFrame, table: str, what: str, *key: str) -> DataFrame:
+def _of_logs(work: Work, logs: DataFrame, table: str, what: str, *key: str) -> DataFrame:
     """The newest rows of `table` about these logs, as rows without a window."""
     return _newest(_named(work, table).join(logs, ["source", "key"], "left_semi"), what, *key)
 
 
 def _named(work: Work, table: str) -> DataFrame:
     rows = work.read_state(table)
-    otherwise = F.col("entry_id") if "entry_id" in rows.columns else F.lit(None).cast("binary")
-    return rows.withColumn("key", key_of(F.col("author"), F.col("log_id"), otherwise))
+    key = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
+    otherwise = F.lower(F.hex("entry_id")) if "entry_id" in rows.columns else F.lit(None).cast("string")
+    return rows.withColumn("key", F.coalesce(key, otherwise))
 
 
 def _newest(rows: DataFrame, what: str, *key: str) -> DataFrame:
@@ -170,16 +255,15 @@ def _newest(rows: DataFrame, what: str, *key: str) -> DataFrame:
 
 def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
     """Logs that are settled and that no new entry can unsettle from within, as rows of kind LOG."""
-    known = _known(work, logs, LOGS_TABLE, LOG, "author", "log_id")
+    known = _of_logs(work, logs, LOGS_TABLE, LOG, "author", "log_id")
     whole = known.where(
         "entries = valid AND valid = length AND verified_up_to = length AND missing_entries = 0 AND forked_at IS NULL"
     )
-    other_size = F.coalesce(F.length("payload") != F.col("payload_size"), F.lit(False))
-    old = seen.where(F.col("end_of_log") | other_size).select(
+    old = seen.where("end_of_log OR other_size").select(
         F.col("source").alias("old_source"),
         F.col("key").alias("old_key"),
         F.col("seq").alias("old_seq"),
-        other_size.alias("other_size"),
+        "other_size",
     )
     within = F.expr("source = old_source AND key = old_key AND (length > old_seq OR other_size)")
     # These columns of logs have the names of others of entries.
@@ -221,33 +305,43 @@ def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(rows, schema=_NEEDED)
 
 
-# The first pass
+# Signatures and payloads
 
 
-def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of BETWEEN, and their buckets, of entries by entry_id: known ones first, of a sender one of a window."""
-    checked: tuple[bytes, str | None] = b"", None
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        ids, known = batch.column("entry_id").to_pylist(), batch.column("window_start").is_null().to_pylist()
-        told_before, data = (batch.column(name).to_pylist() for name in ("signature_rule", "data"))
-        authors, own = (batch.column(name).to_pylist() for name in ("author", "own_rule"))
-        rules: list[str | None] = []
-        for i, one in enumerate(ids):
-            if one != checked[0]:
-                rule = told_before[i]
-                if not known[i] and own[i] is None and (entry := data[i]) is not None:
-                    rule = signature_rule(authors[i], entry[:-SIGNATURE_BYTES], entry[-SIGNATURE_BYTES:])
-                checked = one, rule
-            rules.append(checked[1])
-        columns = {"signature_rule": pa.array(rules, pa.string()), "payload_rule": _payload_rules(batch)}
-        arrays = [columns.get(field.name, batch.column(field.name)).cast(field.type) for field in _PACKED_BY_LOG]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=_PACKED_BY_LOG)
-        assumed = np.asarray(batch.column("sent_id").is_valid()) & np.asarray(rows.column("signature_rule").is_valid())
-        if assumed.any():
-            rows = _without_links(rows, np.flatnonzero(assumed).tolist(), batch.column("sent_id").to_pylist())
-        yield rows.filter(pa.array(_first_of_sender(batch) | np.asarray(rows.column("signature_rule").is_valid())))
+def check(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` of READ of some logs with what signatures and payloads break, by log and in the order of arrival.
+
+    What is known comes first; of an entry, a window and a sender one row is left, but each with a wrong signature.
+    """
+    ids = np.asarray(rows.column("entry_id").dictionary_encode().indices.fill_null(-1))
+    rules, payload_rules = _signature_rules(rows, ids), _payload_rules(rows)
+    rows = rows.set_column(READ.get_field_index("signature_rule"), "signature_rule", rules)
+    rows = rows.set_column(READ.get_field_index("payload_rule"), "payload_rule", payload_rules)
+    assumed = np.asarray(pc.and_(rows.column("sent_id").is_valid(), rules.is_valid()))
+    if assumed.any():
+        rows = _without_links(rows, np.flatnonzero(assumed).tolist())
+    order = _log_order(rows)
+    alone = _first_of_sender(rows, ids, order)
+    return rows.take(pa.array(order[alone]))
+
+
+def _signature_rules(rows: pa.RecordBatch, ids: Array) -> pa.Array:
+    """The rules that signatures break: of known entries as it was told, of others each distinct one is checked."""
+    before = rows.column("signature_rule")
+    known = np.asarray(rows.column("window_start").is_null())
+    new = ~known & np.asarray(pc.and_(rows.column("own_rule").is_null(), rows.column("data").is_valid()))
+    places = np.flatnonzero(new & ~np.isin(ids, ids[known]))
+    places = places[np.unique(ids[places], return_index=True)[1]]
+    checked = signature_rules(rows.column("data").take(pa.array(places)))
+    broken = {int(ids[place]): rule for place, rule in zip(places, checked, strict=True) if rule is not None}
+    for place in np.flatnonzero(known & np.asarray(before.is_valid())).tolist():
+        broken[int(ids[place])] = before[place].as_py()
+    if not broken:
+        return before
+    told = before.to_pylist()
+    for place in np.flatnonzero(new & np.isin(ids, list(broken))).tolist():
+        told[place] = broken[int(ids[place])]
+    return pa.array(told, pa.string())
 
 
 def _payload_rules(batch: pa.RecordBatch) -> pa.Array:
@@ -263,26 +357,48 @@ def _payload_rules(batch: pa.RecordBatch) -> pa.Array:
     return pa.array(rules, pa.string())
 
 
-def _first_of_sender(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
-    """Rows whose entry, window or sender differs from those of the row before; and all of files, for their payloads."""
-    first = np.ones(batch.num_rows, np.bool_)
-    same = np.ones(batch.num_rows - 1, np.bool_)
-    for name in ("entry_id", "window_start", "source", "sender"):
-        column = batch.column(name)
-        same &= np.asarray(pc.equal(column[1:], column[:-1]).fill_null(False))
-    first[1:] = ~same | np.asarray(batch.column("payload")[1:].is_valid())
-    return first
+def _log_order(rows: pa.RecordBatch) -> Array:
+    """By log; of a log what is known, and then by window and arrival. A cancel shows two entries at one place."""
+    ranks = [_ranks(rows.column(name)) for name in ("source", "key", "window_start")]
+    first = pa.array(np.ravel_multi_index(ranks, [int(rank.max()) + 1 for rank in ranks]))
+    rest = (*_ARRIVAL, "entry_id")
+    keyed = pa.RecordBatch.from_arrays([first, *(rows.column(name) for name in rest)], names=["log", *rest])
+    keys = [(name, "ascending", "at_start") for name in keyed.schema.names]
+    return np.asarray(pc.sort_indices(keyed, sort_keys=keys))
 
 
-def _without_links(rows: pa.RecordBatch, places: list[int], sent_ids: list[bytes]) -> pa.RecordBatch:
+def _ranks(column: pa.Array) -> Array:
+    """Places among the distinct texts of a column in their order; null comes first."""
+    encoded = column.dictionary_encode()
+    ranks = np.empty(len(encoded.dictionary) + 1, np.int64)
+    ranks[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(1, len(ranks))
+    ranks[-1] = 0
+    found: Array = ranks[np.asarray(encoded.indices.fill_null(-1))]
+    return found
+
+
+def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
+    """Which rows, in their order, are the first of their entry, window and sender, or are told apart from these."""
+    apart = pc.or_(rows.column("payload").is_valid(), rows.column("signature_rule").is_valid())
+    told = np.asarray(pc.or_(apart, rows.column("window_start").is_null()))[order]
+    columns = [ids, *(_ranks(rows.column(name)) for name in ("window_start", "source", "sender"))]
+    of_sender = [column[order] for column in columns]
+    by_sender = np.lexsort(of_sender[::-1])
+    differs = np.ones(len(order), np.bool_)
+    differs[1:] = np.any([column[by_sender][1:] != column[by_sender][:-1] for column in of_sender], axis=0)
+    told[by_sender[differs]] = True
+    return told
+
+
+def _without_links(rows: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
     """`rows` in which entries of these places have no links that were not sent."""
     listed = rows.to_pylist()
     for i in places:
-        listed[i] = without_links(listed[i], sent_ids[i])
-    return pa.RecordBatch.from_pylist(listed, schema=_PACKED_BY_LOG)
+        listed[i] = without_links(listed[i], listed[i]["sent_id"])
+    return pa.RecordBatch.from_pylist(listed, schema=READ)
 
 
-# The second pass
+# Logs
 
 
 def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -318,7 +434,7 @@ def _folded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _standing(rows: pa.RecordBatch) -> Settled | None:
     """The log as the windows before left it, if it is settled."""
-    told = rows.select(["length", "author", "log_id", *(name for name, _ in PLACE)]).to_pylist()
+    told = rows.select(["length", "author", "log_id", *_PLACE]).to_pylist()
     return Settled(int(told[0].pop("length")), told[0]) if told else None
 
 

@@ -35,7 +35,7 @@ from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.conversations import Send
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import Log
-from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Side
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Side
 from wirehouse_codecs.tcp_options import TcpOptions
 
 #: Much is tried.
@@ -77,7 +77,8 @@ class Twin:
     def __init__(self, *, plain: bool) -> None:
         self.log = Log(SCHEMA)
         self._plain = plain
-        self.conversation = Conversation(self.log, connection(), BambooOptions(), None)
+        self.log.client = Endpoint("10.0.0.1", 40_000)
+        self.conversation = Conversation(self.log, connection(), Endpoint("10.0.0.2", 4_000), BambooOptions(), None)
         self.taken = 0
 
     def receive(self, pieces: list[Data]) -> None:

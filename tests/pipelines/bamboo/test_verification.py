@@ -1,21 +1,21 @@
-"""The two passes over entries, without Spark: each distinct entry is checked once, whatever was seen of it."""
+"""Verification of entries without Spark: each distinct entry is checked once, whatever was seen of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from wirehouse_codecs.bamboo import entries as codec
-from wirehouse_codecs.bamboo import yamf
+from wirehouse_codecs.bamboo import signatures, yamf
 from wirehouse_codecs.bamboo.entries import decode
 from wirehouse_codecs.bamboo.known_log import needed
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
 from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import BAD, BETWEEN, ENTRY, LOG, READ, STATE, TOLD, check, fold
+from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, TOLD, check, fold
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
@@ -29,7 +29,6 @@ def seen(data: bytes, at: int, window: str = "w1", sender: str = "a", **told: An
     place = {"connection_id": sender.encode(), "direction": "client", "byte_start": at, "record_number": at}
     return {
         **{name: getattr(entry, name) for name in NAMES},
-        "told": ENTRY,
         "source": "s",
         "key": "log",
         "window_start": window,
@@ -50,35 +49,24 @@ def seen(data: bytes, at: int, window: str = "w1", sender: str = "a", **told: An
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The signatures that are checked."""
+    """The entries whose signatures are checked."""
     counted: list[bytes] = []
 
-    def counting(author: bytes, signed: bytes, signature: bytes) -> str | None:
-        counted.append(signature)
-        return codec.signature_rule(author, signed, signature)
+    def counting(listed: pa.Array) -> list[str | None]:
+        counted.extend(listed.to_pylist())
+        return signatures.signature_rules(listed)
 
-    monkeypatch.setattr(verification, "signature_rule", counting)
-    monkeypatch.setattr("wirehouse_codecs.bamboo.verify.signature_rule", counting)
+    monkeypatch.setattr(verification, "signature_rules", counting)
     return counted
 
 
-def order(rows: list[Row], *names: str) -> list[Row]:
-    return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name]) for name in names))
-
-
-def verified(rows: list[Row], batch_rows: int = 7, known_logs: Sequence[Row] = ()) -> list[Row]:
-    """What both passes tell, in batches of some rows."""
-    first = order([dict.fromkeys(READ.names) | row for row in rows], "entry_id", "window_start", "sender", "byte_start")
-    checked = [row for batch in _passed(check, first, READ, batch_rows) for row in batch.to_pylist()]
-    between = [dict.fromkeys(BETWEEN.names) | row for row in (*checked, *known_logs)]
-    second = order(between, "key", "window_start", "byte_start")
-    told = pa.Table.from_batches(_passed(fold, second, BETWEEN, batch_rows), schema=TOLD)
+def verified(rows: list[Row], known_logs: Sequence[Row] = ()) -> list[Row]:
+    """What a task tells of them, however they came together."""
+    came = [dict.fromkeys(READ.names) | row for row in (*rows, *known_logs)]
+    Random(1).shuffle(came)
+    told = pa.Table.from_batches(fold([check(pa.RecordBatch.from_pylist(came, schema=READ))]), schema=TOLD)
     listed: list[Row] = told.to_pylist()
     return listed
-
-
-def _passed(step: Callable[..., Any], rows: list[Row], schema: pa.Schema, size: int) -> list[pa.RecordBatch]:
-    return list(step(pa.Table.from_pylist(rows, schema=schema).to_batches(max_chunksize=size)))
 
 
 def told_as(rows: list[Row], what: str) -> list[Row]:
@@ -114,7 +102,7 @@ def test_of_a_settled_log_few_entries_come_in_again() -> None:
     known = [row | {"window_start": None} for row in told_as(before, ENTRY)]
     few = [row for row in known if row["seq"] in wanted]
     assert len(few) == len(wanted) < 10
-    logs = [{name: row[name] for name in BETWEEN.names} | {"window_start": None} for row in told_as(before, LOG)]
+    logs = [{name: row.get(name) for name in READ.names} | {"window_start": None} for row in told_as(before, LOG)]
     new = [seen(data, 100 + at, "w2", "b") for at, data in enumerate(LOG_OF[14:])]
     by_few, by_all = (
         verified([*({name: row.get(name) for name in READ.names} for row in rows), *new], known_logs=told)
