@@ -7,13 +7,13 @@ bytes. A bucket is what a task holds at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 _PACKED: Final = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 DDL: Final = "bucket INT, rows BINARY"
@@ -29,9 +29,8 @@ def number(rows: int, each: int, least: int) -> int:
 
 
 def together(rows: DataFrame, buckets: int) -> DataFrame:
-    """Packed rows, one bucket after another."""
-    # A number of partitions that is told is kept: what is done with the rows may take long, and few bytes hold many.
-    return rows.repartition(buckets, "bucket").sortWithinPartitions("bucket")
+    """Packed rows, each bucket in a task of its own."""
+    return rows.repartitionById(buckets, F.col("bucket"))
 
 
 def pack(batches: Iterable[pa.RecordBatch], by: str, buckets: int) -> Iterator[pa.RecordBatch]:
@@ -67,12 +66,12 @@ def _pack(batches: Sequence[pa.RecordBatch], by: str, buckets: int) -> Iterator[
         yield pa.RecordBatch.from_arrays([pa.array([one], pa.int32()), value], schema=_PACKED)
 
 
-def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of each bucket of `batches`, which stand by bucket: with the columns of `schema`."""
-    pairs = (pair for batch in batches for pair in zip(*batch.columns, strict=True))
-    for _, of_bucket in groupby(pairs, lambda pair: pair[0].as_py()):
-        pieces = [batch for _, data in of_bucket for batch in pa.ipc.open_stream(data.as_buffer())]
-        yield pa.concat_batches([_with_all(piece, schema) for piece in pieces])
+def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of `batches`, which are of one bucket: with the columns of `schema`."""
+    packed = (data for batch in batches for data in batch.column("rows"))
+    pieces = (piece for data in packed for piece in pa.ipc.open_stream(data.as_buffer()))
+    nothing = pa.RecordBatch.from_pylist([], schema=schema)
+    return pa.concat_batches([nothing, *(_with_all(piece, schema) for piece in pieces)])
 
 
 def _with_all(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 
 from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.storage import Stored
 from wirehouse_pipelines.tables import Table, all_tables
 
 
@@ -124,15 +123,24 @@ def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: s
     ]
 
 
-def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str) -> list[Stored]:
-    """The objects with rows of log `name` of one kind in `spans`, from the table's log alone."""
+class File(NamedTuple):
+    """An object that is a file of a table."""
+
+    name: str
+    size_bytes: int
+    rows: int
+
+
+def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str | None = None) -> list[File]:
+    """The files of `name` that have rows of `spans`, from the table's log alone; of a log maybe those of one kind."""
     known = delta_tables.opened(lake.table_path(name))
     if known is None:
         return []
     actions = pa.table(known.get_add_actions(flatten=True))
-    sizes = dict(zip(*(actions.column(key).to_pylist() for key in ("path", "size_bytes")), strict=True))
+    columns = (actions.column(key).to_pylist() for key in ("path", "size_bytes", "num_records"))
+    told = {path: numbers for path, *numbers in zip(*columns, strict=True)}
     folder = lake.table_folder(name)
-    return [Stored(f"{folder}/{unquote(file)}", sizes[file]) for file in _files(known, spans, row_kind)]
+    return [File(f"{folder}/{unquote(path)}", *told[path]) for path in _files(known, spans, row_kind)]
 
 
 class Files(NamedTuple):
@@ -207,16 +215,6 @@ def delete(lake: Lake, name: str, condition: str) -> None:
     """Delete the rows of `name`, if it was ever written, that the SQL condition holds for. Needs no JVM."""
     if known := delta_tables.opened(lake.table_path(name)):
         known.delete(condition)
-
-
-def rows_in(lake: Lake, name: str, spans: Sequence[SourceWindows]) -> int:
-    """How many rows of `name` are in `spans`, from the table's log alone."""
-    counts = rows_by_window(lake, name)
-    return sum(
-        rows
-        for (source, window), rows in counts.items()
-        if any(span.source == source and span.first <= window <= span.last for span in spans)
-    )
 
 
 def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from wirehouse_pipelines import arrow_types, delta
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.storage import Stored, open_storage
+from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
 
 #: Rows of a batch at most: one may have a megabyte.
@@ -32,21 +33,19 @@ def mapped(
     spark: SparkSession,
     lake: Lake,
     name: str,
-    spans: Sequence[delta.SourceWindows],
-    row_kind: str,
+    files: Iterable[delta.File],
     columns: Columns,
     make: Make,
-    ddl: str,
+    made: StructType | str,
 ) -> DataFrame:
-    """What `make` makes, task by task, of these columns of the rows of log `name` of one kind in `spans`."""
-    shares = _shares(delta.files(lake, name, spans, row_kind))
-    listed = [(json.dumps([file.name for file in share]),) for share in shares]
+    """What `make` makes, task by task, of columns of the rows in these files of table `name`."""
+    listed = [(json.dumps([file.name for file in share]),) for share in _shares(files)]
     read = partial(_read, lake=lake, name=name, columns=columns, make=make)
-    return spark.createDataFrame(listed, "files STRING").repartition(max(1, len(listed))).mapInArrow(read, ddl)
+    return spark.createDataFrame(listed, "files STRING").repartition(max(1, len(listed))).mapInArrow(read, made)
 
 
-def _shares(files: Iterable[Stored]) -> Iterator[list[Stored]]:
-    share: list[Stored] = []
+def _shares(files: Iterable[delta.File]) -> Iterator[list[delta.File]]:
+    share: list[delta.File] = []
     for file in files:
         if share and sum(one.size_bytes for one in [*share, file]) > _SHARE_BYTES:
             yield share

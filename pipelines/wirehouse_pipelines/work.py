@@ -106,10 +106,6 @@ class Work:
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
-    def rows_of_members(self, table: str) -> int:
-        """How many rows `read_members` has."""
-        return delta.rows_in(self.lake, table, self.members())
-
     def read_state(self, table: str) -> DataFrame:
         """The rows of state table `table` that are alive at the end of the windows before the spans."""
         alive = [

@@ -265,12 +265,12 @@ def _edited(rows: pa.RecordBatch, edits: Mapping[int, Mapping[str, Any]]) -> pa.
 
 def _merged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
     """One row for each entry, the first, and which of them tell more than they did."""
-    ids = rows.column("entry_id").to_pylist()
-    first: dict[bytes, int] = {}
-    of = np.fromiter((first.setdefault(one, i) for i, one in enumerate(ids)), np.int64, len(ids))
-    again = np.flatnonzero(of != np.arange(len(ids)))
-    if not len(again):
+    ids = rows.column("entry_id").dictionary_encode()
+    if len(ids.dictionary) == len(ids):
         return rows, set()
+    _, first, numbers = np.unique(np.asarray(ids.indices), return_index=True, return_inverse=True)
+    of = first[numbers]
+    again = np.flatnonzero(of != np.arange(len(ids)))
     names = ("origin", "payload_rule", "seen_from")
     columns = [rows.column(name).to_pylist() for name in names]
     edits: dict[int, dict[str, Any]] = {}
@@ -391,9 +391,10 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     readable = np.asarray(rows.column("data").is_valid()) & np.asarray(rows.column("own_rule").is_null()) & ~superseded
     places = np.flatnonzero(readable)
     judged = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
-    data = judged.column("data").to_pylist()
-    checked = dict(zip(*(judged.column(name).to_pylist() for name in ("entry_hash", "signature_rule")), strict=True))
-    found = verify(data, checked=checked, payload_rules=judged.column("payload_rule").to_pylist())
+    names = ("data", "entry_hash", "signature_rule", "payload_rule")
+    data, hashes, rules, payload_rules = (judged.column(name).to_pylist() for name in names)
+    checked = dict(zip(hashes, rules, strict=True))
+    found = verify(data, hashes=hashes, checked=checked, payload_rules=payload_rules)
     forks = [(one.position, one.proof.value, int(places[one.first]), int(places[one.second])) for one in found.forks]
     told = {"verdict": "verdict", "reason": "rule", "message": "reason"}
     columns = {name: found.entries.column(of) for name, of in told.items()}

@@ -95,16 +95,18 @@ def verify(
     entries: Sequence[bytes],
     payloads: Sequence[bytes | None] | None = None,
     *,
+    hashes: Sequence[bytes] | None = None,
     checked: Checked | None = None,
     payload_rules: Sequence[str | None] | None = None,
 ) -> Verification:
     """Verdicts on `entries`, each with its payload where that is at hand.
 
-    `checked` saves the signature check of every entry that it has, and is added to; `payload_rules` tells instead of
-    `payloads` which rules these were found to break. An entry that is given twice is one entry; only the payloads may
-    differ.
+    `hashes` are those of the entries, where they are known. `checked` saves the signature check of every entry that it
+    has, and is added to; `payload_rules` tells instead of `payloads` which rules these were found to break. An entry
+    that is given twice is one entry; only the payloads may differ.
     """
-    batch = _Batch(entries, {} if checked is None else checked)
+    hashes = [yamf.digest(entry) for entry in entries] if hashes is None else hashes
+    batch = _Batch(entries, hashes, {} if checked is None else checked)
     bad_payloads = {} if payloads is None else batch.judge_payloads(payloads)
     if payload_rules is not None:
         bad_payloads |= batch.refuse_payloads({i: rule for i, rule in enumerate(payload_rules) if rule is not None})
@@ -126,10 +128,9 @@ _VERDICTS: Final = pa.array([Verdict.UNKNOWN, Verdict.VALID, Verdict.INVALID], p
 class _Batch:
     """Given entries as columns. `first` is the index of an entry's first occurrence, by hash."""
 
-    def __init__(self, entries: Sequence[bytes], checked: Checked) -> None:
-        self.entries = entries
+    def __init__(self, entries: Sequence[bytes], hashes: Sequence[bytes], checked: Checked) -> None:
+        self.entries, self.hashes = entries, hashes
         self.scanned: Scanned = scan(entries)
-        self.hashes = [yamf.digest(entry) for entry in entries]
         self.checked = checked
         self.first: dict[bytes, int] = {}
         self._occurrences = np.fromiter(

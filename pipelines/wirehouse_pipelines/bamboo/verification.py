@@ -12,8 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
-from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +38,9 @@ from wirehouse_codecs.bamboo.rows import ENTRY as LOGGED
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.signatures import signature_rules
 from wirehouse_codecs.bamboo.verify import payload_rule
-from wirehouse_pipelines import buckets, table_reader, table_writer
+from wirehouse_pipelines import buckets, delta, table_reader, table_writer
 from wirehouse_pipelines.connections import heard_again
-from wirehouse_pipelines.keyed_folds import BATCH_ROWS, pieces_of
+from wirehouse_pipelines.keyed_folds import pieces_of
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
@@ -55,7 +54,7 @@ ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
 FORKS_TABLE: Final = "gold.bamboo_forks_history"
 LOGS_TABLE: Final = "gold.bamboo_logs_history"
 
-#: What is told, a row each. Of entries it is the file of ENTRIES_TABLE with these rows.
+#: What is told, a row each; entries are written, and a row tells of their file in ENTRIES_TABLE.
 ENTRY, FORK, LOG, FOUND, BAD, STATE, FILE = "entry", "fork", "log", "found", "bad", "state", "file"
 _FORK_COLUMNS: Final = (
     ("position", UINT),
@@ -72,6 +71,8 @@ _LOG_COLUMNS: Final = (
 )
 _KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string()), ("window_start", pa.string()))
 TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string()), ("file", pa.string())])
+#: Entries as they are written.
+WRITTEN: Final = pa.schema([("source", pa.string()), ("window_start", pa.string()), *ENTRIES])
 #: Entries as they come in: also the payload, who sent it, and what names an entry apart from its links.
 READ: Final = pa.schema(
     [
@@ -100,25 +101,22 @@ _SEEN: Final = pa.schema(
 )
 _ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
 #: A task has about so many entries: to check them takes some seconds.
-_TASK_ROWS: Final = 50_000
+_TASK_ROWS: Final = 20_000
 
 
 def told(work: Work, version: str) -> DataFrame:
     """Rows of TOLD of what each window changed, computed once; those of entries are in files, of this version."""
     read = partial(_entries, services=work.services, again=heard_again(work, SILVER))
     least = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    tasks = buckets.number(work.rows_of_members(SILVER), _TASK_ROWS, least)
-    packed = _of_log(work, partial(_packed, entries=read, tasks=tasks), buckets.DDL)
+    files = delta.files(work.lake, SILVER, work.members(), LOGGED)
+    tasks = buckets.number(sum(file.rows for file in files), _TASK_ROWS, least)
+    of_log = partial(table_reader.mapped, work.spark, work.lake, SILVER, files, _COLUMNS)
+    packed = of_log(partial(_packed, entries=read, tasks=tasks), buckets.DDL)
     if work.before:
-        known = _known(work, work.settle(_of_log(work, partial(_seen, entries=read), from_arrow_schema(_SEEN))))
+        known = _known(work, work.settle(of_log(partial(_seen, entries=read), from_arrow_schema(_SEEN))))
         packed = packed.unionByName(known.mapInArrow(partial(_packed, entries=_cast, tasks=tasks), buckets.DDL))
     tell = partial(_tell, lake=work.lake, version=version)
     return work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
-
-
-def _of_log(work: Work, make: Callable[[Batches], Iterator[pa.RecordBatch]], made: Any) -> DataFrame:
-    """What `make` makes of the entries of the log."""
-    return table_reader.mapped(work.spark, work.lake, SILVER, work.members(), LOGGED, _COLUMNS, make, made)
 
 
 def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
@@ -133,9 +131,8 @@ def _cast(batches: Batches) -> Iterator[pa.RecordBatch]:
 def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[pa.RecordBatch]:
     """Rows of _SEEN of entries."""
     for rows in entries(batches):
-        other_size = pc.not_equal(
-            pc.binary_length(rows.column("payload")), rows.column("payload_size").cast(pa.int64())
-        )
+        size = pc.binary_length(rows.column("payload")).cast(UINT)
+        other_size = pc.not_equal(size, rows.column("payload_size"))
         told = {"other_size": other_size.fill_null(False)}
         columns = [told.get(name, rows.column(name) if name in rows.schema.names else None) for name in _SEEN.names]
         yield pa.RecordBatch.from_arrays(columns, schema=_SEEN)
@@ -193,22 +190,22 @@ def key_of(author: pa.Array, log_id: pa.Array, entry_id: pa.Array) -> pa.Array:
 
 
 def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch]:
-    """Rows of TOLD of packed entries; those of entries are written."""
+    """Rows of TOLD of packed entries; the entries are written."""
     others: list[pa.RecordBatch] = []
 
     def entries() -> Iterator[pa.RecordBatch]:
-        for rows in fold(check(rows) for rows in buckets.unpack(batches, READ)):
-            of_entry = pc.equal(rows.column("told"), ENTRY)
-            others.append(rows.filter(pc.invert(of_entry)))
-            written = rows.filter(of_entry)
-            yield written.append_column("decoder_version", pa.repeat(version, written.num_rows))
+        rows = buckets.unpack(batches, READ)
+        for told in fold(check(rows)) if rows.num_rows else ():
+            others.append(told.others)
+            yield told.entries.append_column("decoder_version", pa.repeat(version, told.entries.num_rows))
 
     table, folder = all_tables()[ENTRIES_TABLE], lake.table_folder(ENTRIES_TABLE)
     for file in table_writer.write_all(open_storage(lake.root), folder, table, entries()):
         others.append(pa.RecordBatch.from_pylist([{"told": FILE, "file": json.dumps(file)}], schema=TOLD))
-        yield from others
+        yield pa.concat_batches(others)
         others.clear()
-    yield from others
+    if others:
+        yield pa.concat_batches(others)
 
 
 # What windows before told
@@ -401,35 +398,37 @@ def _without_links(rows: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
 # Logs
 
 
-def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of TOLD of entries that stand by log, and of each log by window; what is known of it comes first."""
-    waiting: list[pa.RecordBatch] = []
-    for rows in _folded(batches):
-        if rows.num_rows >= BATCH_ROWS:
-            yield rows
+class Told(NamedTuple):
+    """What a window tells of a log."""
+
+    #: Rows of WRITTEN.
+    entries: pa.RecordBatch
+    #: Rows of TOLD.
+    others: pa.RecordBatch
+
+
+def fold(rows: pa.RecordBatch) -> Iterator[Told]:
+    """What is told of logs whose `rows` stand by log, and of each by window; what is known of it comes first."""
+    log, before = KnownLog(NO_ENTRIES, {}), None
+    windows = rows.column("window_start").fill_null("")
+    rows = rows.set_column(READ.get_field_index("window_start"), "window_start", windows)
+    for (source, key, window), of_window in pieces_of(rows, ("source", "key", "window_start")):
+        if (source, key) != before:
+            log, before = KnownLog(NO_ENTRIES, {}), (source, key)
+        if not window:
+            of_kind = {kind: of_window.filter(pc.equal(of_window.column("told"), kind)) for kind in (ENTRY, FORK, LOG)}
+            entries = of_kind[ENTRY].select(ENTRIES.names)
+            log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]))
             continue
-        waiting.append(rows)
-        if sum(batch.num_rows for batch in waiting) >= BATCH_ROWS:
-            yield pa.concat_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_batches(waiting)
+        entries = of_window.select(ENTRIES.names)
+        changes = log.take(entries)
+        yield Told(_written(changes.entries, source, window), _others(changes, entries, (source, key, window)))
 
 
-def _folded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    pieces = (piece for batch in batches for piece in pieces_of(batch, ("source", "key", "window_start")))
-    for (source, key), of_log in groupby(pieces, lambda piece: piece.place[:2]):
-        log: KnownLog | None = None
-        for window, of_window in groupby(of_log, lambda piece: piece.place[2]):
-            rows = pa.concat_batches([piece.rows for piece in of_window])
-            if window is None:
-                of_kind = {kind: rows.filter(pc.equal(rows.column("told"), kind)) for kind in (ENTRY, FORK, LOG)}
-                entries = of_kind[ENTRY].select(ENTRIES.names).cast(ENTRIES)
-                log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]))
-                continue
-            entries = rows.select(ENTRIES.names).cast(ENTRIES)
-            log = log or KnownLog(NO_ENTRIES, {})
-            yield from _rows(log.take(entries), entries, {"source": source, "key": key, "window_start": window})
+def _written(entries: pa.RecordBatch, source: str, window: str) -> pa.RecordBatch:
+    """Rows of ENTRIES as rows of WRITTEN."""
+    constant = [pa.repeat(pa.scalar(value), entries.num_rows) for value in (source, window)]
+    return pa.RecordBatch.from_arrays([*constant, *entries.columns], schema=WRITTEN)
 
 
 def _standing(rows: pa.RecordBatch) -> Settled | None:
@@ -443,21 +442,19 @@ def _forks(rows: pa.RecordBatch) -> dict[int, tuple[str, bytes, bytes]]:
     return {int(row["position"]): (row["proof"], row["first_hash"], row["second_hash"]) for row in known}
 
 
-def _rows(changes: Changes, new: pa.RecordBatch, whose: dict[str, str]) -> Iterator[pa.RecordBatch]:
-    yield _told(changes.entries, ENTRY, whose)
+def _others(changes: Changes, new: pa.RecordBatch, place: tuple[str, str, str]) -> pa.RecordBatch:
+    whose = dict(zip(("source", "key", "window_start"), place, strict=True))
     bad = new.filter(pc.and_(new.column("signature_rule").is_valid(), pc.equal(new.column("origin"), "metadata")))
-    for rows, what in ((bad, BAD), (changes.broken, FOUND)):
-        if rows.num_rows:
-            yield _told(rows, what, whose)
-    if not changes.entries.num_rows:
-        return
-    of_log = changes.first
-    others: list[dict[str, Any]] = [{"told": STATE, "state": changes.digest}]
-    if None not in (of_log["author"], of_log["log_id"]):
-        others.append({"told": LOG} | of_log | _log_fields(changes))
-    for told_as, forks in ((FORK, changes.forks), (FOUND, changes.new_forks)):
-        others += [{"told": told_as} | of_log | _fork_fields(row) for row in forks]
-    yield pa.RecordBatch.from_pylist([row | whose for row in others], schema=TOLD)
+    told = [_told(rows, what, whose) for rows, what in ((bad, BAD), (changes.broken, FOUND)) if rows.num_rows]
+    others: list[dict[str, Any]] = []
+    if changes.entries.num_rows:
+        of_log = changes.first
+        others.append({"told": STATE, "state": changes.digest})
+        if None not in (of_log["author"], of_log["log_id"]):
+            others.append({"told": LOG} | of_log | _log_fields(changes))
+        for told_as, forks in ((FORK, changes.forks), (FOUND, changes.new_forks)):
+            others += [{"told": told_as} | of_log | _fork_fields(row) for row in forks]
+    return pa.concat_batches([*told, pa.RecordBatch.from_pylist([row | whose for row in others], schema=TOLD)])
 
 
 def _log_fields(changes: Changes) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class _Run:
 
     @cached_property
     def parts(self) -> DataFrame:
-        messages = delta.rows_in(self.work.lake, SILVER, self.work.spans)
+        messages = sum(file.rows for file in delta.files(self.work.lake, SILVER, self.work.spans))
         unique = blocks.unique_parts(blocks.parts(self.fields), messages // _TASK_MESSAGES)
         return self.work.settle(blocks.owned_parts(unique), eager=False)
 

@@ -15,7 +15,7 @@ from wirehouse_codecs.bamboo.known_log import needed
 from wirehouse_codecs.bamboo.lipmaa import link_targets
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
 from wirehouse_pipelines.bamboo import verification
-from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, TOLD, check, fold
+from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, check, fold
 
 Row = dict[str, Any]
 LOG_OF = [written.data for written in entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=20))]
@@ -64,9 +64,9 @@ def verified(rows: list[Row], known_logs: Sequence[Row] = ()) -> list[Row]:
     """What a task tells of them, however they came together."""
     came = [dict.fromkeys(READ.names) | row for row in (*rows, *known_logs)]
     Random(1).shuffle(came)
-    told = pa.Table.from_batches(fold([check(pa.RecordBatch.from_pylist(came, schema=READ))]), schema=TOLD)
-    listed: list[Row] = told.to_pylist()
-    return listed
+    told = list(fold(check(pa.RecordBatch.from_pylist(came, schema=READ))))
+    entries = [row | {"told": ENTRY, "key": "log"} for one in told for row in one.entries.to_pylist()]
+    return [*entries, *(row for one in told for row in one.others.to_pylist())]
 
 
 def told_as(rows: list[Row], what: str) -> list[Row]:

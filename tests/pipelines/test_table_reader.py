@@ -1,0 +1,69 @@
+"""Rows of tables read from their files: those that are asked for, and null what a file lacks."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from wirehouse_pipelines import arrow_types, delta, table_reader, table_writer
+from wirehouse_pipelines.delta import File
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import LocalStorage
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.work import Span
+
+NAME = "silver.bamboo"
+TABLE = all_tables()[NAME]
+DAYS = ("2026-11-14", "2026-11-15", "2026-11-16")
+COLUMNS = {"source": (), "window_start": (), "byte_start": (), "entry": ("seq", "sender", "omitted")}
+KEYS = ("source", "window_start", "row_kind", "byte_start")
+
+
+def test_rows_are_those_of_the_files_that_the_log_names(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    placed = zip(product("ab", DAYS, ("entry", "message")), count())
+    rows: list[dict[str, Any]] = [dict(zip(KEYS, (*place, number), strict=True)) for place, number in placed]
+    folder, storage, written = lake.table_folder(NAME), LocalStorage(str(tmp_path)), []
+    for row in rows:
+        said = row | {"entry": {"seq": Decimal(row["byte_start"])}}
+        batch = pa.RecordBatch.from_pylist([said], schema=arrow_types.schema(TABLE))
+        written.append(table_writer.write(storage, folder, TABLE, {n: row[n] for n in TABLE.partition_by}, [batch]))
+    delta.replace(lake, NAME, delta.Files([file for file in written if file], None), [Span("a", DAYS), Span("b", DAYS)])
+    files = delta.files(lake, NAME, [Span("a", DAYS[:2]), Span("b", DAYS[2:])], "entry")
+    assert [file.rows for file in files] == [1, 1, 1]
+    assert [file.size_bytes for file in files] == [(tmp_path / file.name).stat().st_size for file in files]
+    batches = [batch for file in files for batch in table_reader.rows_of(lake, TABLE, file.name, COLUMNS)]
+    found = [row for batch in batches for row in batch.to_pylist()]
+    wanted = {("a", DAYS[0]), ("a", DAYS[1]), ("b", DAYS[2])}
+    assert sorted(found, key=lambda row: row["byte_start"]) == [
+        {name: row[name] for name in KEYS if name != "row_kind"}
+        | {"entry": {"seq": Decimal(row["byte_start"]), "sender": None, "omitted": None}}
+        for row in rows
+        if row["row_kind"] == "entry" and (row["source"], row["window_start"]) in wanted
+    ]
+
+
+def test_what_a_file_of_before_lacks_is_null(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), Windows("hour", "2026-11-14T00"))
+    file = f"{lake.table_folder(NAME)}/source=a%3Ab/window_start={DAYS[0]}T05/row_kind=entry/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    parquet.write_table(pa.table({"entry": [{"seq": Decimal(7)}, None]}), tmp_path / file)
+    (read,) = table_reader.rows_of(lake, TABLE, file, COLUMNS)
+    place = {"source": "a:b", "window_start": f"{DAYS[0]}T05", "byte_start": None}
+    assert read.to_pylist() == [
+        place | {"entry": {"seq": Decimal(7), "sender": None, "omitted": None}},
+        place | {"entry": {"seq": None, "sender": None, "omitted": None}},
+    ]
+    assert read.schema.field("entry").type.field("seq").type == pa.decimal128(20, 0)
+
+
+def test_a_task_reads_some_small_files_or_a_large_one() -> None:
+    sizes = [10 << 20, 10 << 20, 10 << 20, 10 << 20, 100 << 20, 1, 2]
+    shares = table_reader._shares(File(str(number), size, 1) for number, size in enumerate(sizes))
+    assert [[file.name for file in share] for share in shares] == [["0", "1", "2"], ["3"], ["4"], ["5", "6"]]
