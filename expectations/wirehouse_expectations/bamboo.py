@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
-from wirehouse_codecs.bamboo.rules import BYMUX_RULES, CONTROL_RULES, DATA_RULES, ENTRY_RULES, FOLLOWED_RULES, RULE
+from wirehouse_codecs.bamboo.rules import (
+    BYMUX_RULES,
+    CONTROL_RULES,
+    DATA_RULES,
+    ENTRY_RULES,
+    FOLLOWED_RULES,
+    RULE,
+    SHOWN_RULES,
+)
 from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
@@ -100,6 +108,7 @@ STATEMENTS = Statements(
                 *BYMUX_RULES,
                 *CONTROL_RULES,
                 *DATA_RULES,
+                *SHOWN_RULES,
                 *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
             ),
             condition="row_kind = 'violation'",

@@ -392,6 +392,8 @@ RULES: Final[tuple[Rule, ...]] = (
 RULE: Final = by_name(RULES)
 ENTRY_RULE: Final = by_name(ENTRY_RULES)
 
+#: Rules of entries by which a packet that shows one can't be read.
+SHOWN_RULES: Final = tuple(ENTRY_RULE[name] for name in ("bad_tag", "seq_zero", "bad_yamf_id", "bad_yamf_length"))
 #: Rules of the data channel that are also found once signatures are known.
 FOLLOWED_RULES: Final = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data")
 #: Violations after which the connection is to be dropped: all of bymux and both channels.

@@ -14,7 +14,8 @@ from wirehouse_codecs.bamboo.rules import ENTRY_RULES, RULES
 from wirehouse_codecs.bamboo.simulator import FAULTS, SimulatorConfig, connections, entries
 from wirehouse_codecs.bamboo.verify import verify
 from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.stream_log import CONNECTION
+from wirehouse_codecs.stream_log import CONNECTION, VIOLATION
+from wirehouse_expectations.suites import findings_of
 
 #: The simulator is run at length.
 pytestmark = pytest.mark.property
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.property
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.act is not None])
 def test_a_fault_breaks_its_rule_and_no_other(name: str, proactive: str) -> None:
     config = SimulatorConfig(connections=1, logs=0, ways=0, fault=name, proactive=proactive)
-    assert judge(config).found == Counter([name, *FAULTS[name].also])
+    judged, listed = judge(config), findings_of("silver.bamboo")
+    assert judged.found == Counter([name, *FAULTS[name].also])
+    assert listed is not None
+    assert {row["finding"]["rule"] for row in judged.rows[VIOLATION]} <= {rule.id for rule in listed.rules}
 
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.act and name not in OF_BYMUX])
