@@ -238,5 +238,8 @@ RULE: dict[str, Rule] = by_name(RULES)
 TOLERANT: Mapping[str, Severity] = MappingProxyType({"node_error_all": Severity.WARNING})
 #: Rules of one call that may take other calls of its node to be judged: found where calls are compared.
 ALSO_TOGETHER: Final = frozenset(
-    {"next", "duplicate", "behind", "recheck", "earliest", "reenter", "ack_order", "block_not_acknowledged"}
+    {
+        *("next", "duplicate", "behind", "recheck", "earliest", "reenter", "ack_order", "block_not_acknowledged"),
+        "last_known_set",
+    }
 )

@@ -9,12 +9,15 @@ import pytest
 from tests.hiero_captures import judge
 
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.hiero.across_rows import Found
 from wirehouse_codecs.hiero.faults import FAULTS_OF
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import PROFILES
 from wirehouse_codecs.hiero.rules import RULES, TOLERANT
 from wirehouse_codecs.hiero.simulator import FAULTS, SimulatorConfig, simulate
 from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.stream_log import VIOLATION
+from wirehouse_expectations.suites import findings_of
 
 #: The simulator is run at length.
 pytestmark = pytest.mark.property
@@ -39,6 +42,11 @@ def of_fault(name: str, profile: str) -> Iterator[CapturedPacket]:
 def test_a_fault_breaks_its_rule_and_no_other(profile: str, name: str, reading: str) -> None:
     judged = judge(of_fault(name, profile), HieroOptions(profile=profile, reading=reading))
     assert judged.found == {name: 1}
+    alone, together = findings_of("silver.hiero"), findings_of("gold.hiero_found")
+    assert alone is not None
+    assert together is not None
+    assert {row["finding"]["rule"] for row in judged.rows[VIOLATION]} <= {rule.id for rule in alone.rules}
+    assert {one.rule.name for one in judged.of(Found)} <= {rule.name for rule in together.rules}
 
 
 def test_every_rule_has_a_fault() -> None:
