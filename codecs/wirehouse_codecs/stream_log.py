@@ -52,8 +52,8 @@ MOST_WAITING: Final = 2 * BATCH_ROWS
 _PACKED: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 #: Rows of columns for which nulls are kept.
 FEW_ROWS: Final = 512
-#: Bytes that a dialogue is given at once.
-RUN_BYTES: Final = 1 << 20
+#: Bytes that a dialogue is given at once: of more, what loops make is too large to be kept by the allocator.
+RUN_BYTES: Final = 2 << 20
 
 #: What is counted of each direction of a connection.
 COUNTERS: Final = (
