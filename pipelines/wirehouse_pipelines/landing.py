@@ -211,6 +211,12 @@ def _goes_on(manifest: Manifest, wanted: OffsetRange) -> bool:
     return manifest.offsets is not None and manifest.offsets.partition_key == wanted.partition_key
 
 
+def unseen(lake: Lake, source: Source) -> Callable[[CaptureFile, Facts], bool]:
+    """Says of a file, as it stands, if landing has it still to read."""
+    seen = _Seen(open_storage(lake.root), source)
+    return lambda file, facts: seen.capture_id(file.path, facts) is None
+
+
 def source_broker(source: Source) -> Broker:
     """The broker of a source of kind kafka."""
     # Its library takes a while to load, and files don't need it.

@@ -19,7 +19,7 @@ from dagster._core.test_utils import create_run_for_test
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.defs import automation
 from wirehouse_orchestration.factories import asked_windows
-from wirehouse_pipelines import jobs, ledger
+from wirehouse_pipelines import capture_files, jobs, ledger
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import land
 from wirehouse_pipelines.manifests import manifests
@@ -102,6 +102,18 @@ def test_a_second_file_is_another_request(lake: Lake, instance: DagsterInstance)
     _put(lake, "b.jsonl", days=1)
     (second,), _, _ = _asked(lake, instance, "new_captures", cursor)
     assert first.run_key != second.run_key
+
+
+def test_what_the_command_landed_is_not_asked_for(
+    lake: Lake, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if it had stood still before it was landed.
+    monkeypatch.setattr(capture_files, "_RACY_SECONDS", -1)
+    _put(lake, "a.jsonl")
+    land(lake, lake.sources[0])
+    assert _asked(lake, instance, "new_captures")[0] == []
+    _put(lake, "a.jsonl", days=1)
+    assert len(_asked(lake, instance, "new_captures")[0]) == 1
 
 
 @pytest.mark.property

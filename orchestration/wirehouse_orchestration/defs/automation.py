@@ -18,10 +18,9 @@ from dagster import DagsterRunStatus, RunsFilter
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.asset_pages import asset_key
 from wirehouse_orchestration.factories import landing_key, shown_outputs, window_tags
-from wirehouse_pipelines import jobs, ledger
+from wirehouse_pipelines import jobs, landing, ledger
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS, captures_at
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
-from wirehouse_pipelines.landing import source_broker
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.offset_ranges import Due
 
@@ -52,15 +51,16 @@ def spans(lake: Lake, windows: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str, ...]]]:
-    """Name and identity of the files at the source's place that stood still for SETTLE_SECONDS; of new records."""
+    """Name and identity of what landing has still to read: files that stood still for SETTLE_SECONDS, new records."""
     if source.kind == KAFKA:
         known = [manifest.offsets for manifest in manifests(lake, source.name) if manifest.offsets]
-        return _new_ranges(source_broker(source).due(known))
-    found = []
+        return _new_ranges(landing.source_broker(source).due(known))
+    found, unseen = [], landing.unseen(lake, source)
     for file in captures_at(source, source.path, lake.root):
         try:
-            if file.settled(SETTLE_SECONDS):
-                found.append((file.name, file.facts().identity))
+            facts = file.facts()
+            if file.settled(SETTLE_SECONDS) and unseen(file, facts):
+                found.append((file.name, facts.identity))
         except FileNotFoundError:
             continue
     return found
@@ -83,7 +83,10 @@ def _digest(facts: Any) -> str:
 
 
 def _new_captures(lake: Lake) -> dg.SensorDefinition:
-    """The cursor holds, per source, a digest of the settled files that were last asked to be landed."""
+    """The cursor holds, per source, a digest of the settled files that were last asked to be landed.
+
+    A lake that was landed by the command has nothing to ask for when the daemon starts: landing remembers its files.
+    """
 
     @dg.sensor(
         job_name=LAND,
