@@ -390,7 +390,13 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
     help="Let in who is in FILE [everybody who reaches the port].",
 )
 @click.option("--set-password", "name", metavar="NAME", help="Set the password of NAME in FILE, and do nothing else.")
-@click.option("--most-seconds", type=click.IntRange(0), default=0, help="Stop a statement after so long [never].")
+@click.option(
+    "--most-seconds",
+    type=click.IntRange(0),
+    default=600,
+    show_default=True,
+    help="Stop a statement after so long; 0 for never.",
+)
 @pass_context
 def sql_server(context: Context, port: int, passwords: Path | None, name: str | None, most_seconds: int) -> None:
     """Serve the tables to JDBC, PyHive and BI tools. They can read, until Ctrl-C."""

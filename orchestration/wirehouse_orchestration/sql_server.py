@@ -13,11 +13,13 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wirehouse_codecs.errors import UsageError
+from py4j.protocol import Py4JError
+
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_orchestration.infra import write_private
 from wirehouse_orchestration.ports import HOST, PortTakenError, listens
@@ -40,6 +42,8 @@ OWN_KEYS: Final = {
 }
 #: Nothing that a server for readers needs.
 _NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", "WIREHOUSE_POSTGRES_URL", "WIREHOUSE_WEBHOOK", *OWN_KEYS)
+#: What asking a JVM that is no more raises.
+_GONE: Final = (Py4JError, OSError)
 _LAYERS: Final = {"bronze": "As landed", "silver": "What was said", "gold": "What it means"}
 
 Say = Callable[[str], None]
@@ -49,6 +53,14 @@ class PasswordsError(UsageError):
     """The file of passwords can't be used."""
 
     template = "{file}: {reason}"
+
+
+class SparkEndedError(WirehouseError):
+    """The server's JVM, or Spark in it, is no more."""
+
+    template = (
+        "Spark has ended, as it does when its memory runs out: start again, WIREHOUSE_DRIVER_MEMORY gives it more (3g)"
+    )
 
 
 def set_password(file: Path, name: str, password: str) -> None:
@@ -97,8 +109,11 @@ def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int
         # ${env:NAME} in a statement would be a variable of this process.
         "spark.sql.variable.substitute": "false",
         "spark.sql.thriftServer.incrementalCollect": "true",
-        "spark.sql.thriftServer.queryTimeout": f"{most_seconds}s",
+        # Behind the limit of each job, which says why: for what is none.
+        "spark.sql.thriftServer.queryTimeout": f"{most_seconds + 3 * LOOK_SECONDS if most_seconds else 0}s",
         "spark.scheduler.mode": "FAIR",
+        # A statement that needs more memory than there is fails by itself; Spark would end the process.
+        "spark.executor.killOnFatalError.depth": "0",
         "spark.hadoop.hive.security.authorization.manager": rights,
         **{f"spark.hadoop.hive.server2.{name}": value for name, value in hive.items()},
     }
@@ -146,11 +161,14 @@ def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, sa
             missing = _register(session, lake, scratch)
             server = jvm.wirehouse.SqlServer.start(session._jsparkSession)
             try:
-                yield lambda: _look(session, lake, missing)
+                since: dict[int, float] = {}
+                yield lambda: _look(session, lake, missing, since, most_seconds)
             finally:
-                server.stop()
+                with suppress(*_GONE):
+                    server.stop()
         finally:
-            session.stop()
+            with suppress(*_GONE):
+                session.stop()
 
 
 def serve(lake: Lake, port: int, passwords: Path | None, most_seconds: int, say: Say) -> None:
@@ -199,12 +217,38 @@ def _open(session: SparkSession, lake: Lake, table: Table, name: str) -> None:
     session.sql(f"CREATE TABLE {name} USING delta COMMENT {_text(table.comment)} LOCATION {place}")
 
 
-def _look(session: SparkSession, lake: Lake, missing: set[str]) -> None:
-    """Open those tables that have been written since."""
+def _look(session: SparkSession, lake: Lake, missing: set[str], since: dict[int, float], most_seconds: int) -> None:
+    """Open those tables that have been written since, stop what takes too long. Raises SparkEndedError."""
+    if _has_ended(session):
+        raise SparkEndedError
     for name in sorted(missing):
         if delta_tables.exists(lake.table_path(name)):
             _replace(session, lake, name)
             missing.remove(name)
+    if most_seconds:
+        _stop_long(session, since, most_seconds)
+
+
+def _stop_long(session: SparkSession, since: dict[int, float], most_seconds: int) -> None:
+    """Stop jobs that were seen first `most_seconds` ago, by `since`.
+
+    Spark's own limit ends before the first row, and most work may be done for it and those after, even if nobody waits.
+    """
+    now = time.monotonic()
+    running = set(session.sparkContext.statusTracker().getActiveJobsIds())
+    for job in set(since) - running:
+        del since[job]
+    for job in running:
+        if now - since.setdefault(job, now) >= most_seconds:
+            reason = f"as it takes longer than the {most_seconds} s of --most-seconds"
+            session._jsparkSession.sparkContext().cancelJob(job, reason)
+
+
+def _has_ended(session: SparkSession) -> bool:
+    try:
+        return bool(session._jsparkSession.sparkContext().isStopped())
+    except _GONE:
+        return True
 
 
 def _replace(session: SparkSession, lake: Lake, name: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from wirehouse_pipelines.windows import Windows
 # Beeline takes what follows a space for its next argument.
 NAME, PASSWORD = "ann", "summer:7"
 START_SECONDS = 300
+#: No other statement takes as long.
+MOST_SECONDS = 20
 LAYERS = ("bronze", "silver", "gold")
 REFLECT = "reflect('java.lang.System', 'getProperty', 'user.home')"
 
@@ -44,25 +47,34 @@ class Served:
         return hive.connect(HOST, self.port, username=name, auth="CUSTOM", password=password, configuration=settings)
 
 
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The command, over the lake in `folder`, and where it listens."""
+    (folder / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
+    sql_server.set_password(folder / "passwords", NAME, PASSWORD)
+    port = free_port()
+    program = "from wirehouse_orchestration import cli, sql_server; sql_server.LOOK_SECONDS = 1; cli.main()"
+    command = [sys.executable, "-c", program, "sql-server", "--port", str(port), "--passwords", "passwords"]
+    command += ["--most-seconds", str(MOST_SECONDS)]
+    environment = os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}
+    with started(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
+        end = time.monotonic() + START_SECONDS
+        while not listens(port):
+            assert process.poll() is None, "the server ended"
+            assert time.monotonic() < end, "the server did not start"
+            time.sleep(0.2)
+        yield process, port
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"))
     recipe_lake.write(lake)
-    (folder / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
     sql_server.set_password(folder / "passwords", "bob", "another")
     sql_server.set_password(folder / "passwords", NAME, "old")
-    sql_server.set_password(folder / "passwords", NAME, PASSWORD)
-    port = free_port()
-    program = "from wirehouse_orchestration.cli import main; main()"
-    command = [sys.executable, "-c", program, "sql-server", "--port", str(port), "--passwords", "passwords"]
-    with started(command, cwd=folder, env=os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}) as process:
+    with server(folder) as (process, port):
         try:
-            end = time.monotonic() + START_SECONDS
-            while not listens(port):
-                assert process.poll() is None, "the server ended"
-                assert time.monotonic() < end, "the server did not start"
-                time.sleep(0.2)
             yield Served(lake, port)
         finally:
             process.send_signal(signal.SIGTERM)
@@ -208,6 +220,8 @@ ESCAPES = [
     f"CREATE TEMPORARY FUNCTION f() RETURNS STRING RETURN {REFLECT}",
     # Programs.
     "SELECT TRANSFORM(1) USING 'id' AS (x STRING)",
+    "FROM (SELECT 1 AS a) MAP a USING 'sh' AS b",
+    "FROM range(1) REDUCE id USING '/bin/cat'",
     # Files and other places.
     "SELECT * FROM text.`/etc/passwd`",
     "SELECT * FROM spark_catalog.text.`/etc/passwd`",
@@ -218,13 +232,30 @@ ESCAPES = [
     "SELECT * FROM gold.cardinal_chain_history WITH (path = '/etc/passwd')",
     "SELECT * FROM table_changes_by_path('{lake}/gold/cardinal_chain_history', 0)",
     "SELECT * FROM read_files('/etc/passwd')",
+    "SELECT * FROM python_worker_logs()",
+    "SELECT * FROM /*x*/ TEXT/**/./**/`file:///etc/passwd`",
+    "WITH text AS (SELECT 1) SELECT * FROM text.`/etc/passwd`",
+    "SELECT 1 WHERE 'a' IN (SELECT value FROM text.`/etc/passwd`)",
+    "TABLE binaryFile.`/etc/passwd`",
+    "FROM csv.`/etc/passwd`",
+    "SELECT * FROM jdbc.`jdbc:derby:memory:x;create=true`",
+    "SELECT * FROM delta.`{lake}/gold/cardinal_state@v0`",
     "SELECT * FROM other.gold.x",
     "DESCRIBE text.`/etc/passwd`",
     "DESCRIBE DETAIL '{lake}/gold/cardinal_chain_history'",
+    "DESCRIBE HISTORY delta.`{lake}/gold/cardinal_chain_history`",
     "SHOW CREATE TABLE parquet.`/tmp`",
+    "SHOW COLUMNS IN text.`/etc/passwd`",
+    "SHOW PARTITIONS text.`/etc/passwd`",
+    "SHOW TBLPROPERTIES text.`/etc/passwd`",
+    "EXPLAIN CODEGEN SELECT * FROM csv.`/etc/passwd`",
+    "EXPLAIN INSERT INTO gold.cardinal_chain_history SELECT * FROM gold.cardinal_chain_history",
     "SELECT from_avro(X'00', '{{\"type\":\"int\"}}', map('avroSchemaUrl', 'file:///etc/passwd'))",
     "SELECT from_xml('<a>1</a>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))",
     "SELECT from_protobuf(X'00', 'A', '/etc/passwd')",
+    # The library behind it fetches what a document names as its DTD.
+    "SELECT xpath_string('<!DOCTYPE a SYSTEM \"http://127.0.0.1:9/\"><a/>', 'a')",
+    "SELECT system.builtin.xpath('<!DOCTYPE a SYSTEM \"file:///etc/passwd\"><a/>', 'a')",
     "CREATE TEMPORARY VIEW v USING text OPTIONS (path '/etc/passwd')",
     "ADD JAR '/tmp/x.jar'",
     "ADD FILE '/etc/passwd'",
@@ -237,6 +268,8 @@ ESCAPES = [
     "SET -v",
     "SET TIME ZONE 'UTC'",
     "SET CATALOG other",
+    "SET spark.hadoop.fs.s3a.secret.key",
+    "SET hivevar:y=${{env:HOME}}",
     "RESET",
     "DECLARE VARIABLE x STRING DEFAULT 'a'",
     # Writing.
@@ -265,6 +298,9 @@ ESCAPES = [
     "CONVERT TO DELTA parquet.`/tmp`",
     "LOAD DATA LOCAL INPATH '/etc/passwd' INTO TABLE gold.cardinal_chain_history",
     "CACHE TABLE gold.violations",
+    "CACHE LAZY TABLE x AS SELECT * FROM text.`/etc/passwd`",
+    "UNCACHE TABLE gold.violations",
+    "CLEAR CACHE",
     "ANALYZE TABLE gold.cardinal_chain_history COMPUTE STATISTICS",
     "MSCK REPAIR TABLE gold.cardinal_chain_history",
     "CALL system.x()",
@@ -319,6 +355,34 @@ def test_there_is_no_way_out_and_nothing_is_written(served: Served, cursor: Any)
     unknown = [text for text, why in answers.items() if "this server only reads" not in why]
     assert unknown == ["SELECT * FROM gold.`/etc/passwd`", "SELECT * FROM gold.cardinal_state", "USE other"]
     assert sorted(Path(served.lake.root).rglob("*")) == before
+
+
+@pytest.mark.servers
+def test_what_needs_more_memory_than_there_is_fails_alone(served: Served, cursor: Any) -> None:
+    with pytest.raises(hive.OperationalError, match="OutOfMemoryError"):
+        rows(cursor, "SELECT format_string('%2000000000d', id) FROM range(4)")
+    assert rows(served.connect().cursor(), "SELECT 1") == [[1]]
+
+
+@pytest.mark.servers
+def test_what_takes_too_long_is_stopped_before_its_rows_and_at_them(served: Served) -> None:
+    why = f"longer than the {MOST_SECONDS} s"
+    counting = served.connect().cursor()
+    counting.execute(f"SELECT COUNT(*) FROM range({10**15})", async_=True)
+    with pytest.raises(hive.OperationalError, match=why):
+        rows(served.connect().cursor(), f"SELECT * FROM range({10**15}) WHERE id < 0")
+    assert why in counting.poll().errorMessage
+    assert rows(served.connect().cursor(), "SELECT COUNT(*) FROM range(9)") == [[9]]
+
+
+@pytest.mark.servers
+def test_a_server_whose_spark_ends_says_so_and_ends(tmp_path: Path) -> None:
+    with server(tmp_path) as (process, _):
+        (spark,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(spark), signal.SIGKILL)
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert "Spark has ended" in process.stderr.read()
 
 
 @pytest.mark.servers

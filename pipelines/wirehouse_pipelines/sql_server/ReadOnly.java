@@ -51,10 +51,11 @@ public class ReadOnly extends AbstractFunction1 {
             + " UnresolvedTable UnresolvedTableOrView UnresolvedView");
     private static final Set TABLE_FUNCTIONS = set(
         "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range sql_keywords stack");
-    /** They run Java, read files, or take a place of one among their options. */
+    /** They run Java, read files, take a place of one among their options, or fetch what their XML names. */
     private static final Set REACHING_OUT = set(
         "reflect java_method try_reflect from_avro to_avro schema_of_avro from_protobuf to_protobuf from_xml to_xml"
-            + " schema_of_xml");
+            + " schema_of_xml xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short"
+            + " xpath_string");
     private static final Set LAYERS = set("bronze silver gold");
     private static SparkSession free;
 
