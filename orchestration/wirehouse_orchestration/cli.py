@@ -208,7 +208,8 @@ def _report_landed(landed: Sequence[Manifest]) -> None:
             click.echo(f"  {manifest.status}: {place}: {render.terminal(manifest.reason)}")
         if manifest.unreadable_records:
             unreadable = counted(manifest.unreadable_records, "record")
-            click.echo(f"  {place}: {unreadable} of {manifest.records:,} could not be read, the bytes are kept")
+            kept = "the bytes are kept; `wirehouse inspect` says why"
+            click.echo(f"  {place}: {unreadable} of {manifest.records:,} could not be read, {kept}")
 
 
 @cli.command()

@@ -257,6 +257,8 @@ class _Shown:
         self.rules: Counter[tuple[str, str]] = Counter()
         #: Those that messages hold, by their verdict.
         self.entries: Counter[str] = Counter()
+        #: Of the servers.
+        self.ports: set[int] = set()
         #: Connections in the table, by the order in which they come.
         self._connections: dict[bytes, int] = {}
 
@@ -271,6 +273,8 @@ class _Shown:
             self.messages[str(row["kind"])] += 1
         else:
             self.others[kind] += 1
+        if kind == CONNECTION and "server_port" in row:
+            self.ports.add(row["server_port"])
         if kind == ENTRY:
             self.entries[row["verdict"]] += 1
         if kind == VIOLATION:
@@ -298,12 +302,14 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
         screen.print(Text(f"only the first {MOST_ROWS:,} rows are shown: see all with --json", "dim"))
     others = shown.others
     connections = f" in {counted(others[CONNECTION], 'connection')}" if others[CONNECTION] else ""
+    connections += f" to {_ports(shown.ports)}" if shown.ports else ""
     screen.print(
         Text(
             f"{render.terminal(os.path.basename(path))}: {counted(shown.messages.total(), 'message')}{connections}, "
             f"{others[QUARANTINE]:,} quarantined, {others[SKIP]:,} skipped, {counted(others[VIOLATION], 'finding')}",
             "bold",
-        )
+        ),
+        soft_wrap=True,
     )
     for kind, number in sorted(shown.messages.items()):
         screen.print(Text(f"  {number:,} {kind}"))
@@ -311,6 +317,13 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
         screen.print(Text(f"  {number:,} entry ({verdict})"))
     for (rule, severity), number in sorted(shown.rules.items()):
         screen.print(Text.assemble(f"  {number:,} ", (rule, SEVERITY_STYLE[Severity(severity)]), f" ({severity})"))
+
+
+def _ports(ports: set[int]) -> str:
+    """The ports of servers as a source names them."""
+    first = ", ".join(map(str, sorted(ports)[:_ITEMS]))
+    more = f" and {len(ports) - _ITEMS:,} more" if len(ports) > _ITEMS else ""
+    return f"port{'s' if len(ports) > 1 else ''} {first}{more}"
 
 
 def _content(kind: str, row: dict[str, Any]) -> tuple[Text, Text]:

@@ -155,6 +155,8 @@ def land(
         for path in (paths or [source.path])
         for file in captures_at(source, path, lake.root, refuse=bool(paths), say=say)
     ]
+    if not files:
+        say(f"{source.name}: there is no capture at {source.path}")
     lake_json.record(lake)
     storage = open_storage(lake.root)
     landed: list[Manifest] = []

@@ -187,7 +187,7 @@ def test_the_table_of_packets_numbers_connections() -> None:
     assert ["7", "1", "client", "violation"] in said
     assert ["20", "2", "server", "NOTIFY_ACK"] in said
     assert "127.0.0.1:42008 → 127.0.0.1:27103 opened=syn closed=fin dialect=v3" in text
-    assert "12 messages in 2 connections, 0 quarantined, 0 skipped, 2 findings" in text
+    assert "12 messages in 2 connections to port 27103, 0 quarantined, 0 skipped, 2 findings" in text
     assert "2 wallaroo.message_unknown_stream (violation)" in text
 
 
