@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config, instance, ports
 from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_pipelines.lake import Lake
@@ -33,6 +34,12 @@ class ServerError(WirehouseError):
     """A server did not start, or ended by itself."""
 
     template = "the {server} {what}: {last}. All it said is in {log}"
+
+
+class AlreadyServedError(UsageError):
+    """Another process serves the lake's UI; Dagster knows no second daemon."""
+
+    template = "{url} is the UI of this lake already: look there, or stop it first"
 
 
 @dataclass
@@ -82,14 +89,17 @@ class Servers:
 
 @contextmanager
 def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers]:
-    """The UI of `lake`, whose configuration is `file`, ready to answer; stopped when the block ends."""
+    """The UI of `lake`, whose configuration is `file`, ready to answer; stopped when the block ends.
+
+    Raises PortTakenError, AlreadyServedError and ServerError.
+    """
     home = instance.home(lake)
     with instance.shared_instance(lake) as shared:
         instance.end_abandoned_runs(shared)
     with ports.taken(port, DEFAULT_PORT) as free:
         servers = Servers(f"http://{ports.HOST}:{free.getsockname()[1]}")
     environment = os.environ | {"DAGSTER_HOME": str(home), config.VARIABLE: str(file.absolute())}
-    with tempfile.TemporaryDirectory(prefix="wirehouse-ui-") as folder:
+    with _only_one(home, servers.url), tempfile.TemporaryDirectory(prefix="wirehouse-ui-") as folder:
         code = Path(folder, "code.sock")
         workspace = Path(folder, "workspace.yaml")
         location = {"grpc_server": {"host": "localhost", "socket": str(code), "location_name": _LOCATION}}
@@ -107,6 +117,21 @@ def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers
         finally:
             for server in reversed(servers.started):
                 server.stop()
+
+
+@contextmanager
+def _only_one(home: Path, url: str) -> Iterator[None]:
+    """The lake's UI is at `url` in the block. Raises AlreadyServedError."""
+    with (home / "ui.lock").open("a+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            raise AlreadyServedError(url=stream.read()) from None
+        stream.truncate(0)
+        stream.write(url)
+        stream.flush()
+        yield
 
 
 def _commands(code: Path, workspace: Path, port: str) -> Mapping[str, list[str]]:
@@ -160,7 +185,7 @@ def _is_loaded(url: str) -> bool:
 
 
 def serve(lake: Lake, file: Path, port: int | None, say: Callable[[str], None]) -> None:
-    """Serve the UI until SIGINT or SIGTERM. Raises PortTakenError, and ServerError if a server ends by itself."""
+    """Serve the UI until SIGINT or SIGTERM. Raises what `serving` does, and ServerError if a server ends by itself."""
     with until_stopped(say):
         say("starting Dagster")
         with serving(lake, file, port) as servers:

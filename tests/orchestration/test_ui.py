@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.processes import started
 
-from wirehouse_orchestration import cli, config, ports, ui
+from wirehouse_orchestration import cli, config, instance, ports, ui
 
 LAKE = """
 [lakehouse]
@@ -100,6 +100,15 @@ def test_without_a_configuration_the_demos_lake_is_shown(
     assert cli._outcome(["ui"]) == 0
     assert served == [Path("wirehouse.toml"), Path("demo-lake", "wirehouse.toml")]
     assert "the demo's lake" in capsys.readouterr().out
+
+
+def test_a_second_ui_of_a_lake_is_told_where_the_first_is(file: Path) -> None:
+    lake, url = config.load(file), "http://127.0.0.1:3001"
+    refused = pytest.raises(ui.AlreadyServedError, match=f"{url} is the UI")
+    with ui._only_one(instance.home(lake), url), refused, ui.serving(lake, file):
+        pass
+    with ui._only_one(instance.home(lake), url):
+        assert (instance.home(lake) / "ui.lock").read_text() == url
 
 
 def test_a_port_in_use_is_said_so() -> None:
