@@ -19,7 +19,7 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: Rows of a batch at most: one may have a megabyte.
+#: Rows of a batch at most. Of large ones a group of rows has few, and no batch has rows of two groups.
 _BATCH_ROWS: Final = 4_096
 #: A task reads files of about so many bytes, or one that is larger.
 _SHARE_BYTES: Final = 32 << 20
@@ -70,8 +70,9 @@ def rows_of(lake: Lake, table: Table, file: str, columns: Columns) -> Iterator[p
     stored = {column: fields for column, fields in columns.items() if column not in partition}
     wanted = [".".join(filter(None, (column, field))) for column, fields in stored.items() for field in fields or ("",)]
     with open_storage(lake.root).open(file) as stream, pq.ParquetFile(stream) as parquet:
-        for rows in parquet.iter_batches(_BATCH_ROWS, columns=wanted):
-            yield pa.RecordBatch.from_arrays([_column(rows, field, partition) for field in schema], schema=schema)
+        for group in range(parquet.num_row_groups):
+            for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
+                yield pa.RecordBatch.from_arrays([_column(rows, field, partition) for field in schema], schema=schema)
 
 
 def _chosen(schema: pa.Schema, columns: Columns) -> pa.Schema:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from wirehouse_codecs.bamboo.file_rows import FILE as FROM_FILE
 from wirehouse_codecs.bamboo.known_log import (
     ENTRIES,
     NO_ENTRIES,
@@ -73,14 +74,13 @@ _KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string
 TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string()), ("file", pa.string())])
 #: Entries as they are written.
 WRITTEN: Final = pa.schema([("source", pa.string()), ("window_start", pa.string()), *ENTRIES])
-#: Entries as they come in: also the payload, who sent it, and what names an entry apart from its links.
+#: Entries as they come in: also who sent it, and what names an entry apart from its links.
 READ: Final = pa.schema(
     [
         *_KEY,
         *ENTRIES,
         *_FORK_COLUMNS[:4],
         ("length", UINT),
-        ("payload", pa.binary()),
         ("sender", pa.string()),
         ("sent_id", pa.binary()),
     ]
@@ -131,11 +131,9 @@ def _cast(batches: Batches) -> Iterator[pa.RecordBatch]:
 def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[pa.RecordBatch]:
     """Rows of _SEEN of entries."""
     for rows in entries(batches):
-        size = pc.binary_length(rows.column("payload")).cast(UINT)
-        other_size = pc.not_equal(size, rows.column("payload_size"))
-        told = {"other_size": other_size.fill_null(False)}
-        columns = [told.get(name, rows.column(name) if name in rows.schema.names else None) for name in _SEEN.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=_SEEN)
+        other_size = pc.equal(rows.column("payload_rule"), "payload_size_mismatch").fill_null(False)
+        columns = [rows.column(name) for name in _SEEN.names if name != "other_size"]
+        yield pa.RecordBatch.from_arrays([*columns, other_size], schema=_SEEN)
 
 
 def _entries(
@@ -169,6 +167,7 @@ def _entry_rows(batch: pa.RecordBatch, services: Mapping[str, str]) -> pa.Record
         "key": key_of(entry["author"], entry["log_id"], entry_id),
         "entry_id": entry_id,
         "sent_id": sent,
+        "payload_rule": pa.array(_payload_rules(entry), pa.string()),
         "own_rule": pc.if_else(own, entry["rule"], None),
         "own_reason": pc.if_else(own, entry["reason"], None),
         "reason": pa.nulls(rows, pa.string()),
@@ -187,6 +186,16 @@ def key_of(author: pa.Array, log_id: pa.Array, entry_id: pa.Array) -> pa.Array:
         listed = keys.to_pylist()
         keys = pa.array([key or entry_id[i].as_py().hex() for i, key in enumerate(listed)], pa.string())
     return keys
+
+
+def _payload_rules(entry: Mapping[str, pa.Array]) -> list[str | None]:
+    """The rules that payloads break which are at hand: these go no further."""
+    rules: list[str | None] = [None] * len(entry["payload"])
+    for i in pc.indices_nonzero(entry["payload"].is_valid()).to_pylist():
+        size, hashed = entry["payload_size"][i].as_py(), entry["payload_hash"][i].as_py()
+        if None not in (size, hashed):
+            rules[i] = payload_rule(entry["payload"][i].as_py(), int(size), hashed)
+    return rules
 
 
 def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch]:
@@ -302,7 +311,7 @@ def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(rows, schema=_NEEDED)
 
 
-# Signatures and payloads
+# Signatures
 
 
 def check(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -311,9 +320,8 @@ def check(rows: pa.RecordBatch) -> pa.RecordBatch:
     What is known comes first; of an entry, a window and a sender one row is left, but each with a wrong signature.
     """
     ids = np.asarray(rows.column("entry_id").dictionary_encode().indices.fill_null(-1))
-    rules, payload_rules = _signature_rules(rows, ids), _payload_rules(rows)
+    rules = _signature_rules(rows, ids)
     rows = rows.set_column(READ.get_field_index("signature_rule"), "signature_rule", rules)
-    rows = rows.set_column(READ.get_field_index("payload_rule"), "payload_rule", payload_rules)
     assumed = np.asarray(pc.and_(rows.column("sent_id").is_valid(), rules.is_valid()))
     if assumed.any():
         rows = _without_links(rows, np.flatnonzero(assumed).tolist())
@@ -341,19 +349,6 @@ def _signature_rules(rows: pa.RecordBatch, ids: Array) -> pa.Array:
     return pa.array(told, pa.string())
 
 
-def _payload_rules(batch: pa.RecordBatch) -> pa.Array:
-    before = batch.column("payload_rule")
-    payloads = batch.column("payload")
-    if payloads.null_count == batch.num_rows:
-        return before
-    rules = before.to_pylist()
-    for i in np.flatnonzero(np.asarray(payloads.is_valid())).tolist():
-        said = batch.column("payload_size")[i].as_py(), batch.column("payload_hash")[i].as_py()
-        if None not in said:
-            rules[i] = payload_rule(payloads[i].as_py(), int(said[0]), said[1])
-    return pa.array(rules, pa.string())
-
-
 def _log_order(rows: pa.RecordBatch) -> Array:
     """By log; of a log what is known, and then by window and arrival. A cancel shows two entries at one place."""
     ranks = [_ranks(rows.column(name)) for name in ("source", "key", "window_start")]
@@ -376,7 +371,9 @@ def _ranks(column: pa.Array) -> Array:
 
 def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
     """Which rows, in their order, are the first of their entry, window and sender, or are told apart from these."""
-    apart = pc.or_(rows.column("payload").is_valid(), rows.column("signature_rule").is_valid())
+    # A file may have several payloads for an entry.
+    of_file = pc.equal(rows.column("origin"), FROM_FILE).fill_null(False)
+    apart = pc.or_(of_file, rows.column("signature_rule").is_valid())
     told = np.asarray(pc.or_(apart, rows.column("window_start").is_null()))[order]
     columns = [ids, *(_ranks(rows.column(name)) for name in ("window_start", "source", "sender"))]
     of_sender = [column[order] for column in columns]

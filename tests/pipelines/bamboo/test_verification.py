@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from wirehouse_codecs.bamboo import signatures, yamf
 from wirehouse_codecs.bamboo.entries import decode
-from wirehouse_codecs.bamboo.known_log import needed
+from wirehouse_codecs.bamboo.known_log import PLACE, needed
 from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.log import ENTRY_TYPE
+from wirehouse_codecs.bamboo.rows import shown_row
 from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
 from wirehouse_pipelines.bamboo import verification
 from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, check, fold
@@ -134,3 +137,41 @@ def test_a_link_that_was_taken_for_another_one_is_not_held_against_the_entry() -
     assert (told[seq]["verdict"], told[seq]["reason"], told[seq]["entry_id"]) == ("unknown", "link_unknown", b"sent")
     told = {row["seq"]: row for row in told_as(verified([*first, seen(LOG_OF[1], 2)]), ENTRY) if not row["superseded"]}
     assert (told[seq]["verdict"], told[seq]["data"]) == ("valid", data)
+
+
+def of_file(data: bytes, payload: bytes | None, number: int) -> Row:
+    """A row of the log: an entry of a file."""
+    entry = shown_row(data, "file", "a.jsonl") | {"payload": payload}
+    return {"source": "s", "window_start": "w1", "capture_id": b"c", "record_number": number, "entry": entry}
+
+
+def test_payloads_are_held_against_their_entries_where_they_are_read() -> None:
+    written = next(entries(SimulatorConfig(seed=1, connections=1, logs=1, entries=1)))
+    right = decode(written.data).entry
+    assert right is not None
+    of_more = replace(right, payload_size=2**64 - 1).encode()
+    rows = [
+        of_file(written.data, written.payload, 0),
+        of_file(written.data, b"another", 1),
+        of_file(written.data, None, 2),
+        of_file(of_more, written.payload, 3),
+        of_file(b"\x02", b"of nothing", 4),
+        of_file(b"", None, 5),
+    ]
+    names = ("source", "window_start", *(name for name, _ in PLACE))
+    schema = pa.schema([*(READ.field(name) for name in names), ("entry", ENTRY_TYPE)])
+    schema = schema.set(len(names), pa.field("entry", pa.struct([f for f in ENTRY_TYPE if f.name != "greedy"])))
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    (read,) = verification._entries([batch], {"s": "service"}, {})
+    wanted = [None, "payload_hash_mismatch", None, "payload_size_mismatch", None, None]
+    assert read.column("payload_rule").to_pylist() == wanted
+    assert set(read.column("source").to_pylist()) == {"service"}
+    log = f"{right.author.hex()}:0"
+    keys = read.column("key").to_pylist()
+    assert keys == [log, log, log, log, yamf.digest(b"\x02").hex(), yamf.digest(b"").hex()]
+    (seen,) = verification._seen([batch], lambda batches: verification._entries(batches, {"s": "s"}, {}))
+    assert seen.column("other_size").to_pylist() == [False, False, False, True, False, False]
+    told = [row for one in fold(check(read)) for row in one.entries.to_pylist()]
+    assert [(row["verdict"], row["reason"]) for row in told if row["entry_hash"] == yamf.digest(written.data)] == [
+        ("valid", None)
+    ]
