@@ -53,7 +53,7 @@ def _refused(entries: pa.Array) -> list[int]:
     if len(shares) == 1:
         check(0)
     else:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
             list(threads.map(check, shares))
     return np.flatnonzero(~right).tolist()
 
