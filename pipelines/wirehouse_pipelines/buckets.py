@@ -71,10 +71,11 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     packed = (data for batch in batches for data in batch.column("rows"))
     pieces = (piece for data in packed for piece in pa.ipc.open_stream(data.as_buffer()))
     nothing = pa.RecordBatch.from_pylist([], schema=schema)
-    return pa.concat_batches([nothing, *(_with_all(piece, schema) for piece in pieces)])
+    return pa.concat_batches([nothing, *(with_all(piece, schema) for piece in pieces)])
 
 
-def _with_all(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def with_all(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`rows` with the columns of `schema`, those that they lack null; others are left out."""
     there = set(rows.schema.names)
     columns = [rows.column(f.name) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

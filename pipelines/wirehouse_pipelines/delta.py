@@ -20,6 +20,9 @@ from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
+#: Where a row lies: the address of its file, and how many rows of that come before it.
+FILE, ROW = "file", "row"
+
 
 class SourceWindows(Protocol):
     """Consecutive windows of a source."""
@@ -90,10 +93,13 @@ def read(
     name: str,
     spans: Sequence[SourceWindows] | None = None,
     row_kind: str | None = None,
+    *,
+    places: bool = False,
 ) -> DataFrame:
     """Rows of `name` in `spans`, of the whole table without; an empty frame of its schema if there are none.
 
-    Of a log those of one `row_kind` may be asked for: Spark then knows how large these are, and how to join them.
+    Of a log those of one `row_kind` may be asked for: Spark then knows how large these are, and how to join them. With
+    `places` also the columns FILE and ROW: where each row lies, for `table_reader.picked`.
 
     The files are those that the log names, read here: to Spark the log is a table of its own, which takes several jobs
     before the first row is read.
@@ -102,9 +108,10 @@ def read(
     known = delta_tables.opened(lake.table_path(name))
     files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans, row_kind)] if known else []
     if not files:
-        return spark.createDataFrame([], table.ddl)
+        return spark.createDataFrame([], f"{table.ddl}, {FILE} STRING, {ROW} BIGINT" if places else table.ddl)
     rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
-    return rows.select(*(column.name for column in table.columns))
+    place = (F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(ROW)) if places else ()
+    return rows.select(*(column.name for column in table.columns), *place)
 
 
 def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: str | None = None) -> list[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from wirehouse_pipelines import arrow_types, delta
@@ -44,6 +46,18 @@ def mapped(
     return spark.createDataFrame(listed, "files STRING").repartition(max(1, len(listed))).mapInArrow(read, made)
 
 
+def picked(
+    lake: Lake, name: str, places: DataFrame, columns: Columns, make: Make, made: StructType | str, tasks: int
+) -> DataFrame:
+    """What `make` makes, in so many tasks, of columns of some rows of table `name`: those at `places`.
+
+    These are FILE and ROW of `delta.read`: to find few rows by a key, Spark has to read no more than that.
+    """
+    of_file = places.groupBy(delta.FILE).agg(F.collect_list(delta.ROW).alias("rows"))
+    read = partial(_pick, lake=lake, name=name, columns=columns, make=make)
+    return of_file.repartition(tasks, delta.FILE).mapInArrow(read, made)
+
+
 def _shares(files: Iterable[delta.File]) -> Iterator[list[delta.File]]:
     share: list[delta.File] = []
     for file in files:
@@ -62,17 +76,57 @@ def _read(
     yield from make(rows for file in files for rows in rows_of(lake, all_tables()[name], file, columns))
 
 
-def rows_of(lake: Lake, table: Table, file: str, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """The rows of an object that is a file of `table`; what it lacks of `columns` is null."""
+def _pick(
+    batches: Iterable[pa.RecordBatch], lake: Lake, name: str, columns: Columns, make: Make
+) -> Iterator[pa.RecordBatch]:
+    table, folder = all_tables()[name], lake.table_folder(name)
+    places = (
+        # Spark's addresses are escaped.
+        (folder + unquote(address).rpartition(folder)[2], np.sort(rows.values.to_numpy()))
+        for batch in batches
+        for address, rows in zip(batch.column(delta.FILE).to_pylist(), batch.column("rows"), strict=True)
+    )
+    yield from make(rows for file, at in places for rows in rows_of(lake, table, file, columns, at))
+
+
+def rows_of(
+    lake: Lake, table: Table, file: str, columns: Columns, at: np.ndarray[Any, Any] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of an object that is a file of `table`, or those `at` these places; what it lacks of `columns` is null.
+
+    Places are counted from 0 and rise. Groups of rows that have none of them are not read.
+    """
     schema = _chosen(arrow_types.schema(table), columns)
     pairs = (folder.split("=", 1) for folder in file.split("/") if "=" in folder)
     partition = {column: unquote(value) for column, value in pairs}
     stored = {column: fields for column, fields in columns.items() if column not in partition}
     wanted = [".".join(filter(None, (column, field))) for column, fields in stored.items() for field in fields or ("",)]
     with open_storage(lake.root).open(file) as stream, pq.ParquetFile(stream) as parquet:
-        for group in range(parquet.num_row_groups):
-            for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
-                yield pa.RecordBatch.from_arrays([_column(rows, field, partition) for field in schema], schema=schema)
+        for rows in _stored(parquet, wanted, at):
+            yield pa.RecordBatch.from_arrays([_column(rows, field, partition) for field in schema], schema=schema)
+
+
+def _stored(
+    parquet: pq.ParquetFile, columns: Sequence[str], at: np.ndarray[Any, Any] | None
+) -> Iterator[pa.RecordBatch]:
+    begin = 0
+    for group in range(parquet.num_row_groups):
+        end = begin + parquet.metadata.row_group(group).num_rows
+        if at is None or _between(at, begin, end).size:
+            for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+                here = None if at is None else _between(at, begin, begin + rows.num_rows)
+                if here is None:
+                    yield rows
+                elif here.size:
+                    yield rows.take(pa.array(here - begin))
+                begin += rows.num_rows
+        begin = end
+
+
+def _between(at: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, Any]:
+    """Of rising places those from `first` on and before `end`."""
+    found: np.ndarray[Any, Any] = at[slice(*np.searchsorted(at, (first, end)))]
+    return found
 
 
 def _chosen(schema: pa.Schema, columns: Columns) -> pa.Schema:

@@ -106,14 +106,17 @@ class Work:
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
-    def read_state(self, table: str) -> DataFrame:
-        """The rows of state table `table` that are alive at the end of the windows before the spans."""
+    def read_state(self, table: str, *, places: bool = False) -> DataFrame:
+        """The rows of state table `table` that are alive at the end of the windows before the spans; maybe with places.
+
+        Places are the columns FILE and ROW of `delta`.
+        """
         alive = [
             Span(source, (entry.carried_from, entry.window_start))
             for source, entry in self.before.items()
             if entry.carried_from is not None
         ]
-        return delta.read(self.spark, self.lake, table, alive)
+        return delta.read(self.spark, self.lake, table, alive, places=places)
 
     def clock(self, horizon_ns: Callable[[Source], int]) -> DataFrame:
         """A row of state for each window, also one that changed none: since which window what is alive was told.

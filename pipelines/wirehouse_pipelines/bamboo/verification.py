@@ -89,6 +89,8 @@ READ: Final = pa.schema(
 _OF_ENTRY: Final = [name for name in ENTRY_TYPE.names if name != "greedy"]
 _PLACE: Final = tuple(name for name, _ in PLACE)
 _COLUMNS: Final = dict.fromkeys(("source", "window_start", *_PLACE), ()) | {"entry": _OF_ENTRY}
+#: What is read of entries that are known.
+_KNOWN_COLUMNS: Final = dict.fromkeys(("source", *ENTRIES.names), ())
 #: What is told of new entries to those who look for known ones.
 _SEEN: Final = pa.schema(
     [
@@ -113,8 +115,11 @@ def told(work: Work, version: str) -> DataFrame:
     of_log = partial(table_reader.mapped, work.spark, work.lake, SILVER, files, _COLUMNS)
     packed = of_log(partial(_packed, entries=read, tasks=tasks), buckets.DDL)
     if work.before:
-        known = _known(work, work.settle(of_log(partial(_seen, entries=read), from_arrow_schema(_SEEN))))
+        known, places = _known(work, work.settle(of_log(partial(_seen, entries=read), from_arrow_schema(_SEEN))))
         packed = packed.unionByName(known.mapInArrow(partial(_packed, entries=_cast, tasks=tasks), buckets.DDL))
+        of_known = partial(_packed, entries=_known_rows, tasks=tasks)
+        of_table = table_reader.picked(work.lake, ENTRIES_TABLE, places, _KNOWN_COLUMNS, of_known, buckets.DDL, least)
+        packed = packed.unionByName(of_table)
     tell = partial(_tell, lake=work.lake, version=version)
     return work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
 
@@ -220,13 +225,13 @@ def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch
 # What windows before told
 
 
-def _known(work: Work, seen: DataFrame) -> DataFrame:
-    """What is known of the logs that new entries are of, as rows of READ without a window."""
+def _known(work: Work, seen: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """What is known of the logs that new entries are of: rows of READ without a window, and the places of entries."""
     logs = seen.select("source", "key").distinct()
-    settled = _settled(work, seen, logs)
+    settled = work.settle(_settled(work, seen, logs))
     forks = _of_logs(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
-    known = forks.unionByName(settled, allowMissingColumns=True)
-    return _with_all(known.unionByName(_known_entries(work, seen, logs, settled), allowMissingColumns=True), READ)
+    known = _with_all(forks.unionByName(settled, allowMissingColumns=True), READ)
+    return known, _known_entries(work, seen, logs, settled)
 
 
 def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
@@ -239,24 +244,20 @@ def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def _of_logs(work: Work, logs: DataFrame, table: str, what: str, *key: str) -> DataFrame:
     """The newest rows of `table` about these logs, as rows without a window."""
-    return _newest(_named(work, table).join(logs, ["source", "key"], "left_semi"), what, *key)
+    rows = _newest(_named(work.read_state(table)).join(logs, ["source", "key"], "left_semi"), *key)
+    return rows.drop("decoder_version").withColumns({"told": F.lit(what), "window_start": F.lit(None).cast("string")})
 
 
-def _named(work: Work, table: str) -> DataFrame:
-    rows = work.read_state(table)
+def _named(rows: DataFrame) -> DataFrame:
+    """`rows` with the key of their log."""
     key = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
     otherwise = F.lower(F.hex("entry_id")) if "entry_id" in rows.columns else F.lit(None).cast("string")
     return rows.withColumn("key", F.coalesce(key, otherwise))
 
 
-def _newest(rows: DataFrame, what: str, *key: str) -> DataFrame:
+def _newest(rows: DataFrame, *key: str) -> DataFrame:
     newest = Window.partitionBy("source", *key).orderBy(F.desc("window_start"))
-    return (
-        rows.withColumn("rank", F.row_number().over(newest))
-        .where("rank = 1")
-        .drop("rank", "decoder_version")
-        .withColumns({"told": F.lit(what), "window_start": F.lit(None).cast("string")})
-    )
+    return rows.withColumn("rank", F.row_number().over(newest)).where("rank = 1").drop("rank")
 
 
 def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
@@ -277,24 +278,45 @@ def _settled(work: Work, seen: DataFrame, logs: DataFrame) -> DataFrame:
 
 
 def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFrame) -> DataFrame:
-    """What is known of these logs: all entries, and of settled ones those that are needed."""
-    named = _named(work, ENTRIES_TABLE)
-    others = logs.join(settled, ["source", "key"], "left_anti")
+    """Places of what is known of these logs: all entries, and of settled ones those that are needed.
+
+    Spark reads of all that is known what names an entry, and no more: one log may have millions.
+    """
     lengths = settled.select("source", "key", "length")
-    wanted = (
+    some = (
         seen.select("source", "key", "seq")
         .where("seq IS NOT NULL")
         .distinct()
         .join(lengths, ["source", "key"])
         .mapInArrow(_needed, from_arrow_schema(_NEEDED))
     )
-    rows = named.join(others, ["source", "key"], "left_semi").unionByName(
-        named.join(wanted, ["source", "key", "seq"], "left_semi")
-    )
-    return _newest(rows, ENTRY, "entry_id")
+    whole = logs.join(settled, ["source", "key"], "left_anti").withColumn("seq", F.lit(None))
+    wanted = work.settle(whole.unionByName(some))
+    state = work.read_state(ENTRIES_TABLE, places=True)
+    named = _named(state.select("source", "window_start", "author", "log_id", "seq", "entry_id", delta.FILE, delta.ROW))
+    found = named.limit(0)
+    for condition, by in (("seq IS NULL", ["source", "key"]), ("seq IS NOT NULL", ["source", "key", "seq"])):
+        these = wanted.where(condition).select(*by)
+        if count := these.count():
+            # Spark doesn't know how few they are, and would sort all that is known.
+            these = F.broadcast(these) if count <= _TOLD_TO_ALL else these
+            found = found.unionByName(named.join(these, by, "left_semi"))
+    return _newest(found, "entry_id")
 
 
+#: Rows of _NEEDED so many at most are told to every task.
+_TOLD_TO_ALL: Final = 200_000
+#: Entries of logs; all of a log without `seq`.
 _NEEDED: Final = pa.schema([("source", pa.string()), ("key", pa.string()), ("seq", UINT)])
+
+
+def _known_rows(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Rows of READ of what is known, from the columns of _KNOWN_COLUMNS."""
+    for batch in batches:
+        key = key_of(*(batch.column(name) for name in ("author", "log_id", "entry_id")))
+        columns = {"told": pa.repeat(ENTRY, batch.num_rows), "key": key}
+        columns |= dict(zip(batch.schema.names, batch.columns, strict=True))
+        yield buckets.with_all(pa.RecordBatch.from_pydict(columns), READ)
 
 
 def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
