@@ -58,8 +58,11 @@ class Bench(Protocol):
     #: What the captures hold, in words.
     INPUT: str
 
-    def capture(self, folder: Path, size: int, start_ms: int) -> tuple[Path, Source]:
-        """Write a capture of so much into the empty folder, and the source `bench` that reads it."""
+    def capture(self, folder: Path, size: int, start_ms: int, after: int = 0, /) -> tuple[Path, Source]:
+        """Write a capture of so much into the empty folder, and the source `bench` that reads it.
+
+        The lake has one of `after` so much from before.
+        """
 
     def peers(self, path: Path, lake: Lake, spark: Any, layers: Sequence[Layer]) -> list[str]:
         """Lines of the page about the capture read by others; `layers` are what was measured of it."""
@@ -217,10 +220,10 @@ def _fixed(spark: Any, bench: Bench, folder: Path) -> dict[str, float]:
     }
 
 
-def _increment(spark: Any, bench: Bench, lake: Lake, folder: Path) -> float:
-    """Seconds of one small window on the history of `lake`."""
+def _increment(spark: Any, bench: Bench, lake: Lake, size: int, folder: Path) -> float:
+    """Seconds of one small window on the history of `lake`, which is of so much."""
     folder.mkdir()
-    path, _ = bench.capture(folder, bench.INCREMENT, START_MS + LATER_MS)
+    path, _ = bench.capture(folder, bench.INCREMENT, START_MS + LATER_MS, size)
     landing.land(lake, lake.sources[0], [str(path)])
     windows = jobs.data_windows(lake)
     return seconds_of(lambda: [jobs.run_job(spark, lake, name, windows[-1], windows[-1]) for name in jobs.all_jobs()])
@@ -300,7 +303,7 @@ def measure(name: str, bench: Bench, sizes: Sequence[int], rounds: int, root: Pa
         _run(spark, lake, "bronze.captures")
         results.layers += _measure(spark, bench, lake, size, rounds, fixed, here / "copies")
         results.peers = bench.peers(path, lake, spark, results.layers)
-        results.increments.append((size, _increment(spark, bench, lake, here / "increment")))
+        results.increments.append((size, _increment(spark, bench, lake, size, here / "increment")))
         shutil.rmtree(here)
         # After each size: the large one takes long.
         title = PROTOCOLS[name].title

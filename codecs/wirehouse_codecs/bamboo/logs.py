@@ -81,6 +81,10 @@ class Chain:
         self.length = 0
         self._hashes: dict[int, bytes] = {}
 
+    def hash_of(self, seq: int) -> bytes:
+        """The hash of an entry that later ones link to."""
+        return self._hashes[seq]
+
     def append(self, payload: bytes, *, end_of_log: bool = False) -> Published:
         """The next entry."""
         made = self.make(self.length + 1, payload, end_of_log=end_of_log)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
+from wirehouse_codecs.bamboo.lipmaa import has_lipmaalink, lipmaa
 from wirehouse_codecs.bamboo.logs import Journal
 from wirehouse_codecs.bamboo.messages import CancelReason
 from wirehouse_codecs.bamboo.peers import NS_PER_MS, Exchange, Talk
@@ -15,14 +16,17 @@ BURST_ENTRIES: Final = 32
 
 
 def whole_logs(talk: Talk, journals: list[Journal], stored: int, live: int, interval_ms: int) -> Iterator[None]:
-    """Logs from entry 1 on: what was stored at once, then each entry as it is written.
+    """Logs from where they stand: what was stored at once, then each entry as it is written.
 
-    Every second log comes from the other side. None is kept, however long it is.
+    Every second log comes from the other side, which has what is before. None is kept, however long it is.
     """
     proposers = [list(Role)[at % len(Role)] for at in range(len(journals))]
     exchanges = [Exchange(talk, one.chain, role) for one, role in zip(journals, proposers, strict=True)]
-    for exchange in exchanges:
-        exchange.propose(end=None if live else stored).confirm()
+    for journal, exchange in zip(journals, exchanges, strict=True):
+        before = journal.chain.length
+        begins = before + 1
+        expected = journal.chain.hash_of(lipmaa(begins)) if before else None
+        exchange.propose(begins, None if live else before + stored, lower=begins, expected=expected).confirm()
     yield
     logs = list(zip(journals, exchanges, strict=True))
     for first in range(1, stored + live + 1, BURST_ENTRIES):
@@ -52,5 +56,7 @@ def _send(exchange: Exchange, journal: Journal, count: int) -> None:
     said = [talk.switched(sender, exchange.id)]
     for _ in range(count):
         published = journal.next()
-        said += (published.metadata(), talk.payload(sender, published.payload))
+        # Where it begins nothing was sent that the backlink follows from.
+        backlink = published.seq == exchange.plan.start and has_lipmaalink(published.seq)
+        said += (published.metadata(backlink=backlink), talk.payload(sender, published.payload))
     talk.write(sender, Channel.DATA, b"".join(said))

@@ -65,10 +65,12 @@ class SimulatorConfig:
     #: How peers send: `safe`, `greedy`, or each connection in another way.
     mode: str = MIXED
     connections: int = 4
-    #: Logs that are replicated from entry 1 on, on each connection; every second one by the side that was called.
+    #: Logs that are replicated on each connection; every second one by the side that was called.
     logs: int = 2
     #: Of each log.
     entries: int = 1000
+    #: The first of them: those before it the receiver has.
+    first_entry: int = 1
     #: Share of the logs whose last entry is an end-of-log entry.
     ended_share: float = 0.25
     #: So many connections replicate the same logs.
@@ -105,6 +107,7 @@ _BOUNDS: Final[Bounds] = {
     "connections": (1, 10_000),
     "logs": (0, 256),
     "entries": (1, 2**40),
+    "first_entry": (1, 2**40),
     "ended_share": (0, 1),
     "replicas": (1, 10_000),
     "payload_bytes": (0, 1_000_000),
@@ -134,7 +137,7 @@ def connections(config: SimulatorConfig) -> Iterator[Conversation]:
 
 
 def entries(config: SimulatorConfig) -> Iterator[Written]:
-    """The entries of the logs that are replicated from entry 1 on, log by log, for files of entries."""
+    """The entries of the logs that each connection replicates, log by log, for files of entries."""
     contents = Contents(config.seed, config.payload_bytes)
     for number in range(-(-config.connections // config.replicas) * config.logs):
         journal = _journal(config, contents, number)
@@ -200,10 +203,13 @@ def _manner(config: SimulatorConfig, number: int) -> Manner:
 
 
 def _journal(config: SimulatorConfig, contents: Contents, number: int) -> Journal:
-    """The log with that number, without an entry. Two in a row are of one author."""
+    """The log with that number, up to the first entry that is replicated. Two in a row are of one author."""
     log = Chain(author_key(config.seed, f"author {number // 2}"), number % 2)
     ends = Random(f"{config.seed} end of {number}").random() < config.ended_share
-    return Journal(log, contents, number, config.entries, ends=ends)
+    journal = Journal(log, contents, number, config.first_entry - 1 + config.entries, ends=ends)
+    for _ in range(1, config.first_entry):
+        journal.next()
+    return journal
 
 
 class _Pair:

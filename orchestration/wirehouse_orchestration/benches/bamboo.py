@@ -48,12 +48,16 @@ _WINDOW_BYTES = 32_768
 _TO_REACH = 1.25
 
 
-def _config(size: int, start_ms: int) -> SimulatorConfig:
+def _config(size: int, start_ms: int, after: int = 0) -> SimulatorConfig:
+    logs = _CONNECTIONS * _LOGS
     return SimulatorConfig(
         seed=1 + start_ms % 1_000,
         connections=_CONNECTIONS,
         logs=_LOGS,
-        entries=max(1, size // (_CONNECTIONS * _LOGS)),
+        entries=max(1, size // logs),
+        first_entry=after // logs + 1,
+        # Those that go on later.
+        ended_share=0.0,
         live_share=0.0,
         ways=0,
         forks=0,
@@ -61,11 +65,11 @@ def _config(size: int, start_ms: int) -> SimulatorConfig:
     )
 
 
-def capture(folder: Path, size: int, start_ms: int) -> tuple[Path, Source]:
-    """A capture of all connections."""
+def capture(folder: Path, size: int, start_ms: int, after: int = 0) -> tuple[Path, Source]:
+    """A capture of all connections: the same logs go on `after` so many entries."""
     path = folder / "peers.pcap"
     with path.open("wb") as stream:
-        write_pcap(simulate(_config(size, start_ms)), stream)
+        write_pcap(simulate(_config(size, start_ms, after)), stream)
     return path, Source("bench", "bamboo", "pcap", str(path), ports=(PORT,))
 
 

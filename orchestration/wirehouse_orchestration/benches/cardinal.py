@@ -41,7 +41,7 @@ def _config(size: int, start_ms: int) -> SimulatorConfig:
     )
 
 
-def capture(folder: Path, size: int, start_ms: int) -> tuple[Path, Source]:
+def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Path, Source]:
     """Options are as a consumer would set them; judging topics is an extra that most don't ask for."""
     config, path = _config(size, start_ms), folder / "messages.jsonl"
     write_jsonl(simulate(config), path)

@@ -49,7 +49,7 @@ def _config(size: int, start_ms: int) -> SimulatorConfig:
     )
 
 
-def capture(folder: Path, size: int, start_ms: int) -> tuple[Path, Source]:
+def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Path, Source]:
     """A capture of both publishers."""
     path = folder / "publishers.pcap"
     with path.open("wb") as stream:

@@ -48,7 +48,7 @@ def _config(size: int, start_ms: int) -> SimulatorConfig:
     )
 
 
-def capture(folder: Path, size: int, start_ms: int) -> tuple[Path, Source]:
+def capture(folder: Path, size: int, start_ms: int, _after: int = 0) -> tuple[Path, Source]:
     """A capture of 32 connectors."""
     path = folder / "connectors.pcap"
     with path.open("wb") as stream:

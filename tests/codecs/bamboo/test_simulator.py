@@ -69,6 +69,8 @@ def test_legal_traffic_breaks_no_rule(lively: Judged) -> None:
             {"logs": 5, "replicas": 3, "payload_bytes": 0, "ended_share": 1, "live_share": 0},
             {"logs": 0, "connections": 2, "ways": 40, "seed": 5},
             {"payload_bytes": 30_000, "entries": 2, "connections": 3},
+            {"first_entry": 41, "live_share": 0.5},
+            {"first_entry": 30, "logs": 4},
         ],
         count=4,
     ),

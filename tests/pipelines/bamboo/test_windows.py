@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cut_anywhere import CutAnywhere, write
 from tests.running import select
 
-from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, simulate
+from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, simulate, write_pcap
 from wirehouse_pipelines.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
@@ -26,6 +27,7 @@ STREAMS = {
         ways=12,
         forks=2,
     ),
+    "again": SimulatorConfig(seed=5, connections=2, entries=30, ways=0, ended_share=0.0),
     "lossy": SimulatorConfig(seed=3, connections=1, entries=40, live_share=0.5, interval_ms=16 * _MINUTE_MS, ways=4),
 }
 
@@ -35,6 +37,14 @@ class TestWindows(CutAnywhere):
 
     def sources(self, folder: Path) -> list[Source]:
         write(STREAMS, simulate, folder)
+        later = replace(
+            STREAMS["again"],
+            first_entry=31,
+            entries=70,
+            start_time_ms=STREAMS["again"].start_time_ms + 200 * _MINUTE_MS,
+        )
+        with (folder / "again" / "later.pcap").open("wb") as stream:
+            write_pcap(simulate(later), stream)
         return [Source(name, "bamboo", "pcap", str(folder / name), ports=(PORT,)) for name in STREAMS]
 
     def test_the_captures_are_worth_comparing(self, at_once: Lake, hours: Lake) -> None:
@@ -46,6 +56,13 @@ class TestWindows(CutAnywhere):
             at_once, "SELECT * FROM gold.bamboo_entries WHERE verdict = 'unknown'"
         )
         assert {"capture.hole"} <= {row["rule"] for row in select(at_once, "SELECT rule FROM gold.violations")}
+
+    def test_logs_that_go_on_later_are_verified_with_what_was_known(self, at_once: Lake) -> None:
+        logs = select(at_once, "SELECT entries, valid, verified_up_to FROM gold.bamboo_logs WHERE source = 'again'")
+        assert [tuple(row.values()) for row in logs] == [(100, 100, 100)] * 4
+        # On the wire alone this can't be known.
+        sent = "SELECT * FROM silver.bamboo WHERE source = 'again' AND row_kind = 'entry' AND entry['data'] IS NULL"
+        assert select(at_once, sent)
 
     def test_legal_traffic_breaks_no_rule(self, at_once: Lake) -> None:
         """Nor does a packet that the capture lost. A peer that shows a fork tells of somebody else's."""
