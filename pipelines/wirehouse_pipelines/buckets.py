@@ -6,7 +6,7 @@ bytes. A bucket is what a task holds at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -33,8 +33,12 @@ def together(rows: DataFrame, buckets: int) -> DataFrame:
     return rows.repartitionById(buckets, F.col("bucket"))
 
 
-def pack(batches: Iterable[pa.RecordBatch], by: str, buckets: int) -> Iterator[pa.RecordBatch]:
-    """Packed rows of `batches`, in so many buckets by the text in the column `by`."""
+#: A text for each row.
+Texts = Callable[[pa.RecordBatch], pa.Array]
+
+
+def pack(batches: Iterable[pa.RecordBatch], by: Texts, buckets: int) -> Iterator[pa.RecordBatch]:
+    """Packed rows of `batches`, in so many buckets by the text that `by` tells of each."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -47,11 +51,11 @@ def pack(batches: Iterable[pa.RecordBatch], by: str, buckets: int) -> Iterator[p
         yield from _pack(waiting, by, buckets)
 
 
-def _pack(batches: Sequence[pa.RecordBatch], by: str, buckets: int) -> Iterator[pa.RecordBatch]:
+def _pack(batches: Sequence[pa.RecordBatch], by: Texts, buckets: int) -> Iterator[pa.RecordBatch]:
+    keys = pa.chunked_array(map(by, batches)).combine_chunks().dictionary_encode()
     # Columns without a value take no room.
     there = [name for name in batches[0].schema.names if any(b.column(name).null_count < b.num_rows for b in batches)]
     rows = pa.concat_batches([batch.select(there) for batch in batches])
-    keys = rows.column(by).dictionary_encode()
     of_key = np.array([crc32(key.encode()) % buckets for key in keys.dictionary.to_pylist()], np.int32)
     bucket = of_key[np.asarray(keys.indices)]
     order = np.argsort(bucket, kind="stable")

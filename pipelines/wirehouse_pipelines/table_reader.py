@@ -60,7 +60,8 @@ def picked(
 
 def _shares(files: Iterable[delta.File]) -> Iterator[list[delta.File]]:
     share: list[delta.File] = []
-    for file in files:
+    # Large ones first: one that is begun last is waited for.
+    for file in sorted(files, key=lambda file: file.size_bytes, reverse=True):
         if share and sum(one.size_bytes for one in [*share, file]) > _SHARE_BYTES:
             yield share
             share = []

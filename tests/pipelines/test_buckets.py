@@ -27,7 +27,7 @@ def test_rows_come_out_once_and_those_of_a_key_in_one_bucket(
     batches = pa.Table.from_pylist(rows, schema=SCHEMA).to_batches(max_chunksize=size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buckets, "_PACK_BYTES", 1 << 20 if at_once else 1)
-        packed = list(buckets.pack(batches, "key", 3))
+        packed = list(buckets.pack(batches, lambda rows: rows.column("key"), 3))
     numbers = [one.column("bucket")[0].as_py() for one in packed]
     assert set(numbers) <= {0, 1, 2}
     assert len(set(numbers)) == len(numbers) or not at_once

@@ -66,10 +66,10 @@ def test_what_a_file_of_before_lacks_is_null(tmp_path: Path) -> None:
     assert read.schema.field("entry").type.field("seq").type == pa.decimal128(20, 0)
 
 
-def test_a_task_reads_some_small_files_or_a_large_one() -> None:
+def test_a_task_reads_some_small_files_or_a_large_one_and_large_ones_first() -> None:
     sizes = [10 << 20, 10 << 20, 10 << 20, 10 << 20, 100 << 20, 1, 2]
     shares = table_reader._shares(File(str(number), size, 1) for number, size in enumerate(sizes))
-    assert [[file.name for file in share] for share in shares] == [["0", "1", "2"], ["3"], ["4"], ["5", "6"]]
+    assert [[file.name for file in share] for share in shares] == [["4"], ["0", "1", "2"], ["3", "6", "5"]]
 
 
 def test_rows_of_some_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

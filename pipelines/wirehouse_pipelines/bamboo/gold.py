@@ -70,7 +70,8 @@ class _Run:
             "source", "connection_id", "direction", "byte_start", F.col("signature_rule").alias("bad_rule")
         )
         sent = self.of_kind(ENTRY).where("entry.origin = 'metadata'")
-        unsure = F.col("entry.data").isNull() | F.col("entry.rule").isNotNull() | F.col("entry.assumed_links")
+        # What isn't known to the last link has a rule: link_unknown.
+        unsure = F.col("entry.rule").isNotNull() | F.col("entry.assumed_links")
         return sent.join(F.broadcast(bad), ["source", "connection_id", "direction", "byte_start"], "left").select(
             *_WINDOW,
             *_PLACE,

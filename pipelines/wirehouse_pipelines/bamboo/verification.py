@@ -70,14 +70,17 @@ _LOG_COLUMNS: Final = (
     *((name, UINT) for name in ("length", "verified_up_to", "ends_at", "forked_at", "missing_entries")),
     ("missing", pa.list_(pa.struct([("first", UINT), ("last", UINT)]))),
 )
-_KEY: Final = (("told", pa.string()), ("source", pa.string()), ("key", pa.string()), ("window_start", pa.string()))
-TOLD: Final = pa.schema([*_KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, ("state", pa.string()), ("file", pa.string())])
+_WHOSE: Final = (("told", pa.string()), ("source", pa.string()), ("window_start", pa.string()))
+_KEY: Final = ("key", pa.string())
+_MORE: Final = (("state", pa.string()), ("file", pa.string()))
+TOLD: Final = pa.schema([*_WHOSE, _KEY, *ENTRIES, *_FORK_COLUMNS, *_LOG_COLUMNS, *_MORE])
 #: Entries as they are written.
 WRITTEN: Final = pa.schema([("source", pa.string()), ("window_start", pa.string()), *ENTRIES])
-#: Entries as they come in: also who sent it, and what names an entry apart from its links.
-READ: Final = pa.schema(
+#: Entries as they come to the task of their log: also who sent it, and what names an entry apart from its links.
+#: `entry_id` is null where it is the entry's hash, or else that name.
+MOVED: Final = pa.schema(
     [
-        *_KEY,
+        *_WHOSE,
         *ENTRIES,
         *_FORK_COLUMNS[:4],
         ("length", UINT),
@@ -85,6 +88,8 @@ READ: Final = pa.schema(
         ("sent_id", pa.binary()),
     ]
 )
+#: The same with what follows from it.
+READ: Final = MOVED.append(pa.field(*_KEY))
 #: What is read of the log.
 _OF_ENTRY: Final = [name for name in ENTRY_TYPE.names if name != "greedy"]
 _PLACE: Final = tuple(name for name, _ in PLACE)
@@ -121,21 +126,31 @@ def told(work: Work, version: str) -> DataFrame:
         of_table = table_reader.picked(work.lake, ENTRIES_TABLE, places, _KNOWN_COLUMNS, of_known, buckets.DDL, least)
         packed = packed.unionByName(of_table)
     tell = partial(_tell, lake=work.lake, version=version)
-    return work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
+    rows = work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
+    # They are few now, for so many tasks.
+    return rows.coalesce(least)
 
 
 def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
-    return buckets.pack(entries(batches), "key", tasks)
+    return buckets.pack(entries(batches), lambda rows: _named(rows).column("key"), tasks)
 
 
 def _cast(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rows of READ from Spark, which has other names for the items of lists."""
-    return (batch.cast(READ) for batch in batches)
+    """Rows of MOVED from Spark, which has other names for the items of lists."""
+    return (batch.cast(MOVED) for batch in batches)
+
+
+def _named(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of READ from rows of MOVED."""
+    entry_id = pc.coalesce(*(rows.column(name) for name in ("entry_id", "entry_hash", "sent_id")))
+    key = key_of(rows.column("author"), rows.column("log_id"), entry_id)
+    return rows.set_column(MOVED.get_field_index("entry_id"), "entry_id", entry_id).append_column("key", key)
 
 
 def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[pa.RecordBatch]:
     """Rows of _SEEN of entries."""
-    for rows in entries(batches):
+    for moved in entries(batches):
+        rows = _named(moved)
         other_size = pc.equal(rows.column("payload_rule"), "payload_size_mismatch").fill_null(False)
         columns = [rows.column(name) for name in _SEEN.names if name != "other_size"]
         yield pa.RecordBatch.from_arrays([*columns, other_size], schema=_SEEN)
@@ -144,7 +159,7 @@ def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[p
 def _entries(
     batches: Batches, services: Mapping[str, str], again: Mapping[str, Set[bytes]]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of READ of entries of the log, those of connections that are heard `again` left out."""
+    """Rows of MOVED of entries of the log, those of connections that are heard `again` left out."""
     for batch in batches:
         if again:
             windows, ids = (batch.column(name).to_pylist() for name in ("window_start", "connection_id"))
@@ -162,15 +177,12 @@ def _entry_rows(batch: pa.RecordBatch, services: Mapping[str, str]) -> pa.Record
         sent_ids[i] = sent_id({name: column[i].as_py() for name, column in entry.items()})
     sent = pa.array(sent_ids, pa.binary())
     own = pc.not_equal(entry["rule"], "link_unknown").fill_null(False)
-    entry_id = pc.coalesce(entry["entry_hash"], sent)
     source = batch.column("source").dictionary_encode()
     service = pa.array([services[name] for name in source.dictionary.to_pylist()], pa.string())
     columns = {
         **{name: batch.column(name) for name in ("window_start", *_PLACE)},
-        **{name: column for name, column in entry.items() if name in READ.names},
+        **{name: column for name, column in entry.items() if name in MOVED.names},
         "source": service.take(source.indices),
-        "key": key_of(entry["author"], entry["log_id"], entry_id),
-        "entry_id": entry_id,
         "sent_id": sent,
         "payload_rule": pa.array(_payload_rules(entry), pa.string()),
         "own_rule": pc.if_else(own, entry["rule"], None),
@@ -178,8 +190,8 @@ def _entry_rows(batch: pa.RecordBatch, services: Mapping[str, str]) -> pa.Record
         "reason": pa.nulls(rows, pa.string()),
         "seen_from": pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32), entry["sender"]),
     }
-    arrays = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(rows, one.type) for one in READ]
-    return pa.RecordBatch.from_arrays(arrays, schema=READ)
+    arrays = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(rows, one.type) for one in MOVED]
+    return pa.RecordBatch.from_arrays(arrays, schema=MOVED)
 
 
 def key_of(author: pa.Array, log_id: pa.Array, entry_id: pa.Array) -> pa.Array:
@@ -208,8 +220,8 @@ def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch
     others: list[pa.RecordBatch] = []
 
     def entries() -> Iterator[pa.RecordBatch]:
-        rows = buckets.unpack(batches, READ)
-        for told in fold(check(rows)) if rows.num_rows else ():
+        rows = buckets.unpack(batches, MOVED)
+        for told in fold(check(_named(rows))) if rows.num_rows else ():
             others.append(told.others)
             yield told.entries.append_column("decoder_version", pa.repeat(version, told.entries.num_rows))
 
@@ -226,11 +238,11 @@ def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch
 
 
 def _known(work: Work, seen: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """What is known of the logs that new entries are of: rows of READ without a window, and the places of entries."""
+    """What is known of the logs that new entries are of: rows of MOVED without a window, and places of entries."""
     logs = seen.select("source", "key").distinct()
     settled = work.settle(_settled(work, seen, logs))
     forks = _of_logs(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
-    known = _with_all(forks.unionByName(settled, allowMissingColumns=True), READ)
+    known = _with_all(forks.unionByName(settled, allowMissingColumns=True), MOVED)
     return known, _known_entries(work, seen, logs, settled)
 
 
@@ -244,11 +256,11 @@ def _with_all(rows: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def _of_logs(work: Work, logs: DataFrame, table: str, what: str, *key: str) -> DataFrame:
     """The newest rows of `table` about these logs, as rows without a window."""
-    rows = _newest(_named(work.read_state(table)).join(logs, ["source", "key"], "left_semi"), *key)
+    rows = _newest(_keyed(work.read_state(table)).join(logs, ["source", "key"], "left_semi"), *key)
     return rows.drop("decoder_version").withColumns({"told": F.lit(what), "window_start": F.lit(None).cast("string")})
 
 
-def _named(rows: DataFrame) -> DataFrame:
+def _keyed(rows: DataFrame) -> DataFrame:
     """`rows` with the key of their log."""
     key = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
     otherwise = F.lower(F.hex("entry_id")) if "entry_id" in rows.columns else F.lit(None).cast("string")
@@ -293,7 +305,7 @@ def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFr
     whole = logs.join(settled, ["source", "key"], "left_anti").withColumn("seq", F.lit(None))
     wanted = work.settle(whole.unionByName(some))
     state = work.read_state(ENTRIES_TABLE, places=True)
-    named = _named(state.select("source", "window_start", "author", "log_id", "seq", "entry_id", delta.FILE, delta.ROW))
+    named = _keyed(state.select("source", "window_start", "author", "log_id", "seq", "entry_id", delta.FILE, delta.ROW))
     found = named.limit(0)
     for condition, by in (("seq IS NULL", ["source", "key"]), ("seq IS NOT NULL", ["source", "key", "seq"])):
         these = wanted.where(condition).select(*by)
@@ -311,12 +323,9 @@ _NEEDED: Final = pa.schema([("source", pa.string()), ("key", pa.string()), ("seq
 
 
 def _known_rows(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rows of READ of what is known, from the columns of _KNOWN_COLUMNS."""
+    """Rows of MOVED of what is known, from the columns of _KNOWN_COLUMNS."""
     for batch in batches:
-        key = key_of(*(batch.column(name) for name in ("author", "log_id", "entry_id")))
-        columns = {"told": pa.repeat(ENTRY, batch.num_rows), "key": key}
-        columns |= dict(zip(batch.schema.names, batch.columns, strict=True))
-        yield buckets.with_all(pa.RecordBatch.from_pydict(columns), READ)
+        yield buckets.with_all(batch.append_column("told", pa.repeat(ENTRY, batch.num_rows)), MOVED)
 
 
 def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -162,7 +162,8 @@ def test_payloads_are_held_against_their_entries_where_they_are_read() -> None:
     schema = pa.schema([*(READ.field(name) for name in names), ("entry", ENTRY_TYPE)])
     schema = schema.set(len(names), pa.field("entry", pa.struct([f for f in ENTRY_TYPE if f.name != "greedy"])))
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    (read,) = verification._entries([batch], {"s": "service"}, {})
+    (moved,) = verification._entries([batch], {"s": "service"}, {})
+    read = verification._named(moved)
     wanted = [None, "payload_hash_mismatch", None, "payload_size_mismatch", None, None]
     assert read.column("payload_rule").to_pylist() == wanted
     assert set(read.column("source").to_pylist()) == {"service"}
