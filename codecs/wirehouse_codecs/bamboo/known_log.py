@@ -302,9 +302,9 @@ def _completed(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
     """`rows` with those entries put together whose unknown links are known now, and which rows that changed."""
     open_ = np.asarray(rows.column("data").is_null()) & ~_true(rows.column("superseded"))
     open_ &= np.asarray(rows.column("own_rule").is_null())
-    partial = {i: rows.slice(i, 1).to_pylist()[0] for i in np.flatnonzero(open_).tolist()}
-    if not partial:
+    if not open_.any():
         return rows, set()
+    partial = dict(zip(np.flatnonzero(open_).tolist(), _where(rows, open_).to_pylist(), strict=True))
     hashes = _hashes(rows, {int(seq) for row in partial.values() for seq in row["unknown_links"]})
     by_signature = {(row["signature"], row["payload_hash"], row["payload_size"]): i for i, row in partial.items()}
     places = {one: i for i, one in enumerate(rows.column("entry_id").to_pylist())}
