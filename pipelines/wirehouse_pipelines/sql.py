@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
-from wirehouse_codecs.errors import UsageError
+from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
@@ -41,6 +41,12 @@ class UnknownTableError(UsageError):
     """The statement names a table that there is not."""
 
     template = "there is no table {name}. {advice}"
+
+
+class TableDamagedError(WirehouseError):
+    """A table that the statement needs is there and can't be opened."""
+
+    template = "{name} can't be opened: {reason}"
 
 
 class QueryError(UsageError):
@@ -79,6 +85,8 @@ _TOKENS = re.compile(
 #: What Python makes of bytes of a command line that are no UTF-8.
 _UNPAIRED = re.compile("[\ud800-\udfff]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
+#: Errors of what reads tables.
+_OF_THE_ENGINE = (DeltaError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
 _NOT_FOUND = re.compile(r"table '(?:datafusion\.)?(?:public\.)?([^']*)' not found")
 
 
@@ -154,7 +162,7 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
     """The rows of `statement`, read as they are asked for, inside the `with`.
 
     With `as_of` the tables are as they were then; a version is that of one table. Raises StatementRefusedError,
-    UnknownTableError, AsOfError and QueryError; the last also while rows are read.
+    UnknownTableError, AsOfError, TableDamagedError and QueryError; the last also while rows are read.
     """
     named = tables_named(check(statement))
     if isinstance(as_of, int):
@@ -205,7 +213,10 @@ def _register(
         return
     known.add(table.name)
     if table.view is None:
-        engine.register(table.name, _open(lake, table, scratch, as_of))
+        try:
+            engine.register(table.name, _open(lake, table, scratch, as_of))
+        except _OF_THE_ENGINE as error:
+            raise TableDamagedError(name=table.name, reason=_one_line(error)) from None
         return
     for name in tables_named(list(tokens(table.view))):
         _register(engine, lake, all_tables()[name], scratch, known, as_of)
@@ -231,11 +242,15 @@ def _in_words() -> Iterator[None]:
     """What the engine says, as one line with what to do."""
     try:
         yield
-    except (DeltaError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        text = " ".join(str(error).split())
+    except _OF_THE_ENGINE as error:
+        text = _one_line(error)
         if missing := _NOT_FOUND.search(text):
             raise UnknownTableError(name=missing[1], advice=_suggestion(missing[1])) from None
         raise QueryError(reason=_hint(text)) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _suggestion(name: str) -> str:

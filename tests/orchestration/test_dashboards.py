@@ -352,6 +352,18 @@ def test_the_command_serves_until_a_signal_stops_it(tmp_path: Path, browser: Bro
         assert process.wait(30) == 0
 
 
+def test_what_goes_wrong_is_a_page_too(empty: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(empty, "bronze.captures", {"protocol": "cardinal"})
+    Path(empty.table_path("bronze.captures"), "_delta_log", "00000000000000000000.json").write_text("{")
+    with Served(serving.application(empty)) as served:
+        for said in ("bronze.captures can&#39;t be opened", "KeyError: &#39;x&#39;"):
+            with pytest.raises(HTTPError, match="500") as failed:
+                urlopen(f"{served.url}board/overview")
+            assert said in failed.value.read().decode()
+            assert failed.value.headers["Content-Security-Policy"].startswith("default-src 'none'")
+            monkeypatch.setattr(answers, "windows", lambda lake: {}["x"])
+
+
 def test_another_sites_name_is_not_let_in(empty: Lake) -> None:
     with Served(serving.application(empty)) as served:
         with urlopen(f"{served.url}board/overview") as answer:

@@ -15,7 +15,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from wirehouse_pipelines import arrow_types, delta_tables, sql, upkeep
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.sql import AsOfError, QueryError, StatementRefusedError, UnknownTableError
+from wirehouse_pipelines.sql import (
+    AsOfError,
+    QueryError,
+    StatementRefusedError,
+    TableDamagedError,
+    UnknownTableError,
+)
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -215,6 +221,15 @@ def test_an_unknown_table_is_told_with_the_one_that_may_be_meant(lake: Lake, nam
 def test_what_the_engine_refuses_is_one_line(lake: Lake, statement: str, word: str) -> None:
     with pytest.raises(QueryError, match=word) as caught:
         sql.rows(lake, statement)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_whose_log_is_damaged_is_named(lake: Lake) -> None:
+    name = "gold.cardinal_batches_history"
+    write(lake, name, block("2026-11-14", "incomplete"))
+    Path(lake.table_path(name), "_delta_log", "00000000000000000000.json").write_text("{")
+    with pytest.raises(TableDamagedError, match=f"{name} can't be opened: ") as caught:
+        sql.rows(lake, "SELECT status FROM gold.cardinal_batches")
     assert "\n" not in str(caught.value)
 
 

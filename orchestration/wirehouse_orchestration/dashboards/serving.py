@@ -50,7 +50,7 @@ def application(lake: Lake) -> Starlette:
     ]
     # Another site's name that leads to this machine is not let in.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
-    handlers: Any = {WirehouseError: _refused, HTTPException: _missing}
+    handlers: Any = {WirehouseError: _refused, HTTPException: _missing, Exception: _broken}
     guard = Middleware(BaseHTTPMiddleware, dispatch=_guarded)
     return Starlette(routes=routes, middleware=[hosts, guard], exception_handlers=handlers)
 
@@ -138,6 +138,12 @@ def _static(request: Request) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     return HTMLResponse(pages.page("error.html", reason=str(error)), 400 if isinstance(error, UsageError) else 500)
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    """What nobody thought of. It doesn't come past `_guarded`; its traceback goes to the terminal."""
+    reason = f"{type(error).__name__}: {error} (the terminal of `wirehouse dashboard` says where)"
+    return HTMLResponse(pages.page("error.html", reason=reason), 500, _HEADERS)
 
 
 def _missing(request: Request, error: Exception) -> Response:
