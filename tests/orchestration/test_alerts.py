@@ -13,12 +13,13 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from dagster import DagsterInstance, build_sensor_context
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.defs import alerts
 from wirehouse_pipelines import arrow_types, ledger
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import StorageError
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -99,7 +100,52 @@ def test_new_violations_are_told_once(lake: Lake, instance: DagsterInstance, web
         ("a.new", 1, 1),
         ("a.old", 1, 2),
     ]
-    assert "`wirehouse trace gold.violations rule=a.new,source=net`" in told["text"]
+    assert "`wirehouse trace gold.violations rule=a.new,source=net,window_start=2026-11-14`" in told["text"]
+
+
+@pytest.mark.property
+def test_findings_of_a_window_are_new_though_as_many_are_gone_of_another(
+    lake: Lake, instance: DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "MOST_WINDOWS", 2)
+    later = {"rule": "a.b", "window_start": "2026-11-15"}
+    find(lake, {"rule": "a.b", "window_start": "2026-11-12"}, {"rule": "a.b"}, later, at=1)
+    cursor = look(lake, instance, None)
+    gone = DeltaTable(lake.table_path("gold.cardinal_found"))
+    gone.delete("window_start = '2026-11-14'")
+    find(lake, later, at=2)
+    cursor = look(lake, instance, cursor)
+    (told,) = webhook.posted
+    assert [(alert["window"], alert["new"]) for alert in told["alerts"]] == [("2026-11-15", 1)]
+    find(lake, {"rule": "a.b", "window_start": "2026-11-16"}, {"rule": "a.b", "window_start": "2026-11-10"}, at=3)
+    look(lake, instance, cursor)
+    assert [(alert["window"], alert["new"]) for alert in webhook.posted[1]["alerts"]] == [(None, 1), ("2026-11-16", 1)]
+
+
+@pytest.mark.property
+def test_while_the_tables_cannot_be_read_failed_runs_are_told(
+    lake: Lake, instance: DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(lake, {"rule": "a.old"}, at=1)
+    cursor = look(lake, instance, None)
+    find(lake, {"rule": "a.new"}, at=2)
+
+    def refuse(lake: Lake) -> None:
+        raise StorageError(name=lake.root, reason="it can't be reached")
+
+    @dg.job
+    def compute() -> None:
+        dg.op(name="breaks")(lambda: 1 / 0)()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "read", refuse)
+        compute.execute_in_process(instance=instance, raise_on_error=False)
+        for _ in range(2):
+            cursor = look(lake, instance, cursor)
+    look(lake, instance, cursor)
+    kinds = [[alert["kind"] for alert in told["alerts"]] for told in webhook.posted]
+    assert kinds == [["failed_run", "unread_tables"], ["findings"]]
+    assert "it can't be reached" in webhook.posted[0]["text"]
 
 
 @pytest.mark.property

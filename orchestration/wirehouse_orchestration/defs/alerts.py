@@ -1,7 +1,8 @@
 """Tells a webhook what somebody should look at: failed runs, and new findings of severity violation.
 
 A check of our own tables that fails fails its run, and its advice is the run's reason. Nothing is told of what was
-there before the sensor first looked. What couldn't be told is told by the next tick.
+there before the sensor first looked. What couldn't be told is told by the next tick. While the tables can't be read
+that is told, once, and failed runs go on being told.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
+from deltalake.exceptions import DeltaError
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration.factories import asked_windows
@@ -28,8 +31,11 @@ SENSOR_SECONDS: Final = 30
 POST_SECONDS: Final = 10
 #: Runs that one tick tells of.
 MOST_RUNS: Final = 20
+#: Windows, the newest, whose findings are counted apart: the cursor must not grow with the lake.
+MOST_WINDOWS: Final = 50
 _FOUND: Final = """
-    SELECT source, rule, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation' GROUP BY source, rule
+    SELECT source, rule, window_start, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation'
+    GROUP BY source, rule, window_start
 """
 
 
@@ -54,20 +60,25 @@ def definitions(lake: Lake) -> dg.Definitions:
         if not url:
             return dg.SkipReason(f"{VARIABLE} is not set: it names the webhook to post to")
         now = datetime.now(UTC).timestamp()
-        committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
         seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
-        findings: dict[str, int] = seen["findings"] if seen.get("committed") == committed else _findings(lake)
         failed = list(_failed(context.instance, seen["looked"])) if seen else []
         if len(failed) == MOST_RUNS:
             # The next tick goes on from the last of them.
             now = failed[-1]["at"]
         # A run that failed while the last tick looked is found by both.
         told = [run for run in failed if run["run"] not in seen["runs"]]
-        told += _new(seen["findings"], findings) if seen else ()
+        found: Mapping[str, Any] | None = seen.get("found")
+        trouble = None
+        try:
+            found, new = _look(lake, found)
+            told += new
+        except (WirehouseError, DeltaError, OSError) as error:
+            # An error's words may hold a time or a number of the request: one of its kind is enough.
+            trouble = type(error).__name__
+            told += [_unread(lake, error)] if trouble != seen.get("trouble") else []
         if told:
             _post(url, {"text": "\n".join(line["text"] for line in told), "lake": lake.root, "alerts": told})
-        runs = [run["run"] for run in failed]
-        seen = {"looked": now, "runs": runs, "committed": committed, "findings": findings}
+        seen = {"looked": now, "runs": [run["run"] for run in failed], "found": found, "trouble": trouble}
         context.update_cursor(json.dumps(seen))
         return dg.SkipReason(f"Told {len(told)}" if told else "Nothing new")
 
@@ -101,22 +112,48 @@ def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
     return "its log says why"
 
 
-def _findings(lake: Lake) -> dict[str, int]:
-    """How often each source broke each rule."""
-    return {f"{row['source']} {row['rule']}": row["findings"] for row in sql.rows(lake, _FOUND).to_pylist()}
+def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
+    reason = " ".join(str(error).split())[:1000]
+    return {"kind": "unread_tables", "text": f"the tables of {lake.root} can't be read: {reason}", "reason": reason}
+
+
+def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
+    """What to remember of the findings, and alerts of those that are new."""
+    committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
+    if before and before["committed"] == committed:
+        return before, ()
+    rows = sql.rows(lake, _FOUND).to_pylist()
+    counts = {f"{row['source']} {row['rule']} {row['window_start']}": row["findings"] for row in rows}
+    since = min(sorted({row["window_start"] for row in rows})[-MOST_WINDOWS:], default="")
+    seen = {"committed": committed, "since": since, "counts": _folded(counts, since)}
+    if before is None:
+        return seen, ()
+    since = max(since, before["since"])
+    return seen, _new(_folded(before["counts"], since), _folded(counts, since))
+
+
+def _folded(counts: Mapping[str, int], since: str) -> Mapping[str, int]:
+    """Findings by source, rule and window; those of windows before `since` count together, as of none."""
+    folded: Counter[str] = Counter()
+    for name, count in counts.items():
+        broken, _, window = name.rpartition(" ")
+        folded[f"{broken} {window if window >= since else ''}"] += count
+    return folded
 
 
 def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[str, Any]]:
     """Findings that there were not."""
     for name, count in sorted(now.items()):
-        source, rule = name.split(" ")
+        source, rule, window = name.split(" ")
         if (more := count - before.get(name, 0)) > 0:
+            where, key = (f"window {window} of {source}", f",window_start={window}") if window else (source, "")
             yield {
                 "kind": "findings",
-                "text": f"{rule} broken {more:,} times more in {source}: `wirehouse trace gold.violations "
-                f"rule={rule},source={source}`",
+                "text": f"{rule} broken {more:,} times more in {where}: `wirehouse trace gold.violations "
+                f"rule={rule},source={source}{key}`",
                 "rule": rule,
                 "source": source,
+                "window": window or None,
                 "new": more,
                 "findings": count,
             }
