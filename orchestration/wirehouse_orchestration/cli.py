@@ -106,7 +106,7 @@ def demo(context: Context, folder: Path) -> None:
 @pass_context
 def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool) -> None:
     """Land new captures of all sources, or these PATHS into one."""
-    from wirehouse_pipelines import landing
+    from wirehouse_pipelines import capture_files, landing
 
     lake = context.lake()
     sources = [source for source in lake.sources if name in (None, source.name)]
@@ -117,6 +117,8 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
         raise click.UsageError("say with --source which source the files are landed into")
     if not sources:
         raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
+    for source in () if paths else sources:
+        capture_files.check_place(source)
     landed: list[Manifest] = []
     try:
         with context.steps("landing", len(sources)) as steps:

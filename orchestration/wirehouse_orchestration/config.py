@@ -5,7 +5,6 @@ Whatever is wrong there is one line that names the file and the key. Relative pl
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import tomllib
@@ -231,8 +230,8 @@ def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse)
     protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
     kind = _choice(table, "kind", within, refuse, protocol.kinds)
     path = _text(table, "path", within, refuse)
-    if kind != KAFKA:
-        path = _place(path, f"{within}path", folder, refuse)
+    if kind != KAFKA and not path.startswith("s3://"):
+        path = _resolved(path, f"{within}path", folder, refuse)
     options = _table(table, "options", within, refuse)
     named = _read_options(protocol.parse_options, options, f"{within}options", refuse).ports
     ports, tcp = _ports(table, kind, named, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
@@ -294,26 +293,6 @@ def _resolved(path: str, key: str, folder: Path, refuse: Refuse) -> str:
     if not is_local(path):
         raise refuse(key, f"must be a folder or s3://bucket/prefix, not {path!r}")
     return os.path.normpath(folder / path)
-
-
-def _place(path: str, key: str, folder: Path, refuse: Refuse) -> str:
-    """Where a source's captures are; those of this machine have to be there."""
-    if path.startswith("s3://"):
-        return path
-    path = _resolved(path, key, folder, refuse)
-    _check_there(path, key, refuse)
-    return path
-
-
-def _check_there(path: str, key: str, refuse: Refuse) -> None:
-    """A file or folder has to be there; of a glob, the folder that it starts from."""
-    if Path(path).exists():
-        return
-    parts = Path(path).parts
-    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    base = Path(*parts[:fixed])
-    if not base.is_dir():
-        raise refuse(key, f"there is no {base}")
 
 
 def _read_options(read: Callable[[Mapping[str, Any]], T], options: Mapping[str, Any], within: str, refuse: Refuse) -> T:

@@ -1,4 +1,7 @@
-"""`wirehouse doctor`: what this machine lacks to run Wirehouse, and how to mend it. Changes nothing."""
+"""`wirehouse doctor`: what this machine lacks to run Wirehouse, and how to mend it. It changes nothing.
+
+In a lake's bucket it writes an object, reads it and deletes it, for no other way tells if that may be done.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from wirehouse_codecs.errors import WirehouseError
 from wirehouse_orchestration import config
 from wirehouse_orchestration.ports import listens
 from wirehouse_orchestration.render import json_line, terminal
-from wirehouse_pipelines import forgetting, jars, java
+from wirehouse_pipelines import capture_files, forgetting, jars, java
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import Storage, StorageError, is_local, open_storage
 
@@ -32,6 +35,7 @@ LEAST_MEMORY_BYTES = 4 << 30
 PORTS = {
     3000: "`wirehouse ui` takes a free one instead",
     3100: "`wirehouse dashboard` takes a free one instead",
+    8088: "name another for `make superset` by SUPERSET_PORT",
     10000: "name another with `wirehouse sql-server --port`",
 }
 _PROBE = "doctor"
@@ -80,6 +84,12 @@ def findings(file: str | None) -> Iterator[Finding]:
     yield Finding("configuration", f"{config.place(file)}, sources: {sources or 'none'}")
     looks: tuple[Callable[[Lake], Finding], ...] = (_writable, _space)
     yield from (look(lake) for look in looks)
+    for source in lake.sources:
+        try:
+            capture_files.check_place(source)
+        except WirehouseError:
+            state = f"there is no {source.path}"
+            yield Finding(f"source {source.name}", state, "create it, or correct `path` of the source")
     for name in forgetting.gone(lake):
         mend = f"its rows stay; to delete them and its captures: `wirehouse forget {name}`"
         yield Finding(f"source {name}", "not configured any more", mend, optional=True)

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from wirehouse_codecs.errors import UsageError
-from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.lake import KAFKA, Source
 from wirehouse_pipelines.storage import is_local, open_storage
 
 #: A file whose size and time stood still so long is finished.
@@ -141,17 +141,33 @@ def shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _found(source: Source, place: str) -> tuple[str, list[str]]:
-    """The folder that holds all of `place`, and the candidates."""
+def check_place(source: Source) -> None:
+    """Raise MissingPathError if a source's place on this machine is not there."""
+    if source.kind != KAFKA and is_local(source.path):
+        _base(source, source.path)
+
+
+def _base(source: Source, place: str) -> str:
+    """The folder that holds all of `place`."""
     if os.path.isdir(place):
-        return place, sorted(_walk(place))
+        return place
     if os.path.lexists(place):
-        return os.path.dirname(place), [place]
+        return os.path.dirname(place)
     base = place
     while glob.has_magic(base):
         base = os.path.dirname(base)
     if base == place or not os.path.isdir(base):
         raise MissingPathError(source=source.name, path=base)
+    return base
+
+
+def _found(source: Source, place: str) -> tuple[str, list[str]]:
+    """The folder that holds all of `place`, and the candidates."""
+    base = _base(source, place)
+    if base == place:
+        return base, sorted(_walk(place))
+    if os.path.lexists(place):
+        return base, [place]
     found = sorted(glob.glob(place, recursive=True))
     return base, [file for path in found for file in (_walk(path) if _is_folder(path) else [path])]
 

@@ -604,6 +604,20 @@ def test_doctor_looks_at_all_that_is_needed(wirehouse: Wirehouse, monkeypatch: p
     assert not any(found[what]["missing"] for what in looked_at - {"Java", "Spark jars", "packages"})
 
 
+def test_a_source_whose_place_is_gone_stops_landing_alone(wirehouse: Wirehouse) -> None:
+    file = wirehouse.folder / "wirehouse.toml"
+    file.write_text(CONFIG + CONFIG[CONFIG.index("[[source]]") :].replace("mainnet", "other").replace("inbox", "gone"))
+    (wirehouse.folder / "inbox" / "a.jsonl").write_text("{}\n")
+    assert findings(wirehouse)["source other"]["missing"]
+    answer = wirehouse("land")
+    assert answer.code == 2
+    assert f"source 'other': path {wirehouse.folder}/gone does not exist: create it" in answer.err
+    counted = wirehouse("sql", "--format", "json", "SELECT COUNT(*) AS n FROM bronze.captures")
+    assert json.loads(counted.out) == {"n": 0}
+    assert not (wirehouse.folder / "lake" / "landing").exists(), "nothing was begun"
+    assert wirehouse("land", "--source", "mainnet").out.startswith("1 new capture")
+
+
 def test_doctor_says_what_is_of_the_wrong_version_or_too_small(
     wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

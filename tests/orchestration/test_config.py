@@ -15,6 +15,7 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError
 from wirehouse_pipelines import lake_json
+from wirehouse_pipelines.capture_files import MissingPathError, check_place
 from wirehouse_pipelines.spark_options import MASTER_VARIABLES
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
@@ -113,8 +114,6 @@ MISTAKES = {
     "two of one name": (LAKEHOUSE + SOURCE + SOURCE, "source.name", "two sources"),
     "unknown protocol": (LAKEHOUSE + SOURCE.replace("cardinal", "morse"), "source.mainnet.protocol", "cardinal"),
     "a kind the protocol has not": (LAKEHOUSE + SOURCE.replace("messages", "pcap"), "source.mainnet.kind", "messages"),
-    "no such folder": (LAKEHOUSE + SOURCE.replace("inbox", "outbox"), "source.mainnet.path", "outbox"),
-    "no such folder of a glob": (LAKEHOUSE + SOURCE.replace("inbox", "out/*/x"), "source.mainnet.path", "out"),
     "unknown option": (LAKEHOUSE + SOURCE + "[source.options]\nx = 1\n", "source.mainnet.options.x", "unknown"),
     "an option of a wrong type": (
         LAKEHOUSE + SOURCE + "[source.options]\nreorg_threshold = 'many'\n",
@@ -135,6 +134,12 @@ MISTAKES = {
     "upkeep some time": (LAKEHOUSE + "[upkeep]\nschedule = 'nightly'\n", "upkeep.schedule", "cron"),
     "options that are no table": (LAKEHOUSE + SOURCE + "options = 3\n", "source.mainnet.options", "table"),
 }
+
+
+def test_a_lake_is_read_though_a_sources_place_is_gone(folder: Path) -> None:
+    lake = config.load(write(folder, LAKEHOUSE + SOURCE.replace("inbox", "out/*/x")))
+    with pytest.raises(MissingPathError, match=f"source 'mainnet': path {folder}/out does not exist: create it"):
+        check_place(lake.sources[0])
 
 
 def test_whose_a_lake_is_and_where_its_docs_are(folder: Path) -> None:
