@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import is_hypothesis_test
 
+from wirehouse_orchestration import config
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
 
@@ -20,6 +21,15 @@ VECTORS = Path(__file__).parent / "vectors"
 MakeLake = Callable[..., Lake]
 # Until all is collected.
 gc.disable()
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    """No configuration is named, also not by a command that a test before ran in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(config.VARIABLE, "")
+        patch.delenv(config.VARIABLE)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +47,6 @@ def spark() -> Iterator[Any]:
 def local_lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """A small capture of each protocol, computed in a folder by this process."""
     from tests import running, small_lake
-
-    from wirehouse_orchestration import config
 
     lake = config.load(small_lake.configure(tmp_path_factory.mktemp("local")))
     with pytest.MonkeyPatch.context() as patch:

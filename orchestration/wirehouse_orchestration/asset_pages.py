@@ -11,6 +11,7 @@ import dagster as dg
 
 from wirehouse_codecs.rules import Severity
 from wirehouse_expectations.suites import findings_of
+from wirehouse_orchestration import config
 from wirehouse_orchestration.trace import key_of
 from wirehouse_pipelines import lineage, sql
 from wirehouse_pipelines.lake import Lake
@@ -39,12 +40,13 @@ def metadata(lake: Lake, table: Table) -> dict[str, Any]:
         "dagster/column_schema": dg.TableSchema(columns),
         "dagster/table_name": table.name,
         "docs": dg.MetadataValue.url(f"{lake.docs}/{page}") if lake.docs else dg.MetadataValue.path(f"docs/{page}"),
-        "rows": f'wirehouse sql "SELECT * FROM {table.name} LIMIT 20"',
+        "rows": f'{config.command()} sql "SELECT * FROM {table.name} LIMIT 20"',
     }
     if table.key:
         told["key"] = ", ".join(table.key)
     if _leads_to_bytes(table):
-        told["bytes"] = f"wirehouse trace {table.name} {','.join(f'{name}=…' for name in table.key or _place(table))}"
+        key = ",".join(f"{name}=…" for name in table.key or _place(table))
+        told["bytes"] = f"{config.command()} trace {table.name} {key}"
     if table.view is None:
         return told | {"dagster/uri": lake.table_path(table.name)}
     return told | {"sql": dg.MetadataValue.md(f"```sql\n{table.view}\n```"), "dagster/column_lineage": _lineage(table)}
@@ -96,7 +98,7 @@ def _trace(table: Table, row: Mapping[str, Any]) -> str | None:
     known = {name: row[name] for name in table.key or _place(table) if row.get(name) is not None}
     if known.keys() <= {"source", "window_start"}:
         return None
-    return f"wirehouse trace {table.name} {shlex.quote(key_of(known))}"
+    return f"{config.command()} trace {table.name} {shlex.quote(key_of(known))}"
 
 
 def _leads_to_bytes(table: Table) -> bool:

@@ -53,6 +53,20 @@ class Context:
         lake_json.check(lake)
         return lake
 
+    def lake_to_read(self) -> Lake:
+        """The same for what only reads: where nothing is configured the demo's lake, if that is there."""
+        lake = config.load(self.file_or_demo())
+        lake_json.check(lake)
+        return lake
+
+    def file_or_demo(self) -> Path:
+        """The configuration's file; where there is none, the demo's if that is there."""
+        file, demo_file = config.place(self.file), Path(config.DEMO, config.DEFAULT)
+        if file == Path(config.DEFAULT) and not file.exists() and demo_file.exists():
+            click.echo(f"there is no {file}: this is the demo's lake, {demo_file}", err=True)
+            return demo_file
+        return file
+
 
 pass_context = click.make_pass_decorator(Context)
 
@@ -371,7 +385,7 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
     form = form or (show.ENDINGS.get(out.suffix, "table") if out else "table")
     if form == show.PARQUET and not out:
         raise click.UsageError("parquet goes to a file: say with --out to which")
-    lake, as_of = context.lake(), parse_as_of(when) if when else None
+    lake, as_of = context.lake_to_read(), parse_as_of(when) if when else None
     if statement is None and out is None and sys.stdin.isatty():
         from wirehouse_orchestration.sql_shell import prompt
 
@@ -410,7 +424,7 @@ def sql_server(context: Context, port: int, passwords: Path | None, name: str | 
             raise click.UsageError("say with --passwords in which file")
         server.set_password(passwords, name, click.prompt("password", hide_input=True, confirmation_prompt=True))
         return
-    server.serve(context.lake(), port, passwords, most_seconds, click.echo)
+    server.serve(context.lake_to_read(), port, passwords, most_seconds, click.echo)
 
 
 @cli.command()
@@ -448,7 +462,7 @@ def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
     """
     from wirehouse_orchestration.trace import trace as follow
 
-    follow(context.lake(), table, key, sys.stdout, pcap)
+    follow(context.lake_to_read(), table, key, sys.stdout, pcap)
 
 
 @cli.command()
@@ -488,7 +502,7 @@ def ui(context: Context, port: int | None) -> None:
     """Serve Dagster's UI on this machine. Schedules and sensors are on until Ctrl-C."""
     from wirehouse_orchestration.ui import serve
 
-    file = _file_or_demo(context)
+    file = context.file_or_demo()
     serve(config.load(file), file, port, click.echo)
 
 
@@ -499,9 +513,7 @@ def dashboard(context: Context, port: int | None) -> None:
     """Serve the dashboards on this machine. Charts lead to the SQL behind them, their rows and bytes."""
     from wirehouse_orchestration.dashboards.serving import serve
 
-    lake = config.load(_file_or_demo(context))
-    lake_json.check(lake)
-    serve(lake, port, click.echo)
+    serve(context.lake_to_read(), port, click.echo)
 
 
 @cli.command()
@@ -523,20 +535,11 @@ def report(context: Context, first: str | None, last: str | None, source: str | 
     from wirehouse_orchestration.dashboards.report import report as written
 
     span = Span(first, last, source)
-    lake = context.lake()
+    lake = context.lake_to_read()
     with context.steps("report", len(boards()) + 1) as steps:
         page = written(lake, span, steps.begin)
     out.write_text(page)
     click.echo(f"{out}: {span}, {len(page) / 2**20:.1f} MiB")
-
-
-def _file_or_demo(context: Context) -> Path:
-    """The configuration's file; where there is none, the demo's if that is there."""
-    file, demo_file = config.place(context.file), Path(config.DEMO, config.DEFAULT)
-    if file == Path(config.DEFAULT) and not file.exists() and demo_file.exists():
-        click.echo(f"there is no {file}: this is the demo's lake, {demo_file}")
-        return demo_file
-    return file
 
 
 @cli.group()

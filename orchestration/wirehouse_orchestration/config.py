@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -65,6 +66,12 @@ Refuse = Callable[[str, str], ConfigError]
 def place(path: str | Path | None) -> Path:
     """The configuration file: `path`, else that of WIREHOUSE_CONFIG, else ./wirehouse.toml."""
     return Path(path or os.environ.get(VARIABLE) or DEFAULT)
+
+
+def command() -> str:
+    """How a command that is shown begins: with the configuration, if this process was told of one."""
+    named = os.environ.get(VARIABLE)
+    return f"wirehouse --config {shlex.quote(os.path.abspath(named))}" if named else "wirehouse"
 
 
 def load(path: str | Path | None = None) -> Lake:

@@ -104,6 +104,18 @@ def test_the_list_of_commands_cuts_no_sentence(wirehouse: Wirehouse, monkeypatch
     assert "..." not in listed
 
 
+def test_where_nothing_is_configured_the_demos_lake_is_read(wirehouse: Wirehouse) -> None:
+    folder = wirehouse.folder / "demo-lake"
+    folder.mkdir()
+    (wirehouse.folder / "wirehouse.toml").rename(folder / "wirehouse.toml")
+    for command in (["sql", "SELECT 1 AS n"], ["trace", "gold.violations", "rule=x"], ["report"]):
+        answer = wirehouse(*command)
+        assert "demo's lake, demo-lake/wirehouse.toml" in answer.err
+        assert "there is no such file" not in answer.err
+    assert "demo" not in wirehouse("sql", "SELECT 1 AS n").out
+    assert wirehouse("land").code == 2
+
+
 def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
     for name in cli.cli.commands:
         answer = wirehouse(name, "--help")

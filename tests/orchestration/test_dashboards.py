@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from tests import browsing
 from tests.processes import started
 
-from wirehouse_orchestration import cli, ports
+from wirehouse_orchestration import cli, config, ports
 from wirehouse_orchestration import trace as tracing
 from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
@@ -219,6 +219,10 @@ def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None
     words = shlex.split(behind.rows[0].command)
     key = f"rule=cardinal.topic_wrong,capture_id={CAPTURE.hex()},record_number=0"
     assert words == ["wirehouse", "trace", "gold.violations", key]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(config.VARIABLE, "/the lake/wirehouse.toml")
+        told = shlex.split(behind.rows[0].command)
+    assert told == [words[0], "--config", "/the lake/wirehouse.toml", *words[1:]]
     assert answers.evidence(filled, chart, ALL, {"rule": "' OR 1=1 --"}).rows == []
     assert answers.evidence(filled, chart, ALL, most=3).answer.cut
     # Whoever names a stream can't lead to the bytes of another.

@@ -99,7 +99,7 @@ def test_without_a_configuration_the_demos_lake_is_shown(
     file.rename(folder / "wirehouse.toml")
     assert cli._outcome(["ui"]) == 0
     assert served == [Path("wirehouse.toml"), Path("demo-lake", "wirehouse.toml")]
-    assert "the demo's lake" in capsys.readouterr().out
+    assert "the demo's lake" in capsys.readouterr().err
 
 
 def test_a_second_ui_of_a_lake_is_told_where_the_first_is(file: Path) -> None:

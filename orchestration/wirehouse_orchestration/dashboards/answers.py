@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_orchestration import config
 from wirehouse_orchestration.dashboards.boards import Chart, Rows, written
 from wirehouse_orchestration.render import plain
 from wirehouse_orchestration.show import rows_of
@@ -107,7 +108,7 @@ class Traced:
     @property
     def command(self) -> str:
         """The command that shows its bytes."""
-        return f"wirehouse trace {self.table} {shlex.quote(self.key)}"
+        return f"{config.command()} trace {self.table} {shlex.quote(self.key)}"
 
     @property
     def query(self) -> str:

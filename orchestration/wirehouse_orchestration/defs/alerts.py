@@ -21,6 +21,7 @@ from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
 from deltalake.exceptions import DeltaError
 
 from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration import config
 from wirehouse_orchestration.factories import asked_windows
 from wirehouse_pipelines import ledger, sql
 from wirehouse_pipelines.lake import Lake
@@ -149,7 +150,7 @@ def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[
             where, key = (f"window {window} of {source}", f",window_start={window}") if window else (source, "")
             yield {
                 "kind": "findings",
-                "text": f"{rule} broken {more:,} times more in {where}: `wirehouse trace gold.violations "
+                "text": f"{rule} broken {more:,} times more in {where}: `{config.command()} trace gold.violations "
                 f"rule={rule},source={source}{key}`",
                 "rule": rule,
                 "source": source,
