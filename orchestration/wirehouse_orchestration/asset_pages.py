@@ -12,15 +12,13 @@ import dagster as dg
 from wirehouse_codecs.rules import Severity
 from wirehouse_expectations.suites import findings_of
 from wirehouse_orchestration import config
-from wirehouse_orchestration.trace import key_of
+from wirehouse_orchestration.trace import key_of, row_key
 from wirehouse_pipelines import lineage, sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table
 
 #: Name of the check of the findings of a severity, and of their plot over the windows.
 FINDINGS: Final = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
-#: What says where a row is, if the table has no key.
-_PLACE: Final = ("source", "window_start", "rule", "connection_id", "direction", "byte_start", "capture_id")
 #: What says to which landed record a row leads.
 _RECORD: Final = "capture_id"
 #: Windows are computed so long after they ended, at most, while the daemon runs.
@@ -45,7 +43,7 @@ def metadata(lake: Lake, table: Table) -> dict[str, Any]:
     if table.key:
         told["key"] = ", ".join(table.key)
     if _leads_to_bytes(table):
-        key = ",".join(f"{name}=…" for name in table.key or _place(table))
+        key = ",".join(f"{name}=…" for name in row_key(table))
         told["bytes"] = f"{config.command()} trace {table.name} {key}"
     if table.view is None:
         return told | {"dagster/uri": lake.table_path(table.name)}
@@ -95,7 +93,7 @@ def traced(table: Table, samples: Collection[Mapping[str, Any]]) -> list[Mapping
 
 
 def _trace(table: Table, row: Mapping[str, Any]) -> str | None:
-    known = {name: row[name] for name in table.key or _place(table) if row.get(name) is not None}
+    known = {name: row[name] for name in row_key(table) if row.get(name) is not None}
     if known.keys() <= {"source", "window_start"}:
         return None
     return f"{config.command()} trace {table.name} {shlex.quote(key_of(known))}"
@@ -103,9 +101,3 @@ def _trace(table: Table, row: Mapping[str, Any]) -> str | None:
 
 def _leads_to_bytes(table: Table) -> bool:
     return _RECORD in {column.name for column in table.columns}
-
-
-def _place(table: Table) -> list[str]:
-    """Columns of the table that say where a row of it is."""
-    names = {column.name for column in table.columns}
-    return [name for name in (*_PLACE, "record_number") if name in names]

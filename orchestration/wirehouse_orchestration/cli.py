@@ -458,7 +458,7 @@ def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
     """Go from rows back to their bytes. Of the rows of TABLE with this KEY the landed records are shown.
 
     KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns, a comma in a
-    VALUE as \\,.
+    VALUE as \\,; without a VALUE the column is null or empty.
     """
     from wirehouse_orchestration.trace import trace as follow
 

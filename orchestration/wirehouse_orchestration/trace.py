@@ -33,6 +33,10 @@ from wirehouse_pipelines.tables import Table, all_tables
 MOST_ROWS: Final = 10
 #: Of a key or value so many bytes are shown.
 SHOWN_BYTES: Final = 16 << 10
+#: What says where a row is, if its table has no key.
+_PLACE: Final = (
+    *("source", "window_start", "rule", "connection_id", "direction", "byte_start", "capture_id", "record_number"),
+)
 _LINE_BYTES = 16
 _INTEGERS = ("BIGINT", "INT", "SMALLINT", "TINYINT")
 #: NAME=VALUE of a key; a comma and a backslash in it stand behind a backslash.
@@ -95,9 +99,16 @@ def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
     return found
 
 
+def row_key(table: Table) -> tuple[str, ...]:
+    """The columns that tell a row of the table from others: its key, else what says where the row is."""
+    names = {column.name for column in table.columns}
+    return table.key or tuple(name for name in _PLACE if name in names)
+
+
 def key_of(values: Mapping[str, Any]) -> str:
     """The key of the row that has these values."""
-    escaped = {name: str(value).replace("\\", "\\\\").replace(",", "\\,") for name, value in values.items()}
+    texts = {name: "" if value is None else str(value) for name, value in values.items()}
+    escaped = {name: text.replace("\\", "\\\\").replace(",", "\\,") for name, text in texts.items()}
     return ",".join(f"{name}={value}" for name, value in escaped.items())
 
 
@@ -127,6 +138,9 @@ def _key_columns(table: Table) -> tuple[str, ...]:
 
 def _condition(table: Table, name: str, value: str) -> str:
     kind = next(column.type for column in table.columns if column.name == name)
+    if not value:
+        empty = {"STRING": f" OR \"{name}\" = ''", "BINARY": f" OR \"{name}\" = X''"}
+        return f'("{name}" IS NULL{empty.get(kind, "")})'
     if kind == "BINARY":
         digits = _HEX.fullmatch(value)
         if digits is None:

@@ -176,11 +176,11 @@ def changed(**how: Any) -> dict[str, Any]:
         ({"y": {"field": "records", "title": "Records"}}, "charts.1", "a number has no unit"),
         ({"x": None}, "charts.1", "x and y are needed"),
         ({"id": "lake"}, "the board", "two charts have one id"),
-        ({"rows": {"table": "gold.none", "columns": ["a"], "key": ["a"], "order": "a"}}, "charts.1.rows", "no table"),
+        ({"rows": {"table": "gold.none", "columns": ["a"], "order": "a"}}, "charts.1.rows", "no table"),
         (
-            {"rows": {"table": "bronze.captures", "columns": ["path"], "key": ["hash"], "order": "path"}},
+            {"rows": {"table": "gold.ockam_state", "columns": ["a"], "order": "a"}},
             "charts.1.rows",
-            "bronze.captures has no column hash",
+            "no column capture_id",
         ),
     ],
 )
@@ -217,7 +217,8 @@ def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None
     behind = answers.evidence(filled, chart, ALL, {"rule": "cardinal.topic_wrong", "severity": "warning"})
     assert len(behind.rows) == len("topic_wrong")
     words = shlex.split(behind.rows[0].command)
-    key = f"rule=cardinal.topic_wrong,capture_id={CAPTURE.hex()},record_number=0"
+    key = "source=net,window_start=2026-11-14,rule=cardinal.topic_wrong,connection_id=,direction=,byte_start=,"
+    key += f"capture_id={CAPTURE.hex()},record_number=0"
     assert words == ["wirehouse", "trace", "gold.violations", key]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(config.VARIABLE, "/the lake/wirehouse.toml")
@@ -234,6 +235,19 @@ def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None
     assert tracing._key(all_tables()[streams.table], traced.key)["stream_address"] == evil
     slow = answers.evidence(filled, boards.boards()["cardinal"].chart("completion"), ALL, {"up_to_ms": "256"})
     assert [row.cells["number"] for row in slow.rows] == [11]
+
+
+def test_the_command_of_a_row_is_of_no_other(empty: Lake) -> None:
+    block = {"block_hash": CAPTURE, "status": "complete", "arrived_at_ns": TEN}
+    write(empty, "gold.cardinal_batches_history", block, block | {"source": "other"})
+    found = {"rule": "ockam.x", "severity": "warning", "connection_id": CAPTURE, "direction": "to_server"}
+    write(empty, "gold.ockam_found", found, found | {"byte_start": 7}, found | {"source": "other"})
+    for board, name in (("cardinal", "blocks"), ("overview", "rules")):
+        rows = answers.evidence(empty, boards.boards()[board].chart(name), ALL).rows
+        keys = {row.key for row in rows}
+        assert len(keys) == len(rows) > 1
+        for row in rows:
+            assert len(tracing._rows(empty, all_tables()[row.table], row.key)) == 1, row.key
 
 
 def test_an_error_is_shown_as_one(filled: Lake) -> None:
@@ -257,8 +271,8 @@ def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_pa
     assert "Windows 2026-11-14 to 2026-11-15" in page
     assert "cardinal.extra_message</code> · violation · 13" in page
     assert (
-        f"wirehouse trace gold.violations rule=cardinal.extra_message,capture_id={CAPTURE.hex()},record_number=0"
-        in page
+        "wirehouse trace gold.violations source=net,window_start=2026-11-14,rule=cardinal.extra_message,"
+        f"connection_id=,direction=,byte_start=,capture_id={CAPTURE.hex()},record_number=0" in page
     )
     assert "There is nothing of it in these windows." in page
 

@@ -148,7 +148,7 @@ def _is(name: str, value: str) -> str:
 
 
 def _traced(rows: Rows, row: Mapping[str, Any]) -> Traced:
-    key = key_of({name: row[name] for name in rows.key if row[name] is not None})
+    key = key_of({name: row[name] for name in rows.key})
     return Traced({name: row[name] for name in rows.names}, rows.table, key)
 
 

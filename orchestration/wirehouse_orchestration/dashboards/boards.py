@@ -22,6 +22,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from wirehouse_codecs.errors import WirehouseError
+from wirehouse_orchestration.trace import row_key
 from wirehouse_pipelines.tables import all_tables
 
 #: In an installed package they lie in it, in a clone where people look for them.
@@ -62,11 +63,10 @@ class Value(_Strict):
 
 
 class Rows(_Strict):
-    """The rows that a chart is made of, and the columns by which `wirehouse trace` finds one of them."""
+    """The rows that a chart is made of."""
 
     table: Text
     columns: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]
-    key: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
     order: Text
     where: Text | None = None
 
@@ -74,6 +74,11 @@ class Rows(_Strict):
     def names(self) -> list[str]:
         """What the columns are called in the answer."""
         return [column.rpartition(" AS ")[2].strip("`") for column in self.columns]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which `wirehouse trace` finds one of them."""
+        return row_key(all_tables()[self.table])
 
     @property
     def sql(self) -> str:
@@ -88,9 +93,8 @@ class Rows(_Strict):
         table = all_tables().get(self.table)
         if table is None:
             raise ValueError(f"there is no table {self.table}")
-        known = {column.name for column in table.columns}
-        if lacking := [name for name in ("capture_id", *self.key) if name not in known]:
-            raise ValueError(f"{self.table} has no column {', '.join(lacking)}, so its rows can't be traced")
+        if "capture_id" not in {column.name for column in table.columns}:
+            raise ValueError(f"{self.table} has no column capture_id, so its rows can't be traced")
         return self
 
 
