@@ -18,7 +18,7 @@ from typing import Any
 from playwright.sync_api import Page, Response, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from wirehouse_orchestration import config
+from wirehouse_orchestration import config, ports
 from wirehouse_orchestration.dashboards import answers, superset
 from wirehouse_orchestration.dashboards.boards import Board, Chart, boards, written
 from wirehouse_orchestration.render import plain
@@ -27,7 +27,7 @@ from wirehouse_pipelines.lake import Lake
 
 HERE = Path(__file__).parent
 HOME = Path(os.environ.get("SUPERSET_HOME") or HERE.parent / ".run" / "superset")
-URL = f"http://127.0.0.1:{os.environ.get('SUPERSET_PORT', '8088')}"
+URL = f"http://{ports.HOST}:{os.environ.get('SUPERSET_PORT', ports.SUPERSET)}"
 #: Half of the charts' first answers take the Thrift server a minute.
 WAIT_MS = 300_000
 #: Characters shown of an error.

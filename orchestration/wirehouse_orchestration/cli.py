@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_orchestration import config, render
+from wirehouse_orchestration import config, ports, render
 from wirehouse_orchestration.progress import Steps
 from wirehouse_orchestration.simulate import Simulators
 from wirehouse_pipelines import lake_json
@@ -399,7 +399,9 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
 
 
 @cli.command("sql-server")
-@click.option("--port", type=click.IntRange(1, 65535), default=10000, show_default=True, help="Port on this machine.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=ports.SQL, show_default=True, help="Port on this machine."
+)
 @click.option(
     "--passwords",
     metavar="FILE",
@@ -496,7 +498,7 @@ def simulate() -> None:
 
 
 @cli.command()
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine [3000, else a free one].")
+@click.option("--port", type=click.IntRange(1, 65535), help=f"Port on this machine [{ports.UI}, else a free one].")
 @pass_context
 def ui(context: Context, port: int | None) -> None:
     """Serve Dagster's UI on this machine. Schedules and sensors are on until Ctrl-C."""
@@ -507,7 +509,9 @@ def ui(context: Context, port: int | None) -> None:
 
 
 @cli.command()
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine [3100, else a free one].")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help=f"Port on this machine [{ports.DASHBOARD}, else a free one]."
+)
 @pass_context
 def dashboard(context: Context, port: int | None) -> None:
     """Serve the dashboards on this machine. Charts lead to the SQL behind them, their rows and bytes."""

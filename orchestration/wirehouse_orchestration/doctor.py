@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration import config
-from wirehouse_orchestration.ports import listens
+from wirehouse_orchestration import config, ports
 from wirehouse_orchestration.render import json_line, terminal
 from wirehouse_pipelines import capture_files, forgetting, jars, java
 from wirehouse_pipelines.lake import Lake
@@ -33,10 +32,10 @@ LEAST_FREE_BYTES = 2 << 30
 LEAST_MEMORY_BYTES = 4 << 30
 #: Ports that commands take if no other is said.
 PORTS = {
-    3000: "`wirehouse ui` takes a free one instead",
-    3100: "`wirehouse dashboard` takes a free one instead",
-    8088: "name another for `make superset` by SUPERSET_PORT",
-    10000: "name another with `wirehouse sql-server --port`",
+    ports.UI: "`wirehouse ui` takes a free one instead",
+    ports.DASHBOARD: "`wirehouse dashboard` takes a free one instead",
+    ports.SUPERSET: "name another for `make superset` by SUPERSET_PORT",
+    ports.SQL: "name another with `wirehouse sql-server --port`",
 }
 _PROBE = "doctor"
 
@@ -118,7 +117,7 @@ def _jars() -> Finding:
 
 
 def _port(port: int, use: str) -> Finding:
-    taken = listens(port)
+    taken = ports.listens(port)
     state = "taken" if taken else "free"
     return Finding(f"port {port}", state, f"perhaps it runs already; {use}" if taken else None, optional=True)
 

@@ -8,6 +8,8 @@ from typing import Final
 from wirehouse_codecs.errors import UsageError
 
 HOST: Final = "127.0.0.1"
+#: What listens there if no other port is said: Dagster, the dashboard, Superset (infra/superset.sh) and the tables.
+UI, DASHBOARD, SUPERSET, SQL = 3000, 3100, 8088, 10000
 
 
 class PortTakenError(UsageError):

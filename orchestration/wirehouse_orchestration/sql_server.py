@@ -30,7 +30,6 @@ from wirehouse_pipelines.tables import Table, all_tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_PORT: Final = 10000
 #: Tables that weren't written yet are looked for so often.
 LOOK_SECONDS: Final = 10
 #: Of PBKDF2, for each login.

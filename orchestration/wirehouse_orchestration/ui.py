@@ -23,7 +23,6 @@ from wirehouse_orchestration import config, instance, ports
 from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_pipelines.lake import Lake
 
-DEFAULT_PORT = 3000
 START_SECONDS = 90
 #: A server that was asked to stop is waited for so long; then it is killed.
 STOP_SECONDS = 20
@@ -96,7 +95,7 @@ def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers
     home = instance.home(lake)
     with instance.shared_instance(lake) as shared:
         instance.end_abandoned_runs(shared)
-    with ports.taken(port, DEFAULT_PORT) as free:
+    with ports.taken(port, ports.UI) as free:
         servers = Servers(f"http://{ports.HOST}:{free.getsockname()[1]}")
     environment = os.environ | {"DAGSTER_HOME": str(home), config.VARIABLE: str(file.absolute())}
     with _only_one(home, servers.url), tempfile.TemporaryDirectory(prefix="wirehouse-ui-") as folder:

@@ -117,7 +117,7 @@ def test_a_port_in_use_is_said_so() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ports.PortTakenError, match=f"port {port} is in use"):
-            ports.taken(port, ui.DEFAULT_PORT)
+            ports.taken(port, ports.UI)
 
 
 def test_a_server_that_ends_is_named_with_its_last_words(tmp_path: Path) -> None:

@@ -22,11 +22,10 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration.dashboards import answers, drawing, pages
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
-from wirehouse_orchestration.ports import HOST, taken
+from wirehouse_orchestration.ports import DASHBOARD, HOST, taken
 from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake
 
-DEFAULT_PORT: Final = 3100
 #: Everything is the page's own; Vega styles its drawings in place.
 _POLICY: Final = "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
 _HEADERS: Final = {
@@ -156,7 +155,7 @@ def serve(lake: Lake, port: int | None, say: Callable[[str], None]) -> None:
     app = application(lake)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with taken(port, DEFAULT_PORT) as listening:
+        with taken(port, DASHBOARD) as listening:
             # Who opens the page as soon as it is said is kept waiting, not refused.
             listening.listen()
             say(f"the dashboard is at {address(listening)} (stop with Ctrl-C)")

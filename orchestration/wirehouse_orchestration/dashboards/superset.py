@@ -16,11 +16,12 @@ from uuid import UUID, uuid5
 
 import yaml
 
+from wirehouse_orchestration import ports
 from wirehouse_orchestration.dashboards.boards import Board, Chart, Value, boards, written
 
 #: Where the tables are served: `wirehouse sql-server`.
 URI_VARIABLE: Final = "WIREHOUSE_SQL_URI"
-URI: Final = "hive://wirehouse@127.0.0.1:10000/gold"
+URI: Final = f"hive://wirehouse@{ports.HOST}:{ports.SQL}/gold"
 #: The words of the boards' SQL as Spark takes them. A dataset has no range: buckets of time have a minute.
 WORDS: Final = {
     "span": "(1 = 1)",
