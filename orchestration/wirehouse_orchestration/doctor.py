@@ -1,6 +1,6 @@
-"""`wirehouse doctor`: what this machine lacks to run Wirehouse, and how to mend it. It changes nothing.
+"""`wirehouse doctor`: what this machine lacks to run Wirehouse, and how to mend it.
 
-In a lake's bucket it writes an object, reads it and deletes it, for no other way tells if that may be done.
+It changes nothing; in a lake's bucket it writes an object and deletes it, for no other way tells if that may be done.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, 
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
 from wirehouse_orchestration.dashboards.report import report
+from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_pipelines import arrow_types
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
@@ -154,9 +155,9 @@ def test_each_select_from_a_table_is_of_the_span_asked_for(board: Board, chart: 
 
 
 def test_the_page_about_them_shows_a_board_that_is_one() -> None:
-    page = (boards.FOLDERS[0].parents[1] / "docs" / "dashboards.md").read_text()
+    page = (DOCS / "dashboards.md").read_text()
     example = Board(**yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]), name="overview")
-    assert example.charts[0].sql == boards.boards()["overview"].chart("rules").sql
+    assert example.charts[0] == boards.boards()["overview"].chart("rules")
 
 
 def changed(**how: Any) -> dict[str, Any]:
@@ -360,8 +361,10 @@ def test_the_command_serves_until_a_signal_stops_it(tmp_path: Path, browser: Bro
     command = [sys.executable, "-u", "-c", start, "--config", str(file), "dashboard"]
     with started(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        url = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        line = process.stdout.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/", line)
         assert url
+        assert line.replace(url[0], f"http://{ports.HOST}:{ports.DASHBOARD}/") in (DOCS / "dashboards.md").read_text()
         with browsing.page(browser, url[0]) as page:
             assert page.locator(".empty").count() == len(boards.boards()["overview"].charts)
             assert "`" not in page.locator("#lake").inner_text()

@@ -20,8 +20,9 @@ from tests import recipe_lake
 from tests.processes import started
 
 from wirehouse_orchestration import sql_server
+from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.infra import java_program
-from wirehouse_orchestration.ports import HOST, free_port, listens
+from wirehouse_orchestration.ports import HOST, SQL, free_port, listens
 from wirehouse_orchestration.sql_server import PasswordsError
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import all_tables
@@ -57,12 +58,15 @@ def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     command = [sys.executable, "-c", program, "sql-server", "--port", str(port), "--passwords", "passwords"]
     command += ["--most-seconds", str(MOST_SECONDS)]
     environment = os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}
-    with started(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
+    with started(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         end = time.monotonic() + START_SECONDS
         while not listens(port):
             assert process.poll() is None, "the server ended"
             assert time.monotonic() < end, "the server did not start"
             time.sleep(0.2)
+        assert process.stdout
+        said = "".join(process.stdout.readline() for _ in range(2))
+        assert said.replace(str(port), str(SQL)).replace("of passwords", "of readers") in (DOCS / "sql.md").read_text()
         yield process, port
 
 
