@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,8 +147,7 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
 
             tell(lake, landed)
     if as_json:
-        for manifest in landed:
-            click.echo(render.json_line(_landed_fields(manifest)))
+        _print_json(map(_landed_fields, landed))
         return
     _report_landed(landed)
     _report_gone(lake)
@@ -196,6 +196,11 @@ def upkeep(context: Context) -> None:
         done = keep_up(lake, progress=steps.say, verbose=context.verbose)
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
+
+
+def _print_json(rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        click.echo(render.json_line(row))
 
 
 def _report_gone(lake: Lake) -> None:
@@ -354,7 +359,7 @@ def _report_silent(lake: Lake) -> None:
 
 
 def _report_json(lake: Lake, jobs: Sequence[str], first: str | None, last: str | None) -> None:
-    click.echo(render.json_line({"jobs": jobs, "from": first, "to": last, "broken": _broken(lake)}))
+    _print_json([{"jobs": jobs, "from": first, "to": last, "broken": _broken(lake)}])
 
 
 @cli.command()
@@ -470,26 +475,40 @@ def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
 @cli.command()
 @click.argument("name", required=False, shell_complete=complete_table)
 @click.option("--all", "internal", is_flag=True, help="Also carried state and histories.")
-def tables(name: str | None, internal: bool) -> None:
+@json_option
+def tables(name: str | None, internal: bool, as_json: bool) -> None:
     """List the tables and views, or the columns of one."""
     from wirehouse_orchestration import show
     from wirehouse_pipelines.tables import all_tables
 
     if name is None:
-        show.tables(table for table in all_tables().values() if internal or table.listed)
+        listed = [table for table in all_tables().values() if internal or table.listed]
+        if as_json:
+            _print_json({"name": table.name, "kind": show.kind_of(table), "holds": table.comment} for table in listed)
+        else:
+            show.tables(listed)
     elif name in all_tables():
-        show.columns(all_tables()[name])
+        table = all_tables()[name]
+        if as_json:
+            _print_json({"column": one.name, "type": one.type, "holds": one.comment} for one in table.columns)
+        else:
+            show.columns(table)
     else:
         raise click.UsageError(f"there is no table {name}: `wirehouse tables --all` lists them")
 
 
 @cli.command()
 @protocol_option
-def rules(protocol: str | None) -> None:
+@json_option
+def rules(protocol: str | None, as_json: bool) -> None:
     """List the rules that captured data is held against."""
     from wirehouse_orchestration import show
 
-    show.rules(PROTOCOLS[protocol].rules if protocol else all_rules().values())
+    listed = PROTOCOLS[protocol].rules if protocol else all_rules().values()
+    if as_json:
+        _print_json({"rule": rule.id, **asdict(rule)} for rule in listed)
+    else:
+        show.rules(listed)
 
 
 @cli.command(cls=Simulators)
@@ -531,8 +550,9 @@ def dashboard(context: Context, port: int | None) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write.",
 )
+@json_option
 @pass_context
-def report(context: Context, first: str | None, last: str | None, source: str | None, out: Path) -> None:
+def report(context: Context, first: str | None, last: str | None, source: str | None, out: Path, as_json: bool) -> None:
     """Write the dashboards of a range of windows as one file. It is HTML, with findings and their evidence."""
     from wirehouse_orchestration.dashboards.answers import Span
     from wirehouse_orchestration.dashboards.boards import boards
@@ -543,7 +563,11 @@ def report(context: Context, first: str | None, last: str | None, source: str | 
     with context.steps("report", len(boards()) + 1) as steps:
         page = written(lake, span, steps.begin)
     out.write_text(page)
-    click.echo(f"{out}: {span}, {len(page) / 2**20:.1f} MiB")
+    if as_json:
+        told = {"file": str(out), "from": first, "to": last, "source": source, "bytes": out.stat().st_size}
+        _print_json([told])
+    else:
+        click.echo(f"{out}: {span}, {len(page) / 2**20:.1f} MiB")
 
 
 @cli.group()

@@ -104,6 +104,19 @@ def test_the_list_of_commands_cuts_no_sentence(wirehouse: Wirehouse, monkeypatch
     assert "..." not in listed
 
 
+def test_lists_and_the_report_are_told_as_json_too(wirehouse: Wirehouse) -> None:
+    def told(*arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in wirehouse(*arguments, "--json").out.splitlines()]
+
+    assert {"gold.violations", "bronze.captures"} <= {row["name"] for row in told("tables")}
+    assert told("tables", "bronze.captures")[0].keys() == {"column", "type", "holds"}
+    (rule,) = (row for row in told("rules", "--protocol", "cardinal") if row["name"] == "topic_wrong")
+    assert (rule["rule"], rule["severity"]) == ("cardinal.topic_wrong", "warning")
+    (report,) = told("report", "--from", "2026-11-14")
+    size = Path("report.html").stat().st_size
+    assert report == {"file": "report.html", "from": "2026-11-14", "to": None, "source": None, "bytes": size}
+
+
 def test_where_nothing_is_configured_the_demos_lake_is_read(wirehouse: Wirehouse) -> None:
     folder = wirehouse.folder / "demo-lake"
     folder.mkdir()
