@@ -80,7 +80,9 @@ def shown(page: Page, board: Board) -> tuple[dict[str, Any], set[str]]:
     def keep(response: Response) -> None:
         if "/api/v1/chart/data" in response.url:
             asked: Any = response.request.post_data_json
-            found[names[asked["form_data"]["slice_id"]]] = response.json()
+            # The others are of filters.
+            if name := names.get(asked["form_data"].get("slice_id")):
+                found[name] = response.json()
 
     listed = page.request.get(f"{URL}/api/v1/dashboard/wirehouse-{board.name}/charts").json()["result"]
     names = {chart["id"]: chart["slice_name"] for chart in listed}

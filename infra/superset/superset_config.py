@@ -10,6 +10,8 @@ SQLALCHEMY_DATABASE_URI = f"sqlite:///{HOME / 'superset.db'}"
 # First answers of a server that has just started take minutes on a busy machine.
 SQLLAB_TIMEOUT = 300
 SUPERSET_WEBSERVER_TIMEOUT = 300
+# The boards' filters are written into their SQL.
+FEATURE_FLAGS = {"ENABLE_TEMPLATE_PROCESSING": True}
 # Pages are the machine's own, without TLS.
 TALISMAN_ENABLED = False
 SESSION_COOKIE_SAMESITE = "Strict"

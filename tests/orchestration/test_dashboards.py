@@ -14,6 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import jinja2
 import pyarrow as pa
 import pytest
 import uvicorn
@@ -32,7 +33,7 @@ from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
 from wirehouse_orchestration.dashboards.report import report
 from wirehouse_orchestration.docs import FOLDER as DOCS
-from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines import arrow_types, sql
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
@@ -423,11 +424,37 @@ def test_the_bundle_of_superset_has_every_chart_with_its_dataset_on_its_dashboar
         assert dataset["database_uuid"] == uuids["databases/wirehouse.yaml"]
         assert drawn["dataset_uuid"] == dataset["uuid"]
         assert drawn["slice_name"] == chart.question
-        assert "{" not in dataset["sql"]
+        assert rendered(dataset["sql"]) == superset.sql(chart)
+        assert "{" not in superset.sql(chart)
+        assert f"If it shows nothing: {chart.empty}" in drawn["description"]
         assert "MEDIAN" not in dataset["sql"], "Superset makes of it what Spark doesn't take"
         places = bundle[f"dashboards/{board.name}.yaml"]["position"]
         assert places[f"CHART-{chart.id}"]["meta"]["uuid"] == drawn["uuid"]
         assert f"CHART-{chart.id}" in places[places[f"CHART-{chart.id}"]["parents"][-1]]["children"]
+
+
+def rendered(text: str, **chosen: Sequence[str]) -> str:
+    """The SQL of a dataset as Superset writes it out for what is chosen in the filters."""
+    engine = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    engine.filters["where_in"] = lambda values: f"({', '.join(map(answers._quoted, values))})"
+    return engine.from_string(text).render(filter_values=lambda name, remove_filter=False: chosen.get(name, []))
+
+
+def test_a_dashboard_of_superset_is_filtered_by_source_and_window(filled: Lake) -> None:
+    bundle = dict(superset.bundle("hive://there/gold"))
+    text = bundle["datasets/wirehouse/overview_rules.yaml"]["sql"]
+
+    def rules(**chosen: Sequence[str]) -> int:
+        return len(sql.rows(filled, rendered(text, **chosen)).to_pylist())
+
+    assert rules() == rules(source=["net", "it's"], window_start=["2026-11-14"]) == 2
+    assert rules(source=["other"]) == rules(source=["net"], window_start=["2026-11-15"]) == 0
+    for board in boards.boards().values():
+        offered = bundle[f"datasets/wirehouse/{board.name}_spans.yaml"]
+        assert sql.rows(filled, offered["sql"]).schema.names == list(superset.FILTERS)
+        filters = bundle[f"dashboards/{board.name}.yaml"]["metadata"]["native_filter_configuration"]
+        targets = [one["targets"] for one in filters]
+        assert targets == [[{"datasetUuid": offered["uuid"], "column": {"name": name}}] for name in superset.FILTERS]
 
 
 def test_marks_of_superset_that_lie_on_one_another_are_not_added_up() -> None:

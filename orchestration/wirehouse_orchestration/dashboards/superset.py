@@ -1,8 +1,9 @@
 """The boards as a bundle for Apache Superset: `python -m wirehouse_orchestration.dashboards.superset FOLDER`.
 
 `superset import-directory` loads what is written. A chart becomes a virtual dataset with its SQL as Spark takes it, and
-the chart that draws it; its question is its name, the rows behind it stand in its description. Ids follow from names,
-so that a second import renews the first.
+the chart that draws it; its question is its name, what it means if it is empty and the rows behind it stand in its
+description. A board has filters for source and window, which Superset writes into the SQL. Ids follow from names, so
+that a second import renews the first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ WORDS: Final = {
     # Superset writes every statement anew as Hive's SQL, in which a MEDIAN becomes what Spark doesn't take.
     "median": "PERCENTILE({}, 0.5)",
 }
+#: Columns that a dashboard is filtered by, and what they are called.
+FILTERS: Final = {"source": "Source", "window_start": "Window"}
+#: The span as Superset writes it out when it asks, by its templates: what is chosen in the dashboard's filters.
+SPAN: Final = "".join(
+    f"{{% if filter_values('{name}', remove_filter=True) %}} AND {name} IN {{{{ filter_values('{name}')|where_in }}}}"
+    "{% endif %}"
+    for name in FILTERS
+).join(("(1 = 1", ")"))
 _NAMES: Final = UUID("2f1d7a52-3f0c-4f3a-9a30-6d0a4a1d4d55")
 _KINDS: Final = {
     "bar": "echarts_timeseries_bar",
@@ -44,6 +53,8 @@ _KINDS: Final = {
 #: Of a dashboard's grid.
 _COLUMNS: Final = 12
 _HEIGHT: Final = 50
+#: Of the dataset that a board's filters take their values from.
+_SPANS: Final = "spans"
 _MOST_ROWS: Final = 5_000
 
 Config = dict[str, Any]
@@ -72,6 +83,7 @@ def bundle(uri: str) -> Iterator[tuple[str, Config]]:
             name = f"{board.name}_{chart.id}"
             yield f"datasets/wirehouse/{name}.yaml", _dataset(name, chart, database)
             yield f"charts/{name}.yaml", _chart(name, chart)
+        yield f"datasets/wirehouse/{board.name}_{_SPANS}.yaml", _spans(board, database)
         yield f"dashboards/{board.name}.yaml", _dashboard(board)
 
 
@@ -83,9 +95,9 @@ def write(folder: Path, uri: str) -> None:
         file.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
-def sql(chart: Chart) -> str:
+def sql(chart: Chart, words: Mapping[str, str] = WORDS) -> str:
     """The chart's SQL as Spark takes it; moments are timestamps there."""
-    text = written(chart.sql, WORDS)
+    text = written(chart.sql, words)
     times = [value.field for value in chart.shown if value.kind == "time"]
     if not times:
         return text
@@ -104,13 +116,29 @@ def _id(*names: str) -> str:
 
 
 def _dataset(name: str, chart: Chart, database: str) -> Config:
+    moment = next((value.field for value in chart.shown if value.kind == "time"), None)
+    text = sql(chart, WORDS | {"span": SPAN})
+    return _virtual(name, chart.question, text, [_column(value) for value in chart.shown], database, moment)
+
+
+def _spans(board: Board, database: str) -> Config:
+    """The sources and windows that the board's filters offer."""
+    tables = sorted({chart.rows.table for chart in board.charts})
+    text = " UNION ".join(f"SELECT {', '.join(FILTERS)} FROM {table}" for table in tables)
+    columns = [_column(Value(field=name, title=title)) for name, title in FILTERS.items()]
+    return _virtual(f"{board.name}_{_SPANS}", f"Sources and windows of {board.title}", text, columns, database)
+
+
+def _virtual(
+    name: str, description: str, text: str, columns: list[Config], database: str, moment: str | None = None
+) -> Config:
     return {
         "table_name": name,
-        "description": chart.question,
+        "description": description,
         "schema": "gold",
-        "sql": sql(chart),
-        "main_dttm_col": next((value.field for value in chart.shown if value.kind == "time"), None),
-        "columns": [_column(value) for value in chart.shown],
+        "sql": text,
+        "main_dttm_col": moment,
+        "columns": columns,
         "metrics": [],
         "uuid": _id("dataset", name),
         "database_uuid": database,
@@ -143,9 +171,15 @@ def _chart(name: str, chart: Chart) -> Config:
 
 
 def _description(chart: Chart) -> str:
-    """How to go on from the chart to its rows and their bytes."""
+    """What it says if it is empty, and how to go on from the chart to its rows and their bytes."""
     key = ",".join(f"{name}=..." for name in chart.rows.key)
-    return f"Rows behind it: {written(chart.rows.sql, WORDS)}\n\nTheir bytes: wirehouse trace {chart.rows.table} {key}"
+    return "\n\n".join(
+        (
+            f"If it shows nothing: {chart.empty}",
+            f"Rows behind it: {written(chart.rows.sql, WORDS)}",
+            f"Their bytes: wirehouse trace {chart.rows.table} {key}",
+        )
+    )
 
 
 def _parameters(chart: Chart) -> Config:
@@ -190,8 +224,26 @@ def _dashboard(board: Board) -> Config:
         "slug": f"wirehouse-{board.name}",
         "uuid": _id("dashboard", board.name),
         "position": _position(board),
-        "metadata": {"color_scheme": "supersetColors"},
+        "metadata": {
+            "color_scheme": "supersetColors",
+            "native_filter_configuration": [_filter(board, name, title) for name, title in FILTERS.items()],
+        },
         "version": "1.0.0",
+    }
+
+
+def _filter(board: Board, column: str, title: str) -> Config:
+    """A filter of all charts of the board."""
+    return {
+        "id": f"NATIVE_FILTER-{board.name}-{column}",
+        "name": title,
+        "type": "NATIVE_FILTER",
+        "filterType": "filter_select",
+        "targets": [{"datasetUuid": _id("dataset", f"{board.name}_{_SPANS}"), "column": {"name": column}}],
+        "controlValues": {"multiSelect": True, "enableEmptyFilter": False},
+        "defaultDataMask": {"extraFormData": {}, "filterState": {}, "ownState": {}},
+        "cascadeParentIds": [],
+        "scope": {"rootPath": ["ROOT_ID"], "excluded": []},
     }
 
 
