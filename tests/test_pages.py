@@ -55,6 +55,7 @@ def taken(words: list[str]) -> dict[str, object]:
     return values
 
 
+@pytest.mark.property
 def test_every_command_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
     monkeypatch.chdir(tmp_path)

@@ -104,6 +104,7 @@ def test_the_list_of_commands_cuts_no_sentence(wirehouse: Wirehouse, monkeypatch
     assert "..." not in listed
 
 
+@pytest.mark.property
 def test_lists_and_the_report_are_told_as_json_too(wirehouse: Wirehouse) -> None:
     def told(*arguments: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in wirehouse(*arguments, "--json").out.splitlines()]
@@ -117,6 +118,7 @@ def test_lists_and_the_report_are_told_as_json_too(wirehouse: Wirehouse) -> None
     assert report == {"file": "report.html", "from": "2026-11-14", "to": None, "source": None, "bytes": size}
 
 
+@pytest.mark.property
 def test_where_nothing_is_configured_the_demos_lake_is_read(wirehouse: Wirehouse) -> None:
     folder = wirehouse.folder / "demo-lake"
     folder.mkdir()
@@ -629,6 +631,7 @@ def test_doctor_looks_at_all_that_is_needed(wirehouse: Wirehouse, monkeypatch: p
     assert not any(found[what]["missing"] for what in looked_at - {"Java", "Spark jars", "packages"})
 
 
+@pytest.mark.property
 def test_a_source_whose_place_is_gone_stops_landing_alone(wirehouse: Wirehouse) -> None:
     file = wirehouse.folder / "wirehouse.toml"
     file.write_text(CONFIG + CONFIG[CONFIG.index("[[source]]") :].replace("mainnet", "other").replace("inbox", "gone"))
