@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -23,7 +26,9 @@ from deltalake import write_deltalake
 from playwright.sync_api import Browser
 from starlette.applications import Starlette
 from tests import browsing
+from tests.conftest import VECTORS
 from tests.processes import started
+from tests.running import land
 
 from wirehouse_orchestration import cli, ports
 from wirehouse_orchestration import trace as tracing
@@ -31,16 +36,19 @@ from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, 
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
 from wirehouse_orchestration.dashboards.report import report
-from wirehouse_pipelines import arrow_types
+from wirehouse_pipelines import arrow_types, forgetting, jobs
 from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
 ALL = Span()
+STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
 #: 2026-11-14T22:00 UTC.
 TEN = 1_794_693_600_000_000_000
 SECOND = 10**9
+HOUR = 3600 * SECOND
 CAPTURE = b"\x01" * 32
 HOSTILE = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 DRAWN = [pytest.param(chart, id=f"{board.name}-{chart.id}") for board, chart in boards.charts() if chart.drawn]
@@ -64,10 +72,11 @@ def empty(tmp_path: Path) -> Lake:
 @pytest.fixture
 def filled(empty: Lake) -> Lake:
     """Rows of two protocols, some with text from the wire that wants to be more than text."""
-    captures = ({"window_start": f"2026-11-{day}", "records": day, "size_bytes": 2**20 * day} for day in (14, 15))
+    captures = [{"window_start": f"2026-11-{day}", "records": day, "size_bytes": 2**20 * day} for day in (14, 15)]
     told = {"protocol": "cardinal", "kind": "messages", "status": "landed", "path": HOSTILE, "landed_at_ns": TEN}
     times = {"first_arrived_at_ns": TEN, "last_arrived_at_ns": TEN + 100 * SECOND}
     write(empty, "bronze.captures", *(told | times | row for row in captures))
+    write(empty, "bronze.windows", *(told | row for row in captures))
     found = {"protocol": "cardinal", "message": HOSTILE, "arrived_at_ns": TEN}
     severities = {"extra_message": "violation", "topic_wrong": "warning"}
     rules = [
@@ -210,6 +219,52 @@ def test_a_span_is_part_of_the_answer(filled: Lake) -> None:
 def test_a_range_of_time_is_cut_into_buckets_as_wide_as_it_asks_for(filled: Lake) -> None:
     assert answers.step(filled, "cardinal", ALL) == SECOND // 2
     assert answers.step(filled, "wallaroo", ALL) == answers.STEPS[0]
+
+
+def test_a_capture_counts_in_each_window_that_it_has_records_in(make_lake: Callable[..., Lake], tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in STREAM.read_text().splitlines()]
+    path, day = tmp_path / "days.jsonl", 86_400_000
+    later = (row | {"timestamp_ms": row["timestamp_ms"] + more * day} for more in (0, 1, 3) for row in rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in later))
+    lake = make_lake({"net": (path, {})})
+    land(lake)
+    no_spark: Any = None
+    jobs.run_job(no_spark, lake, "bronze.captures", "2023-11-14", "2023-11-17")
+    overview, days = boards.boards()["overview"], ["2023-11-14", "2023-11-15", "2023-11-17"]
+    assert answers.windows(lake) == days
+    for name in ("records", "windows"):
+        found = answers.answer(lake, overview.chart(name), ALL).rows
+        assert [(row["window_start"], row["records"]) for row in found] == [(window, len(rows)) for window in days]
+    second = Span(days[1], days[1])
+    (told,) = answers.answer(lake, overview.chart("lake"), second).rows
+    assert {name: told[name] for name in ("captures", "windows", "records")} == {
+        "captures": 1,
+        "windows": 1,
+        "records": len(rows),
+    }
+    assert answers.step(lake, "cardinal", second) > SECOND, "its records lie anywhere in the window"
+    behind = answers.evidence(lake, overview.chart("windows"), ALL, {"window_start": days[1], "source": "net"})
+    assert [row.cells["records"] for row in behind.rows] == [len(rows)]
+    out = io.StringIO()
+    tracing.trace(lake, behind.rows[0].table, behind.rows[0].key, out)
+    assert f"{3 * len(rows):,} records" in out.getvalue()
+    forgetting.erase_landed(lake, manifests(lake)[0].capture_id)
+    assert answers.windows(lake) == []
+
+
+def test_what_was_rejected_has_not_landed(empty: Lake) -> None:
+    told = {"protocol": "cardinal", "kind": "messages", "path": "a"}
+    landed = told | {"status": "landed", "records": 3, "size_bytes": 10, "landed_at_ns": time.time_ns() - 48 * HOUR}
+    rejected = told | {"status": "rejected", "records": 0, "size_bytes": 10**9, "landed_at_ns": time.time_ns()}
+    rejected |= {"window_start": "2026-11-20", "capture_id": b"\2" * 32}
+    write(empty, "bronze.captures", landed, rejected)
+    write(empty, "bronze.windows", landed)
+    overview = boards.boards()["overview"]
+    (lake,) = answers.answer(empty, overview.chart("lake"), ALL).rows
+    assert (lake["captures"], lake["windows"], lake["size_bytes"], lake["not_whole"]) == (1, 1, 10, 1)
+    (source,) = answers.answer(empty, overview.chart("freshness"), ALL).rows
+    assert source["hours"] == pytest.approx(48, abs=0.1)
+    assert [row["size_bytes"] for row in answers.answer(empty, overview.chart("bytes"), ALL).rows] == [10]
 
 
 def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None:
