@@ -65,7 +65,7 @@ def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
 
 
 def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
-    """`bronze.captures`, `bronze.windows`, `bronze.findings`: manifests, what they have in windows, what landing found."""
+    """The manifests of the windows, how many records of each are in which, and what landing found."""
     severity = {rule.id: rule.severity.value for rule in by_name(RULES).values()}
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     rows: list[dict[str, Any]] = []
