@@ -216,6 +216,29 @@ def test_a_span_is_part_of_the_answer(filled: Lake) -> None:
         Span("2026-11-15", "2026-11-14").check(filled)
 
 
+def test_what_comes_later_changes_nothing_in_a_range_that_ended(empty: Lake) -> None:
+    block = {"block_hash": CAPTURE, "number": 7, "messages": 3, "duplicates": 0, "arrived_at_ns": TEN}
+    done = block | {"status": "complete", "completed_at_ns": TEN + SECOND}
+    again = done | {"window_start": "2026-11-16", "messages": 4, "duplicates": 1}
+    write(empty, "gold.cardinal_batches_history", done, again)
+    cardinal = boards.boards()["cardinal"]
+    for last, duplicates in (("2026-11-14", 0), ("2026-11-15", 0), ("2026-11-16", 1)):
+        span = Span("2026-11-14", last)
+        (told,) = answers.answer(empty, cardinal.chart("blocks"), span).rows
+        assert (told["blocks"], told["complete"], told["duplicates"]) == (1, 1, duplicates)
+        (row,) = answers.evidence(empty, cardinal.chart("blocks"), span).rows
+        assert row.cells["duplicates"] == duplicates
+    (later,) = answers.answer(empty, cardinal.chart("blocks"), Span("2026-11-15")).rows
+    assert later["blocks"] == 1
+
+
+@pytest.mark.parametrize(("board", "chart"), CHARTS)
+def test_each_statement_can_be_asked_of_a_range_that_ended(board: Board, chart: Chart, empty: Lake) -> None:
+    span = Span("2026-11-14", "2026-11-15", "net")
+    assert answers.answer(empty, chart, span).error is None
+    assert answers.evidence(empty, chart, span).answer.error is None
+
+
 def test_a_range_of_time_is_cut_into_buckets_as_wide_as_it_asks_for(filled: Lake) -> None:
     assert answers.step(filled, "cardinal", ALL) == SECOND // 2
     assert answers.step(filled, "wallaroo", ALL) == answers.STEPS[0]

@@ -18,7 +18,7 @@ from wirehouse_orchestration.show import rows_of
 from wirehouse_orchestration.trace import key_of
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.tables import NAMED, all_tables, beneath
 
 #: Rows of an answer that are drawn.
 MOST_DRAWN: Final = 5_000
@@ -156,7 +156,18 @@ def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
     words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), **WORDS}
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
-    return written(text, words)
+    text = written(text, words)
+    return NAMED.sub(lambda found: _until(found[0], span.last), text) if span.last else text
+
+
+def _until(name: str, last: str) -> str:
+    """The table or view as it stood at the end of window `last`: an entity is its newest row till then."""
+    table = all_tables().get(name)
+    if table and table.entity:
+        return f"(SELECT * FROM {name} WHERE window_start <= {_quoted(last)})"
+    if table and table.view and any(all_tables()[below].entity for below in beneath(name)):
+        return f"({NAMED.sub(lambda found: _until(found[0], last), table.view)})"
+    return name
 
 
 def step(lake: Lake, protocol: str | None, span: Span) -> int:
