@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -40,7 +41,7 @@ from wirehouse_pipelines import arrow_types, forgetting, jobs
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
-from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.tables import Table, all_tables
 from wirehouse_pipelines.windows import Windows
 
 ALL = Span()
@@ -275,6 +276,132 @@ def test_a_capture_counts_in_each_window_that_it_has_records_in(make_lake: Calla
     assert answers.windows(lake) == []
 
 
+def test_a_log_counts_by_source_and_what_is_missing_is_not_signed(empty: Lake) -> None:
+    log = {"author": CAPTURE, "log_id": 0, "verified_up_to": 1, "length": 1000, "entries": 2, "valid": 1, "unknown": 1}
+    log |= {"missing_entries": 998}
+    write(empty, "gold.bamboo_logs_history", log, log | {"source": "files"})
+    chart = boards.boards()["bamboo"].chart("verified")
+    found = answers.answer(empty, chart, ALL).rows
+    parts = {"verified": 1, "signed only": 1, "missing": 998}
+    assert {(row["log"], row["part"]): row["entries"] for row in found} == {
+        (f"{source} · 01010101/0 to 1", part): entries for source in ("files", "net") for part, entries in parts.items()
+    }
+    assert len(answers.evidence(empty, chart, ALL, {"log": "net · 01010101/0 to 1"}).rows) == 1
+
+
+SESSION, NEXT, NAMELESS = (bytes([number]) * 16 for number in range(3))
+
+
+@pytest.fixture
+def replayed(empty: Lake) -> Lake:
+    """A stream of two sessions, of which the second had everything acknowledged; and one of a session without HELLO."""
+    named = {"program_name": "feeds", "instance_name": "one", "dialect": "v3"}
+    sessions = [{"connection_id": SESSION, "ended": "reset"} | named, {"connection_id": NEXT} | named]
+    write(empty, "gold.wallaroo_sessions_history", *sessions, {"connection_id": NAMELESS})
+    stream = {"stream_id": 1, "stream_name": "s", "state": "open", "messages": 50}
+    write(
+        empty,
+        "gold.wallaroo_streams_history",
+        stream | {"connection_id": SESSION, "unacked": 50},
+        stream | {"connection_id": NEXT, "unacked": 0},
+        stream | {"connection_id": NAMELESS, "stream_name": None, "unacked": 3},
+    )
+    write(
+        empty, "gold.wallaroo_stream_progress_history", named | {"stream_id": 1, "connection_id": NEXT, "replayed": 50}
+    )
+    turns = ({"granted": 100, "balance": 100}, {"granted": 100, "balance": 100, "zero_at_ns": TEN + SECOND})
+    told = ({"connection_id": SESSION, "arrived_at_ns": TEN + i * 10 * SECOND} | turn for i, turn in enumerate(turns))
+    write(empty, "gold.wallaroo_credits", *told)
+    return empty
+
+
+def test_a_stream_stands_as_in_its_newest_session(replayed: Lake) -> None:
+    wallaroo = boards.boards()["wallaroo"]
+    (told,) = answers.answer(replayed, wallaroo.chart("sessions"), ALL).rows
+    assert (told["streams"], told["unacked"], told["messages"], told["replayed"]) == (2, 3, 150, 50)
+    for span in (ALL, Span("2026-11-14", "2026-11-14")):
+        waiting = answers.answer(replayed, wallaroo.chart("unacked"), span).rows
+        assert [(row["stream"], row["unacked"]) for row in waiting] == [("net · 1", 3)]
+        (row,) = answers.evidence(replayed, wallaroo.chart("unacked"), span).rows
+        assert NAMELESS.hex() in row.key
+        states = answers.answer(replayed, wallaroo.chart("states"), span).rows
+        assert [(row["state"], row["streams"]) for row in states] == [("open", 2)]
+
+
+def test_a_balance_that_runs_out_is_drawn_as_such(replayed: Lake) -> None:
+    chart = boards.boards()["wallaroo"].chart("credits")
+    rows = answers.answer(replayed, chart, ALL).rows
+    drawn = sorted(rows, key=lambda row: row["arrived_at_ns"])
+    balances = [(row["arrived_at_ns"] - TEN, row["balance"]) for row in drawn]
+    again = 10 * SECOND
+    assert balances == [(0, 0), (0, 100), (SECOND, 0), (again, 0), (again, 100)]
+    assert {row["connector"] for row in rows} == {"feeds/one"}
+    assert drawing.spec(chart, rows)["encoding"]["y"]["scale"]["zero"]
+    heads = boards.boards()["cardinal"].chart("chain")
+    assert not drawing.spec(heads, [])["encoding"]["y"]["scale"]["zero"]
+
+
+def test_of_too_many_rows_the_newest_of_each_source_are_drawn(empty: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_DRAWN", 5)
+    update = {"added": [], "removed": [], "head_hash": CAPTURE}
+    heads = [update | {"sequence": i, "head_number": i, "arrived_at_ns": TEN + i} for i in range(9)]
+    write(empty, "gold.cardinal_chain_updates", *heads, heads[0] | {"source": "b"})
+    chart = boards.boards()["cardinal"].chart("chain")
+    found = answers.answer(empty, chart, ALL)
+    assert found.cut
+    assert sorted((row["source"], row["head_number"]) for row in found.rows) == [
+        ("b", 0),
+        *(("net", i) for i in (5, 6, 7, 8)),
+    ]
+    card = pages.page(
+        "card.html", board=boards.boards()["cardinal"], chart=chart, span=ALL, answer=found, empty=False, spec={}
+    )
+    assert "the newest of each source" in card
+
+
+def test_incarnations_of_a_stream_stand_apart(empty: Lake) -> None:
+    index = {"client_id": "c", "stream_name": "s", "partition": 0}
+    lags = ({"stream_address": address, "lag": lag} for address, lag in (("a1", 40), ("a2", 2)))
+    write(empty, "gold.ockam_stream_indexes_history", *(index | lag for lag in lags))
+    rows = answers.answer(empty, boards.boards()["ockam"].chart("lag"), ALL).rows
+    assert [(row["consumer"], row["lag"]) for row in rows] == [("c · s/0 · a1", 40), ("c · s/0 · a2", 2)]
+
+
+def test_a_node_that_fetched_nothing_is_shown(empty: Lake) -> None:
+    behind = {"node": "n", "connection_id": SESSION, "byte_end": 1, "state": "stalled", "fetched": 0}
+    write(empty, "gold.hiero_catch_ups_history", behind)
+    chart = boards.boards()["hiero"].chart("catch_ups")
+    (row,) = answers.answer(empty, chart, ALL).rows
+    assert (row["node"], row["state"], row["catch_ups"]) == ("n", "stalled", 1)
+
+
+def test_the_report_leaves_out_no_rule(empty: Lake) -> None:
+    found = {"protocol": "cardinal", "message": "m", "arrived_at_ns": TEN}
+    notes = [found | {"rule": f"cardinal.note{number}", "severity": "note"} for number in range(30)]
+    write(
+        empty, "gold.cardinal_found", *notes, *notes, found | {"rule": "cardinal.topic_wrong", "severity": "violation"}
+    )
+    page = report(empty, ALL, lambda line: None)
+    assert "cardinal.topic_wrong</code> · violation · 1" in page
+    assert page.index("cardinal.topic_wrong</code>") < page.index("cardinal.note7</code> · note · 2")
+
+
+@pytest.mark.parametrize("chart", DRAWN)
+def test_each_mark_leads_to_rows(chart: Chart, filled: Lake) -> None:
+    for mark in answers.answer(filled, chart, ALL).rows[:3]:
+        only = {name: "" if mark[name] is None else str(mark[name]) for name in chart.clickable}
+        assert answers.evidence(filled, chart, ALL, only).rows
+
+
+def test_a_mark_that_sums_up_rows_leads_to_all_of_them(empty: Lake) -> None:
+    parts = ({"protocol": "cardinal", "path": "a", "records": i, "capture_id": bytes([i]) * 32} for i in (1, 2))
+    write(empty, "bronze.windows", *parts)
+    chart = boards.boards()["overview"].chart("windows")
+    (mark,) = answers.answer(empty, chart, ALL).rows
+    assert mark["records"] == 3
+    assert len(answers.evidence(empty, chart, ALL, {name: mark[name] for name in chart.clickable}).rows) == 2
+
+
 def test_what_was_rejected_has_not_landed(empty: Lake) -> None:
     told = {"protocol": "cardinal", "kind": "messages", "path": "a"}
     landed = told | {"status": "landed", "records": 3, "size_bytes": 10, "landed_at_ns": time.time_ns() - 48 * HOUR}
@@ -492,12 +619,65 @@ def unnested(text: str) -> str:
     return re.sub(r"\b(bronze|silver|gold)\.(\w+)", r"\1_\2", text)
 
 
+def _tables(spark: Any, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Tables and views with at most a row each, known to Spark."""
+    made: set[str] = set()
+
+    def make(table: Table) -> None:
+        if table.name in made:
+            return
+        made.add(table.name)
+        for name in table.reads:
+            make(all_tables()[name])
+        row = rows.get(table.name)
+        listed = [tuple(row.get(column.name) for column in table.columns)] if row else []
+        frame = spark.sql(unnested(table.view)) if table.view else spark.createDataFrame(listed, table.ddl)
+        frame.createOrReplaceTempView(unnested(table.name))
+
+    for table in all_tables().values():
+        make(table)
+
+
+#: Of each type of a column a value that isn't null; of others 1, or null if they are made of several.
+SOME: Mapping[str, Any] = {"STRING": "x", "BINARY": CAPTURE, "BOOLEAN": True}
+
+
+def _nameless(table: Table) -> dict[str, Any]:
+    """A row in which all texts are null that may be."""
+    sure = {"source", "window_start", *table.key} - {*table.key_may_lack}
+    given = {
+        column.name: None if "<" in column.type else SOME.get(column.type, 1)
+        for column in table.columns
+        if column.type != "STRING" or column.name in sure
+    }
+    return given | {"source": "net", "window_start": "2026-11-14"}
+
+
+@pytest.mark.spark
+def test_both_engines_answer_the_same_where_names_are_null(empty: Lake, spark: Any) -> None:
+    rows = {table.name: _nameless(table) for table in all_tables().values() if not (table.view or table.internal)}
+    for name, row in rows.items():
+        write(empty, name, row)
+    _tables(spark, {name: _as_spark(all_tables()[name], row) for name, row in rows.items()})
+    answered: list[str] = []
+    for board, chart in boards.charts():
+        found = answers.answer(empty, chart, ALL)
+        assert found.error is None
+        texts = [value.field for value in chart.shown if value.kind == "category" and not value.unit]
+        asked = spark.sql(unnested(superset.sql(chart))).select(*texts).collect() if texts else []
+        answered += [f"{board.name}-{chart.id}"] if found.rows else []
+        assert [row.asDict() for row in asked] == [{name: row[name] for name in texts} for row in found.rows if texts]
+    assert {*answered} > {"wallaroo-credits", "wallaroo-unacked", "ockam-lag", "ockam-holes", "bamboo-verified"}
+
+
+def _as_spark(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    decimals = {column.name for column in table.columns if column.type.startswith("DECIMAL")}
+    return {name: Decimal(value) if name in decimals else value for name, value in row.items()}
+
+
 @pytest.mark.spark
 def test_spark_takes_every_statement_of_superset(spark: Any) -> None:
-    waiting = [table for table in all_tables().values() if not table.internal]
-    for table in sorted(waiting, key=lambda table: (table.view or "").count("SELECT")):
-        frame = spark.sql(unnested(table.view)) if table.view else spark.createDataFrame([], table.ddl)
-        frame.createOrReplaceTempView(unnested(table.name))
+    _tables(spark, {})
     for _, chart in boards.charts():
         columns = set(spark.sql(unnested(superset.sql(chart))).columns)
         assert {value.field for value in chart.shown} <= columns

@@ -122,8 +122,10 @@ class Chart(_Strict):
 
     @property
     def clickable(self) -> list[str]:
-        """Fields by which a mark of the chart stands for some of its rows."""
-        return [value.field for value in self.shown if value.field in self.rows.names]
+        """Fields by which a mark of the chart stands for some of its rows; how large it is may be a sum of them."""
+        size = self.color if self.type == "heat" else self.x if self.y and self.y.unit is None else self.y
+        summed = size if self.type in ("bar", "heat") else None
+        return [value.field for value in self.shown if value.field in self.rows.names and value is not summed]
 
     @model_validator(mode="after")
     def _complete(self) -> Chart:
