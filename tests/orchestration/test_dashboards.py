@@ -296,8 +296,9 @@ SESSION, NEXT, NAMELESS = (bytes([number]) * 16 for number in range(3))
 def replayed(empty: Lake) -> Lake:
     """A stream of two sessions, of which the second had everything acknowledged; and one of a session without HELLO."""
     named = {"program_name": "feeds", "instance_name": "one", "dialect": "v3"}
-    sessions = [{"connection_id": SESSION, "ended": "reset"} | named, {"connection_id": NEXT} | named]
-    write(empty, "gold.wallaroo_sessions_history", *sessions, {"connection_id": NAMELESS})
+    sessions: list[dict[str, Any]] = [{"connection_id": SESSION, "ended": "reset"} | named]
+    sessions += [{"connection_id": NEXT} | named, {"connection_id": NAMELESS}]
+    write(empty, "gold.wallaroo_sessions_history", *sessions)
     stream = {"stream_id": 1, "stream_name": "s", "state": "open", "messages": 50}
     write(
         empty,

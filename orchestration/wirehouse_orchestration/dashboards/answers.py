@@ -156,8 +156,8 @@ def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
     words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), **WORDS}
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
-    text = written(text, words)
-    return NAMED.sub(lambda found: _until(found[0], span.last), text) if span.last else text
+    text, last = written(text, words), span.last
+    return NAMED.sub(lambda found: _until(found[0], last), text) if last else text
 
 
 def _until(name: str, last: str) -> str:
