@@ -376,6 +376,16 @@ def test_a_node_that_fetched_nothing_is_shown(empty: Lake) -> None:
     assert (row["node"], row["state"], row["catch_ups"]) == ("n", "stalled", 1)
 
 
+def test_where_nothing_came_no_line_is_drawn() -> None:
+    assert {chart.type for _, chart in boards.charts() if "{step}" in chart.sql} == {"points"}
+
+
+def test_what_the_broker_let_go_of_is_shown(empty: Lake) -> None:
+    write(empty, "bronze.findings", {"protocol": "capture", "rule": "capture.offset_gap", "severity": "note"})
+    rows = answers.answer(empty, boards.boards()["overview"].chart("damage"), ALL).rows
+    assert [(row["rule"], row["source"], row["findings"]) for row in rows] == [("capture.offset_gap", "net", 1)]
+
+
 def test_the_report_leaves_out_no_rule(empty: Lake) -> None:
     found = {"protocol": "cardinal", "message": "m", "arrived_at_ns": TEN}
     notes = [found | {"rule": f"cardinal.note{number}", "severity": "note"} for number in range(30)]
