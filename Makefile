@@ -28,11 +28,12 @@ ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 superset: setup ## Apache Superset with the dashboards, over `wirehouse sql-server`, on this machine only
 	@infra/superset.sh
 
-superset-check: setup ## Hold what a running Superset shows in Chromium against our own SQL
+superset-check: setup ## Import the bundle, and hold what a running Superset shows in Chromium against our own SQL
+	@$(BIN)/pytest -m superset
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python infra/superset/check.py
 
 test: test-fast ## All tests
-	@$(BIN)/pytest -n auto -m "property and not spark and not servers"
+	@$(BIN)/pytest -n auto -m "property and not spark and not servers and not superset"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-jobs test-servers
 
 test-jobs:
@@ -43,7 +44,7 @@ test-servers:
 	@$(BIN)/pytest -m servers
 
 test-fast: setup ## The tests without JVM and properties (a minute)
-	@$(BIN)/pytest -n auto -m "not property and not spark and not servers"
+	@$(BIN)/pytest -n auto -m "not property and not spark and not servers and not superset"
 
 docs: setup ## The site of docs/, in site/
 	@$(BIN)/zensical build --clean --strict

@@ -57,21 +57,28 @@ def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
         facts.setdefault(capture_window(manifest, lake), []).append(
             json.dumps(asdict(manifest), sort_keys=True, default=str)
         )
+        for window, has in manifest.windows.items():
+            facts.setdefault(window, []).append(f"{manifest.capture_id}: {has.records}")
         for finding in manifest.findings:
             facts.setdefault(lake.windows.of(finding.arrived_at_ns), []).append(manifest.capture_id)
     return {window: sorted(listed) for window, listed in facts.items()}
 
 
 def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
-    """`bronze.captures` and `bronze.findings`: the manifests of the windows, and what landing found."""
+    """The manifests of the windows, how many records of each are in which, and what landing found."""
     severity = {rule.id: rule.severity.value for rule in by_name(RULES).values()}
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     rows: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for manifest in work.landed:
         window = capture_window(manifest, work.lake)
+        told = asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id)}
         if manifest.status != FORGOTTEN and (manifest.source, window) in wanted:
-            rows.append(asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id), "window_start": window})
+            rows.append(told | {"window_start": window})
+        for window, has in manifest.windows.items():
+            if (manifest.source, window) in wanted:
+                parts.append(told | {"window_start": window, "records": has.records})
         for finding in manifest.findings:
             window = work.lake.windows.of(finding.arrived_at_ns)
             if (manifest.source, window) in wanted:
@@ -82,7 +89,7 @@ def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
                 }
                 rule = {"protocol": "capture", "severity": severity[finding.rule]}
                 found.append(asdict(finding) | place | rule)
-    for name, listed in (("bronze.captures", rows), ("bronze.findings", found)):
+    for name, listed in (("bronze.captures", rows), ("bronze.windows", parts), ("bronze.findings", found)):
         yield name, pa.Table.from_pylist(listed, schema=arrow_types.schema(all_tables()[name]))
 
 
@@ -270,7 +277,13 @@ def _of_kinds(
 
 
 JOBS = (
-    Job("bronze.captures", ("bronze.captures", "bronze.findings"), captures, version="1", landed=_captures_by_window),
+    Job(
+        "bronze.captures",
+        ("bronze.captures", "bronze.windows", "bronze.findings"),
+        captures,
+        version="2",
+        landed=_captures_by_window,
+    ),
     _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),
     _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments),
     _of_kinds("bronze.files", FILE_KINDS, _files_by_window),

@@ -31,7 +31,7 @@ def imported() -> dict[str, list[dict[str, Any]]]:
         }
 
 
-@pytest.mark.servers
+@pytest.mark.superset
 def test_superset_takes_the_bundle(imported: dict[str, list[dict[str, Any]]]) -> None:
     bundle = dict(superset.bundle(superset.URI))
     datasets = {row["table_name"]: row for row in imported["tables"]}

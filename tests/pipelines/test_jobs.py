@@ -21,14 +21,18 @@ from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
 from wirehouse_pipelines.windows import Windows
 
 STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
-#: The capture begins in the first: bronze.captures has a row there alone, bronze.messages in both.
+#: The capture begins in the first: one of the tables that are read has rows there alone, bronze.messages in both.
 WINDOWS = ("2023-11-14", "2023-11-15")
 
 
 @pytest.fixture
 def lake(make_lake: Callable[..., Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake with a capture of two windows, in which silver.cardinal reads two tables of bronze."""
-    known = jobs.all_jobs()
+    known = dict(jobs.all_jobs())
+    job = known["bronze.captures"]
+    assert job.landed
+    facts = job.landed
+    known[job.name] = replace(job, landed=lambda landed, lake: {WINDOWS[0]: facts(landed, lake)[WINDOWS[0]]})
     both = replace(known["silver.cardinal"], reads=("bronze.messages", "bronze.captures"))
     monkeypatch.setattr(jobs, "all_jobs", lambda: known | {both.name: both})
     rows = [json.loads(line) for line in STREAM.read_text().splitlines()]

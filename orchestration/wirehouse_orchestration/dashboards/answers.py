@@ -19,7 +19,7 @@ from wirehouse_orchestration.show import rows_of
 from wirehouse_orchestration.trace import key_of
 from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.tables import NAMED, all_tables, beneath
 
 #: Rows of an answer that are drawn.
 MOST_DRAWN: Final = 5_000
@@ -157,16 +157,36 @@ def statement(lake: Lake, chart: Chart, text: str, span: Span) -> str:
     words = {"span": span.condition(lake), "now_ns": str(time.time_ns()), **WORDS}
     if "{step}" in text:
         words["step"] = str(step(lake, all_tables()[chart.rows.table].protocol, span))
-    return written(text, words)
+    text, last = written(text, words), span.last
+    return NAMED.sub(lambda found: _until(found[0], last), text) if last else text
+
+
+def _until(name: str, last: str) -> str:
+    """The table or view as it stood at the end of window `last`: an entity is its newest row till then."""
+    table = all_tables().get(name)
+    if table and table.entity:
+        return f"(SELECT * FROM {name} WHERE window_start <= {_quoted(last)})"
+    if table and table.view and any(all_tables()[below].entity for below in beneath(name)):
+        return f"({NAMED.sub(lambda found: _until(found[0], last), table.view)})"
+    return name
 
 
 def step(lake: Lake, protocol: str | None, span: Span) -> int:
     """The width of a bucket of time, nanoseconds, for what arrived of the protocol in the span."""
-    seen = "SELECT MIN(first_arrived_at_ns) AS a, MAX(last_arrived_at_ns) AS b FROM bronze.captures"
     of = f" AND protocol = '{protocol}'" if protocol else ""
-    row = sql.rows(lake, f"{seen} WHERE {span.condition(lake)}{of}").to_pylist()[0]
-    least = ((row["b"] or 0) - (row["a"] or 0)) / BUCKETS
-    return next((width for width in STEPS if width >= least), STEPS[-1])
+    row = sql.rows(
+        lake,
+        f"""
+        SELECT MIN(c.first_arrived_at_ns) AS first, MAX(c.last_arrived_at_ns) AS last FROM bronze.captures AS c
+        JOIN (SELECT DISTINCT source, capture_id FROM bronze.windows WHERE {span.condition(lake)}{of}) AS w
+          ON w.source = c.source AND w.capture_id = c.capture_id
+        """,
+    ).to_pylist()[0]
+    first, last = row["first"] or 0, row["last"] or 0
+    # Captures may begin before the span and go on after it.
+    first = max(first, lake.windows.start_ns(span.first)) if span.first else first
+    last = min(last, lake.windows.end_ns(span.last)) if span.last else last
+    return next((width for width in STEPS if width >= (last - first) / BUCKETS), STEPS[-1])
 
 
 def _asked(lake: Lake, text: str, most: int) -> Answer:
@@ -197,12 +217,12 @@ def windows(lake: Lake) -> list[str]:
 
 
 def sources(lake: Lake) -> list[str]:
-    """The sources that have landed something."""
+    """The sources that have data."""
     return [name for name in _column(lake, "source") if name in lake.names]
 
 
 def _column(lake: Lake, name: str) -> list[str]:
-    seen = sql.rows(lake, f"SELECT DISTINCT {name} AS v FROM bronze.captures WHERE {name} IS NOT NULL ORDER BY v")
+    seen = sql.rows(lake, f"SELECT DISTINCT {name} AS v FROM bronze.windows ORDER BY v")
     return list(seen["v"].to_pylist())
 
 

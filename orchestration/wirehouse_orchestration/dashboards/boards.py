@@ -7,6 +7,7 @@ The SQL of a chart is what `wirehouse sql` and Spark both take, with words of it
 - `{now_ns}`: the time now, nanoseconds since 1970 UTC.
 - `{hex:COLUMN}`: a binary column as lower-case hex, which the two engines write differently.
 - `{median:COLUMN}`: the median of a column, likewise.
+- `{up_to_ms:END,BEGIN}`: the power of two, milliseconds, that the time between two columns doesn't exceed; at least 1.
 """
 
 from __future__ import annotations
@@ -125,8 +126,10 @@ class Chart(_Strict):
 
     @property
     def clickable(self) -> list[str]:
-        """Fields by which a mark of the chart stands for some of its rows."""
-        return [value.field for value in self.shown if value.field in self.rows.names]
+        """Fields by which a mark of the chart stands for some of its rows; how large it is may be a sum of them."""
+        size = self.color if self.type == "heat" else self.x if self.y and self.y.unit is None else self.y
+        summed = size if self.type in ("bar", "heat") else None
+        return [value.field for value in self.shown if value.field in self.rows.names and value is not summed]
 
     @model_validator(mode="after")
     def _complete(self) -> Chart:
@@ -187,9 +190,12 @@ def charts() -> Iterator[tuple[Board, Chart]]:
     return ((board, chart) for board in boards().values() for chart in board.charts)
 
 
-_WORDS = re.compile(r"\{(?:(span|step|now_ns)|(hex|median):([a-z_]+))\}")
+_WORDS = re.compile(r"\{(?:(span|step|now_ns)|(hex|median|up_to_ms):([a-z_,]+))\}")
+#: Words that are the same to both engines.
+_SAME = {"up_to_ms": "CASE WHEN {0} - {1} <= 1000000 THEN 1 ELSE POWER(2, CEIL(LOG2(({0} - {1}) / 1e6))) END"}
 
 
 def written(sql: str, words: Mapping[str, str]) -> str:
-    """`sql` with its words written out; of `words` those that have a column have {} for it."""
-    return _WORDS.sub(lambda found: words[found[1]] if found[1] else words[found[2]].format(found[3]), sql)
+    """`sql` with its words written out; of `words` those that have columns have {} for each."""
+    known = _SAME | dict(words)
+    return _WORDS.sub(lambda found: known[found[1]] if found[1] else known[found[2]].format(*found[3].split(",")), sql)

@@ -48,6 +48,7 @@ _MEANINGS: Final = {
     "refused": "#d64550",
     "verified": "#35a67c",
     "signed only": "#e39b2d",
+    "missing": "#7d879c",
     "invalid": "#d64550",
     "unknown": "#e39b2d",
 }
@@ -100,7 +101,7 @@ def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: 
         return {"field": f"{value.field}_time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}
     # A bar stands on a place, also where that is a number.
     if value.kind == "number" or (value.unit and (measured or chart.type != "bar")):
-        zero = chart.type in ("bar", "line")
+        zero = chart.type in ("bar", "line") or (chart.type == "steps" and value.kind != "number")
         whole = all(isinstance(row[value.field], int) for row in rows)
         return {
             "field": value.field,
