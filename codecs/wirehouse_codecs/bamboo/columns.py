@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo import plain_loops as loops
 from wirehouse_codecs.bamboo.bymux import Channel
 from wirehouse_codecs.bamboo.plain import Said, Spoken
 from wirehouse_codecs.bamboo.rows import ENTRY, SIDES
+from wirehouse_codecs.bamboo.rules import RULE
 from wirehouse_codecs.bamboo.yamf import PREFIX
 from wirehouse_codecs.blake2b import DIGEST
 from wirehouse_codecs.column_parts import frozen, offsets_of, parts, repeated, strings, unsigned
-from wirehouse_codecs.stream_log import MESSAGE, Log, place_columns
+from wirehouse_codecs.stream_log import MESSAGE, VIOLATION, Log, place_columns
 
 Array = np.ndarray[Any, Any]
 #: Bytes of a side, or a number of each of its packets or entries.
@@ -30,8 +32,9 @@ _OMITTED: Final = (_SENT, (*_SENT, "backlink"), (*_SENT, "lipmaalink"), (*_SENT,
 _OMITTED_SIZES: Final = [np.array([len(word) for word in words], np.uint8) for words in _OMITTED]
 _OMITTED_BYTES: Final = [np.frombuffer("".join(words).encode(), np.uint8) for words in _OMITTED]
 #: As entries have it.
-_WORD_SENT: Final = np.int64(loops.SENT).view(np.uint64)
+_WORD_SENT, _WORD_UNKNOWN = np.array([loops.SENT, loops.UNKNOWN]).view(np.uint64)
 _M, _P = b"mp"
+_LINK_UNKNOWN: Final = RULE["link_unknown"]
 #: Rows for which nulls are kept.
 _MOST_NULLS: Final = 1 << 15
 
@@ -39,7 +42,7 @@ _MOST_NULLS: Final = 1 << 15
 def add_rows(
     log: Log, spoken: Spoken, ids: Mapping[Channel, int], modes: Mapping[int, bool | None], senders: Sequence[str]
 ) -> None:
-    """The rows of what pieces say: all packets, then all entries.
+    """The rows of what pieces say: all packets, then all entries, then what is found of these.
 
     `modes` tells by side whether it sends greedily, None where that isn't known; `senders` who it is.
     """
@@ -50,10 +53,19 @@ def add_rows(
         (entries, partial(_entry, modes=modes, senders=senders)),
     ):
         if table.count:
-            columns = _common(table, by_piece)
-            columns[table.kind] = _struct(log.schema.field(table.kind), content(table), table.count)
-            nulls = {field.name: _nulls(field, table.count) for field in log.schema if field.name not in columns}
-            log.add_batch(nulls | columns, table.count)
+            common = _common(table, by_piece)
+            _add(log, common, table.kind, content(table), table.count)
+            if table.kind == ENTRY and table.lacks.any():
+                rows = pa.array(np.flatnonzero(table.lacks))
+                common = {name: column.take(rows) for name, column in common.items()}
+                common["row_kind"] = repeated(VIOLATION, len(rows))
+                _add(log, common, "finding", _finding(table, rows), len(rows))
+
+
+def _add(log: Log, common: Mapping[str, pa.Array], name: str, content: Mapping[str, pa.Array], rows: int) -> None:
+    columns = {**common, name: _struct(log.schema.field(name), content, rows)}
+    nulls = {field.name: _nulls(field, rows) for field in log.schema if field.name not in columns}
+    log.add_batch(nulls | columns, rows)
 
 
 class _Table:
@@ -94,10 +106,24 @@ class _Table:
             of_entries = rows[said.packets[loops.P_ENTRY, own] >= 0]
             loops.spread(said.entries, np.arange(len(of_entries)), of_entries, self.entries)
             self.rows[side] = rows, of_entries
+        #: Of the lipmaalink and the backlink: it isn't known.
+        self.unknown = self.entries[loops.E_LIPMAA :] == _WORD_UNKNOWN
+        self.lacks = self.unknown[0] | self.unknown[1]
 
     def _columns(self, said: Said) -> Array:
         entries = said.packets[loops.P_ENTRY]
         return np.flatnonzero(entries >= 0) if self.kind == ENTRY else np.arange(len(entries))
+
+    @cached_property
+    def targets(self) -> Array:
+        """Which entries the lipmaalinks and the backlinks are to."""
+        return np.stack([self.entries[loops.E_TARGET], self.entries[loops.E_SEQ] - 1])
+
+    @cached_property
+    def unknown_targets(self) -> pa.Array:
+        """Those of links that aren't known, as a text; null where all are."""
+        shown = [_decimals(*one) for one in zip(self.targets, self.unknown, strict=True)]
+        return pc.coalesce(pc.binary_join_element_wise(*shown, " and "), *shown)
 
     def _spread(self, table: Array, rows: Array) -> Array:
         out = np.zeros((len(table), self.count), table.dtype)
@@ -217,7 +243,7 @@ def _message(table: _Table, ids: Mapping[Channel, int]) -> dict[str, pa.Array]:
         "payload_size": unsigned(table.entries[loops.E_SIZE], is_metadata),
         "payload_hash": table.bytes_of(_content, _PAYLOAD_HASH, DIGEST, is_metadata),
         "signature": table.bytes_of(_content, _SIGNATURE, loops.SIGNATURE, is_metadata),
-        "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, is_metadata),
+        "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, is_metadata & ~table.lacks),
         "payload": pa.StructArray.from_arrays(
             [
                 table.bytes_of(_payloads, _of_packet(loops.P_FIRST), joined, whole & (counts > 1), by_entry=False),
@@ -232,39 +258,35 @@ def _message(table: _Table, ids: Mapping[Channel, int]) -> dict[str, pa.Array]:
 
 
 def _entry(table: _Table, modes: Mapping[int, bool | None], senders: Sequence[str]) -> dict[str, pa.Array]:
-    no, entries = np.zeros(table.count, np.bool_), table.entries
+    no, entries, whole = np.zeros(table.count, np.bool_), table.entries, ~table.lacks
     lipmaa, back = entries[loops.E_LIPMAA].view(np.int64), entries[loops.E_BACK].view(np.int64)
     has_lipmaa, has_back = lipmaa != loops.ABSENT, back != loops.ABSENT
     omitted = 2 * has_lipmaa + (has_back & (back != loops.SENT))
     sizes = np.empty(table.count, np.int64)
     for side, said in table.said:
-        sizes[table.rows[side][1]] = _data_sizes(said)
+        sizes[table.rows[side][1]] = said.sizes
     return {
         "origin": repeated("metadata", table.count),
         "author": table.bytes_of(_author, _author_places, loops.KEY, None),
         "log_id": unsigned(table.of_sides(np.uint64, lambda _, said: said.sender.proposal.log[1])),
         "seq": unsigned(entries[loops.E_SEQ]),
         "end_of_log": pa.array(no),
-        "lipmaalink": table.bytes_of(_data, lambda said: said.slots[0], DIGEST, has_lipmaa),
-        "backlink": table.bytes_of(_data, lambda said: said.slots[1], DIGEST, has_back),
+        "lipmaalink": table.bytes_of(_data, lambda said: said.slots[0], DIGEST, has_lipmaa & ~table.unknown[0]),
+        "backlink": table.bytes_of(_data, lambda said: said.slots[1], DIGEST, has_back & ~table.unknown[1]),
         "payload_size": unsigned(entries[loops.E_SIZE]),
         "payload_hash": table.bytes_of(_content, _PAYLOAD_HASH, DIGEST, None),
         "signature": table.bytes_of(_content, _SIGNATURE, loops.SIGNATURE, None),
-        "data": table.bytes_of(_data, lambda said: said.ends - _data_sizes(said), sizes, None),
-        "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, None),
+        "data": table.bytes_of(_data, lambda said: said.ends - said.sizes, sizes, whole),
+        "entry_hash": table.bytes_of(_hashes, _hash_places, DIGEST, whole),
         "omitted": _omitted(omitted),
-        "unknown_links": _no_links(table.count),
         "assumed_links": pa.array(no),
+        **_unknown(table),
         "greedy": pa.array(
             table.of_sides(np.bool_, lambda side, _: bool(modes[side])),
             mask=table.of_sides(np.bool_, lambda side, _: modes[side] is None),
         ),
         "sender": _words(senders, table.sides),
     }
-
-
-def _data_sizes(said: Said) -> Array:
-    return np.diff(said.ends, prepend=0)
 
 
 def _author(said: Said) -> Array:
@@ -291,11 +313,29 @@ def _chosen(shapes: Sequence[Array], codes: Array) -> tuple[Array, Array]:
     return offsets, out
 
 
-def _no_links(rows: int) -> pa.Array:
-    """Empty lists."""
-    kind = pa.list_(pa.decimal128(20, 0))
-    offsets = pa.py_buffer(np.zeros(rows + 1, np.int32))
-    return pa.Array.from_buffers(kind, rows, [None, offsets], children=[pa.array([], kind.value_type)])
+def _unknown(table: _Table) -> dict[str, pa.Array]:
+    """Links that aren't known, and what an entry with such breaks."""
+    targets = unsigned(table.targets.T[table.unknown.T])
+    links = pa.ListArray.from_arrays(offsets_of(table.unknown.sum(axis=0)), targets)
+    if not table.lacks.any():
+        return {"unknown_links": links}
+    reasons = pc.binary_join_element_wise("the hash of ", table.unknown_targets, " isn't known", "")
+    rules = _words((_LINK_UNKNOWN.name,), np.zeros(table.count, np.int8), table.lacks)
+    return {"unknown_links": links, "rule": rules, "reason": reasons}
+
+
+def _finding(table: _Table, rows: pa.Array) -> dict[str, pa.Array]:
+    """What is found of those entries of which links aren't known."""
+    seqs, targets = _decimals(table.entries[loops.E_SEQ]).take(rows), table.unknown_targets.take(rows)
+    return {
+        "rule": repeated(_LINK_UNKNOWN.id, len(rows)),
+        "severity": repeated(_LINK_UNKNOWN.severity.value, len(rows)),
+        "message": pc.binary_join_element_wise("entry ", seqs, " links to ", targets, ""),
+    }
+
+
+def _decimals(numbers: Array, has: Array | None = None) -> pa.Array:
+    return pa.array(numbers, mask=None if has is None else ~has).cast(pa.string())
 
 
 def _struct(field: pa.Field, known: Mapping[str, pa.Array], rows: int) -> pa.Array:

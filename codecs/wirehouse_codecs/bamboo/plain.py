@@ -27,6 +27,7 @@ from wirehouse_codecs.bamboo.proposals import (
     Life,
     Proposal,
     SideState,
+    expected_seq,
     open_targets,
 )
 from wirehouse_codecs.bamboo.reader import Reader
@@ -62,8 +63,9 @@ class Sender:
     #: As loops.S_SEQ and following, loops.L_LAST and following.
     state: Array
     limits: Array
-    #: Entries whose hashes are known: sequence numbers, and digests one behind the other.
+    #: Entries that are known: sequence numbers, what links to them are, and digests one behind the other.
     old: Array
+    links: Array
     old_hashes: Array
 
     @classmethod
@@ -85,7 +87,7 @@ class Sender:
         if not in_range or settings.eagerness not in _EAGER or session.ends_log(*proposal.log, role):
             return None
         due = half.heard.get(piece.seq) if piece.is_payload else None
-        if piece.is_payload and (due is None or not due.payload_hash or due.entry_hash is None or cursor.at):
+        if piece.is_payload and (due is None or not due.payload_hash or cursor.at):
             return None
         if half.last is not None and half.last.rule is not None:
             return None
@@ -97,15 +99,28 @@ class Sender:
         numbers = (piece.seq, piece.is_payload, cursor.at, 0 if due is None else due.payload_size)
         limits = (last, settings.min_payload, most, most if limit is None else limit)
         compresses = mode is None or mode.window > 0
-        known = {seq: one.entry_hash for seq, one in half.heard.items() if one.entry_hash is not None}
+        hashes = {seq: one.entry_hash for seq, one in half.heard.items()}
+        expected, seq = proposal.propose.expected_hash, expected_seq(proposal.propose)
+        if seq is not None and expected is not None and len(expected) == DIGEST:
+            hashes.setdefault(seq, expected)
+        known = {seq: hashed for seq, hashed in hashes.items() if hashed is not None}
+        elsewhere = session.known.hashed(*proposal.log)
+        links = {
+            # Such a link is taken for that of an entry which its sender need not mean.
+            **dict.fromkeys(elsewhere, loops.ODD),
+            **dict.fromkeys(hashes, loops.UNKNOWN),
+            **{seq: loops.OLD - number for number, seq in enumerate(known)},
+        }
+        later = min((seq for seq in elsewhere if seq >= piece.seq + piece.is_payload), default=_MOST_SEQ)
         return cls(
             role,
             proposal,
             half,
             cursor,
             np.array(numbers, np.uint64),
-            np.array([*limits, options.max_packet_bytes, compresses], np.uint64),
-            np.array(list(known), np.uint64),
+            np.array([*limits, options.max_packet_bytes, compresses, later], np.uint64),
+            np.array(list(links), np.uint64),
+            np.array(list(links.values()), np.int64),
             np.frombuffer(b"".join(known.values()), np.uint8),
         )
 
@@ -121,9 +136,11 @@ class Said(NamedTuple):
     #: As loops.P_KIND and following, loops.E_SEQ and following, a column for each.
     packets: Array
     entries: Array
-    #: Entries in full and where they end, the places of the digests of their links in them, their own digests.
+    #: Entries in full, where they end, how long they are (0: a link of it isn't known), the places of the digests of
+    #: their links in them, their own digests.
     data: Array
     ends: Array
+    sizes: Array
     slots: Array
     hashes: Array
     #: All bytes of payloads, and those of them that came compressed.
@@ -236,6 +253,10 @@ class _Run:
             if sender is None or pending is None:
                 return int(own[2, 0])
             limit = min(limit, self._walk(side, sender, pending, own, limit))
+        if len({said.sender.proposal.log for said in self.said.values()}) < len(self.said):
+            # A hash that one side's entry has may be what the other side's lacks.
+            whole = np.concatenate([said.sizes > 0 for said in self.said.values()])
+            limit = limit if whole.all() or not whole.any() else 0
         return limit
 
     def _walk(self, side: int, sender: Sender, pending: tuple[bytes, int], runs: Array, limit: int) -> int:
@@ -253,7 +274,7 @@ class _Run:
             packets = np.empty((loops.PACKET_NUMBERS, room), np.int64)
             entries = np.empty((loops.ENTRY_NUMBERS, room), np.uint64)
             state = sender.state.copy()
-            given = (content, state, sender.limits, sender.old, packets, entries)
+            given = (content, state, sender.limits, sender.old, sender.links, packets, entries)
             rows, count, rest, odd = loops.walk(*given)
             room *= 4
 
@@ -274,14 +295,13 @@ class _Run:
             broken = self._judge(sender, content, entries, packets, payloads)
         if broken >= 0:
             return piece_at(int(packets[loops.P_BEGIN, broken]))
-        data, data_ends, slots, hashes = self._rebuild(sender, content, entries)
+        rebuilt = self._rebuild(sender, content, entries)
         # Where the unfinished packet, or the next one, begins in the connection.
         run = min(int(np.searchsorted(to, rest, "right")), len(to) - 1)
         begins_rest = int(rest + shifts[run]) if rest or not len(begun) else begun_at
         self.said[side] = Said(
-            sender, content, packets, entries, data, data_ends, slots, hashes, payloads, inflated, int(rest),
-            begins_rest, state,
-        )  # fmt: skip
+            sender, content, packets, entries, *rebuilt, payloads, inflated, int(rest), begins_rest, state
+        )
         return limit
 
     def _payloads(self, sender: Sender, content: Array, packets: Array, told: int) -> tuple[Array, Array, int]:
@@ -318,15 +338,15 @@ class _Run:
         same = int(loops.same_until(content, places, digests, early * DIGEST))
         return -1 if same == len(places) else int(rows[early + same])
 
-    def _rebuild(self, sender: Sender, content: Array, entries: Array) -> tuple[Array, Array, Array, Array]:
-        """Entries in full, where they end, where their links stand, and their digests."""
+    def _rebuild(self, sender: Sender, content: Array, entries: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """Entries in full, where they end, how long they are, where their links stand, and their digests."""
         count = entries.shape[1]
         author, log_id = sender.proposal.log
         out, hashes = np.empty(count * _MOST_ENTRY, np.uint8), np.empty(count * DIGEST, np.uint8)
-        ends, slots = np.empty(count, np.int64), np.empty((2, count), np.int64)
+        ends, sizes, slots = (np.empty(shape, np.int64) for shape in (count, count, (2, count)))
         key = np.frombuffer(author, np.uint8)
-        loops.put_entries(content, entries, key, np.uint64(log_id), sender.old_hashes, out, ends, slots, hashes)
-        return out[: ends[-1] if count else 0], ends, slots, hashes
+        loops.put_entries(content, entries, key, np.uint64(log_id), sender.old_hashes, out, ends, sizes, slots, hashes)
+        return out[: ends[-1] if count else 0], ends, sizes, slots, hashes
 
     # What is left when the pieces were taken
 
@@ -404,15 +424,15 @@ class _Run:
 
     def _heard(self, said: Said, rows: Array) -> list[Heard]:
         sizes, places = (said.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))
-        content, hashes = said.content.data, said.hashes.data
+        content, hashes, whole = said.content.data, said.hashes.data, said.sizes[rows].tolist()
         return [
             Heard(
                 size,
                 bytes(content[place : place + loops.HASH]),
                 False,
-                bytes(hashes[row * DIGEST : (row + 1) * DIGEST]),
+                bytes(hashes[row * DIGEST : (row + 1) * DIGEST]) if known else None,
             )
-            for row, size, place in zip(rows.tolist(), sizes, places, strict=True)
+            for row, size, place, known in zip(rows.tolist(), sizes, places, whole, strict=True)
         ]
 
     def _hear(self, said: Said, first: int, last: int) -> None:

@@ -40,16 +40,18 @@ PACKET_NUMBERS: Final = 17
 #: The first numbers tell where it stands; these all that rows tell.
 PLACE_NUMBERS, ROW_NUMBERS = 3, 13
 METADATA, RAW, COMPRESSED = 128, 8, 9
-#: Of an entry: where its metadata and the hash in it stand, and what its links are: those of an entry of the run, from
-#: 0 on, of one known before, below _OLD, or ABSENT; a backlink may be SENT.
-E_SEQ, E_SIZE, E_METADATA, E_HASH, E_LIPMAA, E_BACK = range(6)
-ENTRY_NUMBERS: Final = 6
-ABSENT, SENT, OLD = -1, -2, -3
+#: Of an entry: which one its lipmaalink is to, where its metadata and the hash in it stand, and what its links are:
+#: those of an entry of the run, from 0 on, of one known before, from OLD downwards, ABSENT, or UNKNOWN; a backlink may
+#: be SENT. An entry with a link that is UNKNOWN has no hash.
+E_SEQ, E_SIZE, E_TARGET, E_METADATA, E_HASH, E_LIPMAA, E_BACK = range(7)
+ENTRY_NUMBERS: Final = 7
+#: ODD: what the link is isn't told here.
+ABSENT, SENT, UNKNOWN, ODD, OLD = -1, -2, -3, -4, -5
 HASH, SIGNATURE, KEY = 66, 64, 32
 #: State of a sender.
 S_SEQ, S_IN_PAYLOAD, S_AT, S_SIZE = range(4)
-#: What a receiver wants, and a reader reads.
-L_LAST, L_MIN, L_MAX, L_LIMIT, L_PIECE, L_COMPRESSES = range(6)
+#: What a receiver wants, and a reader reads; from which entry on some are known elsewhere, with their hashes.
+L_LAST, L_MIN, L_MAX, L_LIMIT, L_PIECE, L_COMPRESSES, L_ELSEWHERE = range(7)
 _MOST_TOLD: Final = (1_024, 32)
 #: Bytes that all compressed packets of a run may stand for.
 _MOST_INFLATED: Final = _WORD(8 << 20)
@@ -177,24 +179,30 @@ def _varu64(data: Array, at: int) -> tuple[Any, int]:
 
 
 @compiled
-def _link(target: Any, first: Any, entries: int, old: Array) -> int:
-    """Which entry has the sequence number `target`: one of the run, or of `old`; ABSENT = it isn't known."""
-    if entries and target >= first:
-        return wide(target - first)
+def _link(target: Any, first: Any, entries: Array, old: Array, links: Array) -> int:
+    """What a link to the entry with the sequence number `target` is: one of the run, or of `old`, or it isn't known."""
+    if target >= first:
+        row = wide(target - first)
+        return UNKNOWN if _lacks(wide(entries[E_LIPMAA, row]), wide(entries[E_BACK, row])) else row
     for i in range(len(old)):
         if old[i] == target:
-            return OLD - i
-    return ABSENT
+            return wide(links[i])
+    return UNKNOWN
+
+
+@inlined
+def _lacks(lipmaa: int, back: int) -> bool:
+    return lipmaa == UNKNOWN or back == UNKNOWN
 
 
 @compiled
 def walk(  # noqa: C901
-    data: Array, state: Array, limits: Array, old: Array, packets: Array, entries: Array
+    data: Array, state: Array, limits: Array, old: Array, links: Array, packets: Array, entries: Array
 ) -> tuple[int, int, int, bool]:
     """Packets of the data channel of a side: how many (or FULL), how many entries, where they end, if that isn't plain.
 
-    `state` (unsigned) is the sender's, and is left as it is after the last packet. `old` are the entries whose hashes
-    are known. What follows from the rest is left out.
+    `state` (unsigned) is the sender's, and is left as it is after the last packet. `old` are entries that
+    are known, `links` what links to them are. What follows from the rest is left out.
     """
     at, rows, count = 0, 0, 0
     first = state[S_SEQ] + state[S_IN_PAYLOAD]
@@ -222,15 +230,16 @@ def walk(  # noqa: C901
             if data[content] != 0 or data[content + 1] != DIGEST:
                 return rows, count, at, True
             lipmaa, back = ABSENT, ABSENT
+            target = _WORD(0)
             if seq > _WORD(1):
                 target = lipmaa_of(seq)
                 before = seq - _WORD(1)
-                back = SENT if sent else _link(before, first, count, old)
+                back = SENT if sent else _link(before, first, entries, old, links)
                 if target != before:
-                    lipmaa = _link(target, first, count, old)
-                if back == ABSENT or (target != before and lipmaa == ABSENT):
+                    lipmaa = _link(target, first, entries, old, links)
+                if lipmaa == ODD or back == ODD or (_lacks(lipmaa, back) and seq >= limits[L_ELSEWHERE]):
                     return rows, count, at, True
-            entries[E_SEQ, count], entries[E_SIZE, count] = seq, size
+            entries[E_SEQ, count], entries[E_SIZE, count], entries[E_TARGET, count] = seq, size, target
             entries[E_METADATA, count], entries[E_HASH, count] = at, content
             entries[E_LIPMAA, count], entries[E_BACK, count] = _WORD(lipmaa), _WORD(back)
             entry = count
@@ -336,10 +345,14 @@ def put_entries(
     old: Array,
     out: Array,
     ends: Array,
+    sizes: Array,
     slots: Array,
     hashes: Array,
 ) -> None:
-    """Write entries in full to `out`, their ends and digests; `slots`: where digests of links stand, or -1."""
+    """Write entries in full to `out`, their ends, sizes and digests; `slots`: where digests of links stand, or -1.
+
+    Of an entry with a link that is UNKNOWN there is no more than the other one; its size is 0.
+    """
     to = 0
     for row in range(entries.shape[1]):
         begin = to
@@ -350,7 +363,7 @@ def put_entries(
         for which in range(2):
             link = wide(entries[E_LIPMAA + which, row])
             slots[which, row] = -1
-            if link == ABSENT:
+            if link in (ABSENT, UNKNOWN):
                 continue
             out[to], out[to + 1] = 0, DIGEST
             slots[which, row] = to + 2
@@ -361,10 +374,13 @@ def put_entries(
             else:
                 copy_bytes(hashes, link * DIGEST, DIGEST, out, to + 2)
             to += HASH
+        ends[row], sizes[row] = to, 0
+        if _lacks(wide(entries[E_LIPMAA, row]), wide(entries[E_BACK, row])):
+            continue
         to = _put_varu64(entries[E_SIZE, row], out, to)
         copy_bytes(data, wide(entries[E_HASH, row]), HASH + SIGNATURE, out, to)
         to += HASH + SIGNATURE
-        ends[row] = to
+        ends[row], sizes[row] = to, to - begin
         put_digest(out, begin, to, hashes, row * DIGEST)
 
 

@@ -162,6 +162,14 @@ class Known:
         """The entry, if it is known."""
         return self._entries.get((author, log_id, seq))
 
+    def hashed(self, author: bytes, log_id: int) -> list[int]:
+        """The sequence numbers of those of a log whose hashes are known."""
+        return [
+            seq
+            for (of, number, seq), one in self._entries.items()
+            if number == log_id and of == author and one.entry_hash is not None
+        ]
+
     def add(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
         """Remember an entry. One without its hash doesn't take the place of one that has it."""
         key = (author, log_id, seq)
@@ -173,7 +181,7 @@ class Known:
             self._entries.popitem(last=False)
 
     def add_all(self, heard: Iterable[tuple[Key, Heard]]) -> None:
-        """Remember entries, all with their hashes, one after the other."""
+        """Remember entries one after the other. None without its hash is known with it."""
         for key, one in heard:
             self._entries[key] = one
             self._entries.move_to_end(key)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from functools import cache
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.codecs.bamboo.conftest import grown
 from tests.codecs.bamboo.peers import confirm, layer, metadata, propose, raw
 from tests.codecs.bamboo.test_log import VECTORS, from_vector
 
@@ -34,7 +37,7 @@ from wirehouse_codecs.bamboo.reader import Layer
 from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.conversations import Send
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_log import Log
+from wirehouse_codecs.stream_log import VIOLATION, Log
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Side
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -89,9 +92,9 @@ class Twin:
             self.conversation.receive(pieces[at : at + 2])
 
     def rows(self) -> Rows:
-        """Those of entries come last."""
+        """Those of entries come last, and after them what is found."""
         rows = [row for batch in self.log.take() for row in batch.to_pylist()]
-        return sorted(rows, key=lambda row: row["row_kind"] == ENTRY)
+        return sorted(rows, key=lambda row: (row["row_kind"] == VIOLATION, row["row_kind"] == ENTRY))
 
 
 def compare(pieces: list[Data], cuts: list[int]) -> int:
@@ -128,8 +131,28 @@ def entries_of(log: Any, seqs: range, random: Random, deflater: Deflater | None 
             at += max(size, 1)
 
 
-def dialogue(log: Any, last: int, random: Random, *, compress: bool = True, other: Any = None) -> Made:
-    """The server sends entries 1 to `last`, the client those of `other`; packets may go over several Writes."""
+def proposed(side: Direction, log: Any, number: int, start: int) -> Iterator[tuple[Direction, PointToPoint]]:
+    """A side proposes a log from entry `start` on, the other one begins to send it."""
+    peer = B if side is A else A
+    yield side, propose(log, number, start, lower_info=start)
+    yield peer, confirm(number)
+    yield peer, Switch(number)
+
+
+def dialogue(
+    log: Any,
+    last: int,
+    random: Random,
+    *,
+    compress: bool = True,
+    other: Any = None,
+    first: int = 1,
+    other_first: int = 1,
+    again: range = range(0),
+) -> Made:
+    """The server sends entries `first` to `last`, then for another proposal those of `again`; the client those of
+    `other`, from `other_first` on. Packets may go over several Writes.
+    """
     streams = {Layer.CONTROL: 0, Layer.DATA: 1}
     made: Made = [(A, encode(WIDE)), (B, encode(WIDE))]
     made += [(A, bymux.encode(Packet(Type.CREDIT, 1, 1 << 14))), (B, bymux.encode(Packet(Type.CREDIT, 1, 1 << 30)))]
@@ -151,17 +174,14 @@ def dialogue(log: Any, last: int, random: Random, *, compress: bool = True, othe
 
     for side in (A, B):
         write(side, ProposalCredit(9))
-    write(A, propose(log, 0))
-    write(B, confirm(0))
-    write(B, Switch(0))
-    if other is not None:
-        write(B, propose(other, 1))
-        write(A, confirm(1))
-        write(A, Switch(1))
-    theirs = entries_of(log, range(1, last + 1), random, Deflater(1 << 16) if compress else None)
-    ours = iter(()) if other is None else entries_of(other, range(1, len(other.entries) + 1), random)
-    for packet in theirs:
-        write(B, packet)
+    begins = [*proposed(A, log, 0, first), *([] if other is None else proposed(B, other, 1, other_first))]
+    for side, packet in begins:
+        write(side, packet)
+    deflater = Deflater(1 << 16) if compress else None
+    theirs, more = (zip(repeat(B), entries_of(log, seqs, random, deflater)) for seqs in (range(first, last + 1), again))
+    ours = iter(()) if other is None else entries_of(other, range(other_first, len(other.entries) + 1), random)
+    for side, packet in chain(theirs, proposed(A, log, 2, again.start) if again else (), more):
+        write(side, packet)
         if random.random() < 0.5 and (mine := next(ours, None)) is not None:
             write(A, mine)
         if random.random() < 0.02:
@@ -178,6 +198,26 @@ def logs(make_log: Callable[..., Any]) -> tuple[Any, Any]:
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
+@cache
+def long_log(author: int = 3) -> Any:
+    return grown(700, author)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Spoken]:
+    """What the compiled twin takes."""
+    told: list[Spoken] = []
+
+    def take(self: Plain, pieces: Sequence[Data]) -> Spoken | None:
+        spoken = whole(self, pieces)
+        told.extend([] if spoken is None else [spoken])
+        return spoken
+
+    whole = Plain.take
+    monkeypatch.setattr(Plain, "take", take)
+    return told
+
+
 @settings(max_examples=10, deadline=None, phases=PHASES)
 @given(seed=st.integers(0, 10**6), size=st.sampled_from([3, 60, 400, 1448, 20_000]), both=st.booleans())
 def test_plain_connections_are_those_of_the_readable_twin(
@@ -191,20 +231,45 @@ def test_plain_connections_are_those_of_the_readable_twin(
     assert compared or len(pieces) < 40 or size < 60
 
 
-def test_of_very_many_packets_few_are_taken_at_once(logs: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+@settings(max_examples=30, deadline=None, phases=PHASES)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([60, 1448, 20_000]), other=st.sampled_from([None, 2, 3]))
+def test_logs_that_go_on_are_those_of_the_readable_twin(seed: int, size: int, other: Any) -> None:
+    random = Random(seed)
+    first, other_first, after = (random.choice([1, random.randint(1, 699)]) for _ in range(3))
+    made = dialogue(
+        long_log(),
+        random.randint(first, 700),
+        random,
+        other=None if other is None else long_log(other),
+        first=first,
+        other_first=random.choice([first, other_first]),
+        again=random.choice([range(0), range(after, 701)]),
+    )
+    pieces = pieces_of(made, iter(lambda: random.randint(1, size), 0))
+    compare(pieces, sorted(random.randrange(len(pieces)) for _ in range(3)))
 
-    def take(self: Plain, pieces: Sequence[Data]) -> Spoken | None:
-        spoken = whole(self, pieces)
-        taken.append(0 if spoken is None else spoken.bymux.shape[1])
-        return spoken
 
-    whole = Plain.take
-    monkeypatch.setattr(Plain, "take", take)
+def test_a_link_may_be_to_what_was_said_for_another_proposal() -> None:
+    made = dialogue(long_log(), 300, Random(4), again=range(250, 500))
+    assert compare(pieces_of(made, repeat(100)), [])
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_entries_with_links_that_are_not_known_are_taken(taken: list[Spoken], both: bool) -> None:
+    other = {"other": long_log(), "other_first": 300} if both else {}
+    made = dialogue(long_log(), 700, Random(4), first=300, **other)
+    compare(pieces_of(made, repeat(100)), [])
+    sizes = np.concatenate([said.sizes for spoken in taken for said in spoken.said.values()])
+    assert np.count_nonzero(sizes == 0) > 250
+
+
+def test_of_very_many_packets_few_are_taken_at_once(
+    logs: tuple[Any, Any], taken: list[Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plain_pieces, "_MOST_ROWS", 20)
     writes = [(side, bymux.write(1, b"") * count) for side in (A, B) for count in (1, 5, 20, 21, 3, 3) * 4]
     assert compare(pieces_of([*dialogue(logs[0], 1, Random(1)), *writes], repeat(40)), [])
-    assert 10 < max(taken) <= 20
+    assert 10 < max(spoken.bymux.shape[1] for spoken in taken) <= 20
 
 
 @settings(max_examples=30, deadline=None, phases=PHASES)
@@ -261,6 +326,11 @@ def compared(**config: Any) -> int:
 
 def test_simulated_traffic() -> None:
     assert compared(connections=2, logs=2, entries=60, ways=4) > 0
+
+
+@pytest.mark.parametrize("mode", [simulator.SAFE, simulator.GREEDY, simulator.MIXED])
+def test_simulated_logs_that_go_on(mode: str) -> None:
+    assert compared(connections=2, logs=2, entries=60, first_entry=500, ways=4, mode=mode) > 0
 
 
 @pytest.mark.parametrize("fault", FAULTS)
