@@ -1,13 +1,13 @@
 """Pieces of a connection in the ordinary state, by compiled loops: the twin of reader.py, session.py and rebuilding.py.
 
-Ordinary is that nothing is missing and nothing is found, and that each side sends entries of a range, one after the
-other with their payloads, or gives credit. `Plain.take` takes as many pieces as are so, with all that they say, and
-leaves reader and session as the readable twins would; of the first that isn't they take all.
+Ordinary is that nothing is missing, that nothing is found but links that aren't known, and that each side sends entries
+of a range, one after the other with their payloads, or gives credit. `Plain.take` takes as many pieces as are so, with
+all that they say, and leaves reader and session as the readable twins would; of the first that isn't they take all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -99,18 +99,9 @@ class Sender:
         numbers = (piece.seq, piece.is_payload, cursor.at, 0 if due is None else due.payload_size)
         limits = (last, settings.min_payload, most, most if limit is None else limit)
         compresses = mode is None or mode.window > 0
-        hashes = {seq: one.entry_hash for seq, one in half.heard.items()}
-        expected, seq = proposal.propose.expected_hash, expected_seq(proposal.propose)
-        if seq is not None and expected is not None and len(expected) == DIGEST:
-            hashes.setdefault(seq, expected)
-        known = {seq: hashed for seq, hashed in hashes.items() if hashed is not None}
         elsewhere = session.known.hashed(*proposal.log)
-        links = {
-            # Such a link is taken for that of an entry which its sender need not mean.
-            **dict.fromkeys(elsewhere, loops.ODD),
-            **dict.fromkeys(hashes, loops.UNKNOWN),
-            **{seq: loops.OLD - number for number, seq in enumerate(known)},
-        }
+        links, hashes = _links(proposal, half, elsewhere)
+        # None of these is to be forgotten for one that is sent without its hash.
         later = min((seq for seq in elsewhere if seq >= piece.seq + piece.is_payload), default=_MOST_SEQ)
         return cls(
             role,
@@ -121,8 +112,22 @@ class Sender:
             np.array([*limits, options.max_packet_bytes, compresses, later], np.uint64),
             np.array(list(links), np.uint64),
             np.array(list(links.values()), np.int64),
-            np.frombuffer(b"".join(known.values()), np.uint8),
+            np.frombuffer(hashes, np.uint8),
         )
+
+
+def _links(proposal: Proposal, half: Half, elsewhere: Iterable[int]) -> tuple[dict[int, int], bytes]:
+    """By sequence number: what links to entries that are known are, as loops.E_LIPMAA; and the digests of the old ones.
+
+    A link to one that is known from `elsewhere` may mean another: these are odd.
+    """
+    heard = {seq: one.entry_hash for seq, one in half.heard.items()}
+    expected, seq = proposal.propose.expected_hash, expected_seq(proposal.propose)
+    if seq is not None and expected is not None and len(expected) == DIGEST:
+        heard.setdefault(seq, expected)
+    hashes = {seq: hashed for seq, hashed in heard.items() if hashed is not None}
+    links = dict.fromkeys(elsewhere, loops.ODD) | dict.fromkeys(heard, loops.UNKNOWN)
+    return links | {seq: loops.OLD - number for number, seq in enumerate(hashes)}, b"".join(hashes.values())
 
 
 _EAGER: Final = (Eagerness.ALL, Eagerness.LIMITED)

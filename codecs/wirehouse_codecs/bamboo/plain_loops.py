@@ -201,8 +201,8 @@ def walk(  # noqa: C901
 ) -> tuple[int, int, int, bool]:
     """Packets of the data channel of a side: how many (or FULL), how many entries, where they end, if that isn't plain.
 
-    `state` (unsigned) is the sender's, and is left as it is after the last packet. `old` are entries that
-    are known, `links` what links to them are. What follows from the rest is left out.
+    `state` (unsigned) is the sender's, and is left as it is after the last packet. `old` are entries that are known,
+    `links` what links to them are. What follows from the rest is left out.
     """
     at, rows, count = 0, 0, 0
     first = state[S_SEQ] + state[S_IN_PAYLOAD]
@@ -351,7 +351,7 @@ def put_entries(
 ) -> None:
     """Write entries in full to `out`, their ends, sizes and digests; `slots`: where digests of links stand, or -1.
 
-    Of an entry with a link that is UNKNOWN there is no more than the other one; its size is 0.
+    Of an entry with a link that is UNKNOWN the other link alone can be shown; its size is 0.
     """
     to = 0
     for row in range(entries.shape[1]):
