@@ -21,8 +21,10 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: Rows of a batch at most. Of large ones a group of rows has few, and no batch has rows of two groups.
+#: Rows of a batch at most, and about how many bytes: a group of rows that packs well may be very large. No batch has
+#: rows of two groups.
 _BATCH_ROWS: Final = 4_096
+_BATCH_BYTES: Final = 32 << 20
 #: A task reads files of about so many bytes, or one that is larger.
 _SHARE_BYTES: Final = 32 << 20
 
@@ -41,9 +43,10 @@ def mapped(
     made: StructType | str,
 ) -> DataFrame:
     """What `make` makes, task by task, of columns of the rows in these files of table `name`."""
-    listed = [(json.dumps([file.name for file in share]),) for share in _shares(files)]
+    listed = [(number, json.dumps([file.name for file in share])) for number, share in enumerate(_shares(files))]
     read = partial(_read, lake=lake, name=name, columns=columns, make=make)
-    return spark.createDataFrame(listed, "files STRING").repartition(max(1, len(listed))).mapInArrow(read, made)
+    shares = spark.createDataFrame(listed, "share INT, files STRING")
+    return shares.repartitionById(max(1, len(listed)), F.col("share")).mapInArrow(read, made)
 
 
 def picked(
@@ -112,9 +115,10 @@ def _stored(
 ) -> Iterator[pa.RecordBatch]:
     begin = 0
     for group in range(parquet.num_row_groups):
-        end = begin + parquet.metadata.row_group(group).num_rows
+        told = parquet.metadata.row_group(group)
+        end, fit = begin + told.num_rows, told.num_rows * _BATCH_BYTES // max(told.total_byte_size, 1)
         if at is None or _between(at, begin, end).size:
-            for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+            for rows in parquet.iter_batches(min(max(fit, 1), _BATCH_ROWS), row_groups=[group], columns=columns):
                 here = None if at is None else _between(at, begin, begin + rows.num_rows)
                 if here is None:
                     yield rows

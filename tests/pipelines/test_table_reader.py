@@ -104,3 +104,16 @@ def test_rows_that_spark_found_are_read_at_their_places(spark: Any, tmp_path: Pa
         picked = table_reader.picked(lake, NAME, found, columns, _numbers, "file STRING, number BIGINT", 2)
         there = sorted((row.window_start, row.byte_start) for row in found.collect())
         assert sorted((row.file, row.number) for row in picked.collect()) == there
+
+
+def test_a_group_that_packs_well_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "_BATCH_BYTES", 10_000)
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    file = f"{lake.table_folder(NAME)}/source=a/window_start={DAYS[0]}/row_kind=entry/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    entries = [{"data": bytes([number]) * 1_000} for number in range(100)]
+    parquet.write_table(pa.table({"entry": entries}), tmp_path / file, use_dictionary=False, compression="zstd")
+    assert (tmp_path / file).stat().st_size < 10_000
+    batches = list(table_reader.rows_of(lake, TABLE, file, {"entry": ("data",)}))
+    assert max(rows.nbytes for rows in batches) < 20_000
+    assert [row["entry"] for rows in batches for row in rows.to_pylist()] == entries

@@ -63,6 +63,7 @@ NO_ENTRIES: Final = pa.RecordBatch.from_pylist([], schema=ENTRIES)
 _PLACE: Final = tuple(name for name, _ in PLACE)
 #: Entries of files and of cancels are shown for themselves: what they break is a violation.
 SHOWN: Final = ("cancel", "file")
+_SHOWN: Final = pa.array(SHOWN)
 
 
 class ForkRow(NamedTuple):
@@ -75,6 +76,7 @@ class ForkRow(NamedTuple):
     first_data: bytes
     second_data: bytes
     #: Of the one that came later.
+    origin: str
     place: Mapping[str, Any]
 
     @property
@@ -186,7 +188,10 @@ class KnownLog:
         for name in ("verdict", "reason", "message"):
             differs |= _differs(rows.column(name), judged.column(name))
         broken = _differs(rows.column("reason"), judged.column("reason"))
-        broken &= np.asarray(pc.is_in(judged.column("origin"), pa.array(SHOWN)))
+        # What was sent as metadata may be shown later.
+        is_shown, was_shown = (np.asarray(pc.is_in(of.column("origin"), _SHOWN)) for of in (judged, self._rows))
+        broken[:known] |= is_shown[:known] & ~was_shown
+        broken &= is_shown
         broken &= ~np.asarray(pc.is_in(judged.column("reason"), pa.array([None, "link_unknown", "fork"], pa.string())))
         broken &= ~_true(judged.column("superseded"))
         changed = differs | (np.arange(judged.num_rows) >= known)
@@ -215,7 +220,7 @@ class KnownLog:
         told = []
         for position, proof, first, second in forks:
             pair = [
-                {name: rows.column(name)[i].as_py() for name in ("entry_hash", "data", *_PLACE)}
+                {name: rows.column(name)[i].as_py() for name in ("entry_hash", "data", "origin", *_PLACE)}
                 for i in (first, second)
             ]
             proved = proof, pair[0]["entry_hash"], pair[1]["entry_hash"]
@@ -223,7 +228,7 @@ class KnownLog:
                 continue
             later = max(pair, key=lambda one: (one["arrived_at_ns"], one["record_number"] or 0, one["byte_start"] or 0))
             place = {name: later[name] for name in _PLACE}
-            row = ForkRow(position, *proved, pair[0]["data"], pair[1]["data"], place)
+            row = ForkRow(position, *proved, pair[0]["data"], pair[1]["data"], later["origin"], place)
             told.append((row, position not in self._forks))
             self._forks[position] = proved
         return told
@@ -306,14 +311,13 @@ def _completed(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
         return rows, set()
     partial = dict(zip(np.flatnonzero(open_).tolist(), _where(rows, open_).to_pylist(), strict=True))
     hashes = _hashes(rows, {int(seq) for row in partial.values() for seq in row["unknown_links"]})
-    by_signature = {(row["signature"], row["payload_hash"], row["payload_size"]): i for i, row in partial.items()}
+    order = sorted(partial, key=lambda i: int(partial[i]["seq"]))
     places = {one: i for i, one in enumerate(rows.column("entry_id").to_pylist())}
     edits: dict[int, dict[str, Any]] = {}
     added: dict[bytes, dict[str, Any]] = {}
-    for entry in complete(map(_rebuilt, partial.values()), hashes):
+    for i, entry in zip(order, complete([_rebuilt(partial[i]) for i in order], hashes), strict=True):
         if entry.data is None or entry.entry_hash is None:
             continue
-        i = by_signature[entry.signature, entry.payload_hash[len(yamf.PREFIX) :], entry.payload_size]
         edits[i] = {"superseded": True}
         full = _full(partial[i], entry)
         whole = places.get(entry.entry_hash)
@@ -390,7 +394,10 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     superseded = _true(rows.column("superseded"))
     readable = np.asarray(rows.column("data").is_valid()) & np.asarray(rows.column("own_rule").is_null()) & ~superseded
     places = np.flatnonzero(readable)
-    judged = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+    # Of two branches of a fork that of the first entry stays: what was completed stands behind what came later.
+    places = places[np.lexsort([column[places] for column in _arrivals(rows)])]
+    in_order = bool((places == np.arange(rows.num_rows)).all()) if len(places) == rows.num_rows else False
+    judged = rows if in_order else rows.take(pa.array(places))
     names = ("data", "entry_hash", "signature_rule", "payload_rule")
     data, hashes, rules, payload_rules = (judged.column(name).to_pylist() for name in names)
     checked = dict(zip(hashes, rules, strict=True))
@@ -398,7 +405,7 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     forks = [(one.position, one.proof.value, int(places[one.first]), int(places[one.second])) for one in found.forks]
     told = {"verdict": "verdict", "reason": "rule", "message": "reason"}
     columns = {name: found.entries.column(of) for name, of in told.items()}
-    if len(places) == rows.num_rows:
+    if in_order:
         return _with(rows, columns), forks
     at = np.full(rows.num_rows, -1)
     at[places] = np.arange(len(places))
@@ -449,9 +456,13 @@ def _log_row(rows: pa.RecordBatch, forked_at: int | None, settled: int, others: 
 def _first(rows: pa.RecordBatch) -> dict[str, Any]:
     """Author, log id and place of the entry that arrived first; empty without rows."""
     places = rows.select(["author", "log_id", *_PLACE])
-    order = [np.asarray(rows.column(name).fill_null(0)) for name in ("byte_start", "record_number", "arrived_at_ns")]
-    listed: list[dict[str, Any]] = places.take(pa.array(np.lexsort(order)[:1])).to_pylist()
+    listed: list[dict[str, Any]] = places.take(pa.array(np.lexsort(_arrivals(rows))[:1])).to_pylist()
     return listed[0] if listed else {}
+
+
+def _arrivals(rows: pa.RecordBatch) -> list[np.ndarray[Any, Any]]:
+    """What sorts rows by arrival, the last one first."""
+    return [np.asarray(rows.column(name).fill_null(0)) for name in ("byte_start", "record_number", "arrived_at_ns")]
 
 
 def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:

@@ -130,7 +130,10 @@ class PacketEntries:
             (rows,) = known.take(pa.array(numbers)).combine_chunks().to_batches()
             changes = KnownLog(NO_ENTRIES, {}).take(rows)
             broken += changes.broken.to_pylist()
-            broken += [dict(fork.place) | {"reason": "fork", "message": fork.said} for fork in changes.new_forks]
+            broken += [
+                dict(fork.place) | {"reason": "fork", "message": fork.said, "origin": fork.origin}
+                for fork in changes.new_forks
+            ]
             entries += [row for row in changes.entries.to_pylist() if not row["superseded"]]
         for row in sorted(broken, key=_arrival):
             channel = "control" if row.get("origin") == "cancel" else "data"

@@ -14,6 +14,7 @@ A log in which nothing is odd is judged by a compiled loop; `_judge` is the read
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -472,9 +473,11 @@ def _judge_end(log: _Log) -> None:
         for one in later:
             if one.rule is None:
                 one.rule, one.reason = "after_end_of_log", f"entry {ends[0].seq} ends the log"
-        proof = next((one for one in later if one.signature is None), None)
-        if proof is not None:
-            log.forks.setdefault(ends[0].seq + 1, (Proof.END_OF_LOG, ends[0].index, proof.index))
+        signed = [one for one in later if one.signature is None]
+        seqs = [one.seq for one in signed]
+        for end in ends:
+            if (at := bisect_right(seqs, end.seq)) < len(signed):
+                log.forks.setdefault(end.seq + 1, (Proof.END_OF_LOG, end.index, signed[at].index))
     if log.invalid_from is not None:
         for one in log.entries:
             if one.seq >= log.invalid_from:

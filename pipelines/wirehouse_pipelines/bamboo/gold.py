@@ -22,7 +22,7 @@ from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
-VERSION = "2"
+VERSION = "3"
 STATE: Final = "gold.bamboo_state"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,

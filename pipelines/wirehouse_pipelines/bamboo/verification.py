@@ -417,10 +417,10 @@ def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
 
 def _without_links(rows: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
     """`rows` in which entries of these places have no links that were not sent."""
-    listed = rows.to_pylist()
-    for i in places:
-        listed[i] = without_links(listed[i], listed[i]["sent_id"])
-    return pa.RecordBatch.from_pylist(listed, schema=READ)
+    listed = [without_links(row, row["sent_id"]) for row in rows.take(pa.array(places)).to_pylist()]
+    at = np.arange(rows.num_rows)
+    at[places] = rows.num_rows + np.arange(len(places))
+    return pa.concat_batches([rows, pa.RecordBatch.from_pylist(listed, schema=READ)]).take(pa.array(at))
 
 
 # Logs

@@ -214,3 +214,73 @@ def test_only_what_is_shown_is_broken() -> None:
     changes = taken(log, row(LOG[0], 0), row(BAD, 1), row(BAD, 2, origin="cancel"))
     assert [one["reason"] for one in changes.broken.to_pylist()] == ["bad_signature"]
     assert taken(log, row(BAD, 3, origin="file")).broken.num_rows == 0
+
+
+def again(*told: Changes) -> pa.RecordBatch:
+    """What was told as the table has it when it comes in again."""
+    rows = {one["entry_id"]: one for changes in told for one in changes.entries.to_pylist()}
+    by = ("arrived_at_ns", "capture_id", "record_number", "byte_start", "entry_id")
+    return pa.RecordBatch.from_pylist(sorted(rows.values(), key=lambda one: [one[name] for name in by]), schema=ENTRIES)
+
+
+def test_of_a_fork_that_branch_stays_that_arrived_first_though_its_links_came_late() -> None:
+    log = log_of(4, mark="x")
+    twin = log_of(3, mark="y", before=log[:2])[2]
+    rows = [partial(row(log[2], 1)), row(twin, 2), row(log[0], 3), row(log[1], 4)]
+    later = row(log[3], 10)
+    known = taken(KnownLog(NONE, {}), *rows)
+    at_once = newest([taken(KnownLog(NONE, {}), *rows, later)])
+    one = KnownLog(NONE, {})
+    other = KnownLog(again(known), proofs([known]))
+    for told in (newest([taken(one, *rows), taken(one, later)]), newest([known, taken(other, later)]), at_once):
+        assert {name: row["verdict"] for name, row in told.items()} == {
+            **{yamf.digest(data): "valid" for data in log},
+            yamf.digest(twin): "invalid",
+        }
+
+
+def test_one_entry_in_two_parts_is_one_and_a_link_that_is_not_right_stays_seen() -> None:
+    log = log_of(8, mark="q")
+    whole = row(log[7], 1)
+    lipmaa, back = link_targets(8)
+    with_back: Row = {"backlink": whole["backlink"], "omitted": ["lipmaalink"], "unknown_links": [lipmaa]}
+    parts = [
+        partial(whole) | {"seen_from": ["a"]},
+        partial(whole) | with_back | {"entry_id": b"with its backlink", "record_number": 2, "seen_from": ["b"]},
+        partial(whole) | with_back | {"backlink": bytes(64), "entry_id": b"with another", "record_number": 3},
+    ]
+    rest = [row(data, 10 + number) for number, data in enumerate(log[:7])]
+    changes = taken(KnownLog(NONE, {}), *parts, *rest)
+    told = {name: one for name, one in newest([changes]).items() if int(one["seq"]) == 8}
+    assert {name: (one["verdict"], one["seen_from"]) for name, one in told.items()} == {
+        yamf.digest(log[7]): ("valid", ["a", "b"]),
+        b"with another": ("unknown", ["a"]),
+    }
+    assert back == 7
+
+
+def test_what_an_entry_breaks_is_told_once_it_is_shown() -> None:
+    metadata, cancel = row(BAD, 1), row(BAD, 2, origin="cancel")
+    log = KnownLog(NONE, {})
+    told = [taken(log, metadata).broken, taken(log, cancel).broken, taken(log, cancel).broken]
+    assert [rows.column("reason").to_pylist() for rows in told] == [[], ["bad_signature"], []]
+    assert taken(KnownLog(NONE, {}), metadata, cancel).broken.column("reason").to_pylist() == ["bad_signature"]
+
+
+def test_each_end_of_a_log_that_goes_on_proves_a_fork() -> None:
+    log = log_of(8, mark="L")
+
+    def end(seq: int) -> bytes:
+        targets = link_targets(seq)
+        links = [yamf.digest(log[target - 1]) for target in targets]
+        lipmaalink = links[0] if len(links) == 2 else None
+        made = publish(KEY, b"end", seq=seq, lipmaalink=lipmaalink, backlink=links[-1], end_of_log=True)
+        return made.encode()
+
+    rows = [*(row(data, number) for number, data in enumerate(log[:6], 1)), row(end(7), 7), row(log[7], 8)]
+    late = row(end(3), 9)
+    at_once = taken(KnownLog(NONE, {}), *rows, late)
+    one = KnownLog(NONE, {})
+    found = proofs([taken(one, *rows), taken(one, late)])
+    assert found == proofs([at_once])
+    assert {position for position, (proof, *_) in found.items() if proof == "end_of_log"} == {4, 8}

@@ -52,9 +52,11 @@ def test_each_distinct_entry_is_a_row_with_its_verdict_and_senders() -> None:
 @pytest.mark.parametrize("fault", ["fork", "backlink_mismatch", "bad_signature", "after_end_of_log"])
 def test_what_cancels_show_is_verified(fault: str) -> None:
     config = SimulatorConfig(connections=1, logs=0, ways=0, fault=fault)
-    found = Counter(row["rule"].removeprefix("bamboo.") for row in looked(config)[VIOLATION])
+    rows = [row | {"rule": row["rule"].removeprefix("bamboo.")} for row in looked(config)[VIOLATION]]
+    found = Counter(row["rule"] for row in rows)
     assert found == judge(config).found
     assert fault in found
+    assert {row["channel"] for row in rows if row["rule"] == fault} == {"control"}
 
 
 def test_a_capture_without_entries_has_none() -> None:
