@@ -390,7 +390,7 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
     form = form or (show.ENDINGS.get(out.suffix, "table") if out else "table")
     if form == show.PARQUET and not out:
         raise click.UsageError("parquet goes to a file: say with --out to which")
-    lake, as_of = context.lake_to_read(), parse_as_of(when) if when else None
+    lake, as_of = context.lake_to_read(), None if when is None else parse_as_of(when)
     if statement is None and out is None and sys.stdin.isatty():
         from wirehouse_orchestration.sql_shell import prompt
 
@@ -554,15 +554,16 @@ def dashboard(context: Context, port: int | None) -> None:
 @pass_context
 def report(context: Context, first: str | None, last: str | None, source: str | None, out: Path, as_json: bool) -> None:
     """Write the dashboards of a range of windows as one file. It is HTML, with findings and their evidence."""
+    from wirehouse_orchestration import show
     from wirehouse_orchestration.dashboards.answers import Span
     from wirehouse_orchestration.dashboards.boards import boards
     from wirehouse_orchestration.dashboards.report import report as written
 
     span = Span(first, last, source)
     lake = context.lake_to_read()
-    with context.steps("report", len(boards()) + 1) as steps:
+    with show.whole(out) as part, context.steps("report", len(boards()) + 1) as steps:
         page = written(lake, span, steps.begin)
-    out.write_text(page)
+        part.write_text(page)
     if as_json:
         told = {"file": str(out), "from": first, "to": last, "source": source, "bytes": out.stat().st_size}
         _print_json([told])

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -150,27 +150,38 @@ class FileError(UsageError):
     template = "{file}: {reason}"
 
 
-def to_file(reader: pa.RecordBatchReader, path: Path, form: str) -> None:
-    """The rows as a file in the format `form`, whole or not at all. FileError if it can't be written."""
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file to write, which becomes `path` at the end, whole or not at all. FileError if it can't be written."""
     try:
-        number, part = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+        number, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     except OSError as error:
         raise FileError(file=path, reason=error.strerror) from None
+    os.close(number)
+    part = Path(name)
     try:
-        if form == PARQUET:
-            os.close(number)
-            as_parquet(reader, Path(part))
-        else:
-            with open(number, "w", encoding="utf-8", newline="") as out:
-                TEXTS[form](reader, out)
+        yield part
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(part, 0o666 & ~umask)
-        os.rename(part, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
+        part.chmod(0o666 & ~umask)
+        part.rename(path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, name):
+            # Of what is read.
+            raise
+        raise FileError(file=path, reason=error.strerror) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def to_file(reader: pa.RecordBatchReader, path: Path, form: str) -> None:
+    """The rows as a file in the format `form`, whole or not at all. FileError if it can't be written."""
+    with whole(path) as part:
+        if form == PARQUET:
+            as_parquet(reader, part)
+        else:
+            with part.open("w", encoding="utf-8", newline="") as out:
+                TEXTS[form](reader, out)
 
 
 def _wide(table: Grid, out: Console) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -149,6 +150,8 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["sql", "--format", "xml", "SELECT 1"], "xml"),
         (["sql", "--format", "parquet", "SELECT 1"], "--out"),
         (["sql", "--as-of", "yesterday", "SELECT 1"], "neither a version"),
+        (["sql", "--as-of", "", "SELECT 1"], "neither a version"),
+        (["report", "--out", "nowhere/r.html"], "nowhere/r.html: No such file or directory"),
         (["sql", "--out", "nowhere/a.csv", "SELECT 1"], "nowhere/a.csv: No such file or directory"),
         (["sql-server", "--set-password", "ann"], "--passwords"),
         (["sql-server", "--passwords", "nowhere"], "nowhere: there is no such file"),
@@ -507,6 +510,9 @@ def test_parquet_has_the_types_of_the_table(wirehouse: Wirehouse) -> None:
 def test_a_file_is_written_whole_or_not_at_all(wirehouse: Wirehouse) -> None:
     (wirehouse.folder / "a.csv").write_text("before")
     assert wirehouse("sql", "--out", "a.csv", "SELECT 1 / (n - 1) FROM (SELECT 1 AS n)").code == 2
+    assert (wirehouse.folder / "a.csv").read_text() == "before"
+    with pytest.raises(show.FileError, match=r"a\.csv: No space left"), show.whole(wirehouse.folder / "a.csv"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert (wirehouse.folder / "a.csv").read_text() == "before"
     assert [path.name for path in wirehouse.folder.iterdir() if ".part" in path.name] == []
 

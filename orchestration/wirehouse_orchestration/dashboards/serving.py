@@ -27,7 +27,9 @@ from wirehouse_orchestration.trace import trace
 from wirehouse_pipelines.lake import Lake
 
 #: Everything is the page's own; Vega styles its drawings in place.
-_POLICY: Final = "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
+)
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY + "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
