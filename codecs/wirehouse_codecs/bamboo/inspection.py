@@ -13,7 +13,7 @@ from wirehouse_codecs import inspecting, stream_inspection
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
 from wirehouse_codecs.bamboo.file_rows import row_of
-from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, KnownLog
+from wirehouse_codecs.bamboo.known_log import ENTRIES, judge
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
@@ -104,8 +104,7 @@ def inspect_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
             logs.setdefault(_log_of(record["known"]), []).append(record["known"])
     verdicts: dict[bytes, Row] = {}
     broken: list[Row] = []
-    for rows in logs.values():
-        changes = KnownLog(NO_ENTRIES, {}).take(pa.RecordBatch.from_pylist(rows, schema=ENTRIES))
+    for changes in judge(pa.RecordBatch.from_pylist(rows, schema=ENTRIES) for rows in logs.values()):
         verdicts |= {row["entry_id"]: row for row in changes.entries.to_pylist()}
         broken += changes.broken.to_pylist()
         for fork in changes.new_forks:

@@ -21,7 +21,7 @@ from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.lipmaa import link_targets, lipmaa
 from wirehouse_codecs.bamboo.log import ENTRY_TYPE
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt, complete
-from wirehouse_codecs.bamboo.verify import Verdict, verify
+from wirehouse_codecs.bamboo.verify import LogOf, Verdict, verify
 
 #: Of those who sent an entry so many are remembered.
 MOST_SENDERS: Final = 64
@@ -115,6 +115,10 @@ class Changes(NamedTuple):
     log: LogRow
     #: Author, log id and place of the log's first entry.
     first: dict[str, Any]
+    #: Loose links of new entries: the hashes that they name, and that no entry has which is known anywhere.
+    loose: pa.Array
+    #: Loose links that were found to lead to entries of other logs, with these.
+    led: dict[bytes, LogOf]
     #: Of all that changed.
     digest: str
 
@@ -168,8 +172,14 @@ class KnownLog:
     """
 
     def __init__(
-        self, known: pa.RecordBatch, forks: Mapping[int, tuple[str, bytes, bytes]], settled: Settled | None = None
+        self,
+        known: pa.RecordBatch,
+        forks: Mapping[int, tuple[str, bytes, bytes]],
+        settled: Settled | None = None,
+        elsewhere: Mapping[bytes, LogOf] | None = None,
     ) -> None:
+        #: Entries of other logs, by hash, that links of this one lead to.
+        self._elsewhere = dict(elsewhere or {})
         self._rows = known
         self._forks = dict(forks)
         self._settled = settled
@@ -177,13 +187,14 @@ class KnownLog:
         #: Entries that aren't at hand, all valid.
         self._others = max(length - int(np.count_nonzero(~_true(known.column("superseded")))), 0)
 
-    def take(self, new: pa.RecordBatch) -> Changes:
-        """Entries of a window, in the order of arrival."""
+    def take(self, new: pa.RecordBatch, elsewhere: Mapping[bytes, LogOf] | None = None) -> Changes:
+        """Entries of a window, in the order of arrival, and entries of other logs that links of any window lead to."""
+        self._elsewhere |= elsewhere or {}
         known = self._rows.num_rows
         new = new.select(ENTRIES.names)
         rows, touched = _merged(pa.concat_batches([self._rows, new]) if known else new)
         rows, completed = _completed(rows)
-        judged, forks = _judged(rows)
+        judged, forks = _judged(rows, self._elsewhere)
         differs = np.zeros(judged.num_rows, np.bool_)
         for name in ("verdict", "reason", "message"):
             differs |= _differs(rows.column(name), judged.column(name))
@@ -204,6 +215,10 @@ class KnownLog:
         length = 0 if settled is None else settled.length
         log = _log_row(judged, min(self._forks, default=None), length, self._others)
         rows_of_forks = [row for row, _ in told]
+        loose = _loose(judged.slice(known), judged)
+        led = {named for named in loose.to_pylist() if named in self._elsewhere} if self._elsewhere else set()
+        if elsewhere:
+            led |= elsewhere.keys() & set(_loose(judged.slice(0, known), judged).to_pylist())
         return Changes(
             entries,
             _where(judged, broken),
@@ -211,6 +226,8 @@ class KnownLog:
             new_forks,
             log,
             _first(judged) if settled is None else settled.first,
+            loose.filter(pc.invert(pc.is_in(loose, pa.array(led, loose.type)))),
+            {named: self._elsewhere[named] for named in sorted(led)},
             _digest(entries, rows_of_forks),
         )
 
@@ -232,6 +249,21 @@ class KnownLog:
             told.append((row, position not in self._forks))
             self._forks[position] = proved
         return told
+
+
+def judge(logs: Iterable[pa.RecordBatch]) -> list[Changes]:
+    """What is known of some logs, rows of ENTRIES each, when all entries are at hand."""
+    taken = [(rows, KnownLog(NO_ENTRIES, {}).take(rows)) for rows in logs]
+    elsewhere: dict[bytes, LogOf] = {}
+    for _, changes in taken:
+        entries = _where(changes.entries, _readable(changes.entries))
+        columns = [entries.column(name).to_pylist() for name in ("entry_hash", "author", "log_id")]
+        elsewhere |= {hashed: (author, int(log_id)) for hashed, author, log_id in zip(*columns, strict=True)}
+    leads = ({named: elsewhere[named] for named in one.loose.to_pylist() if named in elsewhere} for _, one in taken)
+    return [
+        KnownLog(NO_ENTRIES, {}).take(rows, led) if led else changes
+        for (rows, changes), led in zip(taken, leads, strict=True)
+    ]
 
 
 def _where(rows: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
@@ -389,10 +421,26 @@ def _full(partial: Mapping[str, Any], entry: Rebuilt) -> dict[str, Any]:
     return {**partial, **links, **hashed, "verdict": None, "reason": None, "message": None}
 
 
-def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, int, int]]]:
+def _readable(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    """Entries that are rightly encoded, with all their links."""
+    right = np.asarray(rows.column("data").is_valid()) & np.asarray(rows.column("own_rule").is_null())
+    readable: np.ndarray[Any, Any] = right & ~_true(rows.column("superseded"))
+    return readable
+
+
+def _loose(rows: pa.RecordBatch, known: pa.RecordBatch) -> pa.Array:
+    """The hashes that links of `rows` name and no `known` entry has."""
+    rows = _where(rows, _readable(rows))
+    named = pa.concat_arrays([rows.column("lipmaalink"), rows.column("backlink")]).drop_null()
+    there = pc.is_in(named, known.column("entry_hash"), skip_nulls=True)
+    return named.filter(pc.invert(there)).unique()
+
+
+def _judged(
+    rows: pa.RecordBatch, elsewhere: Mapping[bytes, LogOf]
+) -> tuple[pa.RecordBatch, list[tuple[int, str, int, int]]]:
     """`rows` with their verdicts; and positions, proofs and indexes of two entries of forks."""
-    superseded = _true(rows.column("superseded"))
-    readable = np.asarray(rows.column("data").is_valid()) & np.asarray(rows.column("own_rule").is_null()) & ~superseded
+    readable = _readable(rows)
     places = np.flatnonzero(readable)
     # Of two branches of a fork that of the first entry stays: what was completed stands behind what came later.
     places = places[np.lexsort([column[places] for column in _arrivals(rows)])]
@@ -401,7 +449,7 @@ def _judged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[int, str, 
     names = ("data", "entry_hash", "signature_rule", "payload_rule")
     data, hashes, rules, payload_rules = (judged.column(name).to_pylist() for name in names)
     checked = dict(zip(hashes, rules, strict=True))
-    found = verify(data, hashes=hashes, checked=checked, payload_rules=payload_rules)
+    found = verify(data, hashes=hashes, checked=checked, payload_rules=payload_rules, elsewhere=elsewhere)
     forks = [(one.position, one.proof.value, int(places[one.first]), int(places[one.second])) for one in found.forks]
     told = {"verdict": "verdict", "reason": "rule", "message": "reason"}
     columns = {name: found.entries.column(of) for name, of in told.items()}

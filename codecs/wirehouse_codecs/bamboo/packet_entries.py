@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from wirehouse_codecs import inspecting
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.known_log import ENTRIES, NO_ENTRIES, PLACE, KnownLog, sent_id, without_links
+from wirehouse_codecs.bamboo.known_log import ENTRIES, PLACE, judge, sent_id, without_links
 from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.inspecting import Inspected
@@ -126,9 +126,8 @@ class PacketEntries:
         known = pa.Table.from_batches(self._batches)
         broken: list[Row] = []
         entries: list[Row] = []
-        for numbers in self._logs.values():
-            (rows,) = known.take(pa.array(numbers)).combine_chunks().to_batches()
-            changes = KnownLog(NO_ENTRIES, {}).take(rows)
+        of_logs = (known.take(pa.array(numbers)).combine_chunks() for numbers in self._logs.values())
+        for changes in judge(rows for of_log in of_logs for rows in of_log.to_batches()):
             broken += changes.broken.to_pylist()
             broken += [
                 dict(fork.place) | {"reason": "fork", "message": fork.said, "origin": fork.origin}

@@ -6,6 +6,7 @@ does not depend on the order of entries but in one thing: of two branches of a f
 
 - Only entries with a right signature are known: others can neither refute a link nor end a log.
 - A link whose target isn't known refutes nothing. If no link leads to a valid entry, the entry is `unknown`.
+- A hash names bytes: a link to an entry of another log is broken, whatever that entry's signature.
 - A payload with another hash is bad alone. One of another size makes its log invalid from there on.
 - Each distinct entry is checked once: `checked` remembers by hash which rule its signature breaks, if any.
 
@@ -90,6 +91,10 @@ class Verification(NamedTuple):
 
 #: Of distinct entries, by hash: the rule that the signature breaks.
 Checked = MutableMapping[bytes, str | None]
+#: Author and log id.
+LogOf = tuple[bytes, int]
+#: Of entries that are rightly encoded, by hash: their log.
+Elsewhere = Mapping[bytes, LogOf]
 
 
 def verify(
@@ -99,15 +104,17 @@ def verify(
     hashes: Sequence[bytes] | None = None,
     checked: Checked | None = None,
     payload_rules: Sequence[str | None] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Verification:
     """Verdicts on `entries`, each with its payload where that is at hand.
 
     `hashes` are those of the entries, where they are known. `checked` saves the signature check of every entry that it
     has, and is added to; `payload_rules` tells instead of `payloads` which rules these were found to break. An entry
-    that is given twice is one entry; only the payloads may differ.
+    that is given twice is one entry; only the payloads may differ. A link that leads to an entry which isn't given may
+    lead `elsewhere`.
     """
     hashes = [yamf.digest(entry) for entry in entries] if hashes is None else hashes
-    batch = _Batch(entries, hashes, {} if checked is None else checked)
+    batch = _Batch(entries, hashes, {} if checked is None else checked, elsewhere or {})
     bad_payloads = {} if payloads is None else batch.judge_payloads(payloads)
     if payload_rules is not None:
         bad_payloads |= batch.refuse_payloads({i: rule for i, rule in enumerate(payload_rules) if rule is not None})
@@ -129,8 +136,10 @@ _VERDICTS: Final = pa.array([Verdict.UNKNOWN, Verdict.VALID, Verdict.INVALID], p
 class _Batch:
     """Given entries as columns. `first` is the index of an entry's first occurrence, by hash."""
 
-    def __init__(self, entries: Sequence[bytes], hashes: Sequence[bytes], checked: Checked) -> None:
-        self.entries, self.hashes = entries, hashes
+    def __init__(
+        self, entries: Sequence[bytes], hashes: Sequence[bytes], checked: Checked, elsewhere: Elsewhere
+    ) -> None:
+        self.entries, self.hashes, self._elsewhere = entries, hashes, elsewhere
         self.scanned: Scanned = scan(entries)
         self.checked = checked
         self.first: dict[bytes, int] = {}
@@ -146,7 +155,7 @@ class _Batch:
         self._invalid_from: dict[int, int] = {}
         self._check_signatures()
 
-    def _logs(self) -> tuple[Array, list[tuple[bytes, int]]]:
+    def _logs(self) -> tuple[Array, list[LogOf]]:
         """The number of each distinct entry's log, and the logs."""
         rows = self._distinct
         if not len(rows):
@@ -156,7 +165,7 @@ class _Batch:
         # Entries of a log mostly stand together, so only where it changes is it looked up.
         changes = (log_ids[1:] != log_ids[:-1]) | (authors[1:] != authors[:-1]).any(axis=1)
         runs = np.concatenate([[0], np.flatnonzero(changes) + 1])
-        numbers: dict[tuple[bytes, int], int] = {}
+        numbers: dict[LogOf, int] = {}
         of_runs = [numbers.setdefault((authors[at].tobytes(), int(log_ids[at])), len(numbers)) for at in runs]
         return np.repeat(of_runs, np.diff(np.append(runs, len(rows)))), list(numbers)
 
@@ -235,13 +244,19 @@ class _Batch:
             if plain[group]:
                 link = self.scanned.data[at : at + yamf.DIGEST_BYTES].tobytes()
                 seq = link_targets(int(self.scanned.seq[i]))[0 if at == self.scanned.links_at[i] + 2 else 1]
-                if link in self.first or named.setdefault((group, seq), link) != link:
+                leads = link in self.first or link in self._elsewhere
+                if leads or named.setdefault((group, seq), link) != link:
                     plain[group] = False
 
     def find(self, hashed: bytes) -> _Known | None:
         """The rightly encoded entry with that hash."""
         i = self.first.get(hashed)
         return None if i is None or not self.scanned.right[i] else self._known(i)
+
+    def log_of(self, hashed: bytes) -> LogOf | None:
+        """The log of the rightly encoded entry with that hash, which need not be given."""
+        one = self.find(hashed)
+        return self._elsewhere.get(hashed) if one is None else (one.author, one.log_id)
 
     def _known(self, i: int) -> _Known:
         one = self._made.get(i)
@@ -442,7 +457,7 @@ def _judge_links(log: _Log, batch: _Batch) -> None:
             others = log.signed.get(link.seq, ())
             if any(other.hash == link.hash for other in others):
                 continue
-            broken = _broken_link(one, link, bool(others), batch.find(link.hash))
+            broken = _broken_link(one, link, bool(others), batch)
             if broken is not None and (one.rule is None or _ORDER[broken] < _ORDER[one.rule]):
                 one.rule, one.reason = broken, f"the link to entry {link.seq} names {link.hash.hex()}"
             if one.signature is None and others:
@@ -453,15 +468,20 @@ def _judge_links(log: _Log, batch: _Batch) -> None:
                     log.forks.setdefault(link.seq, (Proof.LINKS, whose, one.index))
 
 
-def _broken_link(one: _Known, link: _Link, target_known: bool, target: _Known | None) -> str | None:
+def _broken_link(one: _Known, link: _Link, target_known: bool, batch: _Batch) -> str | None:
     """The rule that a link breaks which names none of the known entries of its place."""
     if not target_known:
+        log = batch.log_of(link.hash)
+        if log is None:
+            return None
+        author, log_id = log
+        if log_id != one.log_id:
+            return "log_id_mismatch"
+        if author != one.author:
+            return "author_mismatch"
+        target = batch.find(link.hash)
         if target is None or target.signature is not None:
             return None
-        if target.log_id != one.log_id:
-            return "log_id_mismatch"
-        if target.author != one.author:
-            return "author_mismatch"
     return "backlink_mismatch" if link.seq == one.seq - 1 else "lipmaalink_mismatch"
 
 

@@ -22,8 +22,7 @@ from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
-VERSION = "3"
-STATE: Final = "gold.bamboo_state"
+VERSION = "4"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,
     verification.LOGS_TABLE,
@@ -31,7 +30,7 @@ OUTPUTS: Final = (
     "gold.bamboo_proposals_history",
     "gold.bamboo_sessions_history",
     "gold.bamboo_found",
-    STATE,
+    verification.STATE_TABLE,
 )
 
 _WINDOW: Final = ("source", "window_start")
@@ -105,7 +104,7 @@ class _Run:
         pieces = self._pieces.where("piece_rule IS NULL OR greedy").select(*_SIDE, "byte_start", "piece_rule")
         if self.work.before:
             newest = Window.partitionBy(*_SIDE).orderBy(F.desc("window_start"))
-            carried = self.work.read_state(STATE).where("connection_id IS NOT NULL")
+            carried = self.work.read_state(verification.STATE_TABLE).where("connection_id IS NOT NULL")
             carried = carried.withColumn("rank", F.row_number().over(newest)).where("rank = 1")
             pieces = pieces.unionByName(carried.select(*_SIDE, "byte_start", "piece_rule"))
         pieces = pieces.withColumnRenamed("byte_start", "follows")
@@ -195,10 +194,12 @@ def _found(run: _Run) -> DataFrame:
 
 
 def _state(run: _Run) -> DataFrame:
-    """A digest of what changed in each log, the last pieces, and of each window since when states still count."""
+    """A digest of what changed in each log, loose links, last pieces, and of each window since when states count."""
     logs = run.told_as(verification.STATE).select(*_WINDOW, "key", "state")
-    both = logs.unionByName(run.last_pieces, allowMissingColumns=True)
-    return both.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
+    loose = run.told.where(F.col("told").isin(verification.LOOSE, verification.ELSEWHERE))
+    links = loose.select(*_WINDOW, "key", F.col("entry_hash").alias("link"), "author", "log_id")
+    rows = logs.unionByName(links, allowMissingColumns=True).unionByName(run.last_pieces, allowMissingColumns=True)
+    return rows.unionByName(run.work.clock(_horizon), allowMissingColumns=True)
 
 
 _TABLES: Final = dict(zip(OUTPUTS[1:], (_logs, _forks, _proposals, _sessions, _found, _state), strict=True))

@@ -4,6 +4,9 @@ Entries are read from the log's files and brought together by log. A task has so
 the payload of each distinct entry, holds what is known of each log (`known_log.py`), and writes the entries. What
 windows before found out stands in the history of entries: those of logs that have new ones come in again, with their
 verdicts; of a log that is settled (`known_log.Settled`) only the few that new ones are held against.
+
+A log is judged apart from others but for its loose links, which lead to none of its entries. They are told, and kept as
+state; where one leads to an entry of another log, which hardly ever happens, all logs of the run are judged again.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,7 +41,7 @@ from wirehouse_codecs.bamboo.log import ENTRY_TYPE, UINT
 from wirehouse_codecs.bamboo.rows import ENTRY as LOGGED
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.signatures import signature_rules
-from wirehouse_codecs.bamboo.verify import payload_rule
+from wirehouse_codecs.bamboo.verify import LogOf, payload_rule
 from wirehouse_pipelines import buckets, delta, table_reader, table_writer
 from wirehouse_pipelines.connections import heard_again
 from wirehouse_pipelines.keyed_folds import pieces_of
@@ -55,8 +58,13 @@ ENTRIES_TABLE: Final = "gold.bamboo_entries_history"
 FORKS_TABLE: Final = "gold.bamboo_forks_history"
 LOGS_TABLE: Final = "gold.bamboo_logs_history"
 
-#: What is told, a row each; entries are written, and a row tells of their file in ENTRIES_TABLE.
+#: The state that windows hand on.
+STATE_TABLE: Final = "gold.bamboo_state"
+
+#: What is told, a row each; entries are written, and a row tells of their file in ENTRIES_TABLE. Of a loose link
+#: `entry_hash` is what it names; one that leads elsewhere has author and log id of that entry.
 ENTRY, FORK, LOG, FOUND, BAD, STATE, FILE = "entry", "fork", "log", "found", "bad", "state", "file"
+LOOSE, ELSEWHERE = "loose", "elsewhere"
 _FORK_COLUMNS: Final = (
     ("position", UINT),
     ("proof", pa.string()),
@@ -86,6 +94,8 @@ MOVED: Final = pa.schema(
         ("length", UINT),
         ("sender", pa.string()),
         ("sent_id", pa.binary()),
+        # Of an entry to which a link of another log leads: that log.
+        ("linked_from", pa.string()),
     ]
 )
 #: The same with what follows from it.
@@ -113,22 +123,37 @@ _TASK_ROWS: Final = 20_000
 
 def told(work: Work, version: str) -> DataFrame:
     """Rows of TOLD of what each window changed, computed once; those of entries are in files, of this version."""
-    read = partial(_entries, services=work.services, again=heard_again(work, SILVER))
     least = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    rows = _judged(work, version, least, None)
+    if (elsewhere := _elsewhere(work, rows)) is not None:
+        # The files of before belong to no table.
+        rows = _judged(work, version, least, elsewhere)
+    # They are few now, for so many tasks.
+    return rows.coalesce(least)
+
+
+def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -> DataFrame:
+    """Rows of TOLD; `elsewhere` are rows of MOVED of entries that were found where links of other logs lead to."""
+    read = partial(_entries, services=work.services, again=heard_again(work, SILVER))
     files = delta.files(work.lake, SILVER, work.members(), LOGGED)
     tasks = buckets.number(sum(file.rows for file in files), _TASK_ROWS, least)
     of_log = partial(table_reader.mapped, work.spark, work.lake, SILVER, files, _COLUMNS)
     packed = of_log(partial(_packed, entries=read, tasks=tasks), buckets.DDL)
+    others = [] if elsewhere is None else [elsewhere]
     if work.before:
-        known, places = _known(work, work.settle(of_log(partial(_seen, entries=read), from_arrow_schema(_SEEN))))
-        packed = packed.unionByName(known.mapInArrow(partial(_packed, entries=_cast, tasks=tasks), buckets.DDL))
+        seen = of_log(partial(_seen, entries=read), from_arrow_schema(_SEEN))
+        if elsewhere is not None:
+            linking = _with_all(elsewhere.withColumn("key", F.col("linked_from")).select("source", "key"), _SEEN)
+            seen = seen.unionByName(linking.fillna(False))
+        known, places = _known(work, work.settle(seen))
+        others.append(known)
         of_known = partial(_packed, entries=_known_rows, tasks=tasks)
         of_table = table_reader.picked(work.lake, ENTRIES_TABLE, places, _KNOWN_COLUMNS, of_known, buckets.DDL, least)
         packed = packed.unionByName(of_table)
+    for rows in others:
+        packed = packed.unionByName(rows.mapInArrow(partial(_packed, entries=_cast, tasks=tasks), buckets.DDL))
     tell = partial(_tell, lake=work.lake, version=version)
-    rows = work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
-    # They are few now, for so many tasks.
-    return rows.coalesce(least)
+    return work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
 
 
 def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
@@ -143,7 +168,7 @@ def _cast(batches: Batches) -> Iterator[pa.RecordBatch]:
 def _named(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of READ from rows of MOVED."""
     entry_id = pc.coalesce(*(rows.column(name) for name in ("entry_id", "entry_hash", "sent_id")))
-    key = key_of(rows.column("author"), rows.column("log_id"), entry_id)
+    key = pc.coalesce(rows.column("linked_from"), key_of(rows.column("author"), rows.column("log_id"), entry_id))
     return rows.set_column(MOVED.get_field_index("entry_id"), "entry_id", entry_id).append_column("key", key)
 
 
@@ -242,7 +267,9 @@ def _known(work: Work, seen: DataFrame) -> tuple[DataFrame, DataFrame]:
     logs = seen.select("source", "key").distinct()
     settled = work.settle(_settled(work, seen, logs))
     forks = _of_logs(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
-    known = _with_all(forks.unionByName(settled, allowMissingColumns=True), MOVED)
+    links = _as_moved(_links(work).where("author IS NOT NULL").join(logs, ["source", "key"], "left_semi"))
+    known = forks.unionByName(settled, allowMissingColumns=True).unionByName(links, allowMissingColumns=True)
+    known = _with_all(known, MOVED)
     return known, _known_entries(work, seen, logs, settled)
 
 
@@ -309,14 +336,17 @@ def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFr
     found = named.limit(0)
     for condition, by in (("seq IS NULL", ["source", "key"]), ("seq IS NOT NULL", ["source", "key", "seq"])):
         these = wanted.where(condition).select(*by)
-        if count := these.count():
-            # Spark doesn't know how few they are, and would sort all that is known.
-            these = F.broadcast(these) if count <= _TOLD_TO_ALL else these
-            found = found.unionByName(named.join(these, by, "left_semi"))
+        if not these.isEmpty():
+            found = found.unionByName(named.join(_told_to_all(these), by, "left_semi"))
     return _newest(found, "entry_id")
 
 
-#: Rows of _NEEDED so many at most are told to every task.
+def _told_to_all(rows: DataFrame) -> DataFrame:
+    """`rows`, which are settled, for a join with many: Spark doesn't know how few they are, and would sort the many."""
+    return F.broadcast(rows) if rows.count() <= _TOLD_TO_ALL else rows
+
+
+#: So many rows at most are told to every task.
 _TOLD_TO_ALL: Final = 200_000
 #: Entries of logs; all of a log without `seq`.
 _NEEDED: Final = pa.schema([("source", pa.string()), ("key", pa.string()), ("seq", UINT)])
@@ -342,6 +372,84 @@ def _needed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(rows, schema=_NEEDED)
 
 
+# Links that lead to other logs
+
+
+def _links(work: Work) -> DataFrame:
+    """Loose links of the windows before; author and log id are those of the entry that one leads to, if it is known."""
+    rows = work.read_state(STATE_TABLE).where("link IS NOT NULL")
+    rows = rows.select("source", "window_start", "key", "link", "author", "log_id")
+    return _newest(rows, "key", "link").drop("window_start")
+
+
+def _as_moved(links: DataFrame) -> DataFrame:
+    """Rows of MOVED of the entries that links lead to."""
+    named = links.withColumnsRenamed({"key": "linked_from", "link": "entry_hash"})
+    return _with_all(named.withColumn("told", F.lit(ELSEWHERE)), MOVED)
+
+
+def _elsewhere(work: Work, rows: DataFrame) -> DataFrame | None:
+    """Entries to which links of other logs lead, as far as that wasn't known, as rows of MOVED. None: there are none.
+
+    A link may be new, or the entry, or both. Where both are, the entry's window is told, and the link's task knows its.
+    """
+    new = rows.where(F.col("told") == LOOSE).select("source", "key", F.col("entry_hash").alias("link"))
+    before = _links(work).where("author IS NULL").select("source", "key", "link") if work.before else new.limit(0)
+    found = []
+    for links, entries in ((new.unionByName(before), _written_entries), (new, _known_hashes)):
+        links = links.distinct()
+        if not links.isEmpty() and (there := entries(work, rows)) is not None:
+            found.append(there.join(_told_to_all(links), ["source", "link"]))
+    if not found:
+        return None
+    own = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
+    first = Window.partitionBy("source", "key", "link").orderBy(F.col("window_start").asc_nulls_first())
+    led = reduce(DataFrame.unionByName, found).where(F.col("key") != own)
+    led = work.settle(led.withColumn("rank", F.row_number().over(first)).where("rank = 1").drop("rank"))
+    return None if led.isEmpty() else _as_moved(led)
+
+
+def _written_entries(work: Work, rows: DataFrame) -> DataFrame | None:
+    """Rows of _LINKABLE of the entries in files that were written for `rows`."""
+    told = [json.loads(row.file) for row in rows.where(F.col("told") == FILE).select("file").collect()]
+    folder = work.lake.table_folder(ENTRIES_TABLE)
+    files = [delta.File(f"{folder}/{file['path']}", file["size"], 0) for file in told]
+    columns: table_reader.Columns = dict.fromkeys(
+        ("source", "window_start", "entry_hash", "author", "log_id", "own_rule"), ()
+    )
+    make = from_arrow_schema(_LINKABLE)
+    return table_reader.mapped(work.spark, work.lake, ENTRIES_TABLE, files, columns, _linkable, make) if files else None
+
+
+def _linkable(batches: Batches) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        right = batch.filter(pc.and_(batch.column("entry_hash").is_valid(), batch.column("own_rule").is_null()))
+        yield right.rename_columns(["link" if one == "entry_hash" else one for one in right.schema.names]).select(
+            _LINKABLE.names
+        )
+
+
+#: An entry that links may lead to, and the window that tells of it.
+_LINKABLE: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("window_start", pa.string()),
+        ("link", pa.binary()),
+        ("author", pa.binary()),
+        ("log_id", UINT),
+    ]
+)
+
+
+def _known_hashes(work: Work, rows: DataFrame) -> DataFrame | None:
+    """Rows of _LINKABLE, without a window, of what the windows before told."""
+    if not work.before:
+        return None
+    known = work.read_state(ENTRIES_TABLE).where("entry_hash IS NOT NULL AND own_rule IS NULL")
+    nowhen = F.lit(None).cast("string").alias("window_start")
+    return known.select("source", nowhen, F.col("entry_hash").alias("link"), "author", "log_id")
+
+
 # Signatures
 
 
@@ -364,7 +472,8 @@ def check(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _signature_rules(rows: pa.RecordBatch, ids: Array) -> pa.Array:
     """The rules that signatures break: of known entries as it was told, of others each distinct one is checked."""
     before = rows.column("signature_rule")
-    known = np.asarray(rows.column("window_start").is_null())
+    linked = np.asarray(rows.column("linked_from").is_valid())
+    known = np.asarray(rows.column("window_start").is_null()) & ~linked
     new = ~known & np.asarray(pc.and_(rows.column("own_rule").is_null(), rows.column("data").is_valid()))
     places = np.flatnonzero(new & ~np.isin(ids, ids[known]))
     places = places[np.unique(ids[places], return_index=True)[1]]
@@ -405,7 +514,8 @@ def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
     # A file may have several payloads for an entry.
     of_file = pc.equal(rows.column("origin"), FROM_FILE).fill_null(False)
     apart = pc.or_(of_file, rows.column("signature_rule").is_valid())
-    told = np.asarray(pc.or_(apart, rows.column("window_start").is_null()))[order]
+    apart = pc.or_(apart, pc.or_(rows.column("window_start").is_null(), rows.column("linked_from").is_valid()))
+    told = np.asarray(apart)[order]
     columns = [ids, *(_ranks(rows.column(name)) for name in ("window_start", "source", "sender"))]
     of_sender = [column[order] for column in columns]
     by_sender = np.lexsort(of_sender[::-1])
@@ -443,14 +553,22 @@ def fold(rows: pa.RecordBatch) -> Iterator[Told]:
     for (source, key, window), of_window in pieces_of(rows, ("source", "key", "window_start")):
         if (source, key) != before:
             log, before = KnownLog(NO_ENTRIES, {}), (source, key)
+        linked = of_window.column("linked_from").is_valid()
+        elsewhere = _logs_of(of_window.filter(linked))
         if not window:
             of_kind = {kind: of_window.filter(pc.equal(of_window.column("told"), kind)) for kind in (ENTRY, FORK, LOG)}
             entries = of_kind[ENTRY].select(ENTRIES.names)
-            log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]))
+            log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]), elsewhere)
             continue
-        entries = of_window.select(ENTRIES.names)
-        changes = log.take(entries)
+        entries = of_window.filter(pc.invert(linked)).select(ENTRIES.names)
+        changes = log.take(entries, elsewhere)
         yield Told(_written(changes.entries, source, window), _others(changes, entries, (source, key, window)))
+
+
+def _logs_of(rows: pa.RecordBatch) -> dict[bytes, LogOf]:
+    """The logs of entries, by hash."""
+    columns = [rows.column(name).to_pylist() for name in ("entry_hash", "author", "log_id")]
+    return {hashed: (author, int(log_id)) for hashed, author, log_id in zip(*columns, strict=True)}
 
 
 def _written(entries: pa.RecordBatch, source: str, window: str) -> pa.RecordBatch:
@@ -474,7 +592,12 @@ def _others(changes: Changes, new: pa.RecordBatch, place: tuple[str, str, str]) 
     whose = dict(zip(("source", "key", "window_start"), place, strict=True))
     bad = new.filter(pc.and_(new.column("signature_rule").is_valid(), pc.equal(new.column("origin"), "metadata")))
     told = [_told(rows, what, whose) for rows, what in ((bad, BAD), (changes.broken, FOUND)) if rows.num_rows]
-    others: list[dict[str, Any]] = []
+    links = pa.RecordBatch.from_arrays([changes.loose], names=["entry_hash"])
+    told += [_told(links, LOOSE, whose)] if links.num_rows else []
+    others: list[dict[str, Any]] = [
+        {"told": ELSEWHERE, "entry_hash": link, "author": author, "log_id": log_id}
+        for link, (author, log_id) in changes.led.items()
+    ]
     if changes.entries.num_rows:
         of_log = changes.first
         others.append({"told": STATE, "state": changes.digest})
@@ -500,15 +623,7 @@ def _fork_fields(row: ForkRow) -> dict[str, Any]:
 
 
 def _told(rows: pa.RecordBatch, what: str, whose: dict[str, str]) -> pa.RecordBatch:
-    """Rows of ENTRIES as rows of TOLD."""
-    count = rows.num_rows
-    constant = {"told": what, **whose}
-    arrays = []
-    for field in TOLD:
-        if field.name in constant:
-            arrays.append(pa.repeat(pa.scalar(constant[field.name], field.type), count))
-        elif field.name in ENTRIES.names:
-            arrays.append(rows.column(field.name))
-        else:
-            arrays.append(pa.nulls(count, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=TOLD)
+    """Rows with columns of ENTRIES as rows of TOLD."""
+    for name, value in {"told": what, **whose}.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return buckets.with_all(rows, TOLD)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tests.codecs.bamboo.simulated import judge
 from tests.searches import fast_first
 
+from wirehouse_codecs.bamboo.entry_files import write_lines
 from wirehouse_codecs.bamboo.faults import OF_BYMUX, SIGNATURE_FAULTS
 from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS
 from wirehouse_codecs.bamboo.rules import ENTRY_RULES, RULES
 from wirehouse_codecs.bamboo.simulator import FAULTS, SimulatorConfig, connections, entries
 from wirehouse_codecs.bamboo.verify import verify
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.inspecting import MESSAGE, QUARANTINE
+from wirehouse_codecs.inspecting import VIOLATION as FINDING
 from wirehouse_codecs.stream_log import CONNECTION, VIOLATION
 from wirehouse_expectations.suites import findings_of
+from wirehouse_orchestration.inspect import inspected
 
 #: The simulator is run at length.
 pytestmark = pytest.mark.property
@@ -38,12 +43,20 @@ def test_over_two_connections_a_fault_breaks_its_rule_and_no_other(name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.entries is not None])
-def test_a_faulty_entry_of_a_file_breaks_its_rule_and_no_other(name: str) -> None:
+def test_a_faulty_entry_of_a_file_breaks_its_rule_and_no_other(name: str, tmp_path: Path) -> None:
     written = list(entries(SimulatorConfig(connections=1, logs=1, entries=5, fault=name)))
     verified = verify([one.data for one in written], [one.payload for one in written])
     invalid = [rule for rule in verified.entries["rule"].to_pylist() if rule is not None]
     assert invalid == [name]
     assert ("fork" in (name, *FAULTS[name].also)) == bool(verified.forks)
+    # What knows of each log its own entries says the same.
+    write_lines(written, tmp_path / "faulty.jsonl")
+    told = list(inspected(str(tmp_path / "faulty.jsonl"), "bamboo"))
+    shown = [row["reason"] for kind, row in told if kind == MESSAGE]
+    undecoded = [row["rule"] for kind, row in told if kind == QUARANTINE]
+    assert [reason for reason in (*shown, *undecoded) if reason is not None] == [name]
+    found = {row["rule"] for kind, row in told if kind == FINDING}
+    assert found == {f"bamboo.{rule}" for rule in (name, *FAULTS[name].also)}
 
 
 @pytest.mark.parametrize("name", SIGNATURE_FAULTS)

@@ -119,10 +119,11 @@ def test_a_link_that_leads_elsewhere(make_log: MakeLog, judge: Callable[..., Ver
         assert told(judge([*log.encoded(*seqs), *elsewhere.encoded(), entry]))[-1] == rule
         # The known entry of that place comes first.
         assert told(judge([*log.encoded(*seqs, 7), *elsewhere.encoded(), entry]))[-1] == "backlink_mismatch"
-    # An entry whose signature is wrong proves nothing about links to it.
-    false = other_log.encoded(7)[0][:-64] + bytes(64)
-    entry = log.make(8, backlink=yamf.digest(false)).encode()
-    assert told(judge([*log.encoded(*range(1, 7)), false, entry]))[-1] == "valid"
+    # An entry whose signature is wrong is no known one; but whatever it is, it is of another log.
+    for wrong, rule in [(log, "valid"), (other_log, "log_id_mismatch"), (other_author, "author_mismatch")]:
+        false = wrong.encoded(7)[0][:-64] + bytes(64)
+        entry = log.make(8, backlink=yamf.digest(false)).encode()
+        assert told(judge([*log.encoded(*range(1, 7)), false, entry]))[-1] == rule
     same_log = log.make(8, backlink=log.hashes[5]).encode()
     assert told(judge([*log.encoded(*range(1, 7)), same_log]))[-1] == "backlink_mismatch"
 

@@ -35,6 +35,8 @@ CALLED = "called"
 SMALL = SimulatorConfig(seed=3, connections=1, logs=1, entries=20, start_time_ms=MORNING_MS)
 #: Rules that a simulated peer breaks, in a capture each.
 BROKEN = ("invalid_data_in_safe_mode", "invalid_data_not_apologised", "apology_for_valid_data", "bad_signature")
+#: Rules that an entry breaks by an entry of another log, in a file each.
+CROSSED = ("log_id_mismatch", "author_mismatch")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     with Path(path).open("wb") as stream:
         write_pcap(simulate(replace(SMALL, proactive="server")), stream)
     sources.append(Source(CALLED, "bamboo", "pcap", path, {"proactive": "server"}, ports=(PORT,)))
+    for name in CROSSED:
+        write_lines(entries(SimulatorConfig(connections=1, logs=1, entries=5, fault=name)), folder / f"{name}.jsonl")
+        sources.append(Source(f"simulated_{name}", "bamboo", "entries", str(folder / f"{name}.jsonl")))
     damaged = [*entries(SMALL), Written(b"no entry"), *entries(SimulatorConfig(seed=4, entries=2))]
     write_binary(damaged, folder / "damaged.entries")
     sources.append(Source("damaged", "bamboo", "entries", str(folder / "damaged.entries")))
@@ -113,7 +118,7 @@ def test_only_what_is_broken_is_found(lake: Lake) -> None:
         (name, one["spec_reason"]) for name, log in LOGS.items() for one in log["entries"] if not one["spec_ok"]
     }
     assert found == broken | {pair for pair in of_files if pair[1] != "fork"} | {
-        (f"simulated_{name}", name) for name in BROKEN
+        (f"simulated_{name}", name) for name in (*BROKEN, *CROSSED)
     }
 
 

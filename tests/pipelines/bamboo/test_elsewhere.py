@@ -1,0 +1,128 @@
+"""Links that lead to entries of other logs, whichever of both comes first, in one run or window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.running import select
+
+from wirehouse_codecs.bamboo.faulty_entries import made_log
+from wirehouse_codecs.bamboo.logs import Log, Published
+from wirehouse_codecs.bamboo.rows import ENTRY, shown_row
+from wirehouse_pipelines import arrow_types, buckets, delta
+from wirehouse_pipelines.bamboo import gold
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.ledger import Entry
+from wirehouse_pipelines.tables import all_tables
+from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.work import Span, Work
+
+pytestmark = pytest.mark.spark
+
+DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
+HOUR_NS = 3_600 * 10**9
+
+#: Both lack entry 4, to which the links of entry 5 should lead.
+LOGS = (made_log(1, 6), made_log(1, 6, log_id=2))
+OTHER_LOG, OTHER_AUTHOR = made_log(1, 4, log_id=1), made_log(2, 4, log_id=2)
+BEGIN = [log.entries[seq].data for log in LOGS for seq in (1, 2, 3)]
+
+
+def linking(log: Log, to: Published) -> bytes:
+    """Entry 5 of a log, whose backlink leads elsewhere."""
+    return log.make(5, b"5", backlink=to.hash).data
+
+
+Day = Sequence[bytes]
+
+
+def write(lake: Lake, days: Sequence[Day]) -> None:
+    """Entries of each day to the log of silver."""
+    rows = [
+        {
+            "source": "s",
+            "window_start": window,
+            "row_kind": ENTRY,
+            "capture_id": b"c",
+            "record_number": number,
+            "arrived_at_ns": lake.windows.start_ns(window) + number * HOUR_NS,
+            "entry": shown_row(data, "file", "a.jsonl"),
+        }
+        for window, entries in zip(DAYS, days, strict=False)
+        for number, data in enumerate(entries)
+    ]
+    table = all_tables()["silver.bamboo"]
+    schema = arrow_types.schema(table)
+    names = [name for name in schema.names if name in rows[0]]
+    told = pa.RecordBatch.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))
+    delta.replace(lake, table.name, pa.table(buckets.with_all(told, schema)), [Span("s", DAYS)])
+
+
+def run(spark: Any, lake: Lake, *runs: Sequence[str], after: str | None = None) -> None:
+    """Compute gold, these windows at once each time; `after` is the last window that was computed before."""
+    for windows in runs:
+        spans = (Span("s", tuple(windows)),)
+        before = {} if after is None else {"s": Entry("", "s", after, "", None, None, DAYS[0], 0, "", 0)}
+        work = Work(spark, lake, spans, before, ())
+        for name, rows in gold.tables(work):
+            delta.replace(lake, name, rows, spans)
+        work.release()
+        after = windows[-1]
+
+
+def of_five(lake: Lake) -> dict[int, tuple[str, str | None]]:
+    """What is said of entry 5 of each log, by log id."""
+    rows = select(lake, "SELECT log_id, verdict, reason FROM gold.bamboo_entries WHERE seq = 5")
+    return {int(row["log_id"]): (row["verdict"], row["reason"]) for row in rows}
+
+
+def history(lake: Lake) -> list[tuple[Any, ...]]:
+    """What each window told of entries."""
+    names = "window_start, author, log_id, seq, entry_id, verdict, reason"
+    told = select(lake, f"SELECT {names} FROM gold.bamboo_entries_history")
+    state = select(lake, "SELECT window_start, key, link, author, log_id FROM gold.bamboo_state WHERE link IS NOT NULL")
+    return sorted((tuple(row.values()) for row in (*told, *state)), key=repr)
+
+
+@pytest.fixture
+def make_lake(tmp_path: Path) -> Any:
+    def make(name: str) -> Lake:
+        return Lake(str(tmp_path / name), Windows("day", DAYS[0]), (Source("s", "bamboo", "entries", "nowhere"),))
+
+    return make
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 2, 0)], ids=str)
+def test_it_is_found_whichever_comes_first(spark: Any, make_lake: Any, order: tuple[int, ...]) -> None:
+    targets = [OTHER_LOG.entries[4], OTHER_AUTHOR.entries[4]]
+    pieces: list[Day] = [BEGIN, list(map(linking, LOGS, targets)), [one.data for one in targets]]
+    days = [pieces[i] for i in order]
+    at_once, by_days = make_lake("once"), make_lake("days")
+    write(at_once, days)
+    run(spark, at_once, DAYS)
+    assert of_five(at_once) == {0: ("invalid", "log_id_mismatch"), 2: ("invalid", "author_mismatch")}
+    write(by_days, days)
+    run(spark, by_days, *((day,) for day in DAYS))
+    assert history(by_days) == history(at_once)
+
+
+def test_what_was_found_stays_until_the_entry_comes_that_belongs_there(spark: Any, make_lake: Any) -> None:
+    target = OTHER_LOG.entries[4]
+    days: list[Day] = [
+        [*BEGIN, linking(LOGS[0], target), target.data],
+        [LOGS[0].make(6, b"6", backlink=b"6" * 64).data],
+    ]
+    days.append([LOGS[0].entries[4].data])
+    lake, at_once = make_lake("lake"), make_lake("once")
+    write(lake, days)
+    run(spark, lake, DAYS[:1], DAYS[1:2])
+    assert of_five(lake)[0] == ("invalid", "log_id_mismatch")
+    run(spark, lake, DAYS[2:], after=DAYS[1])
+    assert of_five(lake)[0] == ("invalid", "backlink_mismatch")
+    write(at_once, days)
+    run(spark, at_once, DAYS)
+    assert history(at_once) == history(lake)
