@@ -17,6 +17,7 @@ from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
 from wirehouse_pipelines import delta
 from wirehouse_pipelines.bamboo import verification
+from wirehouse_pipelines.bamboo.verification import few
 from wirehouse_pipelines.connections import heard_once
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
@@ -35,8 +36,9 @@ OUTPUTS: Final = (
 
 _WINDOW: Final = ("source", "window_start")
 _PLACE: Final = tuple(name for name, _ in PLACE)
-#: A side of a proposal, and a packet of it.
+#: A side of a proposal, and a packet.
 _SIDE: Final = ("source", "connection_id", "direction", "proposal_number")
+_PACKET: Final = ("source", "connection_id", "direction", "byte_start")
 _UNSURE: Final = "unknown"
 
 
@@ -63,67 +65,69 @@ class _Run:
         return self.told.where(F.col("told") == what)
 
     @cached_property
-    def _pieces(self) -> DataFrame:
-        """Metadata packets: `piece_rule` is null if the entry is signed, or the rule that its signature breaks."""
-        bad = self.told_as(verification.BAD).select(
-            "source", "connection_id", "direction", "byte_start", F.col("signature_rule").alias("bad_rule")
-        )
+    def _sent(self) -> DataFrame:
+        """Metadata packets; of those that are `unsure` the entry isn't known to its last link."""
         sent = self.of_kind(ENTRY).where("entry.origin = 'metadata'")
-        # What isn't known to the last link has a rule: link_unknown.
-        unsure = F.col("entry.rule").isNotNull() | F.col("entry.assumed_links")
-        return sent.join(F.broadcast(bad), ["source", "connection_id", "direction", "byte_start"], "left").select(
-            *_WINDOW,
-            *_PLACE,
-            "proposal_id",
-            "proposal_number",
-            F.lit("data").alias("channel"),
-            "entry.greedy",
-            F.coalesce("bad_rule", F.when(unsure, F.lit(_UNSURE))).alias("piece_rule"),
-        )
+        # These have a rule: link_unknown.
+        unsure = F.col("entry.rule").isNotNull() | F.coalesce("entry.assumed_links", F.lit(False))
+        about = ("proposal_id", "proposal_number", F.lit("data").alias("channel"), "entry.greedy")
+        return sent.select(*_WINDOW, *_PLACE, *about, unsure.alias("unsure"))
+
+    @cached_property
+    def _bad(self) -> DataFrame:
+        """Metadata packets with a wrong signature, and the rule that it breaks."""
+        bad = self.told_as(verification.BAD).withColumnRenamed("signature_rule", "piece_rule")
+        return few(bad.select(*_PACKET, "piece_rule"))
+
+    @cached_property
+    def _sent_bad(self) -> DataFrame:
+        return self._sent.join(self._bad, [*_PACKET])
 
     @cached_property
     def last_pieces(self) -> DataFrame:
         """Of each side of a proposal and window the last metadata packet."""
-        rule = F.when(F.col("piece_rule").isNotNull() & ~F.coalesce("greedy", F.lit(False)), F.lit(_UNSURE))
-        last = F.max(F.struct("byte_start", F.coalesce(rule, "piece_rule").alias("piece_rule")))
-        return (
-            self._pieces.groupBy("window_start", *_SIDE)
-            .agg(last.alias("last"))
-            .select("window_start", *_SIDE, "last.*")
-        )
+        # Spark brings numbers together by hashes, and would sort structs.
+        last = F.max(F.expr("byte_start * 4 + IF(unsure, 2, 0) + IF(greedy, 1, 0)")).alias("last")
+        of_side = self._sent.groupBy("window_start", *_SIDE).agg(last).withColumn("byte_start", F.expr("last DIV 4"))
+        told = of_side.join(self._bad, [*_PACKET], "left")
+        right, greedy = F.expr("piece_rule IS NULL AND last & 2 = 0"), F.expr("last & 1 = 1")
+        unsure = F.when(~right, F.lit(_UNSURE))
+        rule = F.coalesce(F.when(greedy, F.col("piece_rule")), unsure)
+        return told.select("window_start", *_SIDE, "byte_start", rule.alias("piece_rule"))
 
     @cached_property
     def invalid_data(self) -> DataFrame:
         """Metadata whose signature is not right, sent by who must send valid data only."""
-        found = self._pieces.where(f"NOT greedy AND piece_rule NOT IN ('{_UNSURE}')")
+        found = self._sent_bad.where("NOT greedy").drop("unsure")
         return found.withColumns(_finding(RULE["invalid_data_in_safe_mode"], F.col("piece_rule")))
 
     @cached_property
     def followed(self) -> DataFrame:
         """What came right after a piece, and should have been an apology, or should not."""
-        pieces = self._pieces.where("piece_rule IS NULL OR greedy").select(*_SIDE, "byte_start", "piece_rule")
+        piece = [*_SIDE, "byte_start"]
+        right = self._sent.where("NOT unsure").join(self._bad, [*_PACKET], "left_anti").select(*piece)
+        bad = self._sent_bad.where("greedy").select(*piece, "piece_rule")
         if self.work.before:
             newest = Window.partitionBy(*_SIDE).orderBy(F.desc("window_start"))
             carried = self.work.read_state(verification.STATE_TABLE).where("connection_id IS NOT NULL")
             carried = carried.withColumn("rank", F.row_number().over(newest)).where("rank = 1")
-            pieces = pieces.unionByName(carried.select(*_SIDE, "byte_start", "piece_rule"))
-        pieces = pieces.withColumnRenamed("byte_start", "follows")
+            right = right.unionByName(carried.where("piece_rule IS NULL").select(*piece))
+            bad = bad.unionByName(carried.where(f"piece_rule <> '{_UNSURE}'").select(*piece, "piece_rule"))
+        right, bad = (pieces.withColumnRenamed("byte_start", "follows") for pieces in (right, bad))
+        on = [*_SIDE, "follows"]
         after = self.of_kind(MESSAGE).withColumn("follows", F.col("message.follows_byte_start"))
         after = after.where("follows IS NOT NULL").select(
             *_WINDOW, *_PLACE, "channel", "proposal_id", "proposal_number", "follows", "message.kind"
         )
-        on = [*_SIDE, "follows"]
-        apologies = F.broadcast(after.where("kind = 'apology'")).join(pieces.where("piece_rule IS NULL"), on)
-        bad = pieces.where(f"piece_rule <> '{_UNSURE}'")
+        apologies = few(self.work.settle(after.where("kind = 'apology'"))).join(right, on)
         first = Window.partitionBy(*on).orderBy("byte_start")
-        others = after.join(F.broadcast(bad), on).withColumn("rank", F.row_number().over(first)).where("rank = 1")
-        return apologies.withColumns(
-            _finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))
-        ).unionByName(
-            others.where("kind <> 'apology'")
-            .drop("rank")
-            .withColumns(_finding(RULE["invalid_data_not_apologised"], F.col("piece_rule")))
+        others = after.join(few(self.work.settle(bad)), on).withColumn("rank", F.row_number().over(first))
+        others = others.where("rank = 1 AND kind <> 'apology'").drop("rank")
+        said = (
+            apologies.withColumns(_finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))),
+            others.withColumns(_finding(RULE["invalid_data_not_apologised"], F.col("piece_rule"))).drop("piece_rule"),
         )
+        return said[0].unionByName(said[1])
 
 
 def _finding(rule: Rule, message: Column) -> dict[str, Column]:

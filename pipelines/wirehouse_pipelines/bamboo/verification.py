@@ -128,8 +128,7 @@ def told(work: Work, version: str) -> DataFrame:
     if (elsewhere := _elsewhere(work, rows)) is not None:
         # The files of before belong to no table.
         rows = _judged(work, version, least, elsewhere)
-    # They are few now, for so many tasks.
-    return rows.coalesce(least)
+    return rows
 
 
 def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -> DataFrame:
@@ -153,7 +152,9 @@ def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -
     for rows in others:
         packed = packed.unionByName(rows.mapInArrow(partial(_packed, entries=_cast, tasks=tasks), buckets.DDL))
     tell = partial(_tell, lake=work.lake, version=version)
-    return work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
+    rows = work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
+    # They are few now, for so many tasks.
+    return rows.coalesce(least)
 
 
 def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
@@ -335,15 +336,14 @@ def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFr
     named = _keyed(state.select("source", "window_start", "author", "log_id", "seq", "entry_id", delta.FILE, delta.ROW))
     found = named.limit(0)
     for condition, by in (("seq IS NULL", ["source", "key"]), ("seq IS NOT NULL", ["source", "key", "seq"])):
-        these = wanted.where(condition).select(*by)
-        if not these.isEmpty():
-            found = found.unionByName(named.join(_told_to_all(these), by, "left_semi"))
+        found = found.unionByName(named.join(few(wanted.where(condition).select(*by)), by, "left_semi"))
     return _newest(found, "entry_id")
 
 
-def _told_to_all(rows: DataFrame) -> DataFrame:
-    """`rows`, which are settled, for a join with many: Spark doesn't know how few they are, and would sort the many."""
-    return F.broadcast(rows) if rows.count() <= _TOLD_TO_ALL else rows
+def few(rows: DataFrame) -> DataFrame:
+    """`rows`, which are settled, for a join with many: mostly few or none, which Spark doesn't know of itself."""
+    count = rows.count()
+    return rows.limit(0) if not count else F.broadcast(rows) if count <= _TOLD_TO_ALL else rows
 
 
 #: So many rows at most are told to every task.
@@ -399,7 +399,7 @@ def _elsewhere(work: Work, rows: DataFrame) -> DataFrame | None:
     for links, entries in ((new.unionByName(before), _written_entries), (new, _known_hashes)):
         links = links.distinct()
         if not links.isEmpty() and (there := entries(work, rows)) is not None:
-            found.append(there.join(_told_to_all(links), ["source", "link"]))
+            found.append(there.join(few(links), ["source", "link"]))
     if not found:
         return None
     own = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
