@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -503,6 +504,54 @@ def test_no_text_of_the_wire_ends_or_leaves_a_drawing(chart: Chart) -> None:
     assert drawn.count("<svg") == drawn.count("</svg>") == 1
     assert "<script" not in drawn
     assert "<img" not in drawn
+
+
+#: What is drawn: a value at each place; those of one place have different colours.
+PLACED = (("a", 1), ("a", 3), ("b", 2), ("c", 5))
+
+
+def marks(drawn: object) -> Iterator[dict[str, Any]]:
+    """The bars, cells or points of a drawing: `x`, `y`, `width`, `height` in pixels, as far as they have them."""
+    if isinstance(drawn, dict) and drawn.get("role") == "mark" and drawn["marktype"] in ("rect", "symbol"):
+        yield from drawn["items"]
+    elif isinstance(drawn, dict | list):
+        for part in drawn.values() if isinstance(drawn, dict) else drawn:
+            yield from marks(part)
+
+
+@pytest.mark.parametrize("chart", DRAWN)
+def test_what_is_drawn_is_as_large_as_the_value(chart: Chart) -> None:
+    assert chart.x
+    assert chart.y
+    lies = chart.y.unit is None
+    measured = chart.color if chart.type == "heat" else chart.x if lies else chart.y
+    assert measured
+    rows: list[dict[str, Any]] = []
+    for number, (place, value) in enumerate(PLACED):
+        others = {one.field: place for one in chart.shown} | ({chart.color.field: str(number)} if chart.color else {})
+        times = {one.field: TEN + number * SECOND for one in chart.shown if one.kind == "time"}
+        rows.append(others | times | {measured.field: value})
+    if chart.type == "heat" or not chart.color:
+        # There is one of each place.
+        del rows[1]
+    values = [row[measured.field] for row in rows]
+    scene = vl_convert.vegalite_to_scenegraph(drawing.spec(chart, rows) | {"width": 700}, vl_version=drawing.VEGA_LITE)
+    drawn = list(marks(scene))
+    assert len(drawn) == len(rows)
+    if chart.type == "heat":
+        assert len({mark["fill"] for mark in drawn}) == len(rows)
+    elif chart.type == "bar":
+        begin, size = ("x", "width") if lies else ("y", "height")
+        pixels = [mark[size] for mark in drawn]
+        assert pixels == pytest.approx([value * pixels[0] for value in values])
+        assert min(pixels) > 0
+        ends = sorted((mark[begin], mark[begin] + mark[size]) for mark in drawn[: len(rows) - 2])
+        assert all(end <= after + 1e-9 for (_, end), (after, _) in pairwise(ends)), "one hides another"
+    else:
+        per_unit = (drawn[0]["y"] - drawn[3]["y"]) / (values[3] - values[0])
+        assert per_unit > 0
+        expected = [drawn[0]["y"] - (value - values[0]) * per_unit for value in values]
+        assert [mark["y"] for mark in drawn] == pytest.approx(expected)
 
 
 def rounded(rows: Sequence[Mapping[str, Any]], chart: Chart) -> list[dict[str, Any]]:
