@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,8 @@ class Context:
     def lake_to_read(self) -> Lake:
         """The same for what only reads: where nothing is configured the demo's lake, if that is there."""
         lake = config.load(self.file_or_demo())
-        lake_json.check(lake)
+        if not lake_json.begun(lake) and not self.quiet:
+            click.echo(f"nothing has landed in {lake.root} yet: `{config.command()} land` begins it", err=True)
         return lake
 
     def file_or_demo(self) -> Path:
@@ -387,7 +389,9 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
     from wirehouse_orchestration import show
     from wirehouse_pipelines.sql import parse_as_of, query
 
-    form = form or (show.ENDINGS.get(out.suffix, "table") if out else "table")
+    if form is None and out and out.suffix not in show.ENDINGS:
+        raise click.UsageError(f"--out {out} ends in none of {', '.join(show.ENDINGS)}: say with --format what it is")
+    form = form or (show.ENDINGS[out.suffix] if out else "table")
     if form == show.PARQUET and not out:
         raise click.UsageError("parquet goes to a file: say with --out to which")
     lake, as_of = context.lake_to_read(), None if when is None else parse_as_of(when)
@@ -396,11 +400,8 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
 
         prompt(lake, form, as_of)
         return
-    with query(lake, sys.stdin.read() if statement is None else statement, as_of) as reader:
-        if out:
-            show.to_file(reader, out, form)
-        else:
-            show.TEXTS[form](reader, sys.stdout)
+    statement = sys.stdin.read() if statement is None else statement
+    show.answer(partial(query, lake, statement, as_of), form, out)
 
 
 @cli.command("sql-server")
@@ -559,6 +560,9 @@ def report(context: Context, first: str | None, last: str | None, source: str | 
     from wirehouse_orchestration.dashboards.boards import boards
     from wirehouse_orchestration.dashboards.report import report as written
 
+    for name, value in {"--from": first, "--to": last, "--source": source}.items():
+        if value == "":
+            raise click.UsageError(f"{name} is empty")
     span = Span(first, last, source)
     lake = context.lake_to_read()
     with show.whole(out) as part, context.steps("report", len(boards()) + 1) as steps:

@@ -7,7 +7,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -22,7 +23,7 @@ from rich.text import Text
 
 from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.rules import Rule, Severity
-from wirehouse_orchestration import render
+from wirehouse_orchestration import render, stoppable
 from wirehouse_pipelines.tables import Table
 
 #: Rows that a table on the terminal shows at most; csv and json have no limit.
@@ -79,6 +80,9 @@ def as_parquet(reader: pa.RecordBatchReader, path: Path) -> None:
     """A Parquet file with the types of the tables."""
     from pyarrow.parquet import ParquetWriter
 
+    for field in reader.schema:
+        if pa.types.is_interval(field.type):
+            raise UsageError(reason=f"Parquet has no intervals, as {field.name} is: write CAST(... AS STRING)")
     schema = pa.schema([field.with_type(_stored(field.type)) for field in reader.schema])
     with ParquetWriter(path, schema, compression="zstd") as writer:
         for batch in reader:
@@ -174,10 +178,26 @@ def whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def to_file(reader: pa.RecordBatchReader, path: Path, form: str) -> None:
-    """The rows as a file in the format `form`, whole or not at all. FileError if it can't be written."""
-    with whole(path) as part:
-        if form == PARQUET:
+def answer(asked: Callable[[], AbstractContextManager[pa.RecordBatchReader]], form: str, path: Path | None) -> None:
+    """Show the rows of what is asked, or write them to a file, whole or not at all. Ctrl-C stops it.
+
+    FileError if it can't be written.
+    """
+    with nullcontext() if path is None else whole(path) as part:
+        stoppable.run(partial(_answer, asked, form, part))
+
+
+def _answer(
+    asked: Callable[[], AbstractContextManager[pa.RecordBatchReader]],
+    form: str,
+    part: Path | None,
+    until: stoppable.Until,
+) -> None:
+    with asked() as rows:
+        reader = until(rows)
+        if part is None:
+            TEXTS[form](reader, sys.stdout)
+        elif form == PARQUET:
             as_parquet(reader, part)
         else:
             with part.open("w", encoding="utf-8", newline="") as out:

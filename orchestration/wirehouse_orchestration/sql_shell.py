@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
@@ -62,12 +62,9 @@ class Shell:
             COMMANDS[name].do(self, arguments)
         elif text.strip(";"):
             began = time.monotonic()
-            with query(self.lake, text, self.as_of) as reader:
-                if self.out:
-                    show.to_file(reader, self.out, show.ENDINGS[self.out.suffix])
-                    self.out = None
-                else:
-                    show.TEXTS[self.form](reader, sys.stdout)
+            form = show.ENDINGS[self.out.suffix] if self.out else self.form
+            show.answer(partial(query, self.lake, text, self.as_of), form, self.out)
+            self.out = None
             show.note(f"{time.monotonic() - began:.2f} s")
 
     def choose_format(self, arguments: list[str]) -> None:
@@ -172,11 +169,17 @@ def _offered(word: str, names: Mapping[str, str]) -> Iterator[Completion]:
             yield Completion(name, start_position=-len(word), display_meta=what[:40])
 
 
-def _history(lake: Lake) -> FileHistory:
-    """The lake's, for its owner alone: statements may have values of the wire in them."""
+def _history(lake: Lake) -> History:
+    """The lake's, for its owner alone: statements may have values of the wire in them. Else it ends with the prompt."""
     place = Path(lake.home, HISTORY)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o600))
+    try:
+        if lake.home != lake.root:
+            # Of a lake in a bucket nobody else makes it.
+            place.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        show.note(f"statements are not kept: {place}: {error.strerror}")
+        return InMemoryHistory()
     return FileHistory(str(place))
 
 

@@ -33,7 +33,12 @@ class DamagedError(UsageError):
 
 def check(lake: Lake) -> None:
     """Raise WindowSizeError or StartError if the lake was begun otherwise; a lake not begun takes anything."""
-    _begun(open_storage(lake.root), lake)
+    begun(lake)
+
+
+def begun(lake: Lake) -> bool:
+    """Whether something has landed in it. Raises as `check`."""
+    return _begun(open_storage(lake.root), lake) is not None
 
 
 def record(lake: Lake) -> None:

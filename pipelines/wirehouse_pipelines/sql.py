@@ -24,6 +24,10 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
 READING = ("SELECT", "WITH", "EXPLAIN")
+#: The engine goes down a chain of operators step by step, and would end the process where its stack does.
+MOST_OPERATORS, MOST_UNIONS = 2_000, 500
+_UNITE = frozenset({"UNION", "EXCEPT", "INTERSECT"})
+_OPERATE = frozenset({"AND", "OR", "LIKE", "ILIKE", "IS", "BETWEEN", "IN", "JOIN", "WHEN"})
 #: Words that begin a statement which writes; EXPLAIN ANALYZE and WITH could have one inside.
 WRITING = frozenset(
     {"ALTER", "COPY", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "GRANT", "INSERT", "INTO", "MERGE"}
@@ -133,6 +137,14 @@ def check(statement: str) -> list[Token]:
     for token in found:
         if token.kind == "word" and token.text.upper() in WRITING:
             raise StatementRefusedError(reason=f'not {token.text!r} (a column of that name is written "{token.text}")')
+    words = [token.text.upper() for token in found if token.kind == "word"]
+    signs = sum(token.kind == "sign" and token.text not in ",()." for token in found)
+    if (
+        sum(word in _UNITE for word in words) > MOST_UNIONS
+        or signs + sum(map(_OPERATE.__contains__, words)) > MOST_OPERATORS
+    ):
+        most = f"at most {MOST_OPERATORS:,} operators and {MOST_UNIONS:,} of UNION, EXCEPT and INTERSECT"
+        raise QueryError(reason=f"the statement is too long: {most}; many values are one IN (...) list")
     return found
 
 

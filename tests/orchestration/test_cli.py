@@ -8,9 +8,12 @@ import json
 import os
 import re
 import shlex
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -32,7 +35,7 @@ from wirehouse_orchestration import cli, config, doctor, render, runs, show, war
 from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.instance import shared_instance
-from wirehouse_pipelines import arrow_types, forgetting, java, landing
+from wirehouse_pipelines import arrow_types, forgetting, java, lake_json, landing
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
@@ -82,6 +85,7 @@ def wirehouse(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     (tmp_path / "wirehouse.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WIREHOUSE_CONFIG", raising=False)
+    lake_json.record(config.load())
     return Wirehouse(tmp_path, capsys)
 
 
@@ -515,6 +519,49 @@ def test_a_file_is_written_whole_or_not_at_all(wirehouse: Wirehouse) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert (wirehouse.folder / "a.csv").read_text() == "before"
     assert [path.name for path in wirehouse.folder.iterdir() if ".part" in path.name] == []
+
+
+def test_what_no_file_can_hold_is_said(wirehouse: Wirehouse) -> None:
+    refused = wirehouse("sql", "--out", "a.parquet", "SELECT INTERVAL '1' DAY AS gap")
+    assert (refused.code, "as gap is" in refused.err) == (2, True)
+    assert wirehouse("sql", "--out", "a.parquet", "SELECT CAST(INTERVAL '1' DAY AS STRING) AS gap").code == 0
+    refused = wirehouse("sql", "--out", "a.xlsx", "SELECT 1")
+    assert (refused.code, ".parquet" in refused.err) == (2, True)
+    assert wirehouse("sql", "--out", "a.xlsx", "--format", "csv", "SELECT 1").code == 0
+
+
+@pytest.mark.parametrize(("joint", "count"), [("+", 100_000), (" UNION ALL SELECT ", 3_000), (" AND 1 = ", 100_000)])
+def test_a_statement_that_the_engine_has_no_stack_for_is_refused(wirehouse: Wirehouse, joint: str, count: int) -> None:
+    refused = wirehouse("sql", f"SELECT {joint.join(['1'] * count)}")
+    assert (refused.code, "too long" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(("joint", "count"), [("+", 1_900), (" UNION ALL SELECT ", 500)])
+def test_the_longest_statements_are_taken(wirehouse: Wirehouse, joint: str, count: int) -> None:
+    assert wirehouse("sql", "--format", "csv", f"SELECT COUNT(*) FROM (SELECT {joint.join(['1'] * count)})").code == 0
+
+
+def test_an_interrupt_ends_a_statement_that_runs(wirehouse: Wirehouse) -> None:
+    numbers = "generate_series(1, 1000000000)"
+    statement = f"SELECT COUNT(*) FROM {numbers} AS a, {numbers} AS b WHERE a.value * b.value % 7 = 3"
+    program = "import sys; from wirehouse_orchestration.cli import main; main(sys.argv[1:])"
+    with started([sys.executable, "-c", program, "sql", statement], stderr=subprocess.PIPE) as running:
+        # Threads of the engine are there when it runs.
+        busy = Path(f"/proc/{running.pid}/task")
+        while sum("tokio" in (task / "comm").read_text() for task in busy.iterdir()) == 0:
+            assert running.poll() is None
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said.strip()) == (130, "wirehouse: interrupted")
+
+
+def test_a_lake_that_is_not_there_is_said_to_be_none(wirehouse: Wirehouse) -> None:
+    shutil.rmtree(wirehouse.folder / "lake")
+    told = wirehouse("sql", "--format", "csv", "SELECT COUNT(*) AS n FROM gold.violations")
+    assert (told.code, told.out) == (0, "n\n0\n")
+    assert "nothing has landed in" in told.err
+    assert wirehouse("report", "--from", "").code == 2
 
 
 def test_tables_as_they_were(wirehouse: Wirehouse) -> None:

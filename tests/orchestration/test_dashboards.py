@@ -469,6 +469,12 @@ def test_the_command_of_a_row_is_of_no_other(empty: Lake) -> None:
             assert len(tracing._rows(empty, all_tables()[row.table], row.key)) == 1, row.key
 
 
+def test_a_chart_whose_range_of_time_cant_be_told_shows_an_error(filled: Lake) -> None:
+    next(Path(filled.table_path("bronze.windows")).rglob("*.json")).write_bytes(b"no log")
+    chart = next(chart for _, chart in boards.charts() if "{step}" in chart.sql)
+    assert "bronze.windows can't be opened" in str(answers.answer(filled, chart, ALL).error)
+
+
 def test_an_error_is_shown_as_one(filled: Lake) -> None:
     chart = boards.boards()["overview"].chart("rules").model_copy(update={"sql": "SELECT nothing FROM gold.violations"})
     found = answers.answer(filled, chart, ALL)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
@@ -22,6 +27,7 @@ END = "\x04"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
+    (tmp_path / "lake").mkdir()
     return Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01"))
 
 
@@ -109,6 +115,36 @@ def test_history_is_kept_for_its_owner(lake: Lake, capsys: pytest.CaptureFixture
     # Arrow up brings it back.
     typed(lake, "\x1b[A\n")
     assert capsys.readouterr().out == "n\n5\nn\n5\n"
+
+
+def test_where_nothing_can_be_kept_the_prompt_works(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(lake.home).rmdir()
+    typed(lake, "SELECT 6 AS n;\n")
+    out, err = capsys.readouterr()
+    assert out == "n\n6\n"
+    assert "not kept" in err
+    assert not Path(lake.home).exists()
+
+
+def test_an_interrupt_ends_a_statement_and_the_prompt_goes_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    waits = threading.Event()
+
+    @contextmanager
+    def asked(*told: object) -> Iterator[pa.RecordBatchReader]:
+        def batches() -> Iterator[pa.RecordBatch]:
+            signal.raise_signal(signal.SIGINT)
+            waits.wait()
+            yield pa.RecordBatch.from_pydict({"n": [1]})
+
+        yield pa.RecordBatchReader.from_batches(pa.schema({"n": pa.int64()}), batches())
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sql_shell, "query", asked)
+        typed(lake, "SELECT 1;\n")
+    waits.set()
+    typed(lake, "SELECT 7 AS n;\n")
+    # The names of what was stopped were told.
+    assert capsys.readouterr().out == "n\nn\n7\n"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -126,7 +126,7 @@ class Evidence:
 
 def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
     """The rows of the chart's SQL. What goes wrong is in `error`."""
-    return _asked(lake, statement(lake, chart, chart.sql, span), MOST_DRAWN)
+    return _asked(lake, lambda: statement(lake, chart, chart.sql, span), MOST_DRAWN)
 
 
 def evidence(
@@ -134,10 +134,13 @@ def evidence(
 ) -> Evidence:
     """The rows behind a chart, at most `most`; those where a column of `only` has its value, as text."""
     rows = chart.rows
-    inner = f"SELECT * FROM ({statement(lake, chart, rows.sql, span)}) AS behind"
     chosen = [_is(name, value) for name, value in (only or {}).items() if name in rows.names]
     where = f" WHERE {' AND '.join(chosen)}" if chosen else ""
-    found = _asked(lake, f"{inner}{where} ORDER BY row_order", most)
+
+    def text() -> str:
+        return f"SELECT * FROM ({statement(lake, chart, rows.sql, span)}) AS behind{where} ORDER BY row_order"
+
+    found = _asked(lake, text, most)
     return Evidence(found, [_traced(rows, row) for row in found.rows])
 
 
@@ -189,8 +192,10 @@ def step(lake: Lake, protocol: str | None, span: Span) -> int:
     return next((width for width in STEPS if width >= (last - first) / BUCKETS), STEPS[-1])
 
 
-def _asked(lake: Lake, text: str, most: int) -> Answer:
+def _asked(lake: Lake, written_out: Callable[[], str], most: int) -> Answer:
+    text = ""
     try:
+        text = written_out()
         with sql.query(lake, text) as reader:
             names = reader.schema.names
             found = [
