@@ -158,14 +158,6 @@ def decode_columns(keys: pa.Array, values: pa.Array, options: CardinalOptions) -
     return pa.StructArray.from_arrays([columns[f.name] for f in DECODED_TYPE], fields=list(DECODED_TYPE), mask=missing)
 
 
-def messages_from_columns(keys: pa.Array, decoded: pa.StructArray) -> list[Decoded | None]:
-    """The rows of `decode_columns` as `messages.decode` gives them; None for a null row."""
-    return [
-        None if row is None else message_of(key[0], row)
-        for key, row in zip(keys.to_pylist(), decoded.to_pylist(), strict=True)
-    ]
-
-
 def message_of(kind: int, row: Mapping[str, Any]) -> Decoded:
     """A row of `decode_columns` as `messages.decode` gives it. `kind` is the first byte of its key."""
     rule = row["rule"] and RULE[row["rule"]]

@@ -31,10 +31,12 @@ from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE, QUARANTINE, VIOLATION
 from wirehouse_codecs.tcp import Direction
+from wirehouse_expectations.suites import findings_of
 
 #: The simulator is run at length.
 pytestmark = pytest.mark.property
 
+SILVER, FOUND = "silver.ockam", "gold.ockam_found"
 DIALECTS = [envelope.value for envelope in Envelope]
 SMALL = SimulatorConfig(messages_per_publisher=20)
 #: All that may happen to legal traffic.
@@ -127,7 +129,12 @@ CASES = [(name, dialect) for name in FAULTS for dialect in DIALECTS]
 @pytest.mark.parametrize(("name", "dialect"), CASES, ids=["-".join(case) for case in CASES])
 def test_a_fault_breaks_its_rule_and_no_other(name: str, dialect: str) -> None:
     config = SimulatorConfig(dialect=dialect, messages_per_publisher=1, consumers=0, fault=name)
-    assert judge(captured_of(of_fault(config))).found == {name: 1}
+    judged, alone, together = judge(captured_of(of_fault(config))), findings_of(SILVER), findings_of(FOUND)
+    assert judged.found == {name: 1}
+    assert alone is not None
+    assert together is not None
+    assert {row["finding"]["rule"] for row in judged.rows[VIOLATION]} <= {rule.id for rule in alone.rules}
+    assert {one.rule.id for one in judged.told if isinstance(one, Found)} <= {rule.id for rule in together.rules}
 
 
 def test_every_rule_has_a_fault() -> None:

@@ -41,10 +41,12 @@ from wirehouse_codecs.wallaroo.reader import Reader, Received
 from wirehouse_codecs.wallaroo.rules import RULE, RULES
 from wirehouse_codecs.wallaroo.session import End, Session
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate, write_pcap
+from wirehouse_expectations.suites import findings_of
 
 #: The simulator is run at length.
 pytestmark = pytest.mark.property
 
+SILVER, FOUND = "silver.wallaroo", "gold.wallaroo_found"
 OPTIONS = WallarooOptions()
 SMALL = SimulatorConfig(connectors=2, messages_per_connector=200, burst_messages=20, credits=50, refill_at=20)
 #: All that may happen to legal traffic.
@@ -57,6 +59,8 @@ class Judged:
 
     def __init__(self, conversations: Iterable[Conversation]) -> None:
         self.found: Counter[str] = Counter()
+        #: Of these the ones that several sessions tell.
+        self.together: set[str] = set()
         self.dialects: set[str] = set()
         self.frames: list[tuple[Direction, Frame]] = []
         self.conversations: list[Conversation] = []
@@ -69,7 +73,9 @@ class Judged:
                 summaries.append(summary)
         folds = Folds()
         for summary in sorted(summaries, key=lambda summary: (summary.ended_ns, summary.connection_id)):
-            self.found.update(each.rule.name for each in folds.take(summary))
+            told = [each.rule.name for each in folds.take(summary)]
+            self.found.update(told)
+            self.together.update(told)
 
     def _judge(self, conversation: Conversation, number: int) -> SessionSummary | None:
         late = bool(conversation.captured_from_ns)
@@ -143,8 +149,12 @@ CASES = [(name, dialect) for name, fault in FAULTS.items() for dialect in fault.
 @pytest.mark.parametrize(("name", "dialect"), fast_first(CASES, count=2, by=itemgetter(0)))
 def test_a_fault_breaks_its_rule_and_no_other(name: str, dialect: str) -> None:
     config = replace(SMALL, dialect=dialect, messages_per_connector=20, fault=name)
-    judged = Judged(connections(config))
+    judged, alone, together = Judged(connections(config)), findings_of(SILVER), findings_of(FOUND)
     assert judged.found == Counter({name, *FAULTS[name].also})
+    assert alone is not None
+    assert together is not None
+    assert judged.together <= {rule.name for rule in together.rules}
+    assert judged.found.keys() - judged.together <= {rule.name for rule in alone.rules}
 
 
 def test_every_rule_has_a_fault() -> None:
