@@ -107,7 +107,7 @@ class Changes(NamedTuple):
 
     #: Rows of ENTRIES that are new or differ.
     entries: pa.RecordBatch
-    #: Rows of `entries` whose reason is told for the first time.
+    #: Rows of `entries` whose reason is told for the first time, with the place at which they are shown.
     broken: pa.RecordBatch
     #: Positions that are new, or have another proof.
     forks: list[ForkRow]
@@ -221,7 +221,7 @@ class KnownLog:
             led |= elsewhere.keys() & set(_loose(judged.slice(0, known), judged).to_pylist())
         return Changes(
             entries,
-            _where(judged, broken),
+            _as_shown(_where(judged, broken), new),
             rows_of_forks,
             new_forks,
             log,
@@ -270,6 +270,16 @@ def _where(rows: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
     if mask.all():
         return rows
     return rows.filter(pa.array(mask)) if mask.any() else rows.slice(0, 0)
+
+
+def _as_shown(rows: pa.RecordBatch, new: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` with the first places at which `new` ones show the same entries: metadata may have come before."""
+    if not rows.num_rows:
+        return rows
+    shown = new.filter(pc.is_in(new.column("origin"), _SHOWN)).select(["entry_id", *_PLACE]).to_pylist()
+    places = {place.pop("entry_id"): place for place in reversed(shown)}
+    ids = rows.column("entry_id").to_pylist()
+    return _edited(rows, {i: places[one] for i, one in enumerate(ids) if one in places})
 
 
 def _true(column: pa.Array) -> np.ndarray[Any, Any]:

@@ -264,7 +264,11 @@ def test_what_an_entry_breaks_is_told_once_it_is_shown() -> None:
     log = KnownLog(NONE, {})
     told = [taken(log, metadata).broken, taken(log, cancel).broken, taken(log, cancel).broken]
     assert [rows.column("reason").to_pylist() for rows in told] == [[], ["bad_signature"], []]
-    assert taken(KnownLog(NONE, {}), metadata, cancel).broken.column("reason").to_pylist() == ["bad_signature"]
+    assert told[1].column("record_number").to_pylist() == [2]
+    at_once = taken(KnownLog(NONE, {}), metadata, cancel)
+    assert at_once.broken.column("reason").to_pylist() == ["bad_signature"]
+    assert at_once.broken.column("record_number").to_pylist() == [2]
+    assert [one["record_number"] for one in newest([at_once]).values()] == [1]
 
 
 def test_each_end_of_a_log_that_goes_on_proves_a_fork() -> None:
