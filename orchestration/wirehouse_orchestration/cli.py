@@ -81,7 +81,20 @@ def complete_table(context: click.Context, parameter: click.Parameter, begun: st
     return [name for name in all_tables() if name.startswith(begun)]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _ReaderGone(Exception):
+    """Who read our output has enough."""
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """The command; click would end with 1 when a reader goes away (`| head`)."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="wirehouse", message="%(prog)s %(version)s")
 @click.option("--config", "file", metavar="FILE", help=f"Configuration [{config.VARIABLE}, else ./{config.DEFAULT}].")
 @click.option("--verbose", is_flag=True, help="Show where an error comes from.")
@@ -645,7 +658,7 @@ def _outcome(arguments: Sequence[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
+    except _ReaderGone:
         return DONE
     except Exception as error:
         if verbose:

@@ -41,10 +41,16 @@ SEVERITY_STYLE = {Severity.VIOLATION: "red", Severity.WARNING: "yellow", Severit
 Row = Sequence[Any]
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """As other writers do; rich would end the process with 1."""
+        raise BrokenPipeError
+
+
 def console(out: TextIO | None = None) -> Console:
     """Standard output, or `out`; as wide as the terminal (or COLUMNS), and wide where there is none."""
     known = (out or sys.stdout).isatty() or "COLUMNS" in os.environ
-    return Console(file=out, width=None if known else FILE_COLUMNS)
+    return _Console(file=out, width=None if known else FILE_COLUMNS)
 
 
 def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:

@@ -623,9 +623,12 @@ def test_a_statement_can_come_from_standard_input(wirehouse: Wirehouse) -> None:
 
 
 @pytest.mark.property
-def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse) -> None:
-    many = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
-    program = f"from wirehouse_orchestration.cli import main; main(['sql', '--format', 'json', {many!r}])"
+MANY = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
+
+
+@pytest.mark.parametrize("arguments", [["sql", "--format", "json", MANY], ["rules"]], ids=["sql", "rules"])
+def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse, arguments: list[str]) -> None:
+    program = f"from wirehouse_orchestration.cli import main; main({arguments!r})"
     command = [sys.executable, "-c", program]
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=wirehouse.folder) as process:
         assert process.stdout is not None
@@ -633,6 +636,7 @@ def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse) -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
+        assert process.wait() == 0
 
 
 def test_tables_and_rules_are_listed(wirehouse: Wirehouse) -> None:
