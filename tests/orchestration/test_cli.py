@@ -622,10 +622,10 @@ def test_a_statement_can_come_from_standard_input(wirehouse: Wirehouse) -> None:
     assert (answer.returncode, answer.stdout) == (0, '{"n":1}\n')
 
 
-@pytest.mark.property
 MANY = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("arguments", [["sql", "--format", "json", MANY], ["rules"]], ids=["sql", "rules"])
 def test_a_reader_that_goes_away_is_no_trouble(wirehouse: Wirehouse, arguments: list[str]) -> None:
     program = f"from wirehouse_orchestration.cli import main; main({arguments!r})"
