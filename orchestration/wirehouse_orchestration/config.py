@@ -167,8 +167,11 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
     if not root.isprintable() or set(root) & set("*?[]{}\\%|"):
         # Spark reads them as patterns, others as parts of an address.
         raise refuse("lakehouse.root", f"{root!r} must not have any of * ? [ ] {{ }} \\ % | or a line break in it")
-    if not remote and Path(root).is_file():
-        raise refuse("lakehouse.root", f"{root} is a file, not a folder")
+    try:
+        if not remote and Path(root).is_file():
+            raise refuse("lakehouse.root", f"{root} is a file, not a folder")
+    except OSError as error:
+        raise refuse("lakehouse.root", f"{root} can't be looked at: {error.strerror}") from None
     home = str(folder / HOME / root.removeprefix("s3://")) if remote else None
     return Lake(root, windows, sources, home, owners=_owners(table, refuse), docs=_docs(table, refuse))
 

@@ -104,7 +104,7 @@ def _python() -> Finding:
 
 def _java() -> Finding:
     found = java.find()
-    return Finding("Java", f"{found.major} ({found.executable})" if found else "none", java.trouble())
+    return Finding("Java", f"{found.major} ({found.executable})" if found else "none", java.trouble(found))
 
 
 def _jars() -> Finding:

@@ -114,7 +114,7 @@ class Jars:
 
         found = java.find()
         if found is None or not found.supported:
-            raise JarsError(reason=java.trouble())
+            raise JarsError(reason=java.trouble(found))
         program = ivy / "nothing.py"
         program.touch()
         answer = subprocess.run(

@@ -14,6 +14,8 @@ from pathlib import Path
 SUPPORTED = (17, 21)
 #: Where Debian and others put it.
 INSTALLED = Path("/usr/lib/jvm")
+#: Seconds in which a Java says its version.
+_PATIENCE = 10
 HOW_TO_INSTALL = (
     "install Java 17 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
     "or point JAVA_HOME at one"
@@ -50,16 +52,15 @@ def find() -> Java | None:
 
 def _ask(executable: Path) -> Java | None:
     try:
-        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=_PATIENCE, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
     return Java(executable, int(match[1])) if match else None
 
 
-def trouble() -> str | None:
-    """Why Spark could not run here and what to do, or None if it can."""
-    found = find()
+def trouble(found: Java | None) -> str | None:
+    """Why Spark could not run on what was found and what to do, or None if it can."""
     if found is None:
         return f"no Java found: {HOW_TO_INSTALL}"
     if not found.supported:
@@ -68,6 +69,6 @@ def trouble() -> str | None:
 
 
 if __name__ == "__main__":
-    if reason := trouble():
+    if reason := trouble(find()):
         print(reason)
         sys.exit(1)

@@ -689,6 +689,15 @@ def test_doctor_looks_at_all_that_is_needed(wirehouse: Wirehouse, monkeypatch: p
 
 
 @pytest.mark.property
+def test_doctor_says_what_no_file_system_takes(wirehouse: Wirehouse) -> None:
+    long = "x" * 300
+    place = wirehouse.folder / "wirehouse.toml"
+    place.write_text(CONFIG.replace('"lake"', f'"{long}"'))
+    told = findings(wirehouse)
+    assert "can't be looked at: File name too long" in told["configuration"]["state"]
+    assert told["configuration"]["missing"]
+
+
 def test_a_source_whose_place_is_gone_stops_landing_alone(wirehouse: Wirehouse) -> None:
     file = wirehouse.folder / "wirehouse.toml"
     file.write_text(CONFIG + CONFIG[CONFIG.index("[[source]]") :].replace("mainnet", "other").replace("inbox", "gone"))

@@ -31,8 +31,8 @@ from wirehouse_pipelines.windows import Windows
 # Beeline takes what follows a space for its next argument.
 NAME, PASSWORD = "ann", "summer:7"
 START_SECONDS = 300
-#: No other statement takes as long.
-MOST_SECONDS = 20
+#: No other statement takes as long, also on a machine that is busy.
+MOST_SECONDS = 90
 LAYERS = ("bronze", "silver", "gold")
 REFLECT = "reflect('java.lang.System', 'getProperty', 'user.home')"
 

@@ -32,7 +32,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_no_java_is_told_with_how_to_install_it(bare: Path) -> None:
     assert java.find() is None
-    assert "apt-get install openjdk-17-jre-headless" in (java.trouble() or "")
+    assert "apt-get install openjdk-17-jre-headless" in (java.trouble(java.find()) or "")
 
 
 def test_java_home_comes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_java_home_comes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> N
     named = install_java(bare / "mine", "21.0.2")
     monkeypatch.setenv("JAVA_HOME", str(bare / "mine"))
     assert java.find() == Java(named, 21)
-    assert java.trouble() is None
+    assert java.trouble(java.find()) is None
 
 
 def test_a_java_that_spark_runs_on_is_preferred(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_java_that_spark_runs_on_is_preferred(bare: Path, monkeypatch: pytest.
 def test_a_java_that_is_too_old_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_java(bare / "old", "1.8.0_402")
     monkeypatch.setenv("JAVA_HOME", str(bare / "old"))
-    assert "is not one Spark runs on" in (java.trouble() or "")
+    assert "is not one Spark runs on" in (java.trouble(java.find()) or "")
 
 
 def test_jars_of_another_release_are_not_up_to_date(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def java_program() -> str:
     """The Java that servers run on. Raises InfraError."""
     found = java.find()
     if found is None:
-        raise InfraError(name="Java", reason=java.trouble())
+        raise InfraError(name="Java", reason=java.trouble(found))
     return str(found.executable)
 
 
