@@ -33,16 +33,13 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 
 from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines import patience
 from wirehouse_pipelines.storage import RefusedError, StorageError, Stored, check_name, is_hidden
 
 #: Objects are uploaded in parts of so many bytes, and read so many at a time.
 PART_BYTES: Final = 8 << 20
 #: Uploads up to this size stay in memory until they are sent.
 _SPOOL_BYTES: Final = 8 << 20
-#: A call that fails is tried so often, with growing pauses.
-ATTEMPTS: Final = 8
-#: A store that takes longer to be reached isn't there.
-_CONNECT_SECONDS: Final = 10.0
 #: A lock whose holder hasn't renewed it for so long is another's to take. The holder writes nothing more after half of
 #: it: the other half is for calls that are under way.
 LEASE_SECONDS: Final = 30.0
@@ -81,8 +78,9 @@ def client() -> Any:
     """The S3 client of this process's environment. A session of its own: the default one is not for threads."""
     style = "path" if os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL")) else "auto"
     config = Config(
-        retries={"mode": "standard", "max_attempts": ATTEMPTS},
-        connect_timeout=_CONNECT_SECONDS,
+        retries={"mode": "standard", "max_attempts": patience.ATTEMPTS},
+        connect_timeout=patience.CONNECT_SECONDS,
+        read_timeout=patience.ANSWER_SECONDS,
         s3={"addressing_style": style},
     )
     # By itself boto3 knows AWS_DEFAULT_REGION alone.
@@ -173,8 +171,9 @@ class S3Storage:
         with self._in_words(name):
             # boto3 asks again where no answer came, but not where one broke off.
             for pause in _PAUSES:
+                body = self._client.get_object(**wanted)["Body"]
                 with suppress(HTTPClientError, IncompleteReadError):
-                    return cast(bytes, self._client.get_object(**wanted)["Body"].read())
+                    return cast(bytes, body.read())
                 time.sleep(pause)
             return cast(bytes, self._client.get_object(**wanted)["Body"].read())
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_pipelines import jars, shipping
+from wirehouse_pipelines import jars, patience, shipping
 from wirehouse_pipelines.spark_options import EMBEDDED, SparkOptions
 
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
@@ -96,7 +96,7 @@ def _quiet_start() -> Iterator[None]:
 
 def _object_store() -> dict[str, str]:
     """How S3A and boto3 in workers reach the store: as boto3 does here. The keys they take from the environment."""
-    settings: dict[str, str] = {}
+    settings = {f"spark.hadoop.{name}": value for name, value in patience.of_s3a().items()}
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
         settings["spark.executorEnv.AWS_ENDPOINT_URL"] = endpoint

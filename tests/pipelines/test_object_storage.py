@@ -16,7 +16,7 @@ from tests.conftest import store_of
 
 from wirehouse_orchestration.chaos.faulty_store import Moods, faulty
 from wirehouse_orchestration.infra import versitygw
-from wirehouse_pipelines import landing, object_storage
+from wirehouse_pipelines import landing, object_storage, patience
 from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import Manifest, manifests, write_manifest
@@ -120,7 +120,7 @@ def test_what_is_wrong_is_said(
 ) -> None:
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    monkeypatch.setattr(patience, "ATTEMPTS", 1)
     with pytest.raises(StorageError, match=said) as refused:
         open_storage(root).write("a", b"")
     assert secret not in str(refused.value)
@@ -128,7 +128,7 @@ def test_what_is_wrong_is_said(
 
 def test_a_store_that_speaks_no_tls_is_said(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
-    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    monkeypatch.setattr(patience, "ATTEMPTS", 1)
     with pytest.raises(StorageError, match=r"no TLS that is trusted .* correct AWS_ENDPOINT_URL"):
         open_storage(root).write("a", b"")
 
