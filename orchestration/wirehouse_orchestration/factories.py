@@ -19,7 +19,6 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
 )
-
 from py4j.protocol import Py4JJavaError
 
 from wirehouse_codecs.errors import WirehouseError

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from tests.conftest import store_of
 
-from wirehouse_orchestration.chaos.faulty_store import Moods, faulty
+from wirehouse_orchestration.chaos.faulty_store import BrokenOffError, Moods, faulty
 from wirehouse_orchestration.infra import versitygw
 from wirehouse_pipelines import landing, object_storage, patience
 from wirehouse_pipelines.capture_files import MissingPathError
@@ -302,3 +302,53 @@ def test_who_lost_the_lock_commits_nothing(root: str, tmp_path: Path, monkeypatc
     assert manifests(lake) == []
     (again,) = landing.land(lake, source, [str(file)])
     assert all(open_storage(root).exists(name) for name in landing.records_of(again))
+
+
+class _Hanging(Moods):
+    """A store that, from some moment until another, takes calls and does nothing of them."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.over = threading.Event()
+        self.over.set()
+
+    def next(self) -> str:
+        if not self.over.is_set():
+            self.over.wait(60)
+            raise BrokenOffError
+        return ""
+
+
+def test_a_put_that_hangs_is_not_tried_again_when_the_lock_is_anothers(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 6.0)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 1)
+    moods, other, lost = _Hanging(), open_storage(root), list[object_storage.LockLostError]()
+    with faulty(os.environ["AWS_ENDPOINT_URL"], moods) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        mine, mine_held = open_storage(root), threading.Event()
+
+        def write() -> None:
+            try:
+                with mine.lock("a"):
+                    mine_held.set()
+                    moods.over.clear()
+                    mine.write("who", b"the first")
+            except object_storage.LockLostError as error:
+                lost.append(error)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        mine_held.wait(60)
+        with other.lock("a"):
+            other.write("who", b"the second")
+        moods.over.set()
+        writing.join(60)
+    assert len(lost) == 1
+    with other.open("who") as stream:
+        assert stream.read() == b"the second"
+
+
+def test_an_attempt_to_write_takes_less_than_half_a_lease() -> None:
+    assert patience.CONNECT_SECONDS + patience.ANSWER_SECONDS < object_storage.LEASE_SECONDS / 2

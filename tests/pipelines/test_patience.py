@@ -54,7 +54,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("silent")
 def test_landing_ends_and_says_so() -> None:
     begun = time.monotonic()
-    with pytest.raises(StorageError, match="can't be reached .* check the network and AWS_ENDPOINT_URL"):
+    with pytest.raises(StorageError, match=r"can't be reached .* check the network and AWS_ENDPOINT_URL"):
         land(Lake("s3://bucket/lake", Windows("day", "2015-01-01")), Source("net", "cardinal", "messages", __file__))
     assert time.monotonic() - begun < BOUND_SECONDS
 
@@ -108,5 +108,7 @@ def test_spark_ends_and_says_so() -> None:
     done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, timeout=PROCESS_SECONDS)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert "the store can't be reached (java.net.SocketTimeoutException: getFileStatus on s3a://bucket" in answer["said"]
+    assert (
+        "the store can't be reached (java.net.SocketTimeoutException: getFileStatus on s3a://bucket" in answer["said"]
+    )
     assert answer["seconds"] < BOUND_SECONDS
