@@ -276,7 +276,7 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
             # Dagster would fail the step anyway, and say how many checks failed.
             raise dg.Failure(_advice(broken, first, last), allow_retries=False)
         if passed >= {spec.key for spec in specs if spec.name == INVARIANTS}:
-            jobs.pass_checks(lake, job.name, first, last)
+            jobs.pass_checks(lake, job.name, first, last, stale.get(job.name, ()))
 
     return check
 

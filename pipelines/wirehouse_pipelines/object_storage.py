@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, Final, NamedTuple, cast
-from urllib.parse import urlsplit
 
 import boto3
 from boto3.s3.transfer import TransferConfig
@@ -103,9 +102,10 @@ class S3Storage:
     """Objects of a bucket under a prefix. See storage.Storage."""
 
     def __init__(self, root: str) -> None:
-        parts = urlsplit(root)
         self.root = root.rstrip("/")
-        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
+        # No address as browsers have them: in a key # and ? are letters.
+        self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
+        self._prefix = prefix.strip("/")
         with self._in_words(root):
             self._client = client()
         self._held: dict[str, _Holding] = {}
@@ -152,7 +152,10 @@ class S3Storage:
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """See Storage."""
-        found = (Stored(listed.name, listed.size_bytes) for listed in self.objects(f"{prefix}/" if prefix else ""))
+        found = (
+            Stored(listed.name, listed.size_bytes, listed.etag)
+            for listed in self.objects(f"{prefix}/" if prefix else "")
+        )
         yield from (stored for stored in found if not any(map(is_hidden, stored.name.split("/"))))
 
     def objects(self, prefix: str) -> Iterator[Listed]:
