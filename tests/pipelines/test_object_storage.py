@@ -64,6 +64,11 @@ def test_what_is_written_is_read(root: str) -> None:
         storage.open("a/c.bin")
 
 
+def test_a_prefix_is_no_address_with_a_query_or_fragment(root: str) -> None:
+    open_storage(f"{root}/a#b?c").write("x", b"")
+    assert list(open_storage(root).list("")) == [Stored("a#b?c/x", 0)]
+
+
 def test_a_large_object_goes_in_parts_and_is_read_anywhere(root: str) -> None:
     storage = open_storage(root)
     data = bytes(range(256)) * (80 << 10)
