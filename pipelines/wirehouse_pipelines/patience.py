@@ -12,7 +12,7 @@ from typing import Final
 CONNECT_SECONDS: Final = 5
 #: One that is silent for longer in the middle of a call hangs.
 ANSWER_SECONDS: Final = 20
-#: A call of boto3, and one of Delta's reader, is tried so often, with growing pauses.
+#: A call of boto3 is tried so often, with growing pauses; one of Delta's reader for as long as that takes of silence.
 ATTEMPTS: Final = 8
 #: One of S3A is tried again so often, with growing pauses; beneath it nothing is, or the times would multiply.
 S3A_RETRIES: Final = 6
@@ -35,6 +35,5 @@ def of_delta() -> dict[str, str]:
     return {
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{2 * ANSWER_SECONDS}s",
-        "max_retries": str(ATTEMPTS - 1),
         "retry_timeout": f"{ATTEMPTS * ANSWER_SECONDS}s",
     }
