@@ -41,6 +41,9 @@ FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 
 _BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
+#: Spark reads them as patterns, others as parts of an address, so that tables would go elsewhere than captures.
+_NOT_IN_ROOTS = "*?[]{}\\%|^"
+_NOT_IN_BUCKETS = f"{_NOT_IN_ROOTS}#"
 _OWNER = re.compile(r"team:[\w.-]+|[\w.+-]+@[\w-]+(\.[\w-]+)+")
 _SITE = re.compile(r"https?://[^\s/]+(/\S*)?")
 _LAKEHOUSE_KEYS = ("root", "window", "start", "owners", "docs")
@@ -164,9 +167,9 @@ def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, r
         raise refuse("lakehouse.start", str(error)) from None
     if not datetime(1970, 1, 1, tzinfo=UTC) <= moment <= datetime.now(UTC):
         raise refuse("lakehouse.start", f"{start} is not between 1970 and now")
-    if not root.isprintable() or set(root) & set("*?[]{}\\%|"):
-        # Spark reads them as patterns, others as parts of an address.
-        raise refuse("lakehouse.root", f"{root!r} must not have any of * ? [ ] {{ }} \\ % | or a line break in it")
+    signs = _NOT_IN_BUCKETS if remote else _NOT_IN_ROOTS
+    if not root.isprintable() or set(root) & set(signs):
+        raise refuse("lakehouse.root", f"{root!r} must not have any of {' '.join(signs)} or a line break in it")
     try:
         if not remote and Path(root).is_file():
             raise refuse("lakehouse.root", f"{root} is a file, not a folder")
@@ -198,7 +201,7 @@ def _docs(table: Mapping[str, Any], refuse: Refuse) -> str:
 
 def _bucket(root: str, refuse: Refuse) -> str:
     """The address of a lake in a bucket."""
-    if not _BUCKET_ADDRESS.fullmatch(root):
+    if not _BUCKET_ADDRESS.fullmatch(root) or {".", ".."} & set(root.split("/")):
         raise refuse("lakehouse.root", f"{root!r} is no s3://bucket/prefix")
     return root.rstrip("/")
 

@@ -19,6 +19,7 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
 )
+from py4j.protocol import Py4JJavaError
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_expectations.suites import CheckResult, findings_check, findings_of, invariants_check, invariants_of
@@ -37,6 +38,8 @@ CONFLICT_RETRIES = 3
 CONFLICT_WAIT_SECONDS = 5
 INVARIANTS = "invariants"
 _ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+#: What S3A says, which tries again by itself.
+_STORE_UNREACHED = re.compile(r"java\.net\.\w+Exception: [\w ]+ on s3a://.*")
 _CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException|CommitFailedError")
 
 
@@ -208,6 +211,9 @@ def failing_as_told() -> Iterator[None]:
             raise dg.RetryRequested(CONFLICT_RETRIES, CONFLICT_WAIT_SECONDS) from error
         if isinstance(error, WirehouseError):
             raise dg.Failure(str(error), allow_retries=False) from error
+        if isinstance(error, Py4JJavaError) and (found := _STORE_UNREACHED.search(str(error))):
+            said = f"the store can't be reached ({found[0]}): check the network and AWS_ENDPOINT_URL"
+            raise dg.Failure(said, allow_retries=False) from error
         raise
 
 
@@ -270,7 +276,7 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
             # Dagster would fail the step anyway, and say how many checks failed.
             raise dg.Failure(_advice(broken, first, last), allow_retries=False)
         if passed >= {spec.key for spec in specs if spec.name == INVARIANTS}:
-            jobs.pass_checks(lake, job.name, first, last)
+            jobs.pass_checks(lake, job.name, first, last, stale.get(job.name, ()))
 
     return check
 

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -79,18 +79,20 @@ def materialize(
         run = _Run(instance, definitions, lake, force, say, verbose)
         bronze = chosen.pop(BRONZE, [])
         # All of them: what failed in some windows says nothing against the next.
-        failed = [(span, run(bronze, *span)) for span in _spans(lake, bronze, first, last)]
-
+        before = jobs.stale(lake) if bronze else {}
+        failed = [(span, run(bronze, *span)) for span in _spans(lake, bronze, first, last, before)]
         stopped = threading.Event()
 
-        def follow(those: Sequence[Job]) -> bool:
+        def follow(those: Sequence[Job], spans: Sequence[_Span]) -> bool:
             done = [
-                not stopped.is_set() and not _waits(those, span, failed) and not run(those, *span)
-                for span in _spans(lake, those, first, last)
+                not stopped.is_set() and not _waits(those, span, failed) and not run(those, *span) for span in spans
             ]
             return all(done)
 
-        done = _beside([partial(follow, those) for those in chosen.values()], stopped)
+        # Once for all: no protocol makes windows of another stale.
+        stale = jobs.stale(lake) if chosen else {}
+        following = [(those, _spans(lake, those, first, last, stale)) for those in chosen.values()]
+        done = _beside([partial(follow, those, spans) for those, spans in following], stopped)
         return all(done) and not any(names for _, names in failed)
 
 
@@ -150,11 +152,12 @@ def _beside(calls: Sequence[Callable[[], bool]], stopped: threading.Event) -> li
 _Span = tuple[str, str]
 
 
-def _spans(lake: Lake, chosen: Sequence[Job], first: str, last: str) -> list[_Span]:
-    """The windows of `chosen`, jobs of one pool, that have data or are stale."""
+def _spans(
+    lake: Lake, chosen: Sequence[Job], first: str, last: str, stale: Mapping[str, Collection[str]]
+) -> list[_Span]:
+    """The windows of `chosen`, jobs of one pool, that have data or are `stale`."""
     if not chosen:
         return []
-    stale = jobs.stale(lake)
     windows = set(jobs.data_windows(lake, chosen[0].protocol)).union(*(stale.get(job.name, ()) for job in chosen))
     return spans(lake, (window for window in windows if first <= window <= last))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,26 +14,47 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from wirehouse_pipelines.storage import is_local
+from wirehouse_pipelines import patience
+from wirehouse_pipelines.storage import StorageError, is_local
 
 #: Of a commit, each of which another writer was faster with.
 _ATTEMPTS: Final = 20
+#: What the reader says of a store that doesn't answer, and the signs with which it draws its reasons as a tree.
+_UNREACHED: Final = re.compile("error sending request|operation timed out")
+_DRAWN: Final = re.compile(r"( ?(\x1b\[[0-9;]*m|↳) ?)+")
 
 
 def _options(path: str) -> dict[str, str]:
     """What the reader doesn't take from the environment by itself: plain HTTP is refused unless it is asked for."""
+    if is_local(path):
+        return {}
     plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {} if is_local(path) or not plain else {"AWS_ALLOW_HTTP": "true"}
+    return patience.of_delta() | ({"AWS_ALLOW_HTTP": "true"} if plain else {})
+
+
+@contextmanager
+def _in_words(path: str) -> Iterator[None]:
+    """That a store doesn't answer as a StorageError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        text = " ".join(str(error).split())
+        if is_local(path) or not _UNREACHED.search(text):
+            raise
+        reason = f"the store can't be reached ({_DRAWN.sub(' ', text)}): check the network and AWS_ENDPOINT_URL"
+        raise StorageError(name=path, reason=reason) from None
 
 
 def exists(path: str) -> bool:
-    """There is a table at `path`."""
-    return DeltaTable.is_deltatable(path, _options(path))
+    """There is a table at `path`. Raises StorageError if the store doesn't answer."""
+    with _in_words(path):
+        return DeltaTable.is_deltatable(path, _options(path))
 
 
 def opened(path: str) -> DeltaTable | None:
-    """The table at `path`; None if there is none."""
-    return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
+    """The table at `path`; None if there is none. Raises StorageError if the store doesn't answer."""
+    with _in_words(path):
+        return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
 
 
 def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:
@@ -60,7 +83,8 @@ def _is_oldest(table: DeltaTable) -> bool:
 
 def created(path: str, schema: Schema, **how: Any) -> DeltaTable:
     """The table at `path`, made with the columns `schema` and what `DeltaTable.create` takes if there is none."""
-    return DeltaTable.create(path, schema, mode="ignore", storage_options=_options(path), **how)
+    with _in_words(path):
+        return DeltaTable.create(path, schema, mode="ignore", storage_options=_options(path), **how)
 
 
 def swap(path: str, added: Sequence[AddAction], replaced: Callable[[DeltaTable], Sequence[str]]) -> None:
@@ -69,7 +93,8 @@ def swap(path: str, added: Sequence[AddAction], replaced: Callable[[DeltaTable],
     It is the commit after the version that was asked, or none: if another writer was faster, the table is asked anew.
     """
     for attempt in range(_ATTEMPTS):
-        table = DeltaTable(path, storage_options=_options(path))
+        with _in_words(path):
+            table = DeltaTable(path, storage_options=_options(path))
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [*added]
         actions += [RemoveAction(file, True, now_ms) for file in replaced(table)]

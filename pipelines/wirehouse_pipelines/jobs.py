@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -153,7 +153,11 @@ def stale(lake: Lake) -> dict[str, set[str]]:
     A window is stale if its captures, the source's options, the version of the job or the state carried into it
     changed, or if a job it reads from is stale there.
     """
-    landed, entries = manifests(lake), ledger.read(lake)
+    return _stale(lake, ledger.read(lake))
+
+
+def _stale(lake: Lake, entries: Mapping[ledger.Key, ledger.Entry]) -> dict[str, set[str]]:
+    landed = manifests(lake)
     found: dict[str, set[tuple[str, str]]] = {}
     for job in all_jobs().values():
         plan = _plan(lake, job, landed, entries)
@@ -169,7 +173,7 @@ def stale(lake: Lake) -> dict[str, set[str]]:
 def due(lake: Lake) -> dict[str, set[str]]:
     """Windows with work for `run`, by job: stale ones, and those that no check has passed since they were written."""
     entries = ledger.read(lake)
-    found = {name: set(windows) for name, windows in stale(lake).items()}
+    found = _stale(lake, entries)
     for name, job in all_jobs().items():
         for (table, source, window), entry in entries.items():
             if table == job.outputs[0] and source in lake.names and not _is_passed(entries, name, entry):
@@ -177,9 +181,12 @@ def due(lake: Lake) -> dict[str, set[str]]:
     return {name: found[name] for name in all_jobs() if name in found}
 
 
-def pass_checks(lake: Lake, name: str, first: str, last: str) -> None:
-    """Note that our own checks of job `name` passed in windows `first` to `last`; stale ones were not looked at."""
-    job, waiting = all_jobs()[name], stale(lake).get(name, set())
+def pass_checks(lake: Lake, name: str, first: str, last: str, waiting: Collection[str] = ()) -> None:
+    """Note that our own checks of job `name` passed in windows `first` to `last`, but for those that were `waiting`.
+
+    These were stale when the checks began, which don't look at such.
+    """
+    job = all_jobs()[name]
     written = (entry for entry in ledger.read(lake).values() if entry.table_name == job.outputs[0])
     passed = (entry for entry in written if first <= entry.window_start <= last and entry.window_start not in waiting)
     ledger.commit(

@@ -102,11 +102,27 @@ def manifest_name(source: str, capture_id: str) -> str:
     return f"{MANIFESTS}/{source}/{capture_id}.json"
 
 
+#: The root whose manifests were read last, and each by its object's name, with the version that was read.
+_last: tuple[str, Mapping[str, tuple[str, Manifest]]] = ("", {})
+
+
 def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
-    """All committed manifests (of one source), by source and capture id."""
+    """All committed manifests (of one source), by source and capture id.
+
+    They are listed each time; read are those whose objects aren't what they were last time.
+    """
+    global _last
     storage = open_storage(lake.root)
     prefix = MANIFESTS if source is None else f"{MANIFESTS}/{source}"
-    return [_read(storage, stored.name) for stored in storage.list(prefix)]
+    before = _last[1] if _last[0] == lake.root else {}
+    now: dict[str, tuple[str, Manifest]] = {}
+    for stored in storage.list(prefix):
+        known = before.get(stored.name)
+        if known is None or known[0] != stored.version or not stored.version:
+            known = stored.version, _read(storage, stored.name)
+        now[stored.name] = known
+    _last = lake.root, now if source is None else {**before, **now}
+    return [manifest for _, manifest in now.values()]
 
 
 def read_manifest(storage: Storage, source: str, capture_id: str) -> Manifest | None:

@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, Final, NamedTuple, cast
-from urllib.parse import urlsplit
 
 import boto3
 from boto3.s3.transfer import TransferConfig
+from botocore.awsrequest import AWSPreparedRequest
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -33,23 +33,21 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 
 from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines import patience
 from wirehouse_pipelines.storage import RefusedError, StorageError, Stored, check_name, is_hidden
 
 #: Objects are uploaded in parts of so many bytes, and read so many at a time.
 PART_BYTES: Final = 8 << 20
 #: Uploads up to this size stay in memory until they are sent.
 _SPOOL_BYTES: Final = 8 << 20
-#: A call that fails is tried so often, with growing pauses.
-ATTEMPTS: Final = 8
-#: A store that takes longer to be reached isn't there.
-_CONNECT_SECONDS: Final = 10.0
-#: A lock whose holder hasn't renewed it for so long is another's to take. The holder writes nothing more after half of
-#: it: the other half is for calls that are under way.
-LEASE_SECONDS: Final = 30.0
+#: A lock whose holder hasn't renewed it for so long is another's to take. After half of it the holder begins no attempt
+#: of a call that writes: the other half is for one that is under way, which takes less.
+LEASE_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.2
 #: Between reading a piece of an object and reading it again.
 _PAUSES: Final = (0.2, 0.8, 3.2)
 _LOCKS: Final = ".locks"
+_READING: Final = ("GET", "HEAD")
 _HELD, _FREE = b"held", b"free"
 _GONE = ("404", "NoSuchKey", "NotFound")
 _TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
@@ -81,8 +79,9 @@ def client() -> Any:
     """The S3 client of this process's environment. A session of its own: the default one is not for threads."""
     style = "path" if os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL")) else "auto"
     config = Config(
-        retries={"mode": "standard", "max_attempts": ATTEMPTS},
-        connect_timeout=_CONNECT_SECONDS,
+        retries={"mode": "standard", "max_attempts": patience.ATTEMPTS},
+        connect_timeout=patience.CONNECT_SECONDS,
+        read_timeout=patience.ANSWER_SECONDS,
         s3={"addressing_style": style},
     )
     # By itself boto3 knows AWS_DEFAULT_REGION alone.
@@ -103,23 +102,27 @@ class S3Storage:
     """Objects of a bucket under a prefix. See storage.Storage."""
 
     def __init__(self, root: str) -> None:
-        parts = urlsplit(root)
         self.root = root.rstrip("/")
-        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
+        # No address as browsers have them: in a key # and ? are letters.
+        self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
+        self._prefix = prefix.strip("/")
         with self._in_words(root):
             self._client = client()
         self._held: dict[str, _Holding] = {}
+        # What hangs is tried again, maybe when the lock has long been another's.
+        self._client.meta.events.register("before-send.s3", self._check_held)
 
     def _key(self, name: str) -> str:
         check_name(name)
         return self._under(name)
 
-    def _to_write(self, name: str) -> str:
-        """The key of an object that is about to be written or removed. Raises LockLostError if that isn't ours now."""
-        for lock, holding in self._held.items():
+    def _check_held(self, request: AWSPreparedRequest, **_: Any) -> None:
+        """Before each attempt of a call: raises LockLostError if it writes and that isn't ours now."""
+        if request.method in _READING or f"/{_LOCKS}/" in request.url:
+            return
+        for lock, holding in list(self._held.items()):
             if holding.lost():
                 raise LockLostError(root=self.root, name=lock)
-        return self._key(name)
 
     def _under(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -149,7 +152,10 @@ class S3Storage:
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """See Storage."""
-        found = (Stored(listed.name, listed.size_bytes) for listed in self.objects(f"{prefix}/" if prefix else ""))
+        found = (
+            Stored(listed.name, listed.size_bytes, listed.etag)
+            for listed in self.objects(f"{prefix}/" if prefix else "")
+        )
         yield from (stored for stored in found if not any(map(is_hidden, stored.name.split("/"))))
 
     def objects(self, prefix: str) -> Iterator[Listed]:
@@ -173,8 +179,9 @@ class S3Storage:
         with self._in_words(name):
             # boto3 asks again where no answer came, but not where one broke off.
             for pause in _PAUSES:
+                body = self._client.get_object(**wanted)["Body"]
                 with suppress(HTTPClientError, IncompleteReadError):
-                    return cast(bytes, self._client.get_object(**wanted)["Body"].read())
+                    return cast(bytes, body.read())
                 time.sleep(pause)
             return cast(bytes, self._client.get_object(**wanted)["Body"].read())
 
@@ -187,17 +194,17 @@ class S3Storage:
             stream.seek(0)
             parts = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
             with self._in_words(name):
-                self._client.upload_fileobj(_Kept(stream), self._bucket, self._to_write(name), Config=parts)
+                self._client.upload_fileobj(_Kept(stream), self._bucket, self._key(name), Config=parts)
 
     def write(self, name: str, data: bytes, *, private: bool = False) -> None:
         """See Storage; who may read an object is said by the bucket's policy."""
         with self._in_words(name):
-            self._client.put_object(Bucket=self._bucket, Key=self._to_write(name), Body=data)
+            self._client.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
 
     def delete(self, name: str) -> None:
         """See Storage."""
         with self._in_words(name):
-            self._client.delete_object(Bucket=self._bucket, Key=self._to_write(name))
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(name))
 
     def exists(self, name: str) -> bool:
         """See Storage."""
@@ -212,7 +219,7 @@ class S3Storage:
         """See Storage: uploads that were never ended."""
         pages = self._client.get_paginator("list_multipart_uploads")
         with self._in_words(prefix):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._to_write(prefix)}/"):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(prefix)}/"):
                 for upload in page.get("Uploads", ()):
                     which = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                     self._client.abort_multipart_upload(Bucket=self._bucket, **which)
@@ -226,8 +233,8 @@ class S3Storage:
         check_name(name)
         folder = self._under(f"{_LOCKS}/{name}")
         with self._in_words(name):
-            key = self._take(folder)
-        holding = _Holding(lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD))
+            key, taken = self._take(folder)
+        holding = _Holding(lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD), taken)
         self._held[name] = holding
         try:
             yield
@@ -240,15 +247,17 @@ class S3Storage:
         if lost:
             raise LockLostError(root=self.root, name=name)
 
-    def _take(self, folder: str) -> str:
-        """The key of the lock under `folder`, once it is ours: the next number after the newest that is free.
+    def _take(self, folder: str) -> tuple[str, float]:
+        """The key of the lock under `folder`, once it is ours, and since when at the earliest.
+
+        It is the next number after the newest that is free.
 
         Numbers only grow, and of several who create one the store lets the first: no two ever hold the lock.
         """
         while True:
             number, free, old = self._newest(folder)
             if free:
-                key = f"{folder}/{number + 1:012d}"
+                key, began = f"{folder}/{number + 1:012d}", _now()
                 try:
                     self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD, IfNoneMatch="*")
                 except ClientError as error:
@@ -257,7 +266,7 @@ class S3Storage:
                 else:
                     for past in old:
                         self._client.delete_object(Bucket=self._bucket, Key=past)
-                    return key
+                    return key, began
             time.sleep(_RETRY_SECONDS)
 
     def _newest(self, folder: str) -> tuple[int, bool, tuple[str, ...]]:
@@ -280,10 +289,10 @@ class S3Storage:
 class _Holding:
     """Renews a lock in the background."""
 
-    def __init__(self, renew: Any) -> None:
+    def __init__(self, renew: Any, taken: float) -> None:
         self._renew = renew
         self._over = threading.Event()
-        self._renewed = _now()
+        self._renewed = taken
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -301,13 +310,18 @@ class _Holding:
 
     def lost(self) -> bool:
         """The lock may be another's soon, or is."""
-        return _now() - self._renewed > LEASE_SECONDS / 2
+        return self._left() < 0
+
+    def _left(self) -> float:
+        """So many seconds it is surely ours."""
+        return self._renewed + LEASE_SECONDS / 2 - _now()
 
     def stop(self) -> bool:
         """End it; whether the lock may have been another's meanwhile."""
         self._over.set()
-        self._thread.join()
-        return self.lost()
+        # A call that hangs may take minutes: by then it is another's.
+        self._thread.join(max(0, self._left()))
+        return self.lost() or self._thread.is_alive()
 
 
 def _now() -> float:

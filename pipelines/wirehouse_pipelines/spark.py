@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from wirehouse_codecs.errors import WirehouseError
-from wirehouse_pipelines import jars, shipping
+from wirehouse_pipelines import jars, patience, shipping
 from wirehouse_pipelines.spark_options import EMBEDDED, SparkOptions
 
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
@@ -59,6 +59,13 @@ SETTINGS = {
 #: Of a session that is one process nobody else is to reach it: whoever does can make it run what they like.
 ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
+#: The variables with a store's keys, and what S3A calls them.
+KEYS: Final = {
+    "AWS_ACCESS_KEY_ID": "fs.s3a.access.key",
+    "AWS_SECRET_ACCESS_KEY": "fs.s3a.secret.key",
+    "AWS_SESSION_TOKEN": "fs.s3a.session.token",
+}
+
 
 class JarsMissingError(WirehouseError):
     """The jars that Spark needs besides its own are not where they should be."""
@@ -95,14 +102,26 @@ def _quiet_start() -> Iterator[None]:
 
 
 def _object_store() -> dict[str, str]:
-    """How S3A and boto3 in workers reach the store: as boto3 does here. The keys they take from the environment."""
-    settings: dict[str, str] = {}
+    """How S3A and boto3 in workers reach the store: as boto3 does here. Keys are none of it: see `lend_keys`."""
+    settings = {f"spark.hadoop.{name}": value for name, value in patience.of_s3a().items()}
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
         settings["spark.executorEnv.AWS_ENDPOINT_URL"] = endpoint
     if region := os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")):
         settings["spark.hadoop.fs.s3a.endpoint.region"] = settings["spark.executorEnv.AWS_REGION"] = region
     return settings
+
+
+def lend_keys(session: SparkSession) -> None:
+    """Let tasks have the store's keys of this process, whatever their worker was started with.
+
+    They go along with tasks: settings of a session are shown by Spark's UI and written to its logs.
+    """
+    context = session.sparkContext
+    keys = {name: os.environ[name] for name in KEYS if os.environ.get(name)}
+    context.environment |= keys
+    for name, value in keys.items():
+        context._jsc.hadoopConfiguration().set(KEYS[name], value)
 
 
 def _class_archive() -> str:
@@ -162,4 +181,7 @@ def session(
     if SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()
     with _quiet_start():
-        return builder.getOrCreate()
+        started = builder.getOrCreate()
+    if not master.startswith("local"):
+        lend_keys(started)
+    return started

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
@@ -37,6 +37,8 @@ class Stored:
 
     name: str
     size_bytes: int
+    #: Another once it is written anew; empty if the store doesn't tell.
+    version: str = field(default="", compare=False)
 
 
 class Storage(Protocol):
@@ -95,7 +97,9 @@ class LocalStorage:
             for name in files:
                 if not is_hidden(name):
                     path = Path(parent, name)
-                    found.append(Stored(path.relative_to(self.root).as_posix(), path.stat().st_size))
+                    facts = path.stat()
+                    version = f"{facts.st_ino} {facts.st_mtime_ns}"
+                    found.append(Stored(path.relative_to(self.root).as_posix(), facts.st_size, version))
         yield from sorted(found)
 
     def open(self, name: str) -> BinaryIO:

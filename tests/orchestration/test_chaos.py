@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import socket
+import struct
+import threading
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -82,6 +87,32 @@ def test_landing_to_a_store_with_moods(tmp_path: Path, sources: list[Source], in
     assert moods.slowed > 2
     assert moods.broken > 2
     assert found == landed(whole(tmp_path, sources))
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET /a HTTP/1.1\r\nHost:",
+        b"PUT /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc",
+        b"PUT /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nabc",
+    ],
+)
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_call_that_breaks_off_is_nothing_to_tell(
+    begun: bytes, reset: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with faulty("http://127.0.0.1:9", Moods(seed=1, one_in=1)) as address:
+        at = urlsplit(address)
+        known = threading.active_count()
+        with socket.create_connection((at.hostname, at.port)) as call:
+            call.sendall(begun)
+            while threading.active_count() == known:
+                time.sleep(0.01)
+            if reset:
+                call.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        while threading.active_count() > known:
+            time.sleep(0.01)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.servers

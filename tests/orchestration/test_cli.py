@@ -736,7 +736,7 @@ def test_doctor_says_what_the_store_refuses(wirehouse: Wirehouse, monkeypatch: p
         "AWS_SECRET_ACCESS_KEY": "b",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("wirehouse_pipelines.object_storage.ATTEMPTS", 1)
+    monkeypatch.setattr("wirehouse_pipelines.patience.ATTEMPTS", 1)
     lake = findings(wirehouse)["lake"]
     assert lake["missing"]
     assert "can't be reached" in lake["state"]

@@ -25,8 +25,11 @@ WORKED = f"work/*/*/{shipping.ENVIRONMENT}/bin/python"
 
 @pytest.fixture
 def cluster(store: dict[str, str]) -> Iterator[dict[str, str]]:
-    """A master and two workers, which have the keys of the store; the variables by which they are used."""
-    infra.up(("spark",), lambda text: None)
+    """A master and two workers that know no store; the variables by which they are used."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in store:
+            patch.delenv(name, raising=False)
+        infra.up(("spark",), lambda text: None)
     yield infra.environment()
     infra.down(("spark",), lambda text: None)
 

@@ -220,9 +220,18 @@ def test_a_lake_keeps_its_window_size_and_start(folder: Path) -> None:
         config.load(write(folder, HOUR + "start = '2026-11-14T22'\n"))
 
 
-@pytest.mark.parametrize("root", ["lake[1]", "l%41k", "a|b", "a\\nb"])
+@pytest.mark.parametrize(
+    "root",
+    ["lake[1]", "l%41k", "a|b", "a^b", "a?b", "a\\nb", "s3://bucket/l%41k", "s3://bucket/a#b", "s3://bucket/a^b"],
+)
 def test_a_root_that_spark_or_delta_would_read_otherwise_is_refused(folder: Path, root: str) -> None:
     with pytest.raises(ConfigError, match=r"lakehouse.root: .* must not have any of"):
+        config.load(write(folder, f'[lakehouse]\nroot = "{root}"\n'))
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/a/../b", "s3://bucket/./a", "s3://bucket/a//b", "s3://b"])
+def test_a_root_that_is_no_place_in_a_bucket_is_refused(folder: Path, root: str) -> None:
+    with pytest.raises(ConfigError, match="is no s3://bucket/prefix"):
         config.load(write(folder, f'[lakehouse]\nroot = "{root}"\n'))
 
 

@@ -92,6 +92,19 @@ def test_what_is_up_to_date_is_not_computed_again_unless_forced(lake: Lake, spar
 
 
 @pytest.mark.spark
+def test_what_is_stale_is_asked_once_before_a_step_and_once_for_all_protocols(
+    lake: Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(lake, lake.sources[0])
+    asked: list[Lake] = []
+    monkeypatch.setattr(runs.jobs, "_stale", lambda *told, ask=jobs._stale: asked.append(lake) or ask(*told))
+    names = ["bronze.messages", "silver.cardinal"]
+    assert materialize(lake, [*names, "silver.wallaroo", "silver.ockam", "silver.hiero"], DAY, DAY)
+    # Each has a step that computes and one that checks.
+    assert len(asked) == 2 + 2 * len(names)
+
+
+@pytest.mark.spark
 def test_an_invariant_that_is_broken_fails_the_run_and_stops_what_follows(
     lake: Lake, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,7 @@ _SHOWN = """
     lake = config.load("wirehouse.toml")
     land(lake, lake.source("chain"))
     session = spark.session()
+    spark.lend_keys(session)
     windows = jobs.data_windows(lake)
     rows = jobs.run_job(session, lake, "bronze.messages", windows[0], windows[-1]).rows
     at, which = session.sparkContext.uiWebUrl, session.sparkContext.applicationId

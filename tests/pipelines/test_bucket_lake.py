@@ -21,6 +21,7 @@ from wirehouse_pipelines import forgetting, jobs, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.storage import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers]
 
@@ -46,6 +47,20 @@ def on_store(spark: Any, store: dict[str, str]) -> Iterator[Any]:
     # And its workers, which were started likewise.
     with patch.dict(spark.sparkContext.environment, {name: store[name] for name in store if name.startswith("AWS_")}):
         yield spark
+
+
+@pytest.mark.parametrize("root", ["{folder}/a b#c+d;é=ü&'~@,!$:x", "{bucket}/a b+c;é=ü&'~@,!$:x"])
+def test_roots_may_have_any_letters_that_are_not_refused(
+    local_lake: Lake, on_store: Any, in_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    monkeypatch.setenv("WIREHOUSE_HASH_KEY", small_lake.HASH_KEY)
+    monkeypatch.setenv(config.ROOT_VARIABLE, root.format(folder=tmp_path, bucket=in_bucket))
+    lake = config.load(small_lake.configure(tmp_path, "cardinal"))
+    land(lake)
+    run(on_store, lake)
+    assert_same_rows(local_lake, lake, of=["cardinal"])
+    layers = {stored.name.partition("/")[0] for stored in open_storage(lake.root).list("")}
+    assert layers >= {"landing", "bronze", "silver", "gold", "ledger"}
 
 
 def test_a_bucket_holds_the_rows_of_a_folder_for_every_protocol(

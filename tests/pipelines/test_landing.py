@@ -36,11 +36,12 @@ from wirehouse_codecs.hiero.grpc_log import encode as encode_entry
 from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.packet_captures import Packet
 from wirehouse_pipelines import capture_files, landed_columns, landed_records, landing
+from wirehouse_pipelines import manifests as all_manifests
 from wirehouse_pipelines.capture_files import CaptureFile, MissingPathError, RefusedPathError, captures_at
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Clock, KindError, NotLandedError, land
-from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests
-from wirehouse_pipelines.storage import LocalStorage
+from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests, write_manifest
+from wirehouse_pipelines.storage import LocalStorage, open_storage
 from wirehouse_pipelines.windows import Windows
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
@@ -857,3 +858,22 @@ def test_memory_stays_flat_whatever_the_size_of_a_block(place: Place) -> None:
     block, item = (BLOCKS / "sim062_3.blk").read_bytes(), b"\x0a\x83\x80\x40\x22\xff\xff\x3f" + bytes(0xFFFFF)
     small, large = (place.put(f"{mib}.blk", block + item * mib) for mib in (16, 130))
     assert peak_mib(place, "blocks", large) < peak_mib(place, "blocks", small) + 24
+
+
+def test_a_manifest_is_read_once_until_it_is_written_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        place.put(f"{name}.jsonl", line(TEN, name.encode()))
+    first, second = sorted(place.land(), key=lambda one: one.capture_id)
+    assert manifests(place.lake) == [first, second]
+    storage, read = open_storage(place.lake.root), list[str]()
+    known = all_manifests._read
+    monkeypatch.setattr(all_manifests, "_read", lambda at, name: read.append(name) or known(at, name))
+    assert manifests(place.lake) == [first, second]
+    assert manifests(place.lake, "net") == [first, second]
+    assert read == []
+    released = replace(second, released_at_ns=NOW_NS)
+    write_manifest(storage, released)
+    assert manifests(place.lake) == [first, released]
+    assert read == [manifest_name("net", second.capture_id)]
+    storage.delete(manifest_name("net", first.capture_id))
+    assert manifests(place.lake) == [released]

@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 from tests.conftest import store_of
 
-from wirehouse_orchestration.chaos.faulty_store import Moods, faulty
+from wirehouse_orchestration.chaos.faulty_store import BrokenOffError, Moods, faulty
 from wirehouse_orchestration.infra import versitygw
-from wirehouse_pipelines import landing, object_storage
+from wirehouse_pipelines import landing, object_storage, patience
 from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import Manifest, manifests, write_manifest
@@ -62,6 +62,11 @@ def test_what_is_written_is_read(root: str) -> None:
     assert not storage.exists("a/c.bin")
     with pytest.raises(FileNotFoundError):
         storage.open("a/c.bin")
+
+
+def test_a_prefix_is_no_address_with_a_query_or_fragment(root: str) -> None:
+    open_storage(f"{root}/a#b?c").write("x", b"")
+    assert list(open_storage(root).list("")) == [Stored("a#b?c/x", 0)]
 
 
 def test_a_large_object_goes_in_parts_and_is_read_anywhere(root: str) -> None:
@@ -120,7 +125,7 @@ def test_what_is_wrong_is_said(
 ) -> None:
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    monkeypatch.setattr(patience, "ATTEMPTS", 1)
     with pytest.raises(StorageError, match=said) as refused:
         open_storage(root).write("a", b"")
     assert secret not in str(refused.value)
@@ -128,7 +133,7 @@ def test_what_is_wrong_is_said(
 
 def test_a_store_that_speaks_no_tls_is_said(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
-    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    monkeypatch.setattr(patience, "ATTEMPTS", 1)
     with pytest.raises(StorageError, match=r"no TLS that is trusted .* correct AWS_ENDPOINT_URL"):
         open_storage(root).write("a", b"")
 
@@ -302,3 +307,53 @@ def test_who_lost_the_lock_commits_nothing(root: str, tmp_path: Path, monkeypatc
     assert manifests(lake) == []
     (again,) = landing.land(lake, source, [str(file)])
     assert all(open_storage(root).exists(name) for name in landing.records_of(again))
+
+
+class _Hanging(Moods):
+    """A store that, from some moment until another, takes calls and does nothing of them."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.over = threading.Event()
+        self.over.set()
+
+    def next(self) -> str:
+        if not self.over.is_set():
+            self.over.wait(60)
+            raise BrokenOffError
+        return ""
+
+
+def test_a_put_that_hangs_is_not_tried_again_when_the_lock_is_anothers(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_storage, "LEASE_SECONDS", 6.0)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 1)
+    moods, other, lost = _Hanging(), open_storage(root), list[object_storage.LockLostError]()
+    with faulty(os.environ["AWS_ENDPOINT_URL"], moods) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        mine, mine_held = open_storage(root), threading.Event()
+
+        def write() -> None:
+            try:
+                with mine.lock("a"):
+                    mine_held.set()
+                    moods.over.clear()
+                    mine.write("who", b"the first")
+            except object_storage.LockLostError as error:
+                lost.append(error)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        mine_held.wait(60)
+        with other.lock("a"):
+            other.write("who", b"the second")
+        moods.over.set()
+        writing.join(60)
+    assert len(lost) == 1
+    with other.open("who") as stream:
+        assert stream.read() == b"the second"
+
+
+def test_an_attempt_to_write_takes_less_than_half_a_lease() -> None:
+    assert patience.CONNECT_SECONDS + patience.ANSWER_SECONDS < object_storage.LEASE_SECONDS / 2

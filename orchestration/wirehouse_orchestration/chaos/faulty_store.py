@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,10 @@ BUSY: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request 
 #: These are between two neighbours, not from end to end.
 _OF_THE_HOP: Final = {"connection", "keep-alive", "transfer-encoding", "expect"}
 _PATIENCE_SECONDS: Final = 60
+
+
+class BrokenOffError(Exception):
+    """A call that doesn't come to its end."""
 
 
 @dataclass
@@ -71,6 +76,11 @@ class _Proxy(ThreadingHTTPServer):
     store: str
     moods: Moods
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked was killed, or waits no longer: that is the fault that is made, and nothing to tell."""
+        if not isinstance(sys.exc_info()[1], OSError | BrokenOffError):
+            super().handle_error(request, client_address)
+
 
 class _Passing(BaseHTTPRequestHandler):
     """Passes a call on, if the store is in the mood."""
@@ -112,10 +122,16 @@ class _Passing(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _chunks(self) -> Iterator[bytes]:
-        while size := int(self.rfile.readline().split(b";")[0], 16):
+        while size := int(self._line().split(b";")[0], 16):
             yield self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
+
+    def _line(self) -> bytes:
+        line = self.rfile.readline()
+        if not line.endswith(b"\n"):
+            raise BrokenOffError
+        return line
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response_only(status)

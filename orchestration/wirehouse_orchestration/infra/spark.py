@@ -7,7 +7,6 @@ from typing import Final
 
 import pyspark
 
-from wirehouse_orchestration import infra
 from wirehouse_orchestration.infra import Command, Server, Settings, java_program
 from wirehouse_orchestration.ports import HOST, free_port, listens
 
@@ -33,8 +32,6 @@ def _commands(installed: Path, folder: Path, settings: Settings) -> list[Command
     java = [java_program(), "-Xmx512m", "-cp", f"{home}/jars/*"]
     java += [f"-Dspark.worker.cleanup.{setting}" for setting in _CLEAN_UP]
     environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": _SCALA}
-    # Executors take a store's keys from their worker.
-    environment |= {name: value for name, value in infra.environment().items() if name.startswith("AWS_")}
     address = settings["SPARK_MASTER"].removeprefix("spark://")
     host, _, port = address.partition(":")
     master = [f"{_DEPLOY}.master.Master", "--host", host, "--port", port, "--webui-port", "0"]
