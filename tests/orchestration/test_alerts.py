@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,22 @@ def test_a_failed_run_is_told_with_its_reason(lake: Lake, instance: DagsterInsta
 
 
 @pytest.mark.property
+def test_a_check_that_failed_is_told_as_one(lake: Lake, instance: DagsterInstance, webhook: Webhook) -> None:
+    @dg.asset(key=["gold", "x"], check_specs=[dg.AssetCheckSpec("keys", asset=["gold", "x"])])
+    def table() -> Iterator[Any]:
+        yield dg.Output(None)
+        yield dg.AssetCheckResult(passed=False)
+        raise dg.Failure("gold.x breaks keys", allow_retries=False)
+
+    cursor = look(lake, instance, None)
+    dg.materialize([table], instance=instance, raise_on_error=False)
+    look(lake, instance, cursor)
+    (alert,) = webhook.posted[0]["alerts"]
+    assert (alert["kind"], alert["checks"]) == ("failed_checks", ["gold.x keys"])
+    assert "checks failed (gold.x keys): gold.x breaks keys" in alert["text"]
+
+
+@pytest.mark.property
 def test_what_could_not_be_told_is_told_by_the_next_tick(
     lake: Lake, instance: DagsterInstance, webhook: Webhook
 ) -> None:
@@ -207,6 +225,26 @@ def test_the_address_is_not_said(url: str) -> None:
     assert "SECRET" not in str(failed.value)
     # Dagster shows what an error comes from.
     assert failed.value.__suppress_context__ or failed.value.__context__ is None
+
+
+def test_who_answers_byte_by_byte_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerts, "POST_SECONDS", 0.5)
+    over = threading.Event()
+
+    def drip(taken: socket.socket) -> None:
+        connection, _ = taken.accept()
+        with connection, suppress(OSError):
+            connection.send(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not over.wait(0.1):
+                connection.send(b".")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dripping = threading.Thread(target=drip, args=(taken,))
+        dripping.start()
+        with pytest.raises(alerts.WebhookError, match=r"no answer within 0\.5 s"):
+            alerts._post(f"http://127.0.0.1:{taken.getsockname()[1]}/", {})
+        over.set()
+        dripping.join()
 
 
 def test_where_a_post_is_sent_on_to_is_nobody(webhook: Webhook) -> None:

@@ -1,17 +1,19 @@
-"""Tells a webhook what somebody should look at: failed runs, and new findings of severity violation.
+"""Tells a webhook what somebody should look at: failed runs and checks, and new findings of severity violation.
 
-A check of our own tables that fails fails its run, and its advice is the run's reason. Nothing is told of what was
-there before the sensor first looked. What couldn't be told is told by the next tick. While the tables can't be read
-that is told, once, and failed runs go on being told.
+A check of our own tables that fails fails its run, which is told once, as checks that failed. Nothing is told of what
+was there before the sensor first looked. What couldn't be told is told by the next tick. While the tables can't be
+read that is told, once, and failed runs go on being told.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any, Final
@@ -29,11 +31,15 @@ from wirehouse_pipelines.lake import Lake
 #: Where to post; a secret, since who knows it may post there too.
 VARIABLE: Final = "WIREHOUSE_WEBHOOK"
 SENSOR_SECONDS: Final = 30
-POST_SECONDS: Final = 10
+#: For an answer, and for each piece of it.
+POST_SECONDS: Final = 20
+PIECE_SECONDS: Final = 10
 #: Runs that one tick tells of.
 MOST_RUNS: Final = 20
 #: Windows, the newest, whose findings are counted apart: the cursor must not grow with the lake.
 MOST_WINDOWS: Final = 50
+#: How Dagster shows a failure that was told as one.
+_FAILURE: Final = f"{dg.Failure.__module__}.{dg.Failure.__name__}: "
 _FOUND: Final = """
     SELECT source, rule, window_start, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation'
     GROUP BY source, rule, window_start
@@ -54,7 +60,7 @@ def definitions(lake: Lake) -> dg.Definitions:
         name="alerts",
         minimum_interval_seconds=SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Posts failed runs and new findings of severity violation to the webhook in {VARIABLE}.",
+        description=f"Posts failed runs and checks, and new findings of severity violation, to {VARIABLE}.",
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         url = os.environ.get(VARIABLE)
@@ -92,15 +98,27 @@ def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str,
     for record in instance.get_run_records(wanted, limit=MOST_RUNS, order_by="update_timestamp", ascending=True):
         run = record.dagster_run
         windows = asked_windows(run.tags)
-        reason = _reason(instance, run.run_id)
+        reason, checks = _reason(instance, run.run_id), _checks(instance, run.run_id)
         where = f" of {' to '.join(dict.fromkeys(windows))}" if windows else ""
+        what = f"checks failed ({', '.join(checks)})" if checks else "failed"
         yield {
-            "kind": "failed_run",
-            "text": f"run {run.run_id[:8]} ({run.job_name}{where}) failed: {reason}",
+            "kind": "failed_checks" if checks else "failed_run",
+            "text": f"run {run.run_id[:8]} ({run.job_name}{where}) {what}: {reason}",
             "run": run.run_id,
+            "checks": checks,
             "reason": reason,
             "at": record.update_timestamp.timestamp(),
         }
+
+
+def _checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """The checks of our own tables that failed in it, as table and name."""
+    found = []
+    for entry in instance.all_logs(run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION):
+        told = entry.dagster_event and entry.dagster_event.asset_check_evaluation_data
+        if told and not told.passed:
+            found.append(f"{'.'.join(told.asset_key.path)} {told.check_name}")
+    return sorted(set(found))
 
 
 def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
@@ -109,7 +127,7 @@ def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
         failure = entry.dagster_event and entry.dagster_event.step_failure_data
         if failure and failure.error:
             error = failure.error.cause or failure.error
-            return " ".join(error.message.split())[:1000]
+            return " ".join(error.message.split()).removeprefix(_FAILURE)[:1000]
     return "its log says why"
 
 
@@ -175,11 +193,24 @@ def _post(url: str, told: Mapping[str, Any]) -> None:
     url = url.strip()
     if not url.lower().startswith(("https://", "http://")):
         raise WebhookError(reason="it begins neither with https:// nor with http://")
+    answer: Future[None] = Future()
+
+    def post() -> None:
+        try:
+            request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
+            with _OPENER.open(request, timeout=PIECE_SECONDS):
+                answer.set_result(None)
+        except Exception as error:
+            answer.set_exception(error)
+
+    # Who answers byte by byte would hold up a thread that waits.
+    threading.Thread(target=post, daemon=True).start()
     try:
-        request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
-        with _OPENER.open(request, timeout=POST_SECONDS):
-            pass
-    except HTTPException:
+        answer.result(POST_SECONDS)
+    except TimeoutError:
+        raise WebhookError(reason=f"no answer within {POST_SECONDS} s") from None
+    except (HTTPException, ValueError):
+        # These have parts of the address in them.
         raise WebhookError(reason="that is no address, or what is there speaks no HTTP") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise WebhookError(reason=str(error)) from None
