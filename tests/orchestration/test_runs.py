@@ -96,8 +96,13 @@ def test_what_is_stale_is_asked_once_before_a_step_and_once_for_all_protocols(
     lake: Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     land(lake, lake.sources[0])
-    asked: list[Lake] = []
-    monkeypatch.setattr(runs.jobs, "_stale", lambda *told, ask=jobs._stale: asked.append(lake) or ask(*told))
+    asked, ask = list[Lake](), jobs.stale
+
+    def noted(lake: Lake) -> dict[str, set[str]]:
+        asked.append(lake)
+        return ask(lake)
+
+    monkeypatch.setattr(jobs, "stale", noted)
     names = ["bronze.messages", "silver.cardinal"]
     assert materialize(lake, [*names, "silver.wallaroo", "silver.ockam", "silver.hiero"], DAY, DAY)
     # Each has a step that computes and one that checks.

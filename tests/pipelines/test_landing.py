@@ -41,7 +41,7 @@ from wirehouse_pipelines.capture_files import CaptureFile, MissingPathError, Ref
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Clock, KindError, NotLandedError, land
 from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests, write_manifest
-from wirehouse_pipelines.storage import LocalStorage, open_storage
+from wirehouse_pipelines.storage import LocalStorage, Storage, open_storage
 from wirehouse_pipelines.windows import Windows
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
@@ -867,7 +867,12 @@ def test_a_manifest_is_read_once_until_it_is_written_anew(place: Place, monkeypa
     assert manifests(place.lake) == [first, second]
     storage, read = open_storage(place.lake.root), list[str]()
     known = all_manifests._read
-    monkeypatch.setattr(all_manifests, "_read", lambda at, name: read.append(name) or known(at, name))
+
+    def noted(at: Storage, name: str) -> Manifest:
+        read.append(name)
+        return known(at, name)
+
+    monkeypatch.setattr(all_manifests, "_read", noted)
     assert manifests(place.lake) == [first, second]
     assert manifests(place.lake, "net") == [first, second]
     assert read == []
