@@ -75,7 +75,8 @@ class Broker:
     def due(self, landed: Sequence[OffsetRange]) -> Iterator[Due]:
         """The ranges that are new since `landed`, by topic and partition.
 
-        Raises BrokerError; after the last range also for partitions whose offsets went back.
+        Raises BrokerError; after the last range also for partitions whose offsets went back, or that the broker tells
+        nothing of.
         """
         ends: dict[tuple[str, str, int], int] = {}
         for known in landed:
@@ -83,11 +84,15 @@ class Broker:
         try:
             cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
             found, back = [], []
-            for name, topic_id, partitions in self._described():
+            untold: dict[str, KafkaException] = {}
+            for name, topic_id, partitions in self._described(untold):
                 places = [TopicPartition(name, partition) for partition in partitions]
-                oldest, newest = (self._offsets(places, spec) for spec in (_EARLIEST, _LATEST))
-                first = self._first(places)
+                oldest, newest = (self._offsets(places, spec, untold) for spec in (_EARLIEST, _LATEST))
+                places = [place for place in places if place.partition in oldest.keys() & newest.keys()]
+                first = self._first(places, untold)
                 for place in places:
+                    if _name(place) in untold:
+                        continue
                     key = (cluster_id, topic_id, place.partition)
                     low, high = oldest[place.partition], newest[place.partition]
                     expected = ends.get(key, first.get(place.partition, low))
@@ -106,39 +111,67 @@ class Broker:
                 "those offsets isn't landed: make the topic anew, or a source with another name"
             )
             raise BrokerError(source=self._source, reason=reason)
+        if untold:
+            reason = "; ".join(f"{name}: {_reason(error)}" for name, error in list(untold.items())[:3])
+            raise BrokerError(source=self._source, reason=reason)
 
-    def _described(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Names, ids and partitions of the topics."""
+    def _described(self, untold: Untold) -> Iterator[tuple[str, str, list[int]]]:
+        """Names, ids and partitions of the topics. A pattern stands for none of the broker's own."""
         known = sorted(self._admin.list_topics(timeout=_SECONDS).topics)
         names = [name for name in known if self._topic.match(name)]
         if not names:
             raise BrokerError(source=self._source, reason=f"the broker has no topic {self._topics}")
         described = self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
         for name in names:
-            topic = described[name].result()
-            yield name, str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
+            try:
+                topic = described[name].result()
+            except KafkaException as error:
+                untold[name] = error
+                continue
+            if not (topic.is_internal and self._topics.startswith("^")):
+                yield name, str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
 
-    def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(
+        self,
+        places: Sequence[TopicPartition],
+        spec: OffsetSpec,
+        untold: Untold,
+        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[int, int]:
+        """By partition. One that the broker answers with an error for is `untold`, and keeps back no other."""
+        found: dict[int, int] = {}
         wanted = dict.fromkeys(places, spec)
-        level = IsolationLevel.READ_COMMITTED
-        found = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_SECONDS)
-        return {place.partition: int(answer.result().offset) for place, answer in found.items()}
+        for place, answer in (
+            self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_SECONDS).items() if wanted else ()
+        ):
+            try:
+                found[place.partition] = int(answer.result().offset)
+            except KafkaException as error:
+                untold[_name(place)] = error
+        return found
 
-    def _first(self, places: Sequence[TopicPartition]) -> dict[int, int]:
+    def _first(self, places: Sequence[TopicPartition], untold: Untold) -> dict[int, int]:
         """Where the options say that partitions begin of which nothing is landed."""
         start = self._options.start
-        if start == EARLIEST:
+        if start == EARLIEST or not places:
             return {}
         if start != COMMITTED:
-            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)))
-            newest = self._offsets(places, _LATEST)
-            return {partition: offset if offset >= 0 else newest[partition] for partition, offset in at.items()}
+            at = self._offsets(places, OffsetSpec.for_timestamp(time_ms(start)), untold)
+            newest = self._offsets(places, _LATEST, untold)
+            known = {partition: at[partition] for partition in at.keys() & newest.keys()}
+            return {partition: offset if offset >= 0 else newest[partition] for partition, offset in known.items()}
+        # Beyond the last record, also of transactions under way: of a topic that was made anew since.
+        ends = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
         consumer = self._consumer()
         try:
             committed = consumer.committed(list(places), timeout=_SECONDS)
-            return {place.partition: int(place.offset) for place in committed if place.offset >= 0}
         finally:
             consumer.close()
+        for place in committed:
+            if place.error is not None:
+                untold[_name(place)] = KafkaException(place.error)
+        known = {place.partition: int(place.offset) for place in committed if place.error is None}
+        return {partition: at for partition, at in known.items() if 0 <= at <= ends.get(partition, -1)}
 
     def _consumer(self) -> Consumer:
         return Consumer({"group.id": "wirehouse"} | self._settings | OURS)
@@ -156,12 +189,27 @@ class Broker:
                 if len(held) >= _BATCH_RECORDS or held_bytes >= _BATCH_BYTES:
                     yield _batch(held)
                     held, held_bytes = [], 0
+            self._check_same(wanted)
             if held:
                 yield _batch(held)
         except KafkaException as error:
             raise BrokerError(source=self._source, reason=_reason(error)) from None
         finally:
             consumer.close()
+
+    def check_there(self) -> None:
+        """Raise BrokerError if the broker answers nothing."""
+        try:
+            self._admin.describe_cluster(request_timeout=_SECONDS).result()
+        except KafkaException as error:
+            raise BrokerError(source=self._source, reason=_reason(error)) from None
+
+    def _check_same(self, wanted: OffsetRange) -> None:
+        """Raise BrokerError if the topic was made anew since the range was fixed: its records are others."""
+        asked = TopicCollection([wanted.topic])
+        told = self._admin.describe_topics(asked, request_timeout=_SECONDS)[wanted.topic].result()
+        if str(told.topic_id) != wanted.topic_id:
+            raise BrokerError(source=self._source, reason=f"{wanted.name}: the topic was made anew while it was read")
 
     def _read(self, consumer: Consumer, wanted: OffsetRange) -> Iterator[Message]:
         while True:
@@ -178,6 +226,14 @@ class Broker:
                     yield message
                 if offset >= wanted.end - (error is None):
                     return
+
+
+#: Topics and partitions that the broker tells nothing of, and why.
+Untold = dict[str, KafkaException]
+
+
+def _name(place: TopicPartition) -> str:
+    return f"{place.topic}/{place.partition}"
 
 
 class _Quiet:

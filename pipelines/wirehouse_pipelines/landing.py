@@ -193,19 +193,35 @@ def _why_left(file: CaptureFile, error: Exception, storage: Storage) -> str:
 
 
 def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[str], None]) -> list[Manifest]:
-    """Land what the source's topics have that isn't yet; what is landed before the broker fails stays."""
+    """Land what the source's topics have that isn't yet; what is landed before the broker fails stays.
+
+    A partition that can't be read keeps back no other; that it can't is raised after them.
+    """
+    # Its library takes a while to load, and files don't need it.
+    from wirehouse_pipelines.broker import BrokerError
+
     lake_json.record(lake)
     storage = open_storage(lake.root)
     landed: list[Manifest] = []
+    failed: list[WirehouseError] = []
     with storage.lock(lock_name(source.name)):
-        _clear_unfinished(storage, source)
+        begun = {one.partition_key: one for one in _clear_unfinished(storage, source)}
         known = [manifest for manifest in manifests(lake, source.name) if manifest.offsets]
         broker = source_broker(source)
-        for due in broker.due([manifest.offsets for manifest in known if manifest.offsets]):
-            before = [one.last_arrived_at_ns or 0 for one in known if _goes_on(one, due.range)]
-            manifest = _RangeLanding(lake, storage, source, broker, due, max(before, default=0), now_ns).run()
-            landed.append(manifest)
-            say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
+        for whole in broker.due([manifest.offsets for manifest in known if manifest.offsets]):
+            try:
+                for due in whole.as_begun(begun.get(whole.range.partition_key)):
+                    before = [one.last_arrived_at_ns or 0 for one in (*known, *landed) if _goes_on(one, due.range)]
+                    manifest = _RangeLanding(lake, storage, source, broker, due, max(before, default=0), now_ns).run()
+                    landed.append(manifest)
+                    say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
+            except BrokerError as error:
+                # Of this partition alone, if the broker is there.
+                broker.check_there()
+                say(str(error))
+                failed.append(error)
+    if failed:
+        raise failed[0]
     return landed
 
 
@@ -259,13 +275,18 @@ def unsee(storage: Storage, source: str, capture_id: str) -> None:
         storage.write(name, json.dumps(kept).encode())
 
 
-def _clear_unfinished(storage: Storage, source: Source) -> None:
-    """Remove the objects of captures whose landing was killed before its commit."""
+def _clear_unfinished(storage: Storage, source: Source) -> list[OffsetRange]:
+    """Remove the objects of captures whose landing was killed before its commit; of a broker's records which ranges."""
+    unfinished = []
     for begun in list(storage.list(f"{_BEGUN}/{source.name}")):
         capture_id = begun.name.rpartition("/")[2]
         if not storage.exists(manifest_name(source.name, capture_id)):
             remove_capture(storage, source.kind, source.name, capture_id)
+            if begun.size_bytes:
+                with storage.open(begun.name) as stream:
+                    unfinished.append(OffsetRange(**json.load(stream)))
         storage.delete(begun.name)
+    return unfinished
 
 
 def remove_capture(storage: Storage, kind: str, source: str, capture_id: str) -> None:
@@ -326,10 +347,10 @@ class _Commit:
         self._now_ns = now_ns
 
     @contextmanager
-    def _begun(self, capture_id: str) -> Iterator[Callable[[Manifest], None]]:
-        """Gives what commits a manifest. Of what isn't committed nothing stays."""
+    def _begun(self, capture_id: str, about: str = "") -> Iterator[Callable[[Manifest], None]]:
+        """Gives what commits a manifest. Of what isn't committed nothing stays; a killed landing leaves `about` it."""
         begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
-        self._storage.write(begun, b"")
+        self._storage.write(begun, about.encode())
         try:
             yield partial(write_manifest, self._storage)
         except (_FileChanged, OSError, WirehouseError):
@@ -382,7 +403,7 @@ class _RangeLanding(_Commit):
         """The manifest."""
         wanted, capture_id = self._due.range, self._due.range.capture_id
         clock = Clock(max(self._before_ns, self._lake.windows.start_ns(self._lake.windows.start)), self._now_ns)
-        with self._begun(capture_id) as commit:
+        with self._begun(capture_id, wanted.to_json()) as commit:
             made = self._written(capture_id, self._broker.batches(wanted), clock, path=wanted.name, size_bytes=0)
             manifest = made(status=LANDED, reason=None, findings=self._findings(clock), offsets=wanted)
             commit(manifest)

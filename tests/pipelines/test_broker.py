@@ -6,14 +6,23 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_pipelines import broker, landing
@@ -48,12 +57,21 @@ class Topic:
     def __init__(self, address: str, name: str, folder: Path, **how: Any) -> None:
         self.name, self._address = name, address
         self.admin = AdminClient({"bootstrap.servers": address})
-        new = NewTopic(name, num_partitions=how.pop("partitions", 1), config={"retention.ms": "-1"} | how)
-        self.admin.create_topics([new])[name].result()
-        # A broker that has just begun takes a while to tell of it.
-        while name not in self.admin.list_topics().topics:
-            time.sleep(0.1)
+        self._new = NewTopic(name, num_partitions=how.pop("partitions", 1), config={"retention.ms": "-1"} | how)
+        self._create()
         self.lake = Lake(str(folder / "lake"), Windows("day", "2015-01-01"))
+
+    def _create(self) -> None:
+        self.admin.create_topics([self._new])[self.name].result()
+        # A broker that has just begun takes a while to tell of it.
+        while self.name not in self.admin.list_topics().topics:
+            time.sleep(0.1)
+
+    def make_anew(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result()
+        while self.name in self.admin.list_topics().topics:
+            time.sleep(0.1)
+        self._create()
 
     def source(self, **kafka: Any) -> Source:
         return Source("net", "cardinal", "kafka", self.name, kafka=kafka)
@@ -174,6 +192,164 @@ def test_of_transactions_what_was_committed_is_read(topic: Topic, kafka: str) ->
     (manifest,) = topic.land()
     assert (manifest.records, manifest.path, manifest.findings) == (2, f"{topic.name}/0/0-6", ())
     assert values(topic, manifest) == [b"t0", b"t2"]
+    assert topic.land() == []
+
+
+def test_a_commit_that_comes_late_is_of_the_capture_that_the_next_landing_made(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[Manifest] = []
+
+    def hang(storage: Any, manifest: Manifest) -> None:
+        late.append(manifest)
+        raise ZeroDivisionError
+
+    topic.send(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(landing, "write_manifest", hang)
+        with pytest.raises(ZeroDivisionError):
+            topic.land()
+    topic.send(3, 5)
+    assert [one.path for one in topic.land()] == [f"{topic.name}/0/0-5", f"{topic.name}/0/5-8"]
+    write_manifest(open_storage(topic.lake.root), late[0])
+    assert sorted(one.path for one in manifests(topic.lake)) == [f"{topic.name}/0/0-5", f"{topic.name}/0/5-8"]
+    assert all(Path(topic.lake.root, name).exists() for name in landing.records_of(late[0]))
+
+
+def test_a_topic_that_grows_is_landed_whole(topic: Topic) -> None:
+    topic.send(2)
+    topic.land()
+    topic.admin.create_partitions([NewPartitions(topic.name, 3)])[topic.name].result()
+    while len(topic.admin.list_topics().topics[topic.name].partitions) < 3:
+        time.sleep(0.1)
+    topic.send(1, partition=2)
+    assert [one.path for one in topic.land()] == [f"{topic.name}/2/0-1"]
+
+
+def test_a_topic_that_was_made_anew_is_another(topic: Topic) -> None:
+    topic.send(4)
+    (first,) = topic.land()
+    topic.make_anew()
+    topic.send(3)
+    (second,) = topic.land()
+    assert (second.path, second.records) == (f"{topic.name}/0/0-3", 3)
+    assert topic.land() == []
+    # One that is made anew while a range is read: these would be other records.
+    assert first.offsets is not None
+    with pytest.raises(BrokerError, match="the topic was made anew while it was read"):
+        list(broker.Broker("net", topic.name, KafkaOptions()).batches(replace(first.offsets, end=3)))
+
+
+def test_what_a_group_committed_of_a_topic_before_it_was_made_anew_leaves_out_nothing(topic: Topic, kafka: str) -> None:
+    topic.send(4)
+    settings = {"bootstrap.servers": kafka, "group.id": topic.name}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(topic.name, 0, 100)], asynchronous=False)
+    assert [one.path for one in topic.land(start="committed", settings=settings)] == [f"{topic.name}/0/0-4"]
+    consumer.commit(offsets=[TopicPartition(topic.name, 0, 3)], asynchronous=False)
+    consumer.close()
+    (due,) = broker.Broker("net", topic.name, KafkaOptions("committed", settings)).due([])
+    assert due.range.begin == 3
+    # The broker keeps these in a topic of its own, which no pattern means.
+    assert "__consumer_offsets" in topic.admin.list_topics().topics
+    assert list(broker.Broker("net", "^__consumer_.*", KafkaOptions()).due([])) == []
+
+
+@pytest.mark.parametrize("topic", [{"partitions": 3}], indirect=True)
+def test_a_partition_that_the_broker_tells_nothing_of_keeps_back_no_other(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = AdminClient.list_offsets
+
+    def partly(admin: AdminClient, wanted: Any, **how: Any) -> dict[TopicPartition, Future[Any]]:
+        found = dict(listed(admin, wanted, **how))
+        for place in found:
+            if place.partition == 1:
+                found[place] = Future()
+                found[place].set_exception(KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+        return found
+
+    for partition in range(3):
+        topic.send(1, partition=partition)
+    with monkeypatch.context() as patch:
+        patch.setattr(AdminClient, "list_offsets", partly)
+        with pytest.raises(BrokerError, match=f"{topic.name}/1: the broker says: .*[Ll]eader"):
+            topic.land()
+    assert sorted(one.path for one in manifests(topic.lake)) == [f"{topic.name}/{n}/0-1" for n in (0, 2)]
+    assert [one.path for one in topic.land()] == [f"{topic.name}/1/0-1"]
+
+
+@pytest.mark.parametrize("topic", [{"partitions": 2}], indirect=True)
+def test_a_partition_that_can_not_be_read_keeps_back_no_other(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(2):
+        topic.send(1, partition=partition)
+    batches = broker.Broker.batches
+
+    def partly(told: broker.Broker, wanted: Any) -> Any:
+        if wanted.partition == 0:
+            raise BrokerError(source="net", reason="no")
+        return batches(told, wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.Broker, "batches", partly)
+        with pytest.raises(BrokerError, match="source 'net': no"):
+            topic.land()
+    assert [one.path for one in manifests(topic.lake)] == [f"{topic.name}/1/0-1"]
+    assert [one.path for one in topic.land()] == [f"{topic.name}/0/0-1"]
+
+
+LARGE = 10 << 20
+
+
+@pytest.mark.parametrize(
+    "topic", [{"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(LARGE + 1000)}], indirect=True
+)
+def test_large_records_and_such_without_key_or_value_are_landed(topic: Topic, kafka: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka, "message.max.bytes": str(LARGE + 1000)})
+    producer.produce(topic.name, b"x" * LARGE)
+    producer.produce(topic.name, None, b"k", timestamp=MS)
+    producer.produce(topic.name, b"", b"", headers=[("", b""), ("none", None)])
+    producer.flush()
+    (manifest,) = topic.land()
+    assert manifest.offsets is not None
+    told = broker.Broker("net", topic.name, KafkaOptions())
+    rows = [row for batch in told.batches(manifest.offsets) for row in batch.to_pylist()]
+    assert [(row["key"], row["value"] and len(row["value"])) for row in rows] == [
+        (None, LARGE),
+        (b"k", None),
+        (b"", b""),
+    ]
+    assert {row["ts_type"] for row in rows} == {"append"}
+    assert all(row["ts_ns"] > MS * 1_000_000 for row in rows)
+    assert rows[2]["headers"] == [{"key": "", "value": b""}, {"key": "none", "value": None}]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        {
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.001",
+            "max.compaction.lag.ms": "100",
+        }
+    ],
+    indirect=True,
+)
+def test_gaps_of_a_compacted_topic_are_none(topic: Topic) -> None:
+    topic.send(5)
+    # So much later, by their times, that they are of another segment.
+    topic.send(1, 1_000)
+    end = time.monotonic() + 60
+    told = broker.Broker("net", topic.name, KafkaOptions())
+    while time.monotonic() < end:
+        (due,) = told.due([])
+        if sum(batch.num_rows for batch in told.batches(due.range)) < 6:
+            break
+        time.sleep(1)
+    (manifest,) = topic.land()
+    assert (manifest.path, manifest.findings) == (f"{topic.name}/0/0-6", ())
+    assert manifest.records < 6
     assert topic.land() == []
 
 
