@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_orchestration import config, ports, render
+from wirehouse_orchestration import config, ports, render, stoppable
 from wirehouse_orchestration.progress import Steps
 from wirehouse_orchestration.simulate import Simulators
 from wirehouse_pipelines import lake_json
@@ -639,9 +639,12 @@ def doctor(context: Context, as_json: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     try:
-        sys.exit(_outcome(arguments))
+        code = _outcome(arguments)
     finally:
         _flush()
+    if stoppable.goes_on():
+        os._exit(code)
+    sys.exit(code)
 
 
 def _outcome(arguments: Sequence[str] | None) -> int:

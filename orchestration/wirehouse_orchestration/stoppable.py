@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Final
 
 import pyarrow as pa
@@ -47,16 +47,31 @@ def run(work: Callable[[Until], None]) -> None:
         except BaseException as error:
             done.set_exception(error)
 
+    thread = threading.Thread(target=do, name="statement", daemon=True)
+    try:
+        _start(thread)
+        # A thread that is joined when a signal comes is taken for ended.
+        while not done.done():
+            wait([done], _LOOK)
+    except BaseException:
+        stopped.set()
+        _stopped.append(done)
+        raise
+    done.result()
+
+
+#: Work that was stopped.
+_stopped: Final[list[Future[None]]] = []
+
+
+def goes_on() -> bool:
+    """Work that was stopped still runs: Python can't end around a thread that is in the engine."""
+    return not all(work.done() for work in _stopped)
+
+
+def _start(thread: threading.Thread) -> None:
     before = threading.stack_size(_STACK_BYTES)
     try:
-        thread = threading.Thread(target=do, name="statement", daemon=True)
         thread.start()
     finally:
         threading.stack_size(before)
-    try:
-        while thread.is_alive():
-            thread.join(_LOOK)
-    except BaseException:
-        stopped.set()
-        raise
-    done.result()

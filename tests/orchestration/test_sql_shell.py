@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from wirehouse_orchestration import sql_shell
+from wirehouse_orchestration import sql_shell, stoppable
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import StorageError
 from wirehouse_pipelines.windows import Windows
@@ -141,7 +142,10 @@ def test_an_interrupt_ends_a_statement_and_the_prompt_goes_on(lake: Lake, capsys
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sql_shell, "query", asked)
         typed(lake, "SELECT 1;\n")
+    assert stoppable.goes_on()
     waits.set()
+    while stoppable.goes_on():
+        time.sleep(0.01)
     typed(lake, "SELECT 7 AS n;\n")
     # The names of what was stopped were told.
     assert capsys.readouterr().out == "n\nn\n7\n"
