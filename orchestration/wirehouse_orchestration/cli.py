@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_orchestration import config, ports, render, stoppable
+from wirehouse_orchestration import config, ports, render
 from wirehouse_orchestration.progress import Steps
 from wirehouse_orchestration.simulate import Simulators
 from wirehouse_pipelines import lake_json
@@ -399,22 +398,29 @@ def sql(context: Context, statement: str | None, form: str | None, out: Path | N
     Without STATEMENT there is a prompt with history and completion; where standard input is no terminal the statement
     is read from there.
     """
+    from wirehouse_pipelines.sql_apart import query, start
+
+    start()
     from wirehouse_orchestration import show
-    from wirehouse_pipelines.sql import parse_as_of, query
 
     if form is None and out and out.suffix not in show.ENDINGS:
         raise click.UsageError(f"--out {out} ends in none of {', '.join(show.ENDINGS)}: say with --format what it is")
     form = form or (show.ENDINGS[out.suffix] if out else "table")
     if form == show.PARQUET and not out:
         raise click.UsageError("parquet goes to a file: say with --out to which")
-    lake, as_of = context.lake_to_read(), None if when is None else parse_as_of(when)
+    lake, as_of = context.lake_to_read(), None
+    if when is not None:
+        from wirehouse_pipelines.sql import parse_as_of
+
+        as_of = parse_as_of(when)
     if statement is None and out is None and sys.stdin.isatty():
         from wirehouse_orchestration.sql_shell import prompt
 
         prompt(lake, form, as_of)
         return
     statement = sys.stdin.read() if statement is None else statement
-    show.answer(partial(query, lake, statement, as_of), form, out)
+    with query(lake, statement, as_of) as reader:
+        show.answer(reader, form, out)
 
 
 @cli.command("sql-server")
@@ -639,12 +645,9 @@ def doctor(context: Context, as_json: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     try:
-        code = _outcome(arguments)
+        sys.exit(_outcome(arguments))
     finally:
         _flush()
-    if stoppable.goes_on():
-        os._exit(code)
-    sys.exit(code)
 
 
 def _outcome(arguments: Sequence[str] | None) -> int:

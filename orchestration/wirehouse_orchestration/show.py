@@ -7,8 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -23,7 +22,7 @@ from rich.text import Text
 
 from wirehouse_codecs.errors import UsageError
 from wirehouse_codecs.rules import Rule, Severity
-from wirehouse_orchestration import render, stoppable
+from wirehouse_orchestration import render
 from wirehouse_pipelines.tables import Table
 
 #: Rows that a table on the terminal shows at most; csv and json have no limit.
@@ -184,26 +183,13 @@ def whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def answer(asked: Callable[[], AbstractContextManager[pa.RecordBatchReader]], form: str, path: Path | None) -> None:
-    """Show the rows of what is asked, or write them to a file, whole or not at all. Ctrl-C stops it.
-
-    FileError if it can't be written.
-    """
-    with nullcontext() if path is None else whole(path) as part:
-        stoppable.run(partial(_answer, asked, form, part))
-
-
-def _answer(
-    asked: Callable[[], AbstractContextManager[pa.RecordBatchReader]],
-    form: str,
-    part: Path | None,
-    until: stoppable.Until,
-) -> None:
-    with asked() as rows:
-        reader = until(rows)
-        if part is None:
-            TEXTS[form](reader, sys.stdout)
-        elif form == PARQUET:
+def answer(reader: pa.RecordBatchReader, form: str, path: Path | None) -> None:
+    """Show the rows, or write them to a file, whole or not at all. FileError if it can't be written."""
+    if path is None:
+        TEXTS[form](reader, sys.stdout)
+        return
+    with whole(path) as part:
+        if form == PARQUET:
             as_parquet(reader, part)
         else:
             with part.open("w", encoding="utf-8", newline="") as out:

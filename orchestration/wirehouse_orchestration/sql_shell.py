@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,8 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import show
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.sql import AsOf, StatementRefusedError, parse_as_of, query, tables_named, tokens
+from wirehouse_pipelines.sql import AsOf, StatementRefusedError, parse_as_of, tables_named, tokens
+from wirehouse_pipelines.sql_apart import query
 from wirehouse_pipelines.tables import Table, all_tables
 
 HISTORY: Final = ".sql_history"
@@ -63,7 +63,8 @@ class Shell:
         elif text.strip(";"):
             began = time.monotonic()
             form = show.ENDINGS[self.out.suffix] if self.out else self.form
-            show.answer(partial(query, self.lake, text, self.as_of), form, self.out)
+            with query(self.lake, text, self.as_of) as reader:
+                show.answer(reader, form, self.out)
             self.out = None
             show.note(f"{time.monotonic() - began:.2f} s")
 

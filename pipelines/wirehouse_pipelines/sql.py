@@ -6,6 +6,7 @@ definition. A statement can read and nothing else: one SELECT, WITH or EXPLAIN.
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -24,10 +25,6 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
 READING = ("SELECT", "WITH", "EXPLAIN")
-#: The engine goes down a chain of operators step by step, and would end the process where its stack does.
-MOST_OPERATORS, MOST_UNIONS = 2_000, 500
-_UNITE = frozenset({"UNION", "EXCEPT", "INTERSECT"})
-_OPERATE = frozenset({"AND", "OR", "LIKE", "ILIKE", "IS", "BETWEEN", "IN", "JOIN", "WHEN"})
 #: Words that begin a statement which writes; EXPLAIN ANALYZE and WITH could have one inside.
 WRITING = frozenset(
     {"ALTER", "COPY", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "GRANT", "INSERT", "INTO", "MERGE"}
@@ -35,10 +32,34 @@ WRITING = frozenset(
 )
 
 
+#: What makes a statement deep: the engine's stack, and its time to plan, grow with it. Lists of values don't.
+DEEPENING = frozenset(
+    {"AND", "BETWEEN", "EXCEPT", "FROM", "ILIKE", "IN", "INTERSECT", "IS", "JOIN", "LIKE", "NOT", "OR", "UNION"}
+)
+MOST_DEEPENING = 1000
+#: How much memory a statement may take before it spills to disk, or fails.
+MEMORY_VARIABLE, MEMORY = "WIREHOUSE_SQL_MEMORY", "2g"
+
+
 class StatementRefusedError(UsageError):
     """The statement is not one that reads."""
 
     template = "only one SELECT, WITH or EXPLAIN at a time: {reason}"
+
+
+class StatementTooLongError(UsageError):
+    """The statement would be too much for the engine's stack."""
+
+    template = (
+        "the statement has {found:,} operators and joins, and the engine takes {most:,}: "
+        "values to compare with can stand in one IN (...)"
+    )
+
+
+class MemorySizeError(UsageError):
+    """The variable of a statement's memory says no size."""
+
+    template = "{name} must be a size, as 512m or 4g, not {value!r}"
 
 
 class UnknownTableError(UsageError):
@@ -123,7 +144,7 @@ def _comment_end(statement: str, at: int) -> int:
 
 
 def check(statement: str) -> list[Token]:
-    """The tokens of `statement` if it only reads. Raises StatementRefusedError."""
+    """The tokens of `statement` if it only reads. Raises StatementRefusedError and StatementTooLongError."""
     found = list(tokens(statement))
     while found and found[-1] == Token("sign", ";"):
         found.pop()
@@ -137,15 +158,16 @@ def check(statement: str) -> list[Token]:
     for token in found:
         if token.kind == "word" and token.text.upper() in WRITING:
             raise StatementRefusedError(reason=f'not {token.text!r} (a column of that name is written "{token.text}")')
-    words = [token.text.upper() for token in found if token.kind == "word"]
-    signs = sum(token.kind == "sign" and token.text not in ",()." for token in found)
-    if (
-        sum(word in _UNITE for word in words) > MOST_UNIONS
-        or signs + sum(map(_OPERATE.__contains__, words)) > MOST_OPERATORS
-    ):
-        most = f"at most {MOST_OPERATORS:,} operators and {MOST_UNIONS:,} of UNION, EXCEPT and INTERSECT"
-        raise QueryError(reason=f"the statement is too long: {most}; many values are one IN (...) list")
+    deepening = sum(map(_deepens, found))
+    if deepening > MOST_DEEPENING:
+        raise StatementTooLongError(found=deepening, most=MOST_DEEPENING)
     return found
+
+
+def _deepens(token: Token) -> bool:
+    if token.kind == "sign":
+        return token.text not in ",()"
+    return token.kind == "word" and token.text.upper() in DEEPENING
 
 
 def tables_named(found: list[Token]) -> list[str]:
@@ -174,13 +196,16 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
     """The rows of `statement`, read as they are asked for, inside the `with`.
 
     With `as_of` the tables are as they were then; a version is that of one table. Raises StatementRefusedError,
-    UnknownTableError, AsOfError, TableDamagedError and QueryError; the last also while rows are read.
+    StatementTooLongError, UnknownTableError, AsOfError, TableDamagedError, MemorySizeError and QueryError; the last
+    also while rows are read.
     """
     named = tables_named(check(statement))
     if isinstance(as_of, int):
         _check_version(named, as_of)
     with tempfile.TemporaryDirectory(prefix="wirehouse-sql-") as scratch:
         engine = QueryBuilder()
+        engine.execute(f"SET datafusion.runtime.memory_limit = '{_memory()}'")
+        engine.execute(f"SET datafusion.runtime.temp_directory = '{scratch}'")
         for layer in sorted({table.layer for table in all_tables().values()}):
             engine.execute(f"CREATE SCHEMA {layer}")
         known: set[str] = set()
@@ -189,6 +214,14 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
         with _in_words():
             reader = pa.RecordBatchReader.from_stream(engine.execute(statement))
         yield pa.RecordBatchReader.from_batches(reader.schema, _batches(reader))
+
+
+def _memory() -> str:
+    """The bound as the engine reads it."""
+    value = os.environ.get(MEMORY_VARIABLE) or MEMORY
+    if not re.fullmatch(r"[1-9][0-9]{0,6}[kmgKMG]", value):
+        raise MemorySizeError(name=MEMORY_VARIABLE, value=value)
+    return value.upper()
 
 
 def rows(lake: Lake, statement: str, as_of: AsOf | None = None) -> pa.Table:
@@ -272,7 +305,10 @@ def _suggestion(name: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """Some refusals of the engine are habits of its parser that are hard to guess."""
+    """Some refusals of the engine are hard to guess, or say nothing of what to do."""
+    if "Resources exhausted" in text:
+        advice = f"ask for fewer windows, rows or columns, or give it more by {MEMORY_VARIABLE}"
+        return f"the statement needs more than the {_memory().lower()} of memory that it may take: {advice}"
     if "found: ," in text or "found: FROM" in text:
         return f'{text} (a column called as a keyword is written in quotes: "offset")'
     return text.removeprefix("External error: ")

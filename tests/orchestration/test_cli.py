@@ -530,32 +530,6 @@ def test_what_no_file_can_hold_is_said(wirehouse: Wirehouse) -> None:
     assert wirehouse("sql", "--out", "a.xlsx", "--format", "csv", "SELECT 1").code == 0
 
 
-@pytest.mark.parametrize(("joint", "count"), [("+", 100_000), (" UNION ALL SELECT ", 3_000), (" AND 1 = ", 100_000)])
-def test_a_statement_that_the_engine_has_no_stack_for_is_refused(wirehouse: Wirehouse, joint: str, count: int) -> None:
-    refused = wirehouse("sql", f"SELECT {joint.join(['1'] * count)}")
-    assert (refused.code, "too long" in refused.err) == (2, True)
-
-
-@pytest.mark.parametrize(("joint", "count"), [("+", 1_900), (" UNION ALL SELECT ", 500)])
-def test_the_longest_statements_are_taken(wirehouse: Wirehouse, joint: str, count: int) -> None:
-    assert wirehouse("sql", "--format", "csv", f"SELECT COUNT(*) FROM (SELECT {joint.join(['1'] * count)})").code == 0
-
-
-def test_an_interrupt_ends_a_statement_that_runs(wirehouse: Wirehouse) -> None:
-    numbers = "generate_series(1, 1000000000)"
-    statement = f"SELECT COUNT(*) FROM {numbers} AS a, {numbers} AS b WHERE a.value * b.value % 7 = 3"
-    program = "import sys; from wirehouse_orchestration.cli import main; main(sys.argv[1:])"
-    with started([sys.executable, "-c", program, "sql", statement], stderr=subprocess.PIPE) as running:
-        # Threads of the engine are there when it runs.
-        busy = Path(f"/proc/{running.pid}/task")
-        while sum("tokio" in (task / "comm").read_text() for task in busy.iterdir()) == 0:
-            assert running.poll() is None
-            time.sleep(0.1)
-        running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=60)
-    assert (running.returncode, said.strip()) == (130, "wirehouse: interrupted")
-
-
 def test_a_lake_that_is_not_there_is_said_to_be_none(wirehouse: Wirehouse) -> None:
     shutil.rmtree(wirehouse.folder / "lake")
     told = wirehouse("sql", "--format", "csv", "SELECT COUNT(*) AS n FROM gold.violations")
@@ -623,6 +597,26 @@ def test_a_statement_can_come_from_standard_input(wirehouse: Wirehouse) -> None:
 
 
 MANY = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 50000) SELECT n FROM t"
+
+
+@pytest.mark.property
+def test_an_interrupt_ends_the_statement(wirehouse: Wirehouse) -> None:
+    many = "SELECT COUNT(*) FROM generate_series(1, 9999999) AS a, generate_series(1, 9999999) AS b "
+    many += "WHERE a.value % 7 = b.value % 11"
+    program = f"from wirehouse_orchestration.cli import main; main(['sql', {many!r}])"
+    # In a folder with such a name no socket can have one.
+    scratch = wirehouse.folder / ("scratch" * 12)
+    scratch.mkdir()
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    with started([sys.executable, "-c", program], stderr=subprocess.PIPE, env=environment) as process:
+        while not list(scratch.glob("wirehouse-sql-*/wirehouse-sql-*")):
+            assert process.poll() is None, "the statement did not begin"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(300) == cli.INTERRUPTED
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "wirehouse: interrupted"
+    assert list(scratch.glob("wirehouse-sql-*")) == []
 
 
 @pytest.mark.property

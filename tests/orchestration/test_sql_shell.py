@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
@@ -18,12 +16,16 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from wirehouse_orchestration import sql_shell, stoppable
+from wirehouse_orchestration import sql_shell
+from wirehouse_pipelines import sql_apart
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import StorageError
 from wirehouse_pipelines.windows import Windows
 
 END = "\x04"
+#: Nobody waits for its end.
+ENDLESS = """SELECT COUNT(*) FROM generate_series(1, 9999999) AS a, generate_series(1, 9999999) AS b
+WHERE a.value % 7 = b.value % 11"""
 
 
 @pytest.fixture
@@ -109,6 +111,21 @@ def test_an_interrupt_ends_the_line_alone(lake: Lake, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "n\n3\n"
 
 
+def test_an_interrupt_ends_the_statement_that_runs(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = sql_apart.query
+
+    def interrupted(of: Lake, statement: str, *more: Any) -> Any:
+        if "series" in statement:
+            threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return asked(of, statement, *more)
+
+    monkeypatch.setattr(sql_shell, "query", interrupted)
+    typed(lake, f"{ENDLESS};\nSELECT 3 AS n;\n")
+    assert capsys.readouterr().out == "count(*)\nn\n3\n"
+
+
 def test_history_is_kept_for_its_owner(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     typed(lake, "SELECT 5 AS n;\n")
     kept = Path(lake.home, sql_shell.HISTORY)
@@ -125,30 +142,6 @@ def test_where_nothing_can_be_kept_the_prompt_works(lake: Lake, capsys: pytest.C
     assert out == "n\n6\n"
     assert "not kept" in err
     assert not Path(lake.home).exists()
-
-
-def test_an_interrupt_ends_a_statement_and_the_prompt_goes_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    waits = threading.Event()
-
-    @contextmanager
-    def asked(*told: object) -> Iterator[pa.RecordBatchReader]:
-        def batches() -> Iterator[pa.RecordBatch]:
-            signal.raise_signal(signal.SIGINT)
-            waits.wait()
-            yield pa.RecordBatch.from_pydict({"n": [1]})
-
-        yield pa.RecordBatchReader.from_batches(pa.schema({"n": pa.int64()}), batches())
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sql_shell, "query", asked)
-        typed(lake, "SELECT 1;\n")
-    assert stoppable.goes_on()
-    waits.set()
-    while stoppable.goes_on():
-        time.sleep(0.01)
-    typed(lake, "SELECT 7 AS n;\n")
-    # The names of what was stopped were told.
-    assert capsys.readouterr().out == "n\nn\n7\n"
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from wirehouse_pipelines import arrow_types, delta_tables, sql, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.sql import (
     AsOfError,
+    MemorySizeError,
     QueryError,
     StatementRefusedError,
+    StatementTooLongError,
     TableDamagedError,
     UnknownTableError,
 )
@@ -186,6 +188,43 @@ def test_explain_shows_the_plan_of_a_query(lake: Lake) -> None:
 def test_anything_else_is_refused(lake: Lake, statement: str) -> None:
     with pytest.raises(StatementRefusedError, match="only one SELECT, WITH or EXPLAIN"):
         sql.rows(lake, statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT " + "+".join(["n"] * 1002) + " AS n FROM (SELECT 1 AS n)",
+        " UNION ALL ".join(["SELECT 1 AS n"] * 1002),
+        "SELECT 1 FROM " + ", ".join(f"(SELECT 1 FROM gold.violations) AS t{number}" for number in range(501)),
+        "SELECT 1 WHERE " + " OR ".join(["1 = 2"] * 501),
+    ],
+    ids=["terms", "unions", "tables", "conditions"],
+)
+def test_a_statement_that_would_overflow_the_stack_is_refused(lake: Lake, statement: str) -> None:
+    with pytest.raises(StatementTooLongError, match="operators and joins, and the engine takes 1,000"):
+        sql.rows(lake, statement)
+
+
+def test_a_long_list_of_values_is_taken(lake: Lake) -> None:
+    values = ", ".join(map(str, range(20_000)))
+    assert sql.rows(lake, f"SELECT 1 AS n WHERE 19999 IN ({values})").num_rows == 1
+
+
+def test_the_longest_statement_is_taken(lake: Lake) -> None:
+    assert sql.rows(lake, "SELECT " + " + ".join(["1"] * 1001) + " AS n").to_pylist() == [{"n": 1001}]
+
+
+def test_a_statement_has_so_much_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = "SELECT value FROM generate_series(1, 3000000)"
+    monkeypatch.setenv(sql.MEMORY_VARIABLE, "20m")
+    with pytest.raises(QueryError, match=r"more than the 20m of memory .* or give it more by WIREHOUSE_SQL_MEMORY"):
+        sql.rows(lake, f"{many} ORDER BY value DESC LIMIT 2900000")
+    # What can go on in files does.
+    counted = sql.rows(lake, f"SELECT COUNT(*) AS n FROM (SELECT DISTINCT value FROM ({many}))")
+    assert counted.to_pylist() == [{"n": 3_000_000}]
+    monkeypatch.setenv(sql.MEMORY_VARIABLE, "much")
+    with pytest.raises(MemorySizeError, match="must be a size, as 512m or 4g, not 'much'"):
+        sql.rows(lake, "SELECT 1")
 
 
 def test_nothing_is_written_by_what_was_refused(lake: Lake, tmp_path: Path) -> None:
