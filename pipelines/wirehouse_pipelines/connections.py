@@ -86,15 +86,6 @@ def heard_once(work: Work, table: str, row_kind: str | None = None) -> DataFrame
     return log if again is None else log.join(again, ["window_start", "connection_id"], "left_anti")
 
 
-def heard_again(work: Work, table: str) -> dict[str, set[bytes]]:
-    """By window, the ids of connections whose rows `heard_once` leaves out."""
-    again = _heard_again(work, table)
-    found: dict[str, set[bytes]] = {}
-    for window, connection_id in again.collect() if again is not None else ():
-        found.setdefault(window, set()).add(bytes(connection_id))
-    return found
-
-
 def _heard_again(work: Work, table: str) -> DataFrame | None:
     """Connections that another source of the service saw as well: window_start and connection_id; None: it has one.
 

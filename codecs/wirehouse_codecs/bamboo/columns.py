@@ -39,9 +39,7 @@ _LINK_UNKNOWN: Final = RULE["link_unknown"]
 _MOST_NULLS: Final = 1 << 15
 
 
-def add_rows(
-    log: Log, spoken: Spoken, ids: Mapping[Channel, int], modes: Mapping[int, bool | None], senders: Sequence[str]
-) -> None:
+def add_rows(log: Log, spoken: Spoken, modes: Mapping[int, bool | None], senders: Sequence[str]) -> None:
     """The rows of what pieces say: all packets, then all entries, then what is found of these.
 
     `modes` tells by side whether it sends greedily, None where that isn't known; `senders` who it is.
@@ -49,7 +47,7 @@ def add_rows(
     by_piece = place_columns(piece.place for piece in spoken.pieces)
     packets, entries = _Table(spoken, MESSAGE), _Table(spoken, ENTRY)
     for table, content in (
-        (packets, partial(_message, ids=ids)),
+        (packets, partial(_message, ids=spoken.streams)),
         (entries, partial(_entry, modes=modes, senders=senders)),
     ):
         if table.count:

@@ -106,8 +106,7 @@ class Account:
         """The rows of pieces that compiled loops have read."""
         modes = {side: self.session.mode(role) for side, role in enumerate(Role)}
         greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
-        streams = {channel: self.streams[channel] for channel in Channel}
-        add_rows(self._log, spoken, streams, greedy, tuple(senders[role] for role in Role))
+        add_rows(self._log, spoken, greedy, tuple(senders[role] for role in Role))
 
     def _find(
         self, broken: Broken, place: Place, where: Where | None, layer: Layer | None, proposal: Proposal | None

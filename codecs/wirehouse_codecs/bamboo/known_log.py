@@ -205,6 +205,9 @@ class KnownLog:
         broken &= is_shown
         broken &= ~np.asarray(pc.is_in(judged.column("reason"), pa.array([None, "link_unknown", "fork"], pa.string())))
         broken &= ~_true(judged.column("superseded"))
+        # What a cancel shows that breaks a rule by itself is told with the cancel.
+        of_cancel = pc.equal(judged.column("origin"), "cancel").fill_null(False)
+        broken &= ~np.asarray(pc.and_(of_cancel, judged.column("own_rule").is_valid()))
         changed = differs | (np.arange(judged.num_rows) >= known)
         changed[list(touched | completed)] = True
         self._rows = judged

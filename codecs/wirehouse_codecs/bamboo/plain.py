@@ -165,6 +165,8 @@ class Spoken(NamedTuple):
     bymux: Array
     words: Array
     said: Mapping[int, Said]
+    #: The streams that carry the channels.
+    streams: Mapping[Channel, int]
 
 
 class Plain:
@@ -377,7 +379,7 @@ class _Run:
         shifts = np.array(self._shifts)[bymux[loops.SIDE]]
         for row in (loops.BEGIN, loops.HEADER_END, loops.END):
             bymux[row] += shifts
-        return Spoken(self._pieces[:taken], bymux, self.words, self.said)
+        return Spoken(self._pieces[:taken], bymux, self.words, self.said, self._ids)
 
     def _step(self, said: Said) -> None:
         """Bring a side to where it stands after what it said."""

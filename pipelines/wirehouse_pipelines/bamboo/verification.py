@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +43,6 @@ from wirehouse_codecs.bamboo.rules import ENTRY_RULE
 from wirehouse_codecs.bamboo.signatures import signature_rules
 from wirehouse_codecs.bamboo.verify import LogOf, payload_rule
 from wirehouse_pipelines import buckets, delta, table_reader, table_writer
-from wirehouse_pipelines.connections import heard_again
 from wirehouse_pipelines.keyed_folds import pieces_of
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import open_storage
@@ -133,7 +132,7 @@ def told(work: Work, version: str) -> DataFrame:
 
 def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -> DataFrame:
     """Rows of TOLD; `elsewhere` are rows of MOVED of entries that were found where links of other logs lead to."""
-    read = partial(_entries, services=work.services, again=heard_again(work, SILVER))
+    read = partial(_entries, services=work.services)
     files = delta.files(work.lake, SILVER, work.members(), LOGGED)
     tasks = buckets.number(sum(file.rows for file in files), _TASK_ROWS, least)
     of_log = partial(table_reader.mapped, work.spark, work.lake, SILVER, files, _COLUMNS)
@@ -182,17 +181,12 @@ def _seen(batches: Batches, entries: Callable[[Batches], Batches]) -> Iterator[p
         yield pa.RecordBatch.from_arrays([*columns, other_size], schema=_SEEN)
 
 
-def _entries(
-    batches: Batches, services: Mapping[str, str], again: Mapping[str, Set[bytes]]
-) -> Iterator[pa.RecordBatch]:
-    """Rows of MOVED of entries of the log, those of connections that are heard `again` left out."""
-    for batch in batches:
-        if again:
-            windows, ids = (batch.column(name).to_pylist() for name in ("window_start", "connection_id"))
-            kept = [one not in again.get(window, ()) for window, one in zip(windows, ids, strict=True)]
-            batch = batch.filter(pa.array(kept, pa.bool_()))
-        if batch.num_rows:
-            yield _entry_rows(batch, services)
+def _entries(batches: Batches, services: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Rows of MOVED of entries of the log.
+
+    Also of connections that several sources saw: each distinct entry is one, and what one of them lost another has.
+    """
+    return (_entry_rows(batch, services) for batch in batches if batch.num_rows)
 
 
 def _entry_rows(batch: pa.RecordBatch, services: Mapping[str, str]) -> pa.RecordBatch:

@@ -53,7 +53,7 @@ class Judged:
         """Rules that are broken, of connections and, by what cancels show, of entries."""
         alone = [row["finding"]["rule"].removeprefix("bamboo.") for row in self.rows[VIOLATION]]
         shown = {row["data"]: rule for row, rule in self.invalid if row["origin"] == "cancel"}
-        told = {row["data"] for row in self.entries if row["rule"] is not None}
+        told = {row["data"] for row in self.entries if row["rule"] is not None and row["origin"] == "cancel"}
         return Counter([*alone, *(rule for data, rule in shown.items() if data not in told), *self.forks])
 
     @property

@@ -216,6 +216,12 @@ def test_only_what_is_shown_is_broken() -> None:
     assert taken(log, row(BAD, 3, origin="file")).broken.num_rows == 0
 
 
+@pytest.mark.parametrize(("origin", "told"), [("cancel", []), ("file", ["bad_tag"])])
+def test_what_a_cancel_shows_that_is_no_entry_is_told_with_the_cancel(origin: str, told: list[str]) -> None:
+    changes = taken(KnownLog(NONE, {}), row(LOG[0], 0, own_rule="bad_tag", own_reason="2", origin=origin))
+    assert [one["reason"] for one in changes.broken.to_pylist()] == told
+
+
 def again(*told: Changes) -> pa.RecordBatch:
     """What was told as the table has it when it comes in again."""
     rows = {one["entry_id"]: one for changes in told for one in changes.entries.to_pylist()}

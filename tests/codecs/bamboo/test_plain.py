@@ -309,6 +309,14 @@ def test_vectors(path: Any, size: int) -> None:
     compare(pieces_of(from_vector(path.stem), iter(lambda: size, 0)), [])
 
 
+def test_credits_of_created_streams_before_anything_is_written_there() -> None:
+    made: Made = [(A, encode(WIDE)), (B, encode(WIDE)), (B, bymux.encode(Packet(Type.CREDIT, None, 4)))]
+    made += [(A, bymux.encode(Packet(Type.WRITE, None, stream))) for stream in (0, 2)]
+    made += [(side, bymux.encode(Packet(Type.CREDIT, 0, 0))) for side in (A, B)]
+    made += [(side, bymux.encode(Packet(Type.CREDIT, 2, 1000 + i))) for i in range(20) for side in (B, A)]
+    assert compare(pieces_of(made, iter(lambda: 1448, 0)), []) > 0
+
+
 def simulated(**config: Any) -> Iterator[Made]:
     """What the sides of simulated connections write."""
     for talk in simulator.connections(simulator.SimulatorConfig(**config)):

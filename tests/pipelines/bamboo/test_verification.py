@@ -162,7 +162,7 @@ def test_payloads_are_held_against_their_entries_where_they_are_read() -> None:
     schema = pa.schema([*(READ.field(name) for name in names), ("entry", ENTRY_TYPE)])
     schema = schema.set(len(names), pa.field("entry", pa.struct([f for f in ENTRY_TYPE if f.name != "greedy"])))
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    (moved,) = verification._entries([batch], {"s": "service"}, {})
+    (moved,) = verification._entries([batch], {"s": "service"})
     read = verification._named(moved)
     wanted = [None, "payload_hash_mismatch", None, "payload_size_mismatch", None, None]
     assert read.column("payload_rule").to_pylist() == wanted
@@ -170,7 +170,7 @@ def test_payloads_are_held_against_their_entries_where_they_are_read() -> None:
     log = f"{right.author.hex()}:0"
     keys = read.column("key").to_pylist()
     assert keys == [log, log, log, log, yamf.digest(b"\x02").hex(), yamf.digest(b"").hex()]
-    (seen,) = verification._seen([batch], lambda batches: verification._entries(batches, {"s": "s"}, {}))
+    (seen,) = verification._seen([batch], lambda batches: verification._entries(batches, {"s": "s"}))
     assert seen.column("other_size").to_pylist() == [False, False, False, True, False, False]
     told = [row for one in fold(check(read)) for row in one.entries.to_pylist()]
     assert [(row["verdict"], row["reason"]) for row in told if row["entry_hash"] == yamf.digest(written.data)] == [
