@@ -585,13 +585,16 @@ def report(context: Context, first: str | None, last: str | None, source: str | 
     span = Span(first, last, source)
     lake = context.lake_to_read()
     with show.whole(out) as part, context.steps("report", len(boards()) + 1) as steps:
-        page = written(lake, span, steps.begin)
-        part.write_text(page)
+        made = written(lake, span, steps.begin)
+        part.write_text(made.page)
     if as_json:
         told = {"file": str(out), "from": first, "to": last, "source": source, "bytes": out.stat().st_size}
-        _print_json([told])
+        _print_json([told | {"failed": made.failed}])
     else:
-        click.echo(f"{out}: {span}, {len(page) / 2**20:.1f} MiB")
+        click.echo(f"{out}: {span}, {len(made.page) / 2**20:.1f} MiB")
+    if made.failed:
+        reasons = "; ".join(f"{chart}: {why}" for chart, why in made.failed.items())
+        raise WirehouseError(reason=f"{out} says that not all could be asked: {reasons}")
 
 
 @cli.group()

@@ -395,7 +395,7 @@ def test_the_report_leaves_out_no_rule(empty: Lake) -> None:
     write(
         empty, "gold.cardinal_found", *notes, *notes, found | {"rule": "cardinal.topic_wrong", "severity": "violation"}
     )
-    page = report(empty, ALL, lambda line: None)
+    page = report(empty, ALL, lambda line: None).page
     assert "cardinal.topic_wrong</code> · violation · 1" in page
     assert page.index("cardinal.topic_wrong</code>") < page.index("cardinal.note7</code> · note · 2")
 
@@ -486,7 +486,7 @@ def test_an_error_is_shown_as_one(filled: Lake) -> None:
 
 @pytest.mark.property
 def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_path: Path) -> None:
-    page = report(filled, Span("2026-11-14", "2026-11-15"), lambda line: None)
+    page = report(filled, Span("2026-11-14", "2026-11-15"), lambda line: None).page
     assert page.count("<svg") == sum(
         not answers.is_empty(chart, answers.answer(filled, chart, ALL)) and chart.drawn for _, chart in boards.charts()
     )
@@ -680,6 +680,24 @@ def test_the_command_writes_a_report(
     assert cli._outcome(["--config", str(file), "--quiet", "report", "--out", str(out)]) == 0
     assert capsys.readouterr().err == ""
     assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-31", "--out", str(out)]) == 2
+
+
+@pytest.mark.property
+def test_a_report_that_lacks_charts_is_written_and_says_so(
+    filled: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next(Path(filled.table_path("gold.cardinal_found")).rglob("*.parquet")).write_bytes(b"no parquet")
+    file, out = tmp_path / "wirehouse.toml", tmp_path / "out.html"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    assert cli._outcome(["--config", str(file), "--quiet", "report", "--out", str(out), "--json"]) == cli.FAILED
+    told = capsys.readouterr()
+    assert {"overview/rules", "findings"} <= json.loads(told.out)["failed"].keys()
+    assert "overview/records" not in told.err
+    assert "overview/rules: " in told.err
+    page = out.read_text()
+    assert "This could not be asked." in page
+    assert "The findings could not be asked for: " in page
+    assert "No rule was broken." not in page
 
 
 def test_the_bundle_of_superset_has_every_chart_with_its_dataset_on_its_dashboard() -> None:

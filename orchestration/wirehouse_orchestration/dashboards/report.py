@@ -7,7 +7,7 @@ first rows and the bytes that prove the first of them.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -61,20 +61,40 @@ class Finding:
     bytes: str
 
 
-def report(lake: Lake, span: Span, say: Callable[[str], None]) -> str:
-    """The page. Raises what Span.check raises."""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The page, and what it lacks."""
+
+    page: str
+    #: Charts that couldn't be asked, and `findings`, each with the reason.
+    failed: Mapping[str, str]
+
+
+def report(lake: Lake, span: Span, say: Callable[[str], None]) -> Report:
+    """The page of the span. Raises what Span.check raises."""
     span.check(lake)
     sections = {board: _charts(lake, board, span, say) for board in boards().values()}
     say("findings")
-    return pages.page(
+    failed = {
+        f"{board.name}/{shown.chart.id}": why
+        for board, charts in sections.items()
+        for shown in charts
+        if (why := shown.answer.error or (shown.behind and shown.behind.answer.error))
+    }
+    findings, why = _findings(lake, span)
+    if why:
+        failed["findings"] = why
+    page = pages.page(
         "report.html",
         span=span,
         sections=sections,
-        findings=list(_findings(lake, span)),
+        findings=findings,
+        unasked=why,
         first=FIRST,
         style=Markup(pages.asset("style.css")),
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
+    return Report(page, failed)
 
 
 def _charts(lake: Lake, board: Board, span: Span, say: Callable[[str], None]) -> list[Shown]:
@@ -92,14 +112,16 @@ def _chart(lake: Lake, chart: Chart, span: Span) -> Shown:
     return Shown(chart, answer, empty, drawn, answers.evidence(lake, chart, span, most=ROWS))
 
 
-def _findings(lake: Lake, span: Span) -> Iterator[Finding]:
+def _findings(lake: Lake, span: Span) -> tuple[list[Finding], str | None]:
+    """The broken rules, and why they couldn't be asked for if so."""
     chart, known = boards()[FIRST].chart(FINDINGS), all_rules()
     worst = [str(severity) for severity in Severity]
     found = answers.answer(lake, chart.model_copy(update={"sql": BROKEN}), span)
+    listed = []
     for row in sorted(found.rows, key=lambda row: worst.index(row["severity"])):
         behind = answers.evidence(lake, chart, span, {"rule": row["rule"], "severity": row["severity"]}, ROWS)
         rule = known.get(row["rule"])
-        yield Finding(
+        finding = Finding(
             row["rule"],
             row["severity"],
             row["findings"],
@@ -108,6 +130,9 @@ def _findings(lake: Lake, span: Span) -> Iterator[Finding]:
             behind,
             _bytes(lake, behind.rows[0]) if behind.rows else "",
         )
+        listed.append(finding)
+    why = found.error or next((one.behind.answer.error for one in listed if one.behind.answer.error), None)
+    return listed, why
 
 
 def _bytes(lake: Lake, row: Traced) -> str:
