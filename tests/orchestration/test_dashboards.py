@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -680,6 +681,20 @@ def test_the_command_writes_a_report(
     assert cli._outcome(["--config", str(file), "--quiet", "report", "--out", str(out)]) == 0
     assert capsys.readouterr().err == ""
     assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-31", "--out", str(out)]) == 2
+
+
+@pytest.mark.property
+def test_a_source_that_never_landed_is_told(filled: Lake) -> None:
+    said = "Nothing has landed yet from"
+    lake = replace(filled, sources=(*filled.sources, Source("idle", "cardinal", "messages", "/")))
+    for of, told in ((filled, False), (lake, True)):
+        with Served(serving.application(of)) as served, urlopen(f"{served.url}board/overview") as answer:
+            assert (f"{said} idle:" in answer.read().decode()) is told
+        page = report(of, ALL, lambda line: None).page
+        assert page.count(said) == told
+    # That it can't be asked is told by the charts.
+    next(Path(filled.table_path("bronze.captures")).rglob("*.json")).write_text("{")
+    assert answers.silent(lake) == []
 
 
 @pytest.mark.property

@@ -226,6 +226,13 @@ def sources(lake: Lake) -> list[str]:
     return [name for name in _column(lake, "source") if name in lake.names]
 
 
+def silent(lake: Lake) -> list[str]:
+    """The configured sources from which nothing has landed; none if that can't be asked, which charts say."""
+    found = _asked(lake, lambda: "SELECT DISTINCT source FROM bronze.captures WHERE status <> 'rejected'", MOST_DRAWN)
+    landed = {row["source"] for row in found.rows}
+    return [source.name for source in lake.sources if source.name not in landed and found.error is None]
+
+
 def _column(lake: Lake, name: str) -> list[str]:
     seen = sql.rows(lake, f"SELECT DISTINCT {name} AS v FROM bronze.windows ORDER BY v")
     return list(seen["v"].to_pylist())

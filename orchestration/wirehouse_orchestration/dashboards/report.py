@@ -90,6 +90,7 @@ def report(lake: Lake, span: Span, say: Callable[[str], None]) -> Report:
         sections=sections,
         findings=findings,
         unasked=why,
+        silent=answers.silent(lake),
         first=FIRST,
         style=Markup(pages.asset("style.css")),
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

@@ -70,7 +70,8 @@ class _Shown:
 
     def board(self, request: Request) -> Response:
         board, span = _board(request), self._span(request)
-        return self._page("board.html", span, board=board)
+        silent = answers.silent(self._lake) if board.name == FIRST else []
+        return self._page("board.html", span, board=board, silent=silent)
 
     def card(self, request: Request) -> Response:
         board, chart, span = _board(request), _chart(request), self._span(request)
