@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -12,6 +11,7 @@ import dagster as dg
 from wirehouse_codecs.rules import Severity
 from wirehouse_expectations.suites import findings_of
 from wirehouse_orchestration import config
+from wirehouse_orchestration.render import shell_word
 from wirehouse_orchestration.trace import key_of, row_key
 from wirehouse_pipelines import lineage, sql
 from wirehouse_pipelines.lake import Lake
@@ -96,7 +96,7 @@ def _trace(table: Table, row: Mapping[str, Any]) -> str | None:
     known = {name: row[name] for name in row_key(table) if row.get(name) is not None}
     if known.keys() <= {"source", "window_start"}:
         return None
-    return f"{config.command()} trace {table.name} {shlex.quote(key_of(known))}"
+    return f"{config.command()} trace {table.name} {shell_word(key_of(known))}"
 
 
 def _leads_to_bytes(table: Table) -> bool:

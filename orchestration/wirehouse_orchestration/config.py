@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_codecs.inflate import LIMITS, Limits
 from wirehouse_codecs.option_values import MOST_PORT, read_options, source_name, whole
 from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_orchestration.render import shell_word
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake import KAFKA, PACKET_KINDS, Lake, Source
@@ -74,7 +74,7 @@ def place(path: str | Path | None) -> Path:
 def command() -> str:
     """How a command that is shown begins: with the configuration, if this process was told of one."""
     named = os.environ.get(VARIABLE)
-    return f"wirehouse --config {shlex.quote(os.path.abspath(named))}" if named else "wirehouse"
+    return f"wirehouse --config {shell_word(os.path.abspath(named))}" if named else "wirehouse"
 
 
 def load(path: str | Path | None = None) -> Lake:

@@ -312,7 +312,7 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
         soft_wrap=True,
     )
     for kind, number in sorted(shown.messages.items()):
-        screen.print(Text(f"  {number:,} {kind}"))
+        screen.print(Text(f"  {number:,} {render.terminal(kind)}"))
     for verdict, number in sorted(shown.entries.items()):
         screen.print(Text(f"  {number:,} entry ({verdict})"))
     for (rule, severity), number in sorted(shown.rules.items()):
@@ -338,7 +338,7 @@ def _content(kind: str, row: dict[str, Any]) -> tuple[Text, Text]:
         told = {name: value for name, value in row.items() if name not in _APART and value not in (None, [])}
         words += [f"{name}={_short(value)}" for name, value in told.items()]
     says = render.terminal(" ".join(words))
-    return Text(str(label), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
+    return Text(render.terminal(str(label)), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
 
 
 def _short(value: Any) -> str:

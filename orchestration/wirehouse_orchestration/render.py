@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
@@ -81,6 +83,15 @@ def terminal(text: str) -> str:
 def _escaped(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shell_word(text: str) -> str:
+    r"""`text` as a word of a command. What would drive a terminal stands as bash and zsh read it: $'\x1b'."""
+    if terminal(text) == text:
+        return shlex.quote(text)
+    shown = terminal(text.replace("\\", "\\\\").replace("'", "\\'"))
+    # For them \x9b is a byte, and \u009b the character.
+    return "$'" + re.sub(r"(?<!\\)((?:\\\\)*)\\x([89a-f])", r"\1\\u00\2", shown) + "'"
 
 
 def cell(value: Any, hex_digits: int | None = None) -> str:

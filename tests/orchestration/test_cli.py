@@ -552,6 +552,29 @@ def test_a_table_escapes_what_would_drive_the_terminal(wirehouse: Wirehouse) -> 
     assert "\x1b" not in answer.out
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "two words",
+        "it's",
+        "\x1b[2J",
+        "\u202egpj",
+        "it's \x9b1 \\x9b \\",
+        "\\\x9b",
+        "\x7fé",
+        "\U000e0001a",
+        "a\nb",
+    ],
+)
+def test_a_word_of_a_command_drives_no_terminal_and_is_read_as_it_was(text: str) -> None:
+    word = render.shell_word(text)
+    assert render.terminal(word) == word
+    environment = os.environ | {"LC_ALL": "C.UTF-8"}
+    read = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, env=environment, check=True)
+    assert read.stdout.decode() == text
+
+
 COMMANDS = re.findall(r"^\$ wirehouse (sql .*\".*)$", (DOCS / "sql.md").read_text(), re.MULTILINE)
 
 

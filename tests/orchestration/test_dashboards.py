@@ -446,6 +446,7 @@ def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None
     assert told == [words[0], "--config", "/the lake/wirehouse.toml", *words[1:]]
     assert answers.evidence(filled, chart, ALL, {"rule": "' OR 1=1 --"}).rows == []
     assert answers.evidence(filled, chart, ALL, most=3).answer.cut
+    assert answers.Traced({}, "gold.x", "a=\x1b[2J").command == r"wirehouse trace gold.x $'a=\x1b[2J'"
     # Whoever names a stream can't lead to the bytes of another.
     streams = boards.boards()["ockam"].chart("throughput").rows
     evil = "a,\\,stream_address=good\\"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from urllib.parse import urlencode
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config
 from wirehouse_orchestration.dashboards.boards import Chart, Rows, written
-from wirehouse_orchestration.render import plain
+from wirehouse_orchestration.render import plain, shell_word
 from wirehouse_orchestration.show import rows_of
 from wirehouse_orchestration.trace import key_of
 from wirehouse_pipelines import sql
@@ -108,7 +107,7 @@ class Traced:
     @property
     def command(self) -> str:
         """The command that shows its bytes."""
-        return f"{config.command()} trace {self.table} {shlex.quote(self.key)}"
+        return f"{config.command()} trace {self.table} {shell_word(self.key)}"
 
     @property
     def query(self) -> str:
