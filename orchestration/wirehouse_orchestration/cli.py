@@ -199,8 +199,9 @@ def forget(context: Context, what: str) -> None:
 
 
 @cli.command()
+@json_option
 @pass_context
-def upkeep(context: Context) -> None:
+def upkeep(context: Context, as_json: bool) -> None:
     """Join small files, remove old ones: what [upkeep] says. It also lets go of landed records."""
     lake = context.lake()
     with context.steps("upkeep", 1) as steps:
@@ -210,6 +211,8 @@ def upkeep(context: Context) -> None:
         done = keep_up(lake, progress=steps.say, verbose=context.verbose)
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
+    if as_json:
+        _print_json([{"lake": lake.root, "done": True}])
 
 
 def _print_json(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -626,12 +629,18 @@ def down(names: tuple[str, ...]) -> None:
 
 @infra.command()
 @server_names
-def status(names: tuple[str, ...]) -> None:
+@json_option
+def status(names: tuple[str, ...], as_json: bool) -> None:
     """Show which servers there are and which run."""
     from wirehouse_orchestration import infra as servers
 
-    for line in servers.status(names):
-        click.echo(line)
+    for server in servers.status(names):
+        if as_json:
+            _print_json([server])
+            continue
+        processes = " ".join(map(str, server["processes"]))
+        state = f"{server['state']}, process {processes}" if processes else server["state"]
+        click.echo(f"{server['name']:<10} {state:<24} {server['title']}")
 
 
 @cli.command()

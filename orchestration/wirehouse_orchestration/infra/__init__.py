@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines import java
@@ -105,13 +105,13 @@ def down(names: tuple[str, ...], say: Say) -> None:
     _write_env()
 
 
-def status(names: tuple[str, ...]) -> Iterator[str]:
-    """A line for each server."""
+def status(names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    """Of each server its name, state, title and processes that run."""
     for server in chosen(names or tuple(servers())):
         place = _Place(server)
-        pids = " ".join(map(str, place.pids()))
-        state = f"runs, process {pids}" if pids else "installed" if place.folder.exists() else "not installed"
-        yield f"{server.name:<10} {state:<24} {server.title}"
+        pids = place.pids()
+        state = "runs" if pids else "installed" if place.folder.exists() else "not installed"
+        yield {"name": server.name, "state": state, "title": server.title, "processes": pids}
 
 
 def processes(name: str) -> list[int]:
