@@ -47,6 +47,8 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield accepted
         server.shutdown(socket.SHUT_RDWR)
     assert accepted
+    for connection, _ in accepted:
+        connection.close()
 
 
 @pytest.mark.usefixtures("silent")
