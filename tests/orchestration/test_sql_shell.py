@@ -6,6 +6,8 @@ import os
 import signal
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +118,13 @@ def test_an_interrupt_ends_the_statement_that_runs(
 ) -> None:
     asked = sql_apart.query
 
-    def interrupted(of: Lake, statement: str, *more: Any) -> Any:
-        if "series" in statement:
-            threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return asked(of, statement, *more)
+    @contextmanager
+    def interrupted(of: Lake, statement: str, *more: Any) -> Iterator[Any]:
+        with asked(of, statement, *more) as reader:
+            if "series" in statement:
+                # The names are shown at once, the rows never.
+                threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            yield reader
 
     monkeypatch.setattr(sql_shell, "query", interrupted)
     typed(lake, f"{ENDLESS};\nSELECT 3 AS n;\n")

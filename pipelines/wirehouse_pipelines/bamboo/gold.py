@@ -123,11 +123,9 @@ class _Run:
         first = Window.partitionBy(*on).orderBy("byte_start")
         others = after.join(few(self.work.settle(bad)), on).withColumn("rank", F.row_number().over(first))
         others = others.where("rank = 1 AND kind <> 'apology'").drop("rank")
-        said = (
-            apologies.withColumns(_finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))),
-            others.withColumns(_finding(RULE["invalid_data_not_apologised"], F.col("piece_rule"))).drop("piece_rule"),
-        )
-        return said[0].unionByName(said[1])
+        of_right = _finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))
+        of_bad = _finding(RULE["invalid_data_not_apologised"], F.col("piece_rule"))
+        return apologies.withColumns(of_right).unionByName(others.withColumns(of_bad).drop("piece_rule"))
 
 
 def _finding(rule: Rule, message: Column) -> dict[str, Column]:

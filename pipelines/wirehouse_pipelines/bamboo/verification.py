@@ -390,10 +390,12 @@ def _elsewhere(work: Work, rows: DataFrame) -> DataFrame | None:
     new = rows.where(F.col("told") == LOOSE).select("source", "key", F.col("entry_hash").alias("link"))
     before = _links(work).where("author IS NULL").select("source", "key", "link") if work.before else new.limit(0)
     found = []
-    for links, entries in ((new.unionByName(before), _written_entries), (new, _known_hashes)):
-        links = links.distinct()
-        if not links.isEmpty() and (there := entries(work, rows)) is not None:
-            found.append(there.join(few(links), ["source", "link"]))
+    for links, entries in (
+        (new.unionByName(before), partial(_written_entries, work, rows)),
+        (new, partial(_known_hashes, work)),
+    ):
+        if not links.isEmpty():
+            found.append(entries().join(few(links.distinct()), ["source", "link"]))
     if not found:
         return None
     own = F.concat(F.lower(F.hex("author")), F.lit(":"), F.col("log_id").cast("string"))
@@ -403,7 +405,7 @@ def _elsewhere(work: Work, rows: DataFrame) -> DataFrame | None:
     return None if led.isEmpty() else _as_moved(led)
 
 
-def _written_entries(work: Work, rows: DataFrame) -> DataFrame | None:
+def _written_entries(work: Work, rows: DataFrame) -> DataFrame:
     """Rows of _LINKABLE of the entries in files that were written for `rows`."""
     told = [json.loads(row.file) for row in rows.where(F.col("told") == FILE).select("file").collect()]
     folder = work.lake.table_folder(ENTRIES_TABLE)
@@ -411,16 +413,14 @@ def _written_entries(work: Work, rows: DataFrame) -> DataFrame | None:
     columns: table_reader.Columns = dict.fromkeys(
         ("source", "window_start", "entry_hash", "author", "log_id", "own_rule"), ()
     )
-    make = from_arrow_schema(_LINKABLE)
-    return table_reader.mapped(work.spark, work.lake, ENTRIES_TABLE, files, columns, _linkable, make) if files else None
+    made = from_arrow_schema(_LINKABLE)
+    return table_reader.mapped(work.spark, work.lake, ENTRIES_TABLE, files, columns, _linkable, made)
 
 
 def _linkable(batches: Batches) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         right = batch.filter(pc.and_(batch.column("entry_hash").is_valid(), batch.column("own_rule").is_null()))
-        yield right.rename_columns(["link" if one == "entry_hash" else one for one in right.schema.names]).select(
-            _LINKABLE.names
-        )
+        yield buckets.with_all(right.append_column("link", right.column("entry_hash")), _LINKABLE)
 
 
 #: An entry that links may lead to, and the window that tells of it.
@@ -435,10 +435,8 @@ _LINKABLE: Final = pa.schema(
 )
 
 
-def _known_hashes(work: Work, rows: DataFrame) -> DataFrame | None:
+def _known_hashes(work: Work) -> DataFrame:
     """Rows of _LINKABLE, without a window, of what the windows before told."""
-    if not work.before:
-        return None
     known = work.read_state(ENTRIES_TABLE).where("entry_hash IS NOT NULL AND own_rule IS NULL")
     nowhen = F.lit(None).cast("string").alias("window_start")
     return known.select("source", nowhen, F.col("entry_hash").alias("link"), "author", "log_id")
