@@ -199,9 +199,8 @@ def forget(context: Context, what: str) -> None:
 
 
 @cli.command()
-@json_option
 @pass_context
-def upkeep(context: Context, as_json: bool) -> None:
+def upkeep(context: Context) -> None:
     """Join small files, remove old ones: what [upkeep] says. It also lets go of landed records."""
     lake = context.lake()
     with context.steps("upkeep", 1) as steps:
@@ -211,8 +210,6 @@ def upkeep(context: Context, as_json: bool) -> None:
         done = keep_up(lake, progress=steps.say, verbose=context.verbose)
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
-    if as_json:
-        _print_json([{"lake": lake.root, "done": True}])
 
 
 def _print_json(rows: Iterable[Mapping[str, Any]]) -> None:

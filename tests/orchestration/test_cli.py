@@ -124,15 +124,12 @@ def test_lists_and_the_report_are_told_as_json_too(wirehouse: Wirehouse) -> None
     assert report == {"file": "report.html", "bytes": size, "failed": {}} | asked
 
 
-def test_servers_and_upkeep_are_told_as_json_too(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_told_as_json_too(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIREHOUSE_INFRA", str(wirehouse.folder / "none"))
     (kafka,) = map(json.loads, wirehouse("infra", "status", "kafka", "--json").out.splitlines())
     assert kafka.pop("title")
     assert kafka == {"name": "kafka", "state": "not installed", "processes": []}
     assert wirehouse("infra", "status", "kafka").out.startswith("kafka      not installed")
-    monkeypatch.setattr("wirehouse_orchestration.runs.keep_up", lambda *_, **__: True)
-    told = wirehouse("--quiet", "upkeep", "--json").out
-    assert json.loads(told) == {"lake": f"{wirehouse.folder}/lake", "done": True}
 
 
 @pytest.mark.property
