@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines.lake import Lake
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wirehouse_pipelines.sql import AsOf
+
+
+#: After so many seconds at most an interrupt is heard of.
+_HEARD_S: Final = 0.2
 
 
 class EngineEndedError(WirehouseError):
@@ -59,7 +63,7 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
 
         def received() -> Iterator[pa.Schema | pa.RecordBatch]:
             try:
-                while (part := receiving.recv()) is not None:
+                while (part := _received(receiving)) is not None:
                     if isinstance(part, Exception):
                         raise part
                     yield part
@@ -74,6 +78,13 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
             process.kill()
             process.join()
             receiving.close()
+
+
+def _received(receiving: Connection) -> Any:
+    # An interrupt that comes to another thread doesn't end what the main one waits in: that hears of it afterwards.
+    while not receiving.poll(_HEARD_S):
+        pass
+    return receiving.recv()
 
 
 def _how(code: int) -> str:

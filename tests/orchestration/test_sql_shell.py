@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
 import threading
@@ -113,9 +112,11 @@ def test_an_interrupt_ends_the_line_alone(lake: Lake, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "n\n3\n"
 
 
+@pytest.mark.parametrize("told", [threading.main_thread().ident, None], ids=["main", "another"])
 def test_an_interrupt_ends_the_statement_that_runs(
-    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, told: int | None
 ) -> None:
+    """Whichever thread hears of it: that is up to the system."""
     asked = sql_apart.query
 
     @contextmanager
@@ -123,7 +124,7 @@ def test_an_interrupt_ends_the_statement_that_runs(
         with asked(of, statement, *more) as reader:
             if "series" in statement:
                 # The names are shown at once, the rows never.
-                threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+                threading.Timer(1, lambda: signal.pthread_kill(told or threading.get_ident(), signal.SIGINT)).start()
             yield reader
 
     monkeypatch.setattr(sql_shell, "query", interrupted)
