@@ -6,7 +6,6 @@ what another implementation would repair before it checks the signature has anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -14,11 +13,12 @@ import nacl.bindings
 import nacl.exceptions
 import nacl.signing
 import numpy as np
+import pyarrow as pa
 
 from wirehouse_codecs.bamboo import varu64, yamf
 from wirehouse_codecs.bamboo.lipmaa import link_targets, lipmaa_of
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
-from wirehouse_codecs.compiled import compiled, inlined, wide
+from wirehouse_codecs.compiled import compiled, copy_bytes, inlined, wide
 from wirehouse_codecs.rules import Rule
 
 Array = np.ndarray[Any, Any]
@@ -284,7 +284,7 @@ def _entry(data: bytes, fields: _Fields) -> Entry:
 class Scanned(NamedTuple):
     """The fields of many entries, a row each. Only rows that are `right` mean anything."""
 
-    #: All entries, one after the other, and where each begins.
+    #: Bytes among which the entries stand, and where each begins.
     data: Array
     begin: Array
     #: The entry is rightly encoded.
@@ -300,17 +300,65 @@ class Scanned(NamedTuple):
     payload_hash_at: Array
 
 
-def scan(entries: Sequence[bytes]) -> Scanned:
-    """The fields of `entries`: the compiled twin of `decode`, for entries that are rightly encoded."""
+def scan(entries: pa.Array) -> Scanned:
+    """The fields of `entries`, of binary: the compiled twin of `decode`, for entries that are rightly encoded."""
     count = len(entries)
-    data = np.frombuffer(b"".join(entries), np.uint8)
-    sizes = np.fromiter(map(len, entries), np.int64, count)
-    ends = np.cumsum(sizes)
+    _, offsets, held = entries.buffers()
+    data = np.frombuffer(held or b"", np.uint8)
+    bounds = np.frombuffer(offsets, np.int32)[entries.offset :][: count + 1].astype(np.int64)
     numbers = np.zeros((3, count), np.uint64)
     marks = np.zeros((4, count), np.int64)
     right = np.zeros(count, np.bool_)
-    _scan(data, ends, numbers, marks, right)
-    return Scanned(data, ends - sizes, right, marks[3] == END_OF_LOG, *numbers, *marks[:3])
+    _scan(data, bounds, numbers, marks, right)
+    return Scanned(data, bounds[:-1], right, marks[3] == END_OF_LOG, *numbers, *marks[:3])
+
+
+def windows(data: Array, at: Array, size: int) -> Array:
+    """The `size` bytes at each place, as rows."""
+    if not len(at):
+        return np.empty((0, size), np.uint8)
+    rows: Array = np.lib.stride_tricks.sliding_window_view(data, size)[at]
+    return rows
+
+
+def fixed(rows: Array, there: Array) -> pa.Array:
+    """Rows of bytes as an array of binary of that size; null where they aren't there."""
+    buffers = [pa.array(there).buffers()[1], pa.py_buffer(np.ascontiguousarray(rows))]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(rows.shape[1]), len(rows), buffers)
+
+
+#: What follows from an entry that is rightly encoded.
+FOLLOWING: Final = ("lipmaalink", "backlink", "payload_hash", "signature")
+
+
+def following(entries: pa.Array) -> tuple[Array, dict[str, pa.Array]]:
+    """Which of `entries`, of binary, are rightly encoded; of these the fields of FOLLOWING, as `Entry` has them."""
+    scanned = scan(entries)
+    hash_at, right = scanned.payload_hash_at, scanned.right
+    places = {
+        "lipmaalink": (scanned.links_at, right & (scanned.links == 2)),
+        "backlink": (scanned.links_at + (scanned.links - 1) * yamf.HASH_BYTES, right & (scanned.links > 0)),
+        "payload_hash": (hash_at, right),
+        # As long as a hash, and without what that begins with.
+        "signature": (hash_at + yamf.HASH_BYTES - len(yamf.PREFIX), right),
+    }
+    columns = {}
+    for name, (at, there) in places.items():
+        ends = np.zeros(len(at) + 1, np.int32)
+        np.cumsum(there * yamf.DIGEST_BYTES, out=ends[1:])
+        cut = np.empty(ends[-1], np.uint8)
+        _copy(scanned.data, at[there] + len(yamf.PREFIX), yamf.DIGEST_BYTES, cut)
+        columns[name] = pa.Array.from_buffers(
+            pa.binary(), len(at), [pa.array(there).buffers()[1], pa.py_buffer(ends), pa.py_buffer(cut)]
+        )
+    return right, columns
+
+
+@compiled
+def _copy(data: Array, at: Array, size: int, out: Array) -> None:
+    """The `size` bytes at each place, one after the other."""
+    for row in range(len(at)):
+        copy_bytes(data, at[row], size, out, row * size)
 
 
 @inlined
@@ -331,11 +379,10 @@ def _canonical(data: Array, at: int, end: int) -> tuple[Any, int]:
 
 
 @compiled
-def _scan(data: Array, ends: Array, numbers: Array, marks: Array, right: Array) -> None:
-    begin = 0
-    for row in range(len(ends)):
-        right[row] = begin < ends[row] and _walk(data, begin, ends[row], row, numbers, marks) == ends[row]
-        begin = ends[row]
+def _scan(data: Array, bounds: Array, numbers: Array, marks: Array, right: Array) -> None:
+    for row in range(len(right)):
+        begin, end = bounds[row], bounds[row + 1]
+        right[row] = begin < end and _walk(data, begin, end, row, numbers, marks) == end
 
 
 @compiled

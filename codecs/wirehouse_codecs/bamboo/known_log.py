@@ -295,7 +295,8 @@ def _differs(before: pa.Array, after: pa.Array) -> np.ndarray[Any, Any]:
     return differs
 
 
-def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def with_columns(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """`rows` with other values in these columns."""
     arrays = [columns.get(field.name, rows.column(field.name)) for field in rows.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
@@ -310,7 +311,7 @@ def _edited(rows: pa.RecordBatch, edits: Mapping[int, Mapping[str, Any]]) -> pa.
             if name in fields:
                 values[i] = fields[name]
         columns[name] = pa.array(values, ENTRIES.field(name).type)
-    return _with(rows, columns)
+    return with_columns(rows, columns)
 
 
 def _merged(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
@@ -459,15 +460,18 @@ def _judged(
     places = places[np.lexsort([column[places] for column in _arrivals(rows)])]
     in_order = bool((places == np.arange(rows.num_rows)).all()) if len(places) == rows.num_rows else False
     judged = rows if in_order else rows.take(pa.array(places))
-    names = ("data", "entry_hash", "signature_rule", "payload_rule")
-    data, hashes, rules, payload_rules = (judged.column(name).to_pylist() for name in names)
-    checked = dict(zip(hashes, rules, strict=True))
-    found = verify(data, hashes=hashes, checked=checked, payload_rules=payload_rules, elsewhere=elsewhere)
+    found = verify(
+        judged.column("data"),
+        hashes=judged.column("entry_hash"),
+        signature_rules=judged.column("signature_rule"),
+        payload_rules=judged.column("payload_rule"),
+        elsewhere=elsewhere,
+    )
     forks = [(one.position, one.proof.value, int(places[one.first]), int(places[one.second])) for one in found.forks]
     told = {"verdict": "verdict", "reason": "rule", "message": "reason"}
     columns = {name: found.entries.column(of) for name, of in told.items()}
     if in_order:
-        return _with(rows, columns), forks
+        return with_columns(rows, columns), forks
     at = np.full(rows.num_rows, -1)
     at[places] = np.arange(len(places))
     whose = pa.array(at, mask=at < 0)
@@ -478,7 +482,7 @@ def _judged(
         "message": pc.coalesce(rows.column("own_reason"), "the hash of a link isn't known"),
     }
     here = pa.array(readable)
-    return _with(rows, {n: pc.if_else(here, columns[n].take(whose), otherwise[n]) for n in columns}), forks
+    return with_columns(rows, {n: pc.if_else(here, columns[n].take(whose), otherwise[n]) for n in columns}), forks
 
 
 #: What a log's own row is told from.
@@ -528,9 +532,11 @@ def _arrivals(rows: pa.RecordBatch) -> list[np.ndarray[Any, Any]]:
 
 def _digest(entries: pa.RecordBatch, forks: Sequence[ForkRow]) -> str:
     hashed: Any = hashlib.blake2b(b"".join(entries.column("entry_id").to_pylist()), digest_size=16)
-    texts = [entries.column(name) for name in ("verdict", "reason", "origin", "payload_rule")]
-    texts += [entries.column("superseded").cast(pa.string()), pc.binary_join(entries.column("seen_from"), ",")]
-    for column in texts:
-        hashed.update("\n".join(column.fill_null("").to_pylist()).encode() + b"\0")
+    told = [entries.column(name) for name in ("verdict", "reason", "origin", "payload_rule")]
+    told += [entries.column("superseded").cast(pa.string()), pc.binary_join(entries.column("seen_from"), ",")]
+    for column in told:
+        # Of all rows they are few texts, which are numbered as they come.
+        texts = column.dictionary_encode()
+        hashed.update(repr(texts.dictionary.to_pylist()).encode() + np.asarray(texts.indices.fill_null(-1)).tobytes())
     hashed.update(repr([row[:4] for row in forks]).encode())
     return str(hashed.hexdigest())

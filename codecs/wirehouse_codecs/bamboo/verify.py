@@ -8,7 +8,7 @@ does not depend on the order of entries but in one thing: of two branches of a f
 - A link whose target isn't known refutes nothing. If no link leads to a valid entry, the entry is `unknown`.
 - A hash names bytes: a link to an entry of another log is broken, whatever that entry's signature.
 - A payload with another hash is bad alone. One of another size makes its log invalid from there on.
-- Each distinct entry is checked once: `checked` remembers by hash which rule its signature breaks, if any.
+- Each distinct entry is one, and its signature is checked once.
 
 A log in which nothing is odd is judged by a compiled loop; `_judge` is the readable one, for all others.
 """
@@ -16,18 +16,20 @@ A log in which nothing is odd is judged by a compiled loop; `_judge` is the read
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from wirehouse_codecs.bamboo import yamf
-from wirehouse_codecs.bamboo.entries import AUTHOR_BYTES, SIGNATURE_BYTES, Scanned, decode, scan, signature_rule
+from wirehouse_codecs.bamboo.entries import AUTHOR_BYTES, Scanned, decode, fixed, scan, windows
 from wirehouse_codecs.bamboo.lipmaa import link_targets, lipmaa_of
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
+from wirehouse_codecs.bamboo.signatures import signature_rules as check_signatures
 from wirehouse_codecs.compiled import compiled, wide
 
 Array = np.ndarray[Any, Any]
@@ -89,8 +91,6 @@ class Verification(NamedTuple):
     forks: list[Fork]
 
 
-#: Of distinct entries, by hash: the rule that the signature breaks.
-Checked = MutableMapping[bytes, str | None]
 #: Author and log id.
 LogOf = tuple[bytes, int]
 #: Of entries that are rightly encoded, by hash: their log.
@@ -98,26 +98,28 @@ Elsewhere = Mapping[bytes, LogOf]
 
 
 def verify(
-    entries: Sequence[bytes],
+    entries: pa.Array | Sequence[bytes],
     payloads: Sequence[bytes | None] | None = None,
     *,
-    hashes: Sequence[bytes] | None = None,
-    checked: Checked | None = None,
-    payload_rules: Sequence[str | None] | None = None,
+    hashes: pa.Array | None = None,
+    signature_rules: pa.Array | Sequence[str | None] | None = None,
+    payload_rules: pa.Array | Sequence[str | None] | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> Verification:
     """Verdicts on `entries`, each with its payload where that is at hand.
 
-    `hashes` are those of the entries, where they are known. `checked` saves the signature check of every entry that it
-    has, and is added to; `payload_rules` tells instead of `payloads` which rules these were found to break. An entry
-    that is given twice is one entry; only the payloads may differ. A link that leads to an entry which isn't given may
-    lead `elsewhere`.
+    `hashes` are those of the entries, where they are known. `signature_rules` tells which rules their signatures were
+    found to break, and `payload_rules` instead of `payloads` which ones these did. An entry that is given twice is one
+    entry; only the payloads may differ. A link that leads to an entry which isn't given may lead `elsewhere`.
     """
-    hashes = [yamf.digest(entry) for entry in entries] if hashes is None else hashes
-    batch = _Batch(entries, hashes, {} if checked is None else checked, elsewhere or {})
+    entries = pa.array(entries, pa.binary())
+    if hashes is None:
+        hashes = pa.array([yamf.digest(entry) for entry in entries.to_pylist()], pa.binary())
+    batch = _Batch(entries, hashes.cast(VERIFIED_SCHEMA.field("entry_hash").type), signature_rules, elsewhere or {})
     bad_payloads = {} if payloads is None else batch.judge_payloads(payloads)
     if payload_rules is not None:
-        bad_payloads |= batch.refuse_payloads({i: rule for i, rule in enumerate(payload_rules) if rule is not None})
+        rules = pa.array(payload_rules, pa.string())
+        bad_payloads |= batch.refuse_payloads({i: rules[i].as_py() for i in np.flatnonzero(rules.is_valid()).tolist()})
     forks = batch.judge_logs()
     return Verification(batch.verdicts(bad_payloads), forks)
 
@@ -134,26 +136,40 @@ _VERDICTS: Final = pa.array([Verdict.UNKNOWN, Verdict.VALID, Verdict.INVALID], p
 
 
 class _Batch:
-    """Given entries as columns. `first` is the index of an entry's first occurrence, by hash."""
+    """Given entries as columns. `_occurrences` are the indexes of their first occurrences."""
 
     def __init__(
-        self, entries: Sequence[bytes], hashes: Sequence[bytes], checked: Checked, elsewhere: Elsewhere
+        self,
+        entries: pa.Array,
+        hashes: pa.Array,
+        signature_rules: pa.Array | Sequence[str | None] | None,
+        elsewhere: Elsewhere,
     ) -> None:
         self.entries, self.hashes, self._elsewhere = entries, hashes, elsewhere
         self.scanned: Scanned = scan(entries)
-        self.checked = checked
-        self.first: dict[bytes, int] = {}
-        self._occurrences = np.fromiter(
-            (self.first.setdefault(hashed, i) for i, hashed in enumerate(self.hashes)), np.int64, len(entries)
-        )
-        rows = np.arange(len(entries))
+        rows = self._occurrences = np.arange(len(entries))
+        encoded = hashes.dictionary_encode()
+        if len(encoded.dictionary) < len(rows):
+            numbers = np.asarray(encoded.indices)
+            self._occurrences = np.unique(numbers, return_index=True)[1][numbers]
         self._distinct = np.flatnonzero(self.scanned.right & (self._occurrences == rows))
         self._verdicts = np.full(len(entries), _UNKNOWN, np.int8)
         self._why: dict[int, tuple[str, str]] = {}
         self._made: dict[int, _Known] = {}
         self._groups, self._keys = self._logs()
         self._invalid_from: dict[int, int] = {}
-        self._check_signatures()
+        if signature_rules is None:
+            rules = np.full(len(rows), None)
+            rules[self._distinct] = check_signatures(entries.take(pa.array(self._distinct)))
+            signature_rules = rules[self._occurrences]
+        self._rules = pa.array(signature_rules, pa.string())
+        self._signed = self.scanned.right & np.asarray(self._rules.is_null()) & (self._occurrences == rows)
+
+    @cached_property
+    def first(self) -> dict[bytes, int]:
+        """The index of an entry's first occurrence, by hash."""
+        rows = np.flatnonzero(self._occurrences == np.arange(len(self.entries)))
+        return dict(zip(self.hashes.take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
 
     def _logs(self) -> tuple[Array, list[LogOf]]:
         """The number of each distinct entry's log, and the logs."""
@@ -161,7 +177,7 @@ class _Batch:
         if not len(rows):
             return np.empty(0, np.int64), []
         log_ids = self.scanned.log_id[rows]
-        authors = _windows(self.scanned.data, self.scanned.begin[rows] + 1, AUTHOR_BYTES)
+        authors = windows(self.scanned.data, self.scanned.begin[rows] + 1, AUTHOR_BYTES)
         # Entries of a log mostly stand together, so only where it changes is it looked up.
         changes = (log_ids[1:] != log_ids[:-1]) | (authors[1:] != authors[:-1]).any(axis=1)
         runs = np.concatenate([[0], np.flatnonzero(changes) + 1])
@@ -169,23 +185,12 @@ class _Batch:
         of_runs = [numbers.setdefault((authors[at].tobytes(), int(log_ids[at])), len(numbers)) for at in runs]
         return np.repeat(of_runs, np.diff(np.append(runs, len(rows)))), list(numbers)
 
-    def _check_signatures(self) -> None:
-        rows = self._distinct.tolist()
-        hashes = [self.hashes[i] for i in rows]
-        for i, hashed in zip(rows, hashes, strict=True):
-            if hashed not in self.checked:
-                data = self.entries[i]
-                author = data[1 : 1 + AUTHOR_BYTES]
-                self.checked[hashed] = signature_rule(author, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
-        self._signed = np.zeros(len(self.entries), np.bool_)
-        self._signed[self._distinct] = [self.checked[hashed] is None for hashed in hashes]
-
     def judge_payloads(self, payloads: Sequence[bytes | None]) -> dict[int, str]:
         """The rules that payloads at hand break, by the index of their entry."""
         rows = [i for i, payload in enumerate(payloads) if payload is not None and self.scanned.right[i]]
         at_hand = [payload for i in rows if (payload := payloads[i]) is not None]
         got = np.frombuffer(b"".join(map(yamf.digest, at_hand)), np.uint8).reshape(-1, yamf.DIGEST_BYTES)
-        said = _windows(self.scanned.data, self.scanned.payload_hash_at[rows] + 2, yamf.DIGEST_BYTES)
+        said = windows(self.scanned.data, self.scanned.payload_hash_at[rows] + 2, yamf.DIGEST_BYTES)
         same = (got == said).all(axis=1)
         sizes = np.fromiter(map(len, at_hand), np.uint64, len(rows))
         other_size = same & (sizes != self.scanned.payload_size[rows])
@@ -214,7 +219,8 @@ class _Batch:
         by_log = np.lexsort((scanned.seq[rows], self._groups))
         order = rows[by_log]
         bounds = np.searchsorted(self._groups[by_log], np.arange(len(self._keys) + 1))
-        hashes = np.frombuffer(b"".join(self.hashes), np.uint8).reshape(-1, yamf.DIGEST_BYTES)
+        hashes = np.frombuffer(self.hashes.buffers()[1] or b"", np.uint8).reshape(-1, yamf.DIGEST_BYTES)
+        hashes = hashes[self.hashes.offset :]
         plain = np.zeros(len(self._keys), np.bool_)
         loose = np.empty((2 * len(rows), 3), np.int64)
         links = (scanned.links, scanned.links_at)
@@ -261,59 +267,47 @@ class _Batch:
     def _known(self, i: int) -> _Known:
         one = self._made.get(i)
         if one is None:
-            entry, scanned = self.entries[i], self.scanned
+            entry, scanned = self.entries[i].as_py(), self.scanned
             seq, at = int(scanned.seq[i]), int(scanned.links_at[i] - scanned.begin[i])
             author, log_id = entry[1 : 1 + AUTHOR_BYTES], int(scanned.log_id[i])
             links = tuple(
                 _Link(target, entry[at + 66 * k + 2 : at + 66 * (k + 1)]) for k, target in enumerate(link_targets(seq))
             )
-            signature = self.checked[self.hashes[i]]
-            one = _Known(i, self.hashes[i], author, log_id, seq, bool(scanned.end_of_log[i]), links, signature)
+            hashed, rule = self.hashes[i].as_py(), self._rules[i].as_py()
+            one = _Known(i, hashed, author, log_id, seq, bool(scanned.end_of_log[i]), links, rule)
             self._made[i] = one
         return one
 
     def verdicts(self, bad_payloads: Mapping[int, str]) -> pa.RecordBatch:
         """The rows of VERIFIED_SCHEMA."""
-        count = len(self.entries)
+        count, scanned = len(self.entries), self.scanned
         verdicts = self._verdicts[self._occurrences]
-        rules: list[str | None] = [None] * count
-        reasons: list[str | None] = [None] * count
-        for i in np.flatnonzero(verdicts != _VALID).tolist():
-            rules[i], reasons[i] = self._why.get(int(self._occurrences[i])) or self._link_unknown(i)
+        why: dict[int, tuple[str | None, str]] = {}
+        for i in np.flatnonzero(scanned.right & (verdicts != _VALID)).tolist():
+            why[i] = self._why.get(int(self._occurrences[i])) or _link_unknown(link_targets(int(scanned.seq[i])))
         for i, rule in bad_payloads.items():
-            verdicts[i], rules[i], reasons[i] = _INVALID, rule, "the payload is not the one that the entry says"
-        right = self.scanned.right
-        log_ids, seqs = self.scanned.log_id.copy(), self.scanned.seq.copy()
-        known = right.copy()
-        authors: list[bytes | None] = [entry[1 : 1 + AUTHOR_BYTES] for entry in self.entries]
-        for i in np.flatnonzero(~right).tolist():
-            decoded = decode(self.entries[i])
-            verdicts[i], reasons[i] = _INVALID, decoded.reason
-            rules[i] = None if decoded.rule is None else decoded.rule.name
-            authors[i] = decoded.author
+            verdicts[i], why[i] = _INVALID, (rule, "the payload is not the one that the entry says")
+        known, log_ids, seqs = scanned.right.copy(), scanned.log_id.copy(), scanned.seq.copy()
+        authors, has_author = np.zeros((count, AUTHOR_BYTES), np.uint8), scanned.right.copy()
+        authors[known] = windows(scanned.data, scanned.begin[known] + 1, AUTHOR_BYTES)
+        for i in np.flatnonzero(~scanned.right).tolist():
+            decoded = decode(self.entries[i].as_py())
+            verdicts[i], why[i] = _INVALID, (None if decoded.rule is None else decoded.rule.name, decoded.reason)
+            if decoded.author is not None:
+                has_author[i], authors[i] = True, np.frombuffer(decoded.author, np.uint8)
             if decoded.log_id is not None and decoded.seq is not None:
                 known[i], log_ids[i], seqs[i] = True, decoded.log_id, decoded.seq
+        texts = np.full((2, count), None)
+        texts[:, list(why)] = list(zip(*why.values(), strict=True)) if why else None
         columns = [
-            pa.array(authors, VERIFIED_SCHEMA.field("author").type),
+            fixed(authors, has_author),
             pa.array(log_ids, mask=~known),
             pa.array(seqs, mask=~known),
-            pa.array(self.hashes, VERIFIED_SCHEMA.field("entry_hash").type),
+            self.hashes,
             _VERDICTS.take(pa.array(verdicts)),
-            pa.array(rules, pa.string()),
-            pa.array(reasons, pa.string()),
+            *(pa.array(text, pa.string()) for text in texts),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=VERIFIED_SCHEMA)
-
-    def _link_unknown(self, i: int) -> tuple[str, str]:
-        return _link_unknown(link_targets(int(self.scanned.seq[i]))) if self.scanned.right[i] else ("", "")
-
-
-def _windows(data: Array, at: Array, size: int) -> Array:
-    """The `size` bytes at each place, as rows."""
-    if not len(at):
-        return np.empty((0, size), np.uint8)
-    rows: Array = np.lib.stride_tricks.sliding_window_view(data, size)[at]
-    return rows
 
 
 def _link_unknown(targets: Iterable[int]) -> tuple[str, str]:

@@ -24,6 +24,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from wirehouse_codecs.bamboo import entries as bamboo_entries
+from wirehouse_codecs.bamboo.entries import FOLLOWING
 from wirehouse_codecs.bamboo.file_rows import FILE as FROM_FILE
 from wirehouse_codecs.bamboo.known_log import (
     ENTRIES,
@@ -35,6 +37,7 @@ from wirehouse_codecs.bamboo.known_log import (
     Settled,
     needed,
     sent_id,
+    with_columns,
     without_links,
 )
 from wirehouse_codecs.bamboo.log import ENTRY_TYPE, UINT
@@ -157,7 +160,24 @@ def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -
 
 
 def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
-    return buckets.pack(entries(batches), lambda rows: _named(rows).column("key"), tasks)
+    light = map(_without_following, entries(batches))
+    return buckets.pack(light, lambda rows: _named(rows).column("key"), tasks)
+
+
+def _without_following(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` of MOVED without what follows from the encoded entries: on its way that would be a third."""
+    right = bamboo_entries.scan(rows.column("data")).right
+    kept = (rows.column(name) for name in FOLLOWING)
+    light = [pa.nulls(len(right), c.type) if right.all() else pc.if_else(right, None, c) for c in kept]
+    return with_columns(rows, dict(zip(FOLLOWING, light, strict=True)))
+
+
+def _with_following(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` of READ with what `_without_following` left out."""
+    right, columns = bamboo_entries.following(rows.column("data"))
+    if not right.all():
+        columns = {name: pc.if_else(right, column, rows.column(name)) for name, column in columns.items()}
+    return with_columns(rows, columns)
 
 
 def _cast(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -241,7 +261,7 @@ def _tell(batches: Batches, lake: Lake, version: str) -> Iterator[pa.RecordBatch
 
     def entries() -> Iterator[pa.RecordBatch]:
         rows = buckets.unpack(batches, MOVED)
-        for told in fold(check(_named(rows))) if rows.num_rows else ():
+        for told in fold(_with_following(check(_named(rows)))) if rows.num_rows else ():
             others.append(told.others)
             yield told.entries.append_column("decoder_version", pa.repeat(version, told.entries.num_rows))
 
@@ -519,7 +539,8 @@ def _first_of_sender(rows: pa.RecordBatch, ids: Array, order: Array) -> Array:
 
 def _without_links(rows: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
     """`rows` in which entries of these places have no links that were not sent."""
-    listed = [without_links(row, row["sent_id"]) for row in rows.take(pa.array(places)).to_pylist()]
+    sent = _with_following(rows.take(pa.array(places)))
+    listed = [without_links(row, row["sent_id"]) for row in sent.to_pylist()]
     at = np.arange(rows.num_rows)
     at[places] = rows.num_rows + np.arange(len(places))
     return pa.concat_batches([rows, pa.RecordBatch.from_pylist(listed, schema=READ)]).take(pa.array(at))

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import nacl.signing
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.entries import (
+    FOLLOWING,
     MAX_ENTRY_BYTES,
     Entry,
     begins_right,
     decode,
     end_of,
     find,
+    following,
     publish,
     scan,
     signature_rule,
@@ -56,7 +59,7 @@ def rule_of(data: bytes) -> str | None:
     assert (decoded.rule is None) == (decoded.entry is not None)
     assert (decoded.rule is None) == (decoded.reason == "")
     # The compiled twin takes exactly what the readable decoder takes.
-    assert bool(scan([data]).right[0]) == (decoded.rule is None)
+    assert bool(scan(pa.array([data], pa.binary())).right[0]) == (decoded.rule is None)
     return None if decoded.rule is None else decoded.rule.name
 
 
@@ -68,8 +71,10 @@ def test_entries_come_back(entry: Entry, junk: bytes) -> None:
     assert len(data) <= MAX_ENTRY_BYTES
     assert end_of(junk + data + junk, len(junk)) == len(junk) + len(data)
     assert begins_right(data + junk, 0) == (True, len(data))
-    row = scan([b"", data, junk])
-    assert row.right.tolist() == [False, True, False]
+    # Of a longer array, a part.
+    rows = pa.array([junk, b"", data, None, junk], pa.binary())[1:]
+    row = scan(rows)
+    assert row.right.tolist() == [False, True, False, False]
     assert (int(row.log_id[1]), int(row.seq[1]), int(row.payload_size[1])) == (
         entry.log_id,
         entry.seq,
@@ -80,6 +85,11 @@ def test_entries_come_back(entry: Entry, junk: bytes) -> None:
     assert row.data[at : at + 66].tobytes() == yamf.encode(entry.payload_hash)
     links = row.data[int(row.links_at[1]) :][: int(row.links[1]) * 66].tobytes()
     assert links == b"".join(yamf.encode(link) for link in (entry.lipmaalink, entry.backlink) if link)
+    right, columns = following(rows)
+    assert right.tolist() == row.right.tolist()
+    assert {name: column.to_pylist() for name, column in columns.items()} == {
+        name: [None, getattr(entry, name), None, None] for name in FOLLOWING
+    }
 
 
 @settings(deadline=None, max_examples=30)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nacl.signing
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.bamboo import verify as verifying
 from wirehouse_codecs.bamboo import yamf
-from wirehouse_codecs.bamboo.entries import Entry, publish, signature_rule
+from wirehouse_codecs.bamboo.entries import Entry, publish
 from wirehouse_codecs.bamboo.lipmaa import lower_pool, upper_pool
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
-from wirehouse_codecs.bamboo.verify import VERIFIED_SCHEMA, Checked, Proof, Verification, payload_rule, verify
+from wirehouse_codecs.bamboo.signatures import signature_rules
+from wirehouse_codecs.bamboo.verify import VERIFIED_SCHEMA, Proof, Verification, payload_rule, verify
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"
 EXPECTED = json.loads((VECTORS / "expected.json").read_text())["logs"]
@@ -200,21 +202,21 @@ def test_the_same_bytes_are_one_entry(make_log: MakeLog, judge: Callable[..., Ve
 
 def test_every_entry_is_checked_once(make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make_log(6)
-    calls = []
+    checked: list[bytes] = []
 
-    def counted(author: bytes, signed: bytes, signature: bytes) -> str | None:
-        calls.append(signed)
-        return signature_rule(author, signed, signature)
+    def counted(entries: pa.Array) -> list[str | None]:
+        checked.extend(entries.to_pylist())
+        return signature_rules(entries)
 
-    monkeypatch.setattr(verifying, "signature_rule", counted)
-    checked: Checked = {}
+    monkeypatch.setattr(verifying, "check_signatures", counted)
     bad = log.encoded(6)[0][:-1] + b"\0"
-    entries = [*log.encoded(), bad, *log.encoded()]
-    first = verify(entries, checked=checked)
-    assert len(calls) == 7
-    assert checked[yamf.digest(bad)] == "bad_signature"
-    assert verify(entries[::-1], checked=checked).entries["verdict"].to_pylist()[::-1] == told_verdicts(first)
-    assert len(calls) == 7
+    entries = [*log.encoded(), bad, *log.encoded(), bad]
+    found = verify(entries)
+    assert checked == [*log.encoded(), bad]
+    rules = ["bad_signature" if entry == bad else None for entry in entries]
+    assert verify(entries, signature_rules=rules) == found
+    assert len(checked) == 7
+    assert verify(entries, signature_rules=[None] * len(entries)).forks != found.forks
 
 
 def told_verdicts(verification: Verification) -> list[str]:
@@ -248,10 +250,12 @@ def pool(make_log: MakeLog) -> list[bytes]:
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_verdicts_of_any_part_in_any_order(pool: list[bytes], checked: Checked, data: st.DataObject) -> None:
+def test_verdicts_of_any_part_in_any_order(
+    pool: list[bytes], rules: Mapping[bytes, str | None], data: st.DataObject
+) -> None:
     part = data.draw(st.lists(st.sampled_from(pool), unique=True, max_size=len(pool)))
     again = data.draw(st.permutations(part))
-    found, other = verify(part, checked=checked), verify(again, checked=checked)
+    found, other = (verify(some, signature_rules=[rules[entry] for entry in some]) for some in (part, again))
     assert [fork[:4] for fork in found.forks] == [fork[:4] for fork in other.forks]
     rows = dict(zip(again, other.entries.to_pylist(), strict=True))
     for entry, row in zip(part, found.entries.to_pylist(), strict=True):
@@ -259,12 +263,12 @@ def test_verdicts_of_any_part_in_any_order(pool: list[bytes], checked: Checked, 
         assert row == rows[entry] or (row["log_id"] == 0 and row["seq"] >= 8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verifying, "_judge_plain", lambda *_: 0)
-        assert verify(part, checked=checked) == found
+        assert verify(part, signature_rules=[rules[entry] for entry in part]) == found
 
 
 @pytest.fixture(scope="session")
-def checked() -> Checked:
-    return {}
+def rules(pool: list[bytes]) -> Mapping[bytes, str | None]:
+    return dict(zip(pool, signature_rules(pa.array(pool, pa.binary())), strict=True))
 
 
 @settings(deadline=None, max_examples=100)
