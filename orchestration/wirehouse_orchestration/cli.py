@@ -170,8 +170,9 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
 @cli.command()
 @click.argument("what", metavar="CAPTURE|SOURCE")
 @click.confirmation_option(prompt="This erases landed captures and what was computed from them. Go on?")
+@json_option
 @pass_context
-def forget(context: Context, what: str) -> None:
+def forget(context: Context, what: str, as_json: bool) -> None:
     """Erase one capture and prove it; or all of a source. Old versions of tables are erased, too.
 
     CAPTURE is its id, 64 hex digits as bronze.captures shows them. SOURCE is one that the configuration no longer has.
@@ -181,34 +182,48 @@ def forget(context: Context, what: str) -> None:
 
     lake = context.lake()
     if not forgetting.is_capture(what):
-        forgetting.forget(lake, what)
-        click.echo(f"no row and no capture of {what} is left; Delta keeps the files of deleted rows until VACUUM")
+        deleted = forgetting.forget(lake, what)
+        if as_json:
+            _print_json([asdict(deleted)])
+        else:
+            click.echo(f"no row and no capture of {what} is left; Delta keeps the files of deleted rows until VACUUM")
         return
     check_alone(lake)
-    forgetting.erase_landed(lake, what)
+    erased = forgetting.erase_landed(lake, what)
     if due := jobs.due(lake):
-        _bring_up_to_date(context, lake, due)
+        _bring_up_to_date(context, lake, due, tell=not as_json)
     # A sensor may have begun a run meanwhile, whose files nobody must take away.
     check_alone(lake)
-    forgetting.purge(lake)
+    purged = forgetting.purge(lake)
     told = erase_told(lake, what)
-    for line in forgetting.proof(lake, what):
+    proof = forgetting.proof(lake, what)
+    if as_json:
+        landed = [_landed_fields(manifest) for manifest in erased]
+        computed = {name: sorted(windows) for name, windows in due.items()}
+        tables = [asdict(freed) for freed in purged]
+        told_of = {"landed": landed, "computed": computed, "tables": tables, "history_entries": told}
+        _print_json([{"capture_id": what} | told_of | {"proof": asdict(proof)}])
+        return
+    for line in proof.lines():
         click.echo(f"  {line}")
     click.echo(f"  runs: {told:,} entries of their history told of it, and are removed")
     click.echo(f"nothing of capture {what} is left")
 
 
 @cli.command()
+@json_option
 @pass_context
-def upkeep(context: Context) -> None:
+def upkeep(context: Context, as_json: bool) -> None:
     """Join small files, remove old ones: what [upkeep] says. It also lets go of landed records."""
     lake = context.lake()
     with context.steps("upkeep", 1) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.runs import keep_up
 
-        done = keep_up(lake, progress=steps.say, verbose=context.verbose)
-    if not done:
+        kept = keep_up(lake, progress=steps.say, verbose=context.verbose)
+    if as_json:
+        _print_json(kept.freed)
+    if not kept.done:
         raise WirehouseError(reason=OWN_FAULT)
 
 
@@ -269,13 +284,15 @@ def run(context: Context, as_json: bool) -> None:
     _bring_up_to_date(context, lake, due, as_json=as_json)
 
 
-def _bring_up_to_date(context: Context, lake: Lake, due: Mapping[str, set[str]], *, as_json: bool = False) -> None:
+def _bring_up_to_date(
+    context: Context, lake: Lake, due: Mapping[str, set[str]], *, as_json: bool = False, tell: bool = True
+) -> None:
     from wirehouse_pipelines import jobs
 
     windows = set().union(*due.values())
     # To the end: a window that ends in another state than before makes the ones after it stale.
     last = max(windows.union(jobs.data_windows(lake)))
-    _materialize(context, lake, list(due), min(windows), last, force=False, as_json=as_json)
+    _materialize(context, lake, list(due), min(windows), last, force=False, as_json=as_json, tell=tell)
 
 
 @cli.command()
@@ -318,9 +335,17 @@ def backfill(context: Context, first: str, last: str, protocol: str | None, tabl
 
 
 def _materialize(
-    context: Context, lake: Lake, jobs: Sequence[str], first: str, last: str, *, force: bool, as_json: bool
+    context: Context,
+    lake: Lake,
+    jobs: Sequence[str],
+    first: str,
+    last: str,
+    *,
+    force: bool,
+    as_json: bool,
+    tell: bool = True,
 ) -> None:
-    """Run `jobs` through Dagster, and end with what the lake says now; exits 1 if a job or a check failed."""
+    """Run `jobs` through Dagster, and `tell` what the lake says now; exits 1 if a job or a check failed."""
     with context.steps("tables", len(jobs)) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.runs import materialize
@@ -328,6 +353,8 @@ def _materialize(
         done = materialize(lake, jobs, first, last, force=force, progress=steps.say, verbose=context.verbose)
     if not done:
         raise WirehouseError(reason=OWN_FAULT)
+    if not tell:
+        return
     if as_json:
         _report_json(lake, jobs, first, last)
         return
@@ -480,8 +507,9 @@ def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) ->
     help="Also write the row's packets to this file: those that carried its bytes, else all of its connection, "
     "else the one that it points to.",
 )
+@json_option
 @pass_context
-def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
+def trace(context: Context, table: str, key: str, pcap: Path | None, as_json: bool) -> None:
     """Go from rows back to their bytes. Of the rows of TABLE with this KEY the landed records are shown.
 
     KEY is a value of the table's key, binary as hex; or NAME=VALUE,NAME=VALUE with any of its columns, a comma in a
@@ -489,7 +517,7 @@ def trace(context: Context, table: str, key: str, pcap: Path | None) -> None:
     """
     from wirehouse_orchestration.trace import trace as follow
 
-    follow(context.lake_to_read(), table, key, sys.stdout, pcap)
+    follow(context.lake_to_read(), table, key, sys.stdout, pcap, as_json=as_json)
 
 
 @cli.command()

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from wirehouse_orchestration.assembly import assemble
 from wirehouse_orchestration.asset_pages import asset_key
 from wirehouse_orchestration.defs.automation import COMPUTES_TAG, GOING_ON, spans
 from wirehouse_orchestration.defs.resources import stop_jobs
-from wirehouse_orchestration.defs.upkeep import UPKEEP
+from wirehouse_orchestration.defs.upkeep import FREED, UPKEEP
 from wirehouse_orchestration.factories import checks_name, shown_outputs, step_name, window_tags
 from wirehouse_orchestration.render import terminal
 from wirehouse_pipelines import jobs
@@ -116,8 +116,18 @@ def erase_told(lake: Lake, text: str) -> int:
         return instances.erase(instance, text)
 
 
-def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> bool:
-    """Do the upkeep of the lake, in the pools of those who write its tables; False if a part of it failed."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an upkeep did."""
+
+    #: No part of it failed.
+    done: bool
+    #: By table or source its part, and what was freed, as `upkeep.Freed` has it.
+    freed: list[dict[str, Any]]
+
+
+def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> Kept:
+    """Do the upkeep of the lake, in the pools of those who write its tables."""
     with instances.shared_instance(lake) as instance:
         instances.end_abandoned_runs(instance)
         result = (
@@ -127,7 +137,14 @@ def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> bool:
         )
     for line in _failures(result):
         print(f"failed: {terminal(line)}", file=sys.stderr)
-    return result.success
+    return Kept(result.success, list(_freed(result)))
+
+
+def _freed(result: ExecuteInProcessResult) -> Iterator[dict[str, Any]]:
+    for event in result.filter_events(lambda event: event.is_step_materialization):
+        told = event.materialization.metadata.get(FREED)
+        if event.asset_key and isinstance(told, dg.TableMetadataValue):
+            yield from ({"part": event.asset_key.path[-1], **record.data} for record in told.records)
 
 
 def _quiet(verbose: bool) -> dict[str, Any]:

@@ -7,7 +7,8 @@ connection leads to all packets that carried it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice
@@ -37,6 +38,12 @@ SHOWN_BYTES: Final = 16 << 10
 _PLACE: Final = (
     *("source", "window_start", "rule", "connection_id", "direction", "byte_start", "capture_id", "record_number"),
 )
+#: Of a landed record, what is told beside its bytes.
+_TIMES: Final = ("ts_ns", "arrived_at_ns")
+_TOLD: Final = (
+    *("topic", "partition", "offset", "ts_type", "link_type", "original_length", "name", "part", "last", "damage"),
+    *_TIMES,
+)
 _LINE_BYTES = 16
 _INTEGERS = ("BIGINT", "INT", "SMALLINT", "TINYINT")
 #: NAME=VALUE of a key; a comma and a backslash in it stand behind a backslash.
@@ -56,35 +63,112 @@ class NoSuchRowError(UsageError):
     template = "{table}: {reason}"
 
 
-def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A landed record that a row points to; or a capture, if it points to no record of it."""
+
+    #: Which of the row's records it is: `record`, or as `completed record`.
+    what: str
+    manifest: Manifest
+    number: int | None = None
+    #: The object that holds the record, and the record.
+    name: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    #: The first piece, where the record is the last one of something long.
+    first: Mapping[str, Any] | None = None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What the record is, but for its bytes."""
+        return {name: self.record[name] for name in _TOLD if self.record.get(name) is not None}
+
+    @property
+    def parts(self) -> dict[str, bytes | None]:
+        """The bytes of the record, or of its first piece."""
+        record = self.record if self.first is None else self.first
+        parts = {name: record[name] for name in ("key", "value", "data", "damaged") if name in record}
+        return parts | {f"header {header['key']}": header["value"] for header in record.get("headers", ())}
+
+    def told(self) -> dict[str, Any]:
+        """It as JSON has it."""
+        capture = ("source", "path", "capture_id", "status", "records", "landed_at_ns")
+        found = {"what": self.what} | {name: getattr(self.manifest, name) for name in capture}
+        if self.number is None:
+            return found
+        parts = {name: _bytes_told(data, len(data or b"")) for name, data in self.parts.items()}
+        return found | {"record_number": self.number, "object": self.name} | self.place | {"parts": parts}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A row, and what it leads to."""
+
+    row: Mapping[str, Any]
+    found: Sequence[Found]
+    #: The bytes of a connection that the row is about, and the paths of the captures of their packets.
+    said: Said | None = None
+    paths: Mapping[bytes, str] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """It as JSON has it."""
+        return {"row": self.row, "records": [one.told() for one in self.found], "said": self.said and self._said()}
+
+    def _said(self) -> dict[str, Any]:
+        said = self.said
+        assert said
+        place = {"direction": said.direction, "byte_start": said.byte_start, "byte_end": said.byte_end}
+        packets = [
+            {"path": self.paths[packet.name[0]], "capture_id": packet.name[0], "record_number": packet.name[1]}
+            | {"arrived_at_ns": packet.place.arrived_at_ns, "byte_start": begin, "byte_end": end, "again": again}
+            for packet, begin, end, again in said.listed
+        ]
+        return place | {"captured": _bytes_told(said.shown, said.there), "packets": said.packets, "first": packets}
+
+
+def _bytes_told(data: bytes | bytearray | None, size: int) -> dict[str, Any] | None:
+    return None if data is None else {"size_bytes": size, "hex": data[:SHOWN_BYTES].hex()}
+
+
+def trace(lake: Lake, table: str, key: str, out: TextIO, pcap: Path | None = None, *, as_json: bool = False) -> None:
     """Print the rows of `table` with this key, and of each the landed records it points to, byte for byte.
 
     `key` is a value of the first key column after the source (binary as hex), or what `key_of` writes of any columns.
     To `pcap` go the packets of the row: those that carried its bytes, else all of its connection, else the one that it
-    points to.
+    points to. `as_json` prints an object for each row.
     Raises UnknownTableError, TraceKeyError, NoSuchRowError, NoExcerptError and PacketsGoneError.
     """
     if table not in all_tables():
         raise UnknownTableError(name=table, advice="`wirehouse tables` lists them")
-    found = _rows(lake, all_tables()[table], key)
-    if pcap is not None and len(found) > 1:
+    rows = _rows(lake, all_tables()[table], key)
+    if pcap is not None and len(rows) > 1:
         reason = "more than one row has this key, and --pcap writes the packets of one: say more of it, as NAME=VALUE"
         raise NoExcerptError(reason=reason)
-    for number, row in enumerate(found[:MOST_ROWS], 1):
-        _say(out, f"{table}, row {number} of {len(found)}" if len(found) <= MOST_ROWS else f"{table}, row {number}")
+    for number, row in enumerate(rows[:MOST_ROWS], 1):
+        if as_json:
+            told = {"table": table, "pcap": pcap, "more_rows": len(rows) > MOST_ROWS, **_traced(lake, row, pcap).told()}
+            out.write(render.json_line(told) + "\n")
+            continue
+        _say(out, f"{table}, row {number} of {len(rows)}" if len(rows) <= MOST_ROWS else f"{table}, row {number}")
         _fields(out, row)
-        connection = _connection(lake, row)
-        for what, capture_id, record_number in _places(row):
-            whole = connection is None or not _has_bytes(row)
-            _print_record(lake, str(row["source"]), what, capture_id, record_number, out, dump=whole)
-        if connection is not None and _has_bytes(row):
-            _print_said(lake, connection, row, pcap, out)
-        elif pcap is not None:
-            excerpts.write(_packets(lake, row, connection), pcap)
+        _print(_traced(lake, row, pcap), out)
         if pcap is not None:
             _say(out, f"\nits packets are in {pcap}")
-    if len(found) > MOST_ROWS:
+    if len(rows) > MOST_ROWS and not as_json:
         _say(out, f"only the first {MOST_ROWS} rows are shown: say more of the key, as NAME=VALUE,NAME=VALUE")
+
+
+def _traced(lake: Lake, row: Mapping[str, Any], pcap: Path | None) -> Traced:
+    """What a row leads to; to `pcap` go its packets."""
+    connection = _connection(lake, row)
+    found = [_found(lake, str(row["source"]), *place) for place in _places(row)]
+    if connection is None or not _has_bytes(row):
+        if pcap is not None:
+            excerpts.write(_packets(found, lake, connection), pcap)
+        return Traced(row, found)
+    said = _said(lake, connection, row, pcap)
+    captures = {span.packet.name[0] for span in said.listed}
+    paths = {one: _manifest(lake, connection.source, one.hex()).path for one in captures}
+    return Traced(row, found, said, paths)
 
 
 def _rows(lake: Lake, table: Table, key: str) -> list[dict[str, Any]]:
@@ -166,39 +250,15 @@ def _places(row: Mapping[str, Any]) -> Iterator[tuple[str, bytes, int | None]]:
             yield f"{what.strip('_')} record".strip(), capture_id, row.get(f"{what}record_number")
 
 
-def _print_record(
-    lake: Lake, source: str, what: str, capture_id: bytes, record_number: int | None, out: TextIO, *, dump: bool
-) -> None:
+def _found(lake: Lake, source: str, what: str, capture_id: bytes, number: int | None) -> Found:
     manifest = _manifest(lake, source, capture_id.hex())
-    if record_number is None:
-        _say(out, f"\ncapture {manifest.path} of source {source}: {manifest.status}, {manifest.records:,} records")
-        return
-    name, record = _record(lake, manifest, record_number)
-    _say(out, f"\n{what} {record_number} of capture {manifest.path}, source {source}")
-    place = {"capture_id": capture_id, "landed in": name, "landed at": _time(manifest.landed_at_ns)}
-    told = ("topic", "partition", "offset", "ts_type", "link_type", "original_length", "name", "part", "last", "damage")
-    times = {name: _time(record[name]) for name in ("ts_ns", "arrived_at_ns") if record[name] is not None}
-    _fields(out, place | {name: record[name] for name in told if record.get(name) is not None} | times)
-    if not dump:
-        return
-    if record.get("part") and record["data"] is not None:
-        # Of what is long the first piece is shown.
-        pieces, first = record["part"], record_number - record["part"]
-        _say(out, f"  the last of {pieces + 1:,} pieces, which are records {first} to {record_number}; the first:")
-        record = _record(lake, manifest, first)[1]
-    _print_parts(record, out)
-
-
-def _print_parts(record: Mapping[str, Any], out: TextIO) -> None:
-    """The bytes of a landed record."""
-    parts = {name: record[name] for name in ("key", "value", "data", "damaged") if name in record}
-    parts |= {f"header {header['key']}": header["value"] for header in record.get("headers", ())}
-    for part, data in parts.items():
-        if data is not None:
-            _say(out, f"  {part}, {len(data):,} bytes")
-            _dump(out, data)
-        elif part != "damaged" and record["damaged"] is None:
-            _say(out, f"  {part}: null")
+    if number is None:
+        return Found(what, manifest)
+    name, record = _record(lake, manifest, number)
+    # Of what is long the first piece is shown.
+    long = record.get("part") and record["data"] is not None
+    first = _record(lake, manifest, number - record["part"])[1] if long else None
+    return Found(what, manifest, number, name, record, first)
 
 
 def _manifest(lake: Lake, source: str, capture_id: str) -> Manifest:
@@ -271,9 +331,7 @@ def _sender(lake: Lake, connection: TracedConnection, row: Mapping[str, Any]) ->
     return other(sender) if PROTOCOLS[source.protocol].parse_options(source.options).turned else sender
 
 
-def _print_said(
-    lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None, out: TextIO
-) -> None:
+def _said(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None) -> Said:
     """The bytes that a row is about, and the packets that carried them."""
     said = Said(_sender(lake, connection, row), row["byte_start"], row["byte_end"], SHOWN_BYTES)
     told_by = row["capture_id"], row["record_number"]
@@ -282,6 +340,57 @@ def _print_said(
         said.read(spans)
     else:
         excerpts.write((span.packet.record for span in spans), pcap)
+    return said
+
+
+def _packets(found: Sequence[Found], lake: Lake, connection: TracedConnection | None) -> Iterator[Mapping[str, Any]]:
+    """The landed packets of a row that is about a whole connection, or about one packet."""
+    if connection is not None:
+        yield from (carried.packet.record for carried in landed_packets.packets(lake, connection))
+        return
+    yield from (one.record for one in found if one.manifest.kind in PACKET_KINDS and one.number is not None)
+
+
+# Printing
+
+
+def _print(traced: Traced, out: TextIO) -> None:
+    for one in traced.found:
+        _print_found(one, out, dump=traced.said is None)
+    if traced.said:
+        _print_said(traced.said, traced.paths, out)
+
+
+def _print_found(found: Found, out: TextIO, *, dump: bool) -> None:
+    manifest, number = found.manifest, found.number
+    if number is None:
+        _say(
+            out,
+            f"\ncapture {manifest.path} of source {manifest.source}: {manifest.status}, {manifest.records:,} records",
+        )
+        return
+    _say(out, f"\n{found.what} {number} of capture {manifest.path}, source {manifest.source}")
+    place = {"capture_id": manifest.capture_id, "landed in": found.name, "landed at": _time(manifest.landed_at_ns)}
+    _fields(out, place | {name: _time(value) if name in _TIMES else value for name, value in found.place.items()})
+    if not dump:
+        return
+    if found.first is not None:
+        pieces, first = found.record["part"], number - found.record["part"]
+        _say(out, f"  the last of {pieces + 1:,} pieces, which are records {first} to {number}; the first:")
+    _print_parts(found, out)
+
+
+def _print_parts(found: Found, out: TextIO) -> None:
+    """The bytes of a landed record."""
+    for part, data in found.parts.items():
+        if data is not None:
+            _say(out, f"  {part}, {len(data):,} bytes")
+            _dump(out, data)
+        elif part != "damaged" and found.record["damaged"] is None:
+            _say(out, f"  {part}: null")
+
+
+def _print_said(said: Said, paths: Mapping[bytes, str], out: TextIO) -> None:
     size = said.byte_end - said.byte_start
     lacks = f", {size - said.there:,} of them were not captured" if said.there < size else ""
     _say(out, f"\nbytes {said.byte_start} to {said.byte_end} of what the {said.direction} sent, {size:,} bytes{lacks}")
@@ -289,29 +398,12 @@ def _print_said(
     if not said.packets:
         return
     _say(out, f"  carried by {said.packets:,} packet{'' if said.packets == 1 else 's'}")
-    paths: dict[bytes, str] = {}
     for packet, begin, end, again in said.listed:
         capture_id, number = packet.name
-        if capture_id not in paths:
-            paths[capture_id] = _manifest(lake, connection.source, capture_id.hex()).path
         where = f"record {number} of capture {paths[capture_id]}, {_time(packet.place.arrived_at_ns)}"
         _say(out, f"    {where}: bytes {begin} to {end}{', again' if again else ''}")
     if said.packets > len(said.listed):
         _say(out, f"    … {said.packets - len(said.listed):,} packets more: --pcap writes all of them")
-
-
-def _packets(lake: Lake, row: Mapping[str, Any], connection: TracedConnection | None) -> Iterator[Mapping[str, Any]]:
-    """The landed packets of a row that is about a whole connection, or about one packet."""
-    if connection is not None:
-        yield from (carried.packet.record for carried in landed_packets.packets(lake, connection))
-        return
-    for _, capture_id, number in _places(row):
-        manifest = _manifest(lake, str(row["source"]), capture_id.hex())
-        if manifest.kind in PACKET_KINDS and number is not None:
-            yield _record(lake, manifest, number)[1]
-
-
-# Printing
 
 
 def _time(ns: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
@@ -60,7 +61,18 @@ def _left(lake: Lake) -> dict[str, set[str]]:
     }
 
 
-def forget(lake: Lake, name: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was deleted of a source."""
+
+    source: str
+    #: Captures that it landed.
+    captures: int
+    #: Rows by table.
+    rows: dict[str, int]
+
+
+def forget(lake: Lake, name: str) -> Forgotten:
     """Delete everything of source `name`: its rows, its ledger entries, and last its landed objects.
 
     Of a source that joined a service what jobs wrote under its own name goes, and what it landed stays. Delta keeps
@@ -75,12 +87,18 @@ def forget(lake: Lake, name: str) -> None:
         raise StillConfiguredError(name=name)
     outputs = [table for job in left for table in job.outputs]
     physical = [table.name for table in all_tables().values() if table.view is None]
+    rows: dict[str, int] = {}
     for table in outputs if configured else physical:
+        written = delta.rows_by_window(lake, table).items()
+        if count := sum(count for (source, _), count in written if source == name):
+            rows[table] = count
         delta.delete(lake, table, f"source = '{name}'")
     of = {*outputs, *map(jobs.checks_of, left)}
     ledger.withdraw(lake, [key for key in ledger.read(lake) if key[1] == name and (not configured or key[0] in of)])
+    captures = 0 if configured else len(manifests(lake, name))
     if not configured:
         landing.remove(lake, name)
+    return Forgotten(name, captures, rows)
 
 
 class UnknownCaptureError(UsageError):
@@ -107,11 +125,12 @@ def is_capture(text: str) -> bool:
     return bool(_CAPTURE.fullmatch(text))
 
 
-def erase_landed(lake: Lake, capture_id: str) -> None:
+def erase_landed(lake: Lake, capture_id: str) -> list[Manifest]:
     """Erase a capture from landing, in every source that landed it, and the rows of windows that hold nothing else.
 
-    Its manifest stays and says nothing but that it was forgotten, so that it isn't landed again. The other windows that
-    it was in are stale: they have to be computed, then `purge`. Raises UnknownCaptureError and SourceGoneError.
+    Returns what its manifests were. What stays of them says nothing but that it was forgotten, so that it isn't landed
+    again. The other windows that it was in are stale: they have to be computed, then `purge`. Raises
+    UnknownCaptureError and SourceGoneError.
     """
     landed = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
     if not landed:
@@ -126,6 +145,7 @@ def erase_landed(lake: Lake, capture_id: str) -> None:
             landing.remove_capture(storage, manifest.kind, manifest.source, capture_id)
             landing.unsee(storage, manifest.source, capture_id)
     jobs.clear_emptied(lake)
+    return landed
 
 
 def _forgotten(manifest: Manifest) -> Manifest:
@@ -152,14 +172,36 @@ def _tables(lake: Lake) -> list[str]:
     return [name for names in upkeep.parts(lake).values() for name in names]
 
 
-def purge(lake: Lake) -> None:
-    """Remove the old versions of every table. Only while nobody reads or writes the lake."""
-    for name in _tables(lake):
-        upkeep.purge(lake, name)
+def purge(lake: Lake) -> list[upkeep.Freed]:
+    """Remove the old versions of every table; what that freed. Only while nobody reads or writes the lake."""
+    return [freed for name in _tables(lake) if (freed := upkeep.purge(lake, name))]
 
 
-def proof(lake: Lake, capture_id: str) -> list[str]:
-    """What was searched for the capture, a line each. Raises NotErasedError if anything of it is left."""
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was searched for a capture, and nothing of it found."""
+
+    #: Objects in landing.
+    objects: int
+    tables: int
+    #: Versions that the tables have, all of after it was erased.
+    versions: int
+    #: Files of data in the newest of them, and their rows.
+    files: int
+    rows: int
+
+    def lines(self) -> tuple[str, ...]:
+        """It in words."""
+        return (
+            f"landing: {self.objects:,} objects, none of it; its manifest says only that it was forgotten",
+            f"tables: {self.rows:,} rows in {self.files:,} files of {self.tables:,} tables, none points at it",
+            f"versions: {self.versions:,} are left, all of after it was erased, and no file that the newest lacks",
+            "ledger: every window is computed from what is landed now",
+        )
+
+
+def proof(lake: Lake, capture_id: str) -> Proof:
+    """What was searched for the capture. Raises NotErasedError if anything of it is left."""
     storage = open_storage(lake.root)
     objects = [stored.name for stored in storage.list("landing")]
     left = [name for name in objects if capture_id in name and not name.startswith(f"{MANIFESTS}/")]
@@ -182,12 +224,7 @@ def proof(lake: Lake, capture_id: str) -> list[str]:
             left += [f"{pointing} rows in {path}"] if pointing else []
     if left:
         raise NotErasedError(capture_id=capture_id, left="; ".join(left[:5]))
-    return [
-        f"landing: {len(objects):,} objects, none of it; its manifest says only that it was forgotten",
-        f"tables: {rows:,} rows in {files:,} files of {tables:,} tables, none points at it",
-        f"versions: {versions:,} are left, all of after it was erased, and no file that the newest doesn't have",
-        "ledger: every window is computed from what is landed now",
-    ]
+    return Proof(len(objects), tables, versions, files, rows)
 
 
 def _log_versions(lake: Lake, name: str) -> set[str]:

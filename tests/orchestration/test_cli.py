@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import metadata
@@ -35,7 +35,8 @@ from wirehouse_orchestration import cli, config, doctor, render, runs, show, war
 from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.instance import shared_instance
-from wirehouse_pipelines import arrow_types, forgetting, java, lake_json, landing
+from wirehouse_pipelines import arrow_types, forgetting, java, lake_json, landing, upkeep
+from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
 
@@ -219,6 +220,19 @@ def test_forget_takes_no_file_away_from_a_run_that_began_meanwhile(
     assert "works on this lake: wait until it is done" in answer.err
 
 
+def test_what_was_forgotten_is_told_as_json(wirehouse: Wirehouse) -> None:
+    (wirehouse.folder / "inbox" / "a.jsonl").write_text("{}\n{}\n")
+    (landed,) = (json.loads(line) for line in wirehouse("land", "--json").out.splitlines())
+    (told,) = map(json.loads, wirehouse("forget", "--yes", "--json", landed["capture_id"]).out.splitlines())
+    assert told["capture_id"] == landed["capture_id"]
+    assert told["landed"] == [landed]
+    assert told["computed"] == {}
+    assert told["proof"]["objects"] == 1
+    (wirehouse.folder / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
+    (told,) = map(json.loads, wirehouse("forget", "--yes", "--json", "mainnet").out.splitlines())
+    assert told == {"source": "mainnet", "captures": 1, "rows": {}}
+
+
 def test_a_failure_exits_1_in_one_line_and_verbose_tells_where(
     wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,9 +342,33 @@ def test_quiet_shows_no_progress(
 
 
 def test_quiet_upkeep_shows_no_progress(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "keep_up", lambda lake, progress, verbose: progress("upkeep: ledger") or True)
+    def keep_up(lake: Lake, progress: Callable[[str], None], verbose: bool) -> runs.Kept:
+        progress("upkeep: ledger")
+        return runs.Kept(True, [])
+
+    monkeypatch.setattr(runs, "keep_up", keep_up)
     assert wirehouse("--quiet", "upkeep") == (0, "", "")
     assert wirehouse("upkeep") == (0, "", "starting Dagster\nupkeep: ledger\n")
+
+
+def test_what_upkeep_did_is_told_as_json_also_where_a_part_failed(
+    wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wirehouse.write("bronze.files", {"source": "a", "window_start": "2023-11-14"})
+    keep = upkeep.keep_tables
+
+    def fail(lake: Lake, names: Sequence[str], say: Callable[[str], None]) -> list[upkeep.Freed]:
+        if "gold.ockam_streams_history" in names:
+            raise OSError("no such disk")
+        return keep(lake, names, say)
+
+    monkeypatch.setattr(upkeep, "keep_tables", fail)
+    answer = wirehouse("--quiet", "upkeep", "--json")
+    assert answer.code == 1
+    assert "no such disk" in answer.err
+    (told,) = map(json.loads, answer.out.splitlines())
+    none = ("joined_files", "removed_files", "removed_log_files", "freed_bytes", "released_captures")
+    assert told == {"part": "bronze", "name": "bronze.files"} | dict.fromkeys(none, 0)
 
 
 @pytest.mark.parametrize(

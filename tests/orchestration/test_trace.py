@@ -96,6 +96,26 @@ def test_an_entity_leads_to_every_record_it_points_to(traced: Traced) -> None:
     assert "key 12" in text
 
 
+def test_rows_and_their_records_are_told_as_json(traced: Traced) -> None:
+    row = {"block_hash": HASH, "number": Decimal(MOST)}
+    traced.write("gold.cardinal_batch_updates", row | {"record_number": 7}, row | {"record_number": None})
+    out = io.StringIO()
+    trace(traced.lake, "gold.cardinal_batch_updates", HASH.hex(), out, as_json=True)
+    seven, capture = sorted(map(json.loads, out.getvalue().splitlines()), key=lambda told: len(told["records"][0]))[
+        ::-1
+    ]
+    assert seven["table"] == "gold.cardinal_batch_updates"
+    assert seven["row"].items() >= {"block_hash": HASH.hex(), "number": MOST, "record_number": 7}.items()
+    assert seven["said"] is None
+    (record,) = seven["records"]
+    parts = {"key": {"size_bytes": 5, "hex": b"key 7".hex()}, "value": {"size_bytes": 7, "hex": b"value 7".hex()}}
+    assert record["parts"].items() >= parts.items()
+    where = {"source": "net", "path": "a.jsonl", "capture_id": traced.manifest.capture_id, "record_number": 7}
+    assert record.items() >= (where | {"topic": "t", "offset": 7, "ts_ns": (TEN + 7 * HOUR // 10) * 10**6}).items()
+    assert (Path(traced.lake.root) / record["object"]).is_file()
+    assert capture["records"][0].items() >= {"status": "landed", "records": 40}.items()
+
+
 def test_a_damaged_record_shows_its_bytes_and_drives_no_terminal(traced: Traced) -> None:
     traced.write("bronze.messages", {"record_number": 39, "damage": "not JSON", "damaged": b"broken\x1b[2J"})
     text = traced.trace("bronze.messages", "record_number=39")

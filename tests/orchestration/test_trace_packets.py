@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -195,6 +196,21 @@ def test_the_packets_of_a_message_are_a_capture(wire: Wire, tmp_path: Path) -> N
     assert len(spans) >= 3
     assert packets_in(out) == [packets_in(wire.home / "inbox" / path)[number] for path, number, *_ in spans]
     assert list(out.parent.iterdir()) == [out]
+
+
+def test_the_bytes_of_a_message_and_their_packets_are_told_as_json(wire: Wire, tmp_path: Path) -> None:
+    row = next(row for row in wire.of_kind("message") if row["byte_end"] - row["byte_start"] > 2900)
+    out, excerpt = io.StringIO(), tmp_path / "excerpt.pcap"
+    trace(wire.lake, "silver.wallaroo_messages", key_of(row), out, excerpt, as_json=True)
+    (told,) = map(json.loads, out.getvalue().splitlines())
+    said = told["said"]
+    stream = wire.streams()[wire.client(row), Direction(row["direction"])]
+    assert said["captured"]["size_bytes"] == row["byte_end"] - row["byte_start"]
+    assert bytes.fromhex(said["captured"]["hex"]) == stream[row["byte_start"] : row["byte_end"]]
+    names = ("path", "record_number", "byte_start", "byte_end", "again")
+    assert [tuple(packet[name] for name in names) for packet in said["first"]] == listed(wire.message(row))
+    assert said["packets"] == len(packets_in(excerpt))
+    assert told["pcap"] == str(excerpt)
 
 
 @pytest.mark.parametrize("table", ["gold.wallaroo_violations", "gold.violations"])

@@ -44,7 +44,10 @@ def test_what_was_freed_is_told(tmp_path: Path) -> None:
         rows = pa.Table.from_pylist([{"source": "a", "window_start": "2023-11-14"}], schema=schema)
         write_deltalake(lake.table_path(TABLE), rows, mode="append", partition_by=["source", "window_start"])
     said: list[str] = []
-    assert keep_up(lake, progress=said.append)
+    kept = keep_up(lake, progress=said.append)
+    assert kept.done
+    freed_bytes = {"freed_bytes": 0, "removed_files": 0, "removed_log_files": 0, "released_captures": 0}
+    assert kept.freed == [{"part": "bronze", "name": TABLE, "joined_files": 3} | freed_bytes]
     assert any(line.startswith(f"{TABLE}: 3 files joined") for line in said)
     check_alone(lake)
     with shared_instance(lake) as instance:

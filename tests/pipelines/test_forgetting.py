@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from wirehouse_pipelines import arrow_types, landing, ledger, sql
-from wirehouse_pipelines.forgetting import StillConfiguredError, UnknownSourceError, forget, gone
+from wirehouse_pipelines.forgetting import Forgotten, StillConfiguredError, UnknownSourceError, forget, gone
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.tables import all_tables
@@ -34,7 +34,8 @@ def lake(tmp_path: Path) -> Lake:
         landing.land(lake, source)
         rows.append({"source": source.name, "window_start": "2023-11-14"})
     schema = arrow_types.schema(all_tables()["bronze.messages"])
-    write_deltalake(lake.table_path("bronze.messages"), pa.Table.from_pylist(rows, schema=schema))
+    table = pa.Table.from_pylist(rows, schema=schema)
+    write_deltalake(lake.table_path("bronze.messages"), table, partition_by=["source", "window_start"])
     names = ("bronze.messages", "", "2023-11-14", "d", None, None, None, 1, "1", 0)
     ledger.commit(lake, [replace(ledger.Entry(*names), source=source.name) for source in sources])
     return replace(lake, sources=tuple(sources[:1]))
@@ -45,7 +46,7 @@ def test_a_source_that_is_gone_is_known_by_what_it_landed(lake: Lake) -> None:
 
 
 def test_forgetting_deletes_rows_entries_and_captures_of_that_source_alone(lake: Lake) -> None:
-    forget(lake, "old")
+    assert forget(lake, "old") == Forgotten("old", captures=1, rows={"bronze.messages": 1})
     assert gone(lake) == []
     rows = sql.rows(lake, "SELECT source FROM bronze.messages").to_pylist()
     assert rows == [{"source": "kept"}]

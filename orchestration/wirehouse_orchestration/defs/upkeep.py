@@ -17,6 +17,8 @@ from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.work import BRONZE
 
 UPKEEP = "upkeep"
+#: What is told of a part: a row for each table or source.
+FREED = "freed"
 _KEPT = "Small files joined, old files and log entries removed: {tables}."
 _RELEASED = "Landed records let go of that are older or more than `[upkeep]` says, once bronze holds them."
 Keep = Callable[[Callable[[str], None]], Sequence[Any]]
@@ -47,7 +49,7 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
 def _metadata(freed: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What was freed in all, and by table or source."""
     names = [name for name in (freed[0] if freed else ()) if name != "name"]
-    return {name: sum(one[name] for one in freed) for name in names} | ({"freed": table_value(freed)} if freed else {})
+    return {name: sum(one[name] for one in freed) for name in names} | ({FREED: table_value(freed)} if freed else {})
 
 
 def definitions(lake: Lake) -> dg.Definitions:
