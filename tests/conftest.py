@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,13 @@ VECTORS = Path(__file__).parent / "vectors"
 MakeLake = Callable[..., Lake]
 # Until all is collected.
 gc.disable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Interrupts are heard: what a shell starts in the background is deaf to them, and so is all that it starts."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
