@@ -585,6 +585,22 @@ def test_a_lake_that_is_not_there_is_said_to_be_none(wirehouse: Wirehouse) -> No
     assert wirehouse("report", "--from", "").code == 2
 
 
+@pytest.mark.servers
+def test_a_lake_that_is_not_there_in_a_bucket_is_said_to_be_none(
+    wirehouse: Wirehouse, in_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(config.ROOT_VARIABLE, in_bucket)
+    ask = ("sql", "--format", "csv", "SELECT COUNT(*) AS n FROM gold.violations")
+    said = f"nothing has landed in {in_bucket} yet: `wirehouse land` begins it\n"
+    assert wirehouse(*ask) == (0, "n\n0\n", said)
+    told = wirehouse("--quiet", "report")
+    assert (told.code, told.err) == (0, "")
+    assert said in wirehouse("report").err
+    (wirehouse.folder / "inbox" / "a.jsonl").write_text("{}\n")
+    assert wirehouse("--quiet", "land").code == 0
+    assert wirehouse(*ask) == (0, "n\n0\n", "")
+
+
 def test_tables_as_they_were(wirehouse: Wirehouse) -> None:
     wirehouse.write("bronze.messages", {"topic": "t"})
     assert wirehouse("sql", "--format", "json", "--as-of", "0", "SELECT topic FROM bronze.messages").out
