@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 #: Tables that weren't written yet are looked for so often.
 LOOK_SECONDS: Final = 10
+#: Who has not logged in, or asked for anything, after so long is let go of.
+LOGIN_SECONDS: Final = 30
+IDLE_SECONDS: Final = 3600
 #: Of PBKDF2, for each login.
 ROUNDS: Final = 600_000
 #: Keys of the store for this server alone, before those of the whole machine.
@@ -158,7 +161,7 @@ def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, sa
             for name, value in _properties(passwords).items():
                 jvm.java.lang.System.setProperty(name, value)
             missing = _register(session, lake, scratch)
-            server = jvm.wirehouse.SqlServer.start(session._jsparkSession)
+            server = jvm.wirehouse.SqlServer.start(session._jsparkSession, LOGIN_SECONDS, IDLE_SECONDS)
             try:
                 since: dict[int, float] = {}
                 yield lambda: _look(session, lake, missing, since, most_seconds)

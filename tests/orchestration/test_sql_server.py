@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from pyhive import hive
 from tests import recipe_lake
 from tests.processes import started
+from thrift.transport.TTransport import TTransportException
 
 from wirehouse_orchestration import sql_server
 from wirehouse_orchestration.docs import FOLDER as DOCS
@@ -34,6 +36,9 @@ START_SECONDS = 300
 #: No other statement takes as long, also on a machine that is busy.
 MOST_SECONDS = 90
 LAYERS = ("bronze", "silver", "gold")
+LOGIN_SECONDS = 15
+#: More clients than the server has threads for.
+MOST_CLIENTS = 520
 REFLECT = "reflect('java.lang.System', 'getProperty', 'user.home')"
 
 
@@ -54,7 +59,10 @@ def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     (folder / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
     sql_server.set_password(folder / "passwords", NAME, PASSWORD)
     port = free_port()
-    program = "from wirehouse_orchestration import cli, sql_server; sql_server.LOOK_SECONDS = 1; cli.main()"
+    program = f"""
+from wirehouse_orchestration import cli, sql_server
+sql_server.LOOK_SECONDS, sql_server.LOGIN_SECONDS = 1, {LOGIN_SECONDS}
+cli.main()"""
     command = [sys.executable, "-c", program, "sql-server", "--port", str(port), "--passwords", "passwords"]
     command += ["--most-seconds", str(MOST_SECONDS)]
     environment = os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}
@@ -387,6 +395,30 @@ def test_a_server_whose_spark_ends_says_so_and_ends(tmp_path: Path) -> None:
         assert process.wait(60) == 1
         assert process.stderr is not None
         assert "Spark has ended" in process.stderr.read()
+
+
+@pytest.mark.servers
+def test_who_connects_and_says_nothing_keeps_nobody_out_for_long(served: Served) -> None:
+    cursor = served.connect().cursor()
+    with ExitStack() as silent:
+        for _ in range(MOST_CLIENTS):
+            silent.enter_context(socket.create_connection((HOST, served.port)))
+        with pytest.raises(TTransportException):
+            served.connect()
+        end = time.monotonic() + 4 * LOGIN_SECONDS
+        while (connection := connected(served)) is None:
+            assert time.monotonic() < end
+            time.sleep(1)
+        assert rows(connection.cursor(), "SELECT 1") == [[1]]
+    # Who has logged in may think.
+    assert rows(cursor, "SELECT 1") == [[1]]
+
+
+def connected(served: Served) -> Any:
+    """A connection, if the server takes one."""
+    with suppress(TTransportException):
+        return served.connect()
+    return None
 
 
 @pytest.mark.servers

@@ -12,6 +12,7 @@ import org.apache.hive.service.cli.SessionHandle;
 import org.apache.hive.service.cli.operation.OperationManager;
 import org.apache.hive.service.cli.session.HiveSession;
 import org.apache.hive.service.cli.session.SessionManager;
+import org.apache.hive.service.cli.thrift.ThriftBinaryCLIService;
 import org.apache.hive.service.rpc.thrift.TProtocolVersion;
 import org.apache.hive.service.server.HiveServer2;
 import org.apache.spark.SparkContext;
@@ -19,6 +20,12 @@ import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.hive.HiveUtils$;
 import org.apache.spark.sql.hive.thriftserver.HiveThriftServer2;
 import org.apache.spark.sql.hive.thriftserver.HiveThriftServer2$;
+import org.apache.thrift.server.TServer;
+import org.apache.thrift.transport.TServerSocket;
+import org.apache.thrift.transport.TSocket;
+import org.apache.thrift.transport.TTransport;
+import org.apache.thrift.transport.TTransportException;
+import org.apache.thrift.transport.TTransportFactory;
 
 /**
  * Spark's Thrift server whose clients choose no settings. What a client sends when it connects goes to Hive, which would
@@ -27,8 +34,11 @@ import org.apache.spark.sql.hive.thriftserver.HiveThriftServer2$;
 public class SqlServer {
     private static final String DATABASE = "use:database";
 
-    /** Start the server over `session`, which alone may do more than read. */
-    public static HiveThriftServer2 start(SparkSession session) throws Exception {
+    /**
+     * Start the server over `session`, which alone may do more than read. Clients that take longer than so many seconds
+     * to log in, or say nothing for so many after that, are let go of.
+     */
+    public static HiveThriftServer2 start(SparkSession session, int loginSeconds, int idleSeconds) throws Exception {
         ReadOnly.free(session);
         SparkContext context = session.sparkContext();
         HiveConf settings =
@@ -45,16 +55,47 @@ public class SqlServer {
         listen.setAccessible(true);
         listen.invoke(HiveThriftServer2$.MODULE$, new Object[] {server, context});
         server.start();
+        letGoOfTheSilent(server, 1000 * loginSeconds, 1000 * idleSeconds);
         return server;
     }
 
     private static void guard(HiveThriftServer2 server) throws Exception {
-        Field service = HiveServer2.class.getDeclaredField("cliService");
-        service.setAccessible(true);
-        Field sessions = CLIService.class.getDeclaredField("sessionManager");
-        sessions.setAccessible(true);
-        Object served = service.get(server);
+        Object served = field(HiveServer2.class, "cliService").get(server);
+        Field sessions = field(CLIService.class, "sessionManager");
         sessions.set(served, new Sessions(server, (SessionManager) sessions.get(served)));
+    }
+
+    /** Each client holds one of the server's threads, and Hive's settings for that are no longer read. */
+    private static void letGoOfTheSilent(HiveThriftServer2 server, int loginMs, int idleMs) throws Exception {
+        Object service = field(HiveServer2.class, "thriftCLIService").get(server);
+        Object threads = field(ThriftBinaryCLIService.class, "server").get(service);
+        field(TServerSocket.class, "clientTimeout_").setInt(field(TServer.class, "serverTransport_").get(threads), loginMs);
+        Field login = field(TServer.class, "inputTransportFactory_");
+        login.set(threads, new Login((TTransportFactory) login.get(threads), idleMs));
+    }
+
+    private static Field field(Class of, String name) throws Exception {
+        Field found = of.getDeclaredField(name);
+        found.setAccessible(true);
+        return found;
+    }
+
+    /** Another one's logins; after each the client may be silent for longer. */
+    static class Login extends TTransportFactory {
+        private final TTransportFactory login;
+        private final int idleMs;
+
+        Login(TTransportFactory login, int idleMs) {
+            this.login = login;
+            this.idleMs = idleMs;
+        }
+
+        @Override
+        public TTransport getTransport(TTransport client) throws TTransportException {
+            TTransport in = this.login.getTransport(client);
+            ((TSocket) client).setTimeout(this.idleMs);
+            return in;
+        }
     }
 
     /** Sessions of another manager, with the server's settings alone. */
