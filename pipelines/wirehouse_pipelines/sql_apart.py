@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from wirehouse_codecs.errors import WirehouseError
@@ -58,7 +60,8 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
     with tempfile.TemporaryDirectory(prefix="wirehouse-sql-", ignore_cleanup_errors=True) as scratch:
         asked = (sending, scratch, dict(os.environ), lake, statement, as_of)
         process = context.Process(target=_answer, args=asked, daemon=True)
-        process.start()
+        with _without_main():
+            process.start()
         sending.close()
 
         def received() -> Iterator[pa.Schema | pa.RecordBatch]:
@@ -85,6 +88,17 @@ def _received(receiving: Connection) -> Any:
     while not receiving.poll(_HEARD_S):
         pass
     return receiving.recv()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that is started in the block doesn't know the program that starts it, which it would import."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def _how(code: int) -> str:
