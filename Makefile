@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-jobs test-servers test-fast check bench chaos ui superset superset-check
+.PHONY: help setup demo docs test test-jobs test-servers test-fast check bench chaos ui superset superset-check pictures
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +31,9 @@ superset: setup ## Apache Superset with the dashboards, over `wirehouse sql-serv
 superset-check: setup ## Import the bundle, and hold what a running Superset shows in Chromium against our own SQL
 	@$(BIN)/pytest -m superset
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python infra/superset/check.py
+
+pictures: setup ## Take the pictures of README and docs/ anew, of the demo's lake or CONFIG's
+	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python -m tests.pictures
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers and not superset"
