@@ -686,11 +686,11 @@ def test_the_command_writes_a_report(
 
 @pytest.mark.property
 def test_a_source_that_never_landed_is_told(filled: Lake) -> None:
-    said = "Nothing has landed yet from"
+    said = "No table tells of a capture from"
     lake = replace(filled, sources=(*filled.sources, Source("idle", "cardinal", "messages", "/")))
     for of, told in ((filled, False), (lake, True)):
         with Served(serving.application(of)) as served, urlopen(f"{served.url}board/overview") as answer:
-            assert (f"{said} idle:" in answer.read().decode()) is told
+            assert (f"{said} idle yet:" in answer.read().decode()) is told
         page = report(of, ALL, lambda line: None).page
         assert page.count(said) == told
     # That it can't be asked is told by the charts.
