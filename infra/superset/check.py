@@ -51,11 +51,15 @@ def expected(lake: Lake, chart: Chart) -> list[float]:
     where = [value for value in chart.shown if value != measured]
     for row in rows:
         if row[measured.field] is not None:
-            # Moments there are of a microsecond.
-            at = (row[value.field] // 1000 if value.kind == "time" else row[value.field] for value in where)
+            at = (_placed(row[value.field], value.kind) for value in where)
             marks.setdefault(tuple(at), []).append(plain(row[measured.field]))
     one = sum if superset.aggregate(chart) == "SUM" else max
     return numbers({measured.field: one(found)} for found in marks.values())
+
+
+def _placed(value: Any, kind: str | None) -> Any:
+    """Moments there are of a microsecond."""
+    return value // 1000 if kind == "time" and value is not None else value
 
 
 def told(found: list[float]) -> str:
