@@ -658,6 +658,38 @@ class _Payload(NamedTuple):
         return CompressedPayload(self.size, self.compressed_size, data, self.at)
 
 
+def _decode(channel: Channel, fields: _Fields) -> tuple[ControlPacket | DataPacket | _Payload | None, str | None, str]:
+    """The packet at `fields.at`, of a payload its header; the rule that it breaks, and why."""
+    start = fields.at
+    first = fields.data[start]
+    fields.at += 1
+    if channel is Channel.CONTROL:
+        return _decode_control(fields, first)
+    if first in (_RAW, _COMPRESSED):
+        size = fields.number("size")
+        compressed_size = fields.number_if(first == _COMPRESSED, "compressed_size")
+        return _Payload(start, compressed_size, size, 0, fields.noncanonical), None, ""
+    packet = _decode_data(fields, first)
+    return (packet, "unused_data_byte", f"byte {first}") if packet is None else (packet, None, "")
+
+
+def packet_at(channel: Channel, data: bytes | bytearray, at: int) -> Received | None:
+    """The packet at `at`, of a payload without bytes of it, which `byte_end` counts all the same; None: it is cut."""
+    fields = _Fields(data, at)
+    try:
+        packet, rule, reason = _decode(channel, fields)
+    except _Cut:
+        return None
+    end = fields.at
+    if isinstance(packet, _Payload):
+        end, packet = end + packet.left, packet.piece(b"")
+    return Received(at, end, packet, _rule(rule), reason, fields.noncanonical)
+
+
+def _rule(name: str | None) -> Rule | None:
+    return None if name is None else RULE.get(name) or ENTRY_RULE[name]
+
+
 class ChannelReader:
     """Cuts what one side writes to a channel into packets. Sans-IO.
 
@@ -741,25 +773,12 @@ class ChannelReader:
     def _packet(self, fields: _Fields) -> Received | None:
         """The packet at `fields.at`; None = of a payload, its header was read."""
         start = fields.at
-        first = fields.data[start]
-        fields.at += 1
-        rule: str | None = None
-        reason = ""
-        packet: PointToPoint | None
-        if self._channel is Channel.CONTROL:
-            packet, rule, reason = _decode_control(fields, first)
-        elif first in (_RAW, _COMPRESSED):
-            size = fields.number("size")
-            compressed_size = fields.number_if(first == _COMPRESSED, "compressed_size")
-            self._payload = _Payload(self._at + start, compressed_size, size, 0, fields.noncanonical)
+        packet, rule, reason = _decode(self._channel, fields)
+        if isinstance(packet, _Payload):
+            self._payload = packet._replace(byte_start=self._at + start)
             return None
-        else:
-            packet = _decode_data(fields, first)
-            if packet is None:
-                rule, reason = "unused_data_byte", f"byte {first}"
         self.lost = packet is None
-        broken = None if rule is None else RULE.get(rule) or ENTRY_RULE[rule]
-        return Received(self._at + start, self._at + fields.at, packet, broken, reason, fields.noncanonical)
+        return Received(self._at + start, self._at + fields.at, packet, _rule(rule), reason, fields.noncanonical)
 
     def _piece(self, fields: _Fields, payload: _Payload) -> Received:
         data = fields.take(min(payload.left, self._piece_bytes))
