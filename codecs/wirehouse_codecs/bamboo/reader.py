@@ -329,7 +329,9 @@ class Reader:
             cut.append((Layer.SETUP, end - len(side.head), side.head, "set-up"))
         for channel, carried in side.channels.items():
             if carried.reader.unfinished:
-                what = f"{channel} channel"
+                what, announced = f"{channel} channel", carried.reader.announced
+                if announced is not None:
+                    what += f", in {announced} bytes of a payload"
                 cut.append((_LAYERS[channel], carried.begun_at, carried.reader.pending, what))
         header = self._bymux.pending(role)
         if header or (self._bymux.unfinished(role) and not cut):

@@ -215,6 +215,27 @@ def test_a_connection_that_ends_within_a_packet(made: Made) -> None:
     assert quarantined["byte_end"] == sum(len(one) for sender, one in made[:-9] if sender is side) + len(data) - 3
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x08\xff" + b"\xff" * 8 + b"abc", f"data channel, in {2**64 - 1} bytes of a payload"),
+        (b"\x09\x03\xf8\x07ab", "data channel, in 7 bytes of a payload"),
+        (b"\x80\x00", "data channel"),
+    ],
+)
+def test_a_packet_that_is_cut_is_kept_from_its_first_byte(made: Made, content: bytes, message: str) -> None:
+    said = [*made[:7], (B, bymux.write(1, content[:4])), (B, bymux.write(1, content[4:] or b"\x00"))]
+    given = segments(said)
+    # The last segment that says something, before those that end the connection.
+    last = max(number for number, one in enumerate(given) if one.payload)
+    for cuts in ((), (last,), (last + 1,)):
+        rows = told(given, cuts)
+        assert rules(rows)[-1] == "bamboo.truncated_packet"
+        (quarantined,) = [row for row in rows if row["row_kind"] == "quarantine"]
+        assert quarantined["raw"] == content + (b"" if content[4:] else b"\x00")
+        assert quarantined["finding"]["message"] == message
+
+
 def test_bytes_that_are_no_packet(made: Made) -> None:
     for bad, rule in ((b"\xc0", "unknown_type"), (bymux.write(0, b"\x88"), "unused_control_byte")):
         rows = told(segments([*made[:4], (A, bad), (B, b"more")]))
