@@ -53,7 +53,7 @@ class Read(NamedTuple):
     role: Role
     place: Place
     layer: Layer
-    #: In bytes of the direction.
+    #: In bytes of the direction. A Write is told when its header comes, and ends where its bytes will.
     byte_start: int
     byte_end: int
     #: None: bytes that are no packet.

@@ -341,6 +341,14 @@ def test_a_write_that_announces_more_than_there_can_be(made: Made) -> None:
     assert "bamboo.truncated_packet" in rules(rows)
 
 
+def test_a_write_ends_where_its_bytes_would(made: Made) -> None:
+    begin = sum(len(data) for side, data in made[:4] if side is A)
+    rows = told(segments([*made[:4], (A, bymux.write(0, b"\0\5\0\5")[:-2])]))
+    write = [row for row in rows if row["row_kind"] == "message" and row["direction"] == "client"][-2]
+    assert (write["message"]["kind"], write["byte_start"], write["byte_end"]) == ("write", begin, begin + 7)
+    assert rules(rows) == ["bamboo.truncated_packet"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_whatever_bytes_come_none_is_lost(made: Made, data: st.DataObject) -> None:
