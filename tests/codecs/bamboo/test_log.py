@@ -341,6 +341,15 @@ def test_a_write_that_announces_more_than_there_can_be(made: Made) -> None:
     assert "bamboo.truncated_packet" in rules(rows)
 
 
+def test_what_was_begun_before_a_hole_is_kept_with_what_follows(made: Made) -> None:
+    begin = sum(len(data) for side, data in made[:7] if side is B)
+    packet = b"\x08\4abcd"
+    rows = told(segments([*made[:7], (B, bymux.write(1, packet[:3])), (B, b"lost"), (B, b"more")], lost={8}))
+    (kept,) = [row for row in rows if row["row_kind"] == "quarantine"]
+    # After the header of the Write, which is told.
+    assert (kept["byte_start"], kept["byte_end"]) == (begin + 3, begin + 3 + 3 + 8)
+
+
 def test_a_write_ends_where_its_bytes_would(made: Made) -> None:
     begin = sum(len(data) for side, data in made[:4] if side is A)
     rows = told(segments([*made[:4], (A, bymux.write(0, b"\0\5\0\5")[:-2])]))
