@@ -119,7 +119,7 @@ class _Contents:
             if run == len(self._next):
                 self._next.append(at)
             if self._runs.get(end) == run:
-                return True
+                return True if end <= len(data) else None
             last = self._next[run]
             if last is None:
                 return False
