@@ -8,6 +8,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 from nacl._sodium import ffi, lib
+from nacl.bindings import crypto_generichash as generichash
 
 from wirehouse_codecs.compiled import compiled, inlined
 
@@ -38,3 +39,27 @@ def put_digests(data: Array, begins: Array, ends: Array, out: Array) -> None:
     """Write the digests of byte strings of `data` to `out`, one behind the other."""
     for row in range(len(begins)):
         put_digest(data, begins[row], ends[row], out, row * DIGEST)
+
+
+class Digest:
+    """The digest of bytes that come piece by piece; its state can be carried."""
+
+    def __init__(self, state: bytes | None = None) -> None:
+        self._hash = generichash.generichash_blake2b_init(digest_size=DIGEST)
+        if state is not None:
+            ffi.buffer(self._hash._statebuf)[:] = state
+
+    def update(self, data: bytes | bytearray) -> None:
+        """The next bytes."""
+        generichash.generichash_blake2b_update(self._hash, bytes(data))
+
+    @property
+    def value(self) -> bytes:
+        """That of all bytes that came."""
+        digest: bytes = generichash.generichash_blake2b_final(self._hash.copy())
+        return digest
+
+    @property
+    def state(self) -> bytes:
+        """What a Digest goes on from."""
+        return bytes(ffi.buffer(self._hash._statebuf))

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from wirehouse_codecs.blake2b import DIGEST, put_digests
+from wirehouse_codecs.blake2b import DIGEST, Digest, put_digests
 
 
 def test_digests_are_those_of_the_standard_library() -> None:
@@ -19,3 +19,14 @@ def test_digests_are_those_of_the_standard_library() -> None:
     put_digests(data, begins, ends, out)
     expected = [blake2b(data[begin:end].tobytes()).digest() for begin, end in zip(begins, ends, strict=True)]
     assert out.tobytes() == b"".join(expected)
+
+
+def test_a_digest_of_pieces_is_carried() -> None:
+    data = bytes(range(256)) * 12
+    digest, end = Digest(), 0
+    assert digest.value == blake2b().digest()
+    for size in (1, 0, 126, 1, 128, 129, 1_000):
+        digest.update(data[end : end + size])
+        end += size
+        assert digest.value == blake2b(data[:end]).digest()
+        digest = Digest(digest.state)

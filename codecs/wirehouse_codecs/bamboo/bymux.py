@@ -212,7 +212,7 @@ class Reader:
         return {"reader": [self._at, self._header.hex(), self._content_left, self._stream_id, self.lost]}
 
 
-def read_at(data: bytes, at: int, start: int = 0) -> Read | None:
+def read_at(data: bytes | bytearray, at: int, start: int = 0) -> Read | None:
     """The packet at `at`, without content; None = it is cut. `start` is where `data` begins."""
     header = data[at]
     if header >> 5 >= len(Type):

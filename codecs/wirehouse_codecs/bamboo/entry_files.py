@@ -66,8 +66,12 @@ class EntryReader(Protocol):
 
 
 def reader_for(start: bytes) -> EntryReader:
-    """The reader for a file that begins with `start`: an entry begins with byte 0 or 1, a line with neither."""
-    return BinaryEntries() if start[:1] and start[0] in _FIRST_BYTES else EntryLines()
+    """The reader for a file that begins with `start`: of the form of which there is an entry, damage may be before it.
+
+    If there is none: an entry begins with byte 0 or 1, a line with neither.
+    """
+    is_binary = find(start) >= 0 or (start[:1] and start[0] in _FIRST_BYTES and not _has_lines(start))
+    return BinaryEntries() if is_binary else EntryLines()
 
 
 def read(pieces: Iterable[bytes]) -> Iterator[Record]:
@@ -86,9 +90,11 @@ def begins_entries(start: bytes) -> bool:
     reader = reader_for(start)
     if isinstance(reader, BinaryEntries):
         return find(start) >= 0 or begins_right(start, 0)[0]
-    if b"\n" not in start:
-        return _begins_object(start)
-    return any(record.entry is not None for record in reader.receive(start))
+    return _has_lines(start) if b"\n" in start else _begins_object(start)
+
+
+def _has_lines(start: bytes) -> bool:
+    return any(record.entry is not None for record in EntryLines().receive(start))
 
 
 class Written(NamedTuple):

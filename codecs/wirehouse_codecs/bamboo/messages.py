@@ -24,7 +24,7 @@ from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Rule
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Payload packets with more bytes are handed on in pieces of this size.
 PIECE_BYTES: Final = 1 << 20
 
@@ -647,6 +647,8 @@ class _Payload(NamedTuple):
     size: int
     at: int
     noncanonical: tuple[str, ...]
+    #: What came before its bytes; empty once a piece was handed on.
+    header: bytes
 
     @property
     def left(self) -> int:
@@ -656,6 +658,39 @@ class _Payload(NamedTuple):
         if self.compressed_size is None:
             return RawPayload(self.size, data, self.at)
         return CompressedPayload(self.size, self.compressed_size, data, self.at)
+
+
+def _decode(channel: Channel, fields: _Fields) -> tuple[ControlPacket | DataPacket | _Payload | None, str | None, str]:
+    """The packet at `fields.at`, of a payload its header; the rule that it breaks, and why."""
+    start = fields.at
+    first = fields.data[start]
+    fields.at += 1
+    if channel is Channel.CONTROL:
+        return _decode_control(fields, first)
+    if first in (_RAW, _COMPRESSED):
+        size = fields.number("size")
+        compressed_size = fields.number_if(first == _COMPRESSED, "compressed_size")
+        header = bytes(fields.data[start : fields.at])
+        return _Payload(start, compressed_size, size, 0, fields.noncanonical, header), None, ""
+    packet = _decode_data(fields, first)
+    return (packet, "unused_data_byte", f"byte {first}") if packet is None else (packet, None, "")
+
+
+def packet_at(channel: Channel, data: bytes | bytearray, at: int) -> Received | None:
+    """The packet at `at`, of a payload without bytes of it, which `byte_end` counts all the same; None: it is cut."""
+    fields = _Fields(data, at)
+    try:
+        packet, rule, reason = _decode(channel, fields)
+    except _Cut:
+        return None
+    end = fields.at
+    if isinstance(packet, _Payload):
+        end, packet = end + packet.left, packet.piece(b"")
+    return Received(at, end, packet, _rule(rule), reason, fields.noncanonical)
+
+
+def _rule(name: str | None) -> Rule | None:
+    return None if name is None else RULE.get(name) or ENTRY_RULE[name]
 
 
 class ChannelReader:
@@ -700,21 +735,19 @@ class ChannelReader:
     @property
     def pending(self) -> bytes:
         """What came of the unfinished packet or piece."""
-        return bytes(self._buffer)
+        return bytes(self._buffer) if self._payload is None else self._payload.header + self._buffer
+
+    @property
+    def announced(self) -> int | None:
+        """How many bytes the unfinished packet says that it has of a payload; None: it doesn't say that."""
+        payload = self._payload
+        return None if payload is None else payload.at + payload.left
 
     @property
     def begun(self) -> bytes | None:
         """The unfinished packet as it was written; None: it can't be told, or a part of it was handed on."""
-        payload = self._payload
-        if payload is None or self.lost:
-            return None if self.lost else self.pending
-        if payload.at or payload.noncanonical:
-            return None
-        if payload.compressed_size is None:
-            return bytes([_RAW]) + varu64.encode(payload.size) + self.pending
-        return (
-            bytes([_COMPRESSED]) + varu64.encode(payload.size) + varu64.encode(payload.compressed_size) + self.pending
-        )
+        handed_on = self._payload is not None and self._payload.at > 0
+        return None if self.lost or handed_on else self.pending
 
     def receive(self, data: bytes) -> list[Received]:
         """The packets that `data` completes, in order; empty = more needed."""
@@ -741,30 +774,17 @@ class ChannelReader:
     def _packet(self, fields: _Fields) -> Received | None:
         """The packet at `fields.at`; None = of a payload, its header was read."""
         start = fields.at
-        first = fields.data[start]
-        fields.at += 1
-        rule: str | None = None
-        reason = ""
-        packet: PointToPoint | None
-        if self._channel is Channel.CONTROL:
-            packet, rule, reason = _decode_control(fields, first)
-        elif first in (_RAW, _COMPRESSED):
-            size = fields.number("size")
-            compressed_size = fields.number_if(first == _COMPRESSED, "compressed_size")
-            self._payload = _Payload(self._at + start, compressed_size, size, 0, fields.noncanonical)
+        packet, rule, reason = _decode(self._channel, fields)
+        if isinstance(packet, _Payload):
+            self._payload = packet._replace(byte_start=self._at + start)
             return None
-        else:
-            packet = _decode_data(fields, first)
-            if packet is None:
-                rule, reason = "unused_data_byte", f"byte {first}"
         self.lost = packet is None
-        broken = None if rule is None else RULE.get(rule) or ENTRY_RULE[rule]
-        return Received(self._at + start, self._at + fields.at, packet, broken, reason, fields.noncanonical)
+        return Received(self._at + start, self._at + fields.at, packet, _rule(rule), reason, fields.noncanonical)
 
     def _piece(self, fields: _Fields, payload: _Payload) -> Received:
         data = fields.take(min(payload.left, self._piece_bytes))
         end = self._at + fields.at
-        left = payload._replace(byte_start=end, at=payload.at + len(data), noncanonical=())
+        left = payload._replace(byte_start=end, at=payload.at + len(data), noncanonical=(), header=b"")
         self._payload = left if left.left else None
         return Received(payload.byte_start, end, payload.piece(data), noncanonical=payload.noncanonical)
 
@@ -775,7 +795,7 @@ class ChannelReader:
             "at": self._at,
             "buffer": self._buffer.hex(),
             "needed": self._needed,
-            "payload": self._payload,
+            "payload": None if self._payload is None else [*self._payload[:-1], self._payload.header.hex()],
             "lost": self.lost,
         }
         return json.dumps(state, separators=(",", ":"))
@@ -787,5 +807,6 @@ class ChannelReader:
         self._at, self._buffer, self.lost = state["at"], bytearray.fromhex(state["buffer"]), state["lost"]
         self._needed = state["needed"]
         if state["payload"] is not None:
-            byte_start, compressed_size, size, at, noncanonical = state["payload"]
-            self._payload = _Payload(byte_start, compressed_size, size, at, tuple(noncanonical))
+            byte_start, compressed_size, size, at, noncanonical, header = state["payload"]
+            said = tuple(noncanonical), bytes.fromhex(header)
+            self._payload = _Payload(byte_start, compressed_size, size, at, *said)

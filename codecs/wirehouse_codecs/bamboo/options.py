@@ -63,6 +63,7 @@ class BambooOptions(OptionTable):
         "server_setup": _setup,
         "proactive": one_of(Direction),
         "max_packet_bytes": whole(MOST_PIECE_BYTES),
+        "max_compressed_bytes": whole(MOST_PAYLOAD_BYTES),
         "max_inflated_bytes": whole(MOST_PAYLOAD_BYTES),
     }
 
@@ -84,6 +85,8 @@ class BambooOptions(OptionTable):
     proactive: Direction = Direction.CLIENT
     #: Longer payload packets are rows of so many bytes each.
     max_packet_bytes: int = PIECE_BYTES
+    #: Compressed payloads of more bytes on the wire are kept as they came: of each side one is carried on.
+    max_compressed_bytes: int = 4 << 20
     #: Compressed payloads that claim to be larger are kept as they came.
     max_inflated_bytes: int = 64 << 20
 

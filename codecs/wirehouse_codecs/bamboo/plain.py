@@ -402,8 +402,9 @@ class _Run:
         half.last = LastPiece(int(packets[loops.P_BYTE_START, -1]), None, bool(is_payload[-1])) if whole else None
         if not whole:
             begin = int(packets[loops.P_FIRST, -1])
-            half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), int(packets[loops.P_COUNT, -1]))
-            self._session.held += len(said.payloads) - begin
+            size, sent = len(said.payloads) - begin, int(packets[loops.P_COUNT, -1])
+            half.assembly = Assembly(seq, 0, bytearray(said.payloads[begin:]), sent, size=size)
+            self._session.held += size
         if packed.any():
             self._session.inflate_on(sender.role, said.inflated)
         if len(seqs):

@@ -31,6 +31,7 @@ from wirehouse_codecs.bamboo.messages import (
     encode,
 )
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
+from wirehouse_codecs.blake2b import Digest
 
 #: Sets of settings that a sender may go by; of more, the older ones count as known to be over.
 MOST_VERSIONS: Final = 8
@@ -202,9 +203,12 @@ class Assembly:
     seq: int
     #: Bytes of it that came before; they aren't here.
     begins_at: int
-    #: None: some aren't known, or they are too many to be held.
+    #: None: some aren't known, or they are too many to be held, or to be told.
     data: bytearray | None = field(default_factory=bytearray)
     packets: int = 0
+    #: Of bytes that aren't held; and how many came.
+    digest: Digest | None = None
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -445,6 +449,8 @@ def _half_to_json(half: Half) -> dict[str, Any]:
             assembly.begins_at,
             None if assembly.data is None else assembly.data.hex(),
             assembly.packets,
+            None if assembly.digest is None else assembly.digest.state.hex(),
+            assembly.size,
         ],
         "count": [getattr(half.count, name) for name in COUNTS],
     }
@@ -461,8 +467,10 @@ def _half_from_json(plan: Plan, state: Mapping[str, Any]) -> Half:
     half.heard = {seq: Heard.from_json(row) for seq, row in state["heard"]}
     half.last = None if state["last"] is None else LastPiece(*state["last"])
     if state["assembly"] is not None:
-        seq, begins_at, data, packets = state["assembly"]
-        half.assembly = Assembly(seq, begins_at, None if data is None else bytearray.fromhex(data), packets)
+        seq, begins_at, data, packets, digest, size = state["assembly"]
+        held = None if data is None else bytearray.fromhex(data)
+        rest = None if digest is None else Digest(bytes.fromhex(digest))
+        half.assembly = Assembly(seq, begins_at, held, packets, rest, size)
     half.count = Count(*state["count"])
     return half
 

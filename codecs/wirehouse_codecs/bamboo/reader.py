@@ -4,9 +4,8 @@ Each side says its set-up first; bymux begins after it ("Running Over Bymux"). A
 Writes, so a read says where in the connection its first byte and its last byte stand. After `stop` nothing is read: the
 later bytes of a direction are its `rest`.
 
-After bytes that the capture lacks, and where it begins within the connection, the next packets are looked for: two
-Writes in a row, among packets for the streams of the channels, that hold whole packets of these. Peers that write
-packets in pieces are not found again.
+After bytes that the capture lacks, and where it begins within the connection, the next packets are looked for
+(searching.py).
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Broken, Bymux, Channel, Delivered, Role
-from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Propose, Received, Setup, decode_setup
+from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Setup, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.proposals import broken_range
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
+from wirehouse_codecs.bamboo.searching import Search
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
@@ -34,12 +33,6 @@ AFTER_VIOLATION: Final = "after_violation"
 AFTER_HOLE: Final = "no packet can be told after bytes that are missing"
 STARTED_LATE: Final = "no packet can be told, the capture begins within the connection"
 UNKNOWN_STREAM: Final = "what a stream is for can't be told, it was created in bytes that are missing"
-#: Bytes among which the next packets are looked for at once.
-MOST_SEARCHED_BYTES: Final = 1 << 16
-#: Writes that hold whole packets, after which a place is believed.
-_BELIEVED: Final = 2
-#: Packets among which they have to be.
-_MOST_PACKETS: Final = 16
 
 
 class Layer(StrEnum):
@@ -60,7 +53,7 @@ class Read(NamedTuple):
     role: Role
     place: Place
     layer: Layer
-    #: In bytes of the direction.
+    #: In bytes of the direction. A Write is told when its header comes, and ends where its bytes will.
     byte_start: int
     byte_end: int
     #: None: bytes that are no packet.
@@ -109,8 +102,8 @@ class _Side:
     setup_bytes: int = 0
     #: The set-up is over, or was before the capture.
     past_setup: bool = False
-    #: The last bytes, among which the next packets are looked for.
-    searched: bytes = b""
+    #: What looks for the next packets, once bytes came after those that are missing.
+    search: Search | None = None
 
 
 class Reader:
@@ -191,18 +184,16 @@ class Reader:
         """Look for the next packets: those that are found, after the bytes before them."""
         side = self._sides[role]
         assert side.stopped is not None
-        searched = side.searched + data
-        begin = side.received_bytes - len(searched)
-        at, sure = _find_packets(searched, self._bymux.channels)
-        side.searched = searched[max(at, len(searched) - MOST_SEARCHED_BYTES) :]
-        if not sure:
+        side.search = side.search or Search()
+        found = side.search.take(data, self._bymux.channels)
+        if found is None:
             return []
-        left_out = Read(role, place, Layer.BYMUX, side.stopped[0], begin + at, None, reason=side.stopped[1])
-        side.searched, side.stopped, side.past_setup = b"", None, True
+        begin = side.received_bytes - len(found)
+        left_out = Read(role, place, Layer.BYMUX, side.stopped[0], begin, None, reason=side.stopped[1])
+        side.search, side.stopped, side.past_setup = None, None, True
         side.channels = self._channels()
-        self._bymux.find(role, begin + at - side.setup_bytes)
-        found = self._packets(role, searched[at:], begin + at, place)
-        return [left_out, *(read._replace(late=True) for read in found)]
+        self._bymux.find(role, begin - side.setup_bytes)
+        return [left_out, *(read._replace(late=True) for read in self._packets(role, found, begin, place))]
 
     def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
         at = self._sides[role].setup_bytes
@@ -292,7 +283,7 @@ class Reader:
         side = self._sides[role]
         unread_from = self._unread_from(role)
         side.received_bytes += size
-        side.searched = b""
+        side.search = None
         if side.stopped is not None:
             return False
         self._bymux.lose(role)
@@ -338,7 +329,9 @@ class Reader:
             cut.append((Layer.SETUP, end - len(side.head), side.head, "set-up"))
         for channel, carried in side.channels.items():
             if carried.reader.unfinished:
-                what = f"{channel} channel"
+                what, announced = f"{channel} channel", carried.reader.announced
+                if announced is not None:
+                    what += f", in {announced} bytes of a payload"
                 cut.append((_LAYERS[channel], carried.begun_at, carried.reader.pending, what))
         header = self._bymux.pending(role)
         if header or (self._bymux.unfinished(role) and not cut):
@@ -384,7 +377,8 @@ class Reader:
         stopped = None if state["stopped"] is None else (state["stopped"][0], state["stopped"][1])
         numbers = (state["setup_bytes"], state["past_setup"])
         head, searched = bytes.fromhex(state["head"]), bytes.fromhex(state["searched"])
-        return _Side(channels, state["received_bytes"], head, stopped, *numbers, searched)
+        search = Search(searched) if searched else None
+        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search)
 
 
 def _to_json(side: _Side) -> dict[str, Any]:
@@ -397,55 +391,8 @@ def _to_json(side: _Side) -> dict[str, Any]:
         "stopped": side.stopped,
         "setup_bytes": side.setup_bytes,
         "past_setup": side.past_setup,
-        "searched": side.searched.hex(),
+        "searched": "" if side.search is None else side.search.held.hex(),
     }
-
-
-def _find_packets(data: bytes, channels: Mapping[int, Channel]) -> tuple[int, bool]:
-    """Where packets of bymux may begin, and whether they surely do there."""
-    for at in range(len(data)):
-        # The begin of a Write, for these are what is believed.
-        if data[at] >> 5 == bymux.Type.WRITE:
-            believed = _believed(data, at, channels)
-            if believed is None or believed >= _BELIEVED:
-                return at, believed is not None
-    return len(data), False
-
-
-def _believed(data: bytes, at: int, channels: Mapping[int, Channel]) -> int | None:
-    """How many Writes from `at` on hold whole packets, until bytes that can't be; None: more bytes are needed."""
-    writes = 0
-    for _ in range(_MOST_PACKETS):
-        read = bymux.read_at(data, at) if at < len(data) else None
-        if read is None:
-            return None
-        packet = read.packet
-        if packet is None or read.wide or packet.stream_id is None or packet.stream_id not in channels:
-            return writes
-        if packet.type is bymux.Type.WRITE:
-            if not 0 < packet.content_bytes <= MOST_SEARCHED_BYTES // 4:
-                return writes
-            end = read.byte_end + packet.content_bytes
-            content = ChannelReader(channels[packet.stream_id])
-            received = content.receive(data[read.byte_end : end])
-            if any(map(_is_none, received)) or (end <= len(data) and content.unfinished):
-                return writes
-            if end > len(data):
-                return None
-            writes += 1
-            if writes == _BELIEVED:
-                return writes
-            at = end
-        else:
-            at = read.byte_end
-    return writes
-
-
-def _is_none(received: Received) -> bool:
-    """Whether bytes that are read as a packet are rather something else."""
-    packet = received.packet
-    numbers = isinstance(packet, Propose) and (packet.start, packet.lower_info, packet.end, packet.upper_info)
-    return received.rule is not None or bool(numbers and broken_range(*numbers))
 
 
 def _noncanonical(name: str) -> Broken:

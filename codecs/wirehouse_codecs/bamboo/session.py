@@ -76,22 +76,24 @@ from wirehouse_codecs.bamboo.reader import UNKNOWN_STREAM, Layer, Read
 from wirehouse_codecs.bamboo.rebuilding import Known, Rebuilt, rebuild
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS, RULE
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
+from wirehouse_codecs.blake2b import Digest
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.machines import Machine
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
-#: Bytes of all payloads that are being put together; one that would be beyond is not judged as a whole.
+#: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
 MOST_HELD_BYTES: Final = 2 << 20
-#: Bytes of a compressed packet; one that has more is not decompressed.
-MOST_COMPRESSED_BYTES: Final = 1 << 20
-#: What a compressed packet stands for is at most so many bytes, and so many for each of its own; else it isn't
-#: decompressed. Few bytes can stand for very many, so there is also less of it that is told.
-MOST_INFLATED: Final = (4_096, 1_024)
+#: What a compressed packet stands for takes time: so many bytes of it, and so many for each of its own, are free. What
+#: is more is limited for each side, in all its packets together, by the option `max_inflated_bytes`.
+FREELY_INFLATED: Final = (4_096, 1_024)
+#: Few bytes can stand for very many, so less is told: so many bytes, and so many for each of the packet's own.
 MOST_TOLD: Final = (1_024, 32)
+#: However many these are.
+MOST_TOLD_BYTES: Final = 32 << 20
 _ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
 #: Rules that bytes missing from the capture may have kept.
 _NEED_ALL: Final = frozenset(
@@ -106,7 +108,7 @@ class Payload(NamedTuple):
     """A payload that is complete by a packet."""
 
     seq: int
-    #: None: it could not be put together, or is too long for what was sent of it.
+    #: None: it could not be put together, or is too long to be held, or for what was sent of it.
     data: bytes | None
     #: In how many packets it came.
     packets: int
@@ -190,6 +192,8 @@ class Session:
         self._known = Known() if known is None else known
         self._inflaters: dict[Role, Inflater] = {}
         self._compressed = {role: bytearray() for role in Role}
+        #: Bytes that each side's payloads may still be decompressed to, beyond those that are free.
+        self._inflatable = dict.fromkeys(Role, options.max_inflated_bytes)
         #: By log and side: the least sequence number of an end-of-log entry that it sent.
         self._ends: dict[tuple[bytes, int, Role], int] = {}
         self._clear()
@@ -571,6 +575,7 @@ class Session:
             "known": self._known.to_json(),
             "inflaters": {role.value: inflater.snapshot() for role, inflater in self._inflaters.items()},
             "compressed": [self._compressed[role].hex() for role in Role],
+            "inflatable": [self._inflatable[role] for role in Role],
             "ends": [[author.hex(), log_id, role, seq] for (author, log_id, role), seq in self._ends.items()],
         }
         return json.dumps(state, separators=(",", ":"))
@@ -597,6 +602,7 @@ class Session:
             window = MAX_U64 if (mode := self.mode(role)) is None else mode.window
             self._inflaters[role] = Inflater(window, max_bytes=most, snapshot=state["inflaters"][role.value])
         self._compressed = {role: bytearray.fromhex(row) for role, row in zip(Role, state["compressed"], strict=True)}
+        self._inflatable = dict(zip(Role, state["inflatable"], strict=True))
         self._ends = {(bytes.fromhex(author), log_id, Role(role)): seq for author, log_id, role, seq in state["ends"]}
 
 
@@ -836,7 +842,9 @@ class _Taking:
             held.clear()
         whole = packet.at + len(packet.data) == packet.compressed_size
         inflater = session._inflater(self._role)
-        if packet.compressed_size > MOST_COMPRESSED_BYTES or _is_above(packet, MOST_INFLATED):
+        beyond = max(packet.size - _freely(packet, FREELY_INFLATED), 0)
+        most = session._options.max_compressed_bytes
+        if packet.compressed_size > most or beyond > session._inflatable[self._role]:
             session._told["compressed"] = packet.data
             if whole:
                 inflater.forget()
@@ -849,12 +857,13 @@ class _Taking:
         compressed = bytes(held)
         inflated = inflater.inflate(compressed, packet.size)
         held.clear()
+        session._inflatable[self._role] -= beyond
         if inflated.rule == lzfoo.HISTORY_UNKNOWN:
             session._told["compressed"] = compressed
             session._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
             return None
         self._all = inflated.data
-        if inflated.rule is not None or _is_above(packet, MOST_TOLD):
+        if inflated.rule is not None or packet.size > min(_freely(packet, MOST_TOLD), MOST_TOLD_BYTES):
             session._told["compressed"] = compressed
         else:
             self._data = inflated.data
@@ -895,34 +904,42 @@ class _Taking:
             at_start = self._proposal.propose.offset or 0 if piece.seq == self._proposal.plan.start else 0
             assembly = half.assembly = Assembly(piece.seq, at_start)
         complete = after.piece != piece
-        most = MAX_U64 if complete else MOST_HELD_BYTES
         if isinstance(packet, SkipBytes):
-            self._add(assembly, self._peers_bytes(assembly, packet.count), most)
+            self._add(assembly, self._peers_bytes(assembly, packet.count), complete)
         elif isinstance(packet, RawPayload) or _is_whole(packet):
-            self._add(assembly, self._all if complete else self._data, most)
+            self._add(assembly, self._all, complete)
         assembly.packets += 0 if getattr(packet, "at", 0) else 1
         if complete:
             half.count.payloads += 1
             self._judge_payload(assembly)
             self._session._release(self._half)
 
-    def _add(self, assembly: Assembly, data: bytes | None, most: int) -> None:
+    def _add(self, assembly: Assembly, data: bytes | None, complete: bool) -> None:
         session = self._session
-        if assembly.data is None:
+        if assembly.data is None and assembly.digest is None:
             return
-        if data is None or session.held + len(data) > most:
+        is_held = self._data is self._all and (complete or session.held + len(data or b"") <= MOST_HELD_BYTES)
+        if assembly.data is not None and not (is_held and data is not None):
+            assembly.digest = Digest()
+            assembly.digest.update(assembly.data)
             session.held -= len(assembly.data)
             assembly.data = None
+        if data is None:
+            assembly.digest = None
             return
-        assembly.data += data
-        session.held += len(data)
+        assembly.size += len(data)
+        if assembly.data is not None:
+            assembly.data += data
+            session.held += len(data)
+        elif assembly.digest is not None:
+            assembly.digest.update(data)
 
     def _peers_bytes(self, assembly: Assembly, count: int) -> bytes | None:
         """The bytes that a side skips: those that the other side sent there."""
         theirs = self._peers.assembly
-        if theirs is None or theirs.data is None or theirs.seq != assembly.seq or assembly.data is None:
+        if theirs is None or theirs.data is None or theirs.seq != assembly.seq:
             return None
-        at = assembly.begins_at + len(assembly.data) - theirs.begins_at
+        at = assembly.begins_at + assembly.size - theirs.begins_at
         return bytes(theirs.data[at : at + count]) if at >= 0 and at + count <= len(theirs.data) else None
 
     def _judge_payload(self, assembly: Assembly) -> None:
@@ -930,12 +947,14 @@ class _Taking:
         own = None if own is None or not own.payload_hash else own
         heard = own or self._session._known.get(*self._proposal.log, assembly.seq)
         data = None if assembly.data is None else bytes(assembly.data)
-        whole = data is not None and not assembly.begins_at and heard is not None
-        rule = None
-        if data is not None and heard is not None and whole:
-            rule = verify.payload_rule(data, heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :])
-        told = data if self._data is self._all else None
-        self._session._told["payload"] = Payload(assembly.seq, told, assembly.packets, rule, whole)
+        digest = None if assembly.digest is None else assembly.digest.value
+        if data is not None:
+            digest = yamf.digest(data)
+        whole, rule = False, None
+        if digest is not None and heard is not None and not assembly.begins_at:
+            expected = heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :]
+            whole, rule = True, verify.digest_rule(assembly.size, digest, *expected)
+        self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
         # What another side said of the entry need not be what this one means.
         self._finish_piece(rule if own is not None else None, right=whole and rule is None)
 
@@ -945,8 +964,9 @@ def _is_whole(packet: DataPacket) -> bool:
     return isinstance(packet, CompressedPayload) and packet.at + len(packet.data) == packet.compressed_size
 
 
-def _is_above(packet: CompressedPayload, most: tuple[int, int]) -> bool:
-    return packet.size > most[0] + most[1] * packet.compressed_size
+def _freely(packet: CompressedPayload, most: tuple[int, int]) -> int:
+    """So many bytes, and so many for each of the packet's own."""
+    return most[0] + most[1] * packet.compressed_size
 
 
 #: Rules that a packet breaks which is about the piece that is due.

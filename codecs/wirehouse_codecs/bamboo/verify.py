@@ -126,9 +126,14 @@ def verify(
 
 def payload_rule(payload: bytes, payload_size: int, payload_hash: bytes) -> str | None:
     """The rule that a payload at hand breaks."""
-    if yamf.digest(payload) != payload_hash:
+    return digest_rule(len(payload), yamf.digest(payload), payload_size, payload_hash)
+
+
+def digest_rule(size: int, digest: bytes, payload_size: int, payload_hash: bytes) -> str | None:
+    """The rule that a payload of `size` bytes with that digest breaks."""
+    if digest != payload_hash:
         return "payload_hash_mismatch"
-    return None if len(payload) == payload_size else "payload_size_mismatch"
+    return None if size == payload_size else "payload_size_mismatch"
 
 
 _UNKNOWN, _VALID, _INVALID = range(3)

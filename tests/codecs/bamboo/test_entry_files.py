@@ -130,6 +130,18 @@ def test_what_may_be_a_file_of_entries(make_log: MakeLog) -> None:
         assert not begins_entries(start)
 
 
+@pytest.mark.parametrize("damage", [b"\xff" * 20_000, b"\0" * 20_000 + b"\n", b"{" * 20_000 + b"\n"])
+@pytest.mark.parametrize("binary", [True, False])
+def test_entries_behind_damage_are_kept(make_log: MakeLog, damage: bytes, binary: bool) -> None:
+    log = make_log(3)
+    good = log.encoded() if binary else [line(log.entries[seq], log.payloads[seq]) for seq in log.entries]
+    data = damage + (b"" if binary else b"\n") + b"".join(good)
+    assert begins_entries(data)
+    first, *others = whole(data)
+    assert (first.byte_start, first.entry, first.data.strip()) == (0, None, damage.strip())
+    assert [one.entry for one in others] == log.encoded()
+
+
 def test_a_wrongly_encoded_entry_keeps_its_place(make_log: MakeLog) -> None:
     entries = make_log(6).encoded()
     entries[2] = b"\7" + entries[2][1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,15 @@ def test_an_entry_without_its_links_stays_unknown() -> None:
     assert sorted((one["verdict"], one["reason"]) for one in told.values() if one["seq"] != 1) == [
         ("unknown", "link_unknown")
     ]
+
+
+@pytest.mark.parametrize("branches", [1, 2, 4, 5])
+def test_a_link_may_be_to_any_of_the_first_branches_of_a_fork(branches: int) -> None:
+    logs = [log_of(3, mark=f"branch {number}", before=LOG[:1]) for number in range(branches)]
+    known = [LOG[0], *(entries[1] for entries in logs)]
+    told = newest([taken(KnownLog(NONE, {}), *map(row, known, count()), partial(row(logs[-1][2], 99)))])
+    (last,) = (one for one in told.values() if one["seq"] == 3)
+    assert last["data"] == (logs[-1][2] if branches <= 4 else None)
 
 
 def test_only_what_is_shown_is_broken() -> None:

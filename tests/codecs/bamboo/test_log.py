@@ -215,6 +215,27 @@ def test_a_connection_that_ends_within_a_packet(made: Made) -> None:
     assert quarantined["byte_end"] == sum(len(one) for sender, one in made[:-9] if sender is side) + len(data) - 3
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x08\xff" + b"\xff" * 8 + b"abc", f"data channel, in {2**64 - 1} bytes of a payload"),
+        (b"\x09\x03\xf8\x07ab", "data channel, in 7 bytes of a payload"),
+        (b"\x80\x00", "data channel"),
+    ],
+)
+def test_a_packet_that_is_cut_is_kept_from_its_first_byte(made: Made, content: bytes, message: str) -> None:
+    said = [*made[:7], (B, bymux.write(1, content[:4])), (B, bymux.write(1, content[4:] or b"\x00"))]
+    given = segments(said)
+    # The last segment that says something, before those that end the connection.
+    last = max(number for number, one in enumerate(given) if one.payload)
+    for cuts in ((), (last,), (last + 1,)):
+        rows = told(given, cuts)
+        assert rules(rows)[-1] == "bamboo.truncated_packet"
+        (quarantined,) = [row for row in rows if row["row_kind"] == "quarantine"]
+        assert quarantined["raw"] == content + (b"" if content[4:] else b"\x00")
+        assert quarantined["finding"]["message"] == message
+
+
 def test_bytes_that_are_no_packet(made: Made) -> None:
     for bad, rule in ((b"\xc0", "unknown_type"), (bymux.write(0, b"\x88"), "unused_control_byte")):
         rows = told(segments([*made[:4], (A, bad), (B, b"more")]))
@@ -318,6 +339,23 @@ def test_a_write_that_announces_more_than_there_can_be(made: Made) -> None:
     huge = bytes([0x23, 0]) + (2**64 - 1).to_bytes(8, "big")
     rows = told(segments([*made[:4], (A, huge + bytes([0, 1]))]))
     assert "bamboo.truncated_packet" in rules(rows)
+
+
+def test_what_was_begun_before_a_hole_is_kept_with_what_follows(made: Made) -> None:
+    begin = sum(len(data) for side, data in made[:7] if side is B)
+    packet = b"\x08\4abcd"
+    rows = told(segments([*made[:7], (B, bymux.write(1, packet[:3])), (B, b"lost"), (B, b"more")], lost={8}))
+    (kept,) = [row for row in rows if row["row_kind"] == "quarantine"]
+    # After the header of the Write, which is told.
+    assert (kept["byte_start"], kept["byte_end"]) == (begin + 3, begin + 3 + 3 + 8)
+
+
+def test_a_write_ends_where_its_bytes_would(made: Made) -> None:
+    begin = sum(len(data) for side, data in made[:4] if side is A)
+    rows = told(segments([*made[:4], (A, bymux.write(0, b"\0\5\0\5")[:-2])]))
+    write = [row for row in rows if row["row_kind"] == "message" and row["direction"] == "client"][-2]
+    assert (write["message"]["kind"], write["byte_start"], write["byte_end"]) == ("write", begin, begin + 7)
+    assert rules(rows) == ["bamboo.truncated_packet"]
 
 
 @settings(max_examples=60, deadline=None)

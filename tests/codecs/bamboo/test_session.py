@@ -56,7 +56,7 @@ from wirehouse_codecs.bamboo.proposals import (
     unlisted,
 )
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
-from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, MOST_INFLATED, Session
+from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, Session
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 
@@ -488,24 +488,38 @@ def test_without_setups_modes_are_unknown(log: Log) -> None:
     assert peers.last.data == log.payloads[2]
 
 
-def test_a_payload_too_large_to_be_inflated(log: Log) -> None:
+def test_a_payload_too_large_to_be_inflated(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(size: int) -> CompressedPayload:
         return lz(b"\x01a\xfb" + (size - 1).to_bytes(4, "big") + b"\x01", size)
 
-    first, most = MOST_INFLATED
-    peers = begun(log).b(m(log, 1, payload_size=1 << 40), run(first + 8 * most))
-    assert (peers.rules, peers.last.data, peers.last.compressed) == ([], None, run(first + 8 * most).data)
-    peers.b(run(first + 8 * most + 1))
-    assert (peers.rules, peers.last.data, peers.last.compressed) == (
-        ["history_unknown"],
-        None,
-        run(first + 8 * most + 1).data,
+    # Of each packet 80 bytes are free; what is beyond is limited in all together.
+    monkeypatch.setattr("wirehouse_codecs.bamboo.session.FREELY_INFLATED", (0, 10))
+    monkeypatch.setattr("wirehouse_codecs.bamboo.session.MOST_TOLD", (0, 10))
+    peers = (
+        Peers(max_inflated_bytes=200).a(propose(log, end=4)).b(confirm(), Switch(0), m(log, 1, payload_size=1 << 40))
     )
-    assert peers.cursor == f"p1+{2 * (first + 8 * most) + 1}"
+    for size in (200, 80, 160, 80):
+        peers.b(run(size))
+        told = (b"a" * size, None) if size == 80 else (None, run(size).data)
+        assert (peers.rules, peers.last.data, peers.last.compressed) == ([], *told)
+    peers.b(run(81))
+    assert (peers.rules, peers.last.data, peers.last.compressed) == (["history_unknown"], None, run(81).data)
+    assert peers.cursor == "p1+601"
     peers.b(lz(b"\x81\x01", 1))
     assert peers.rules == ["history_unknown"]
     peers.b(lz(b"\x01a\x81\x01", 2))
     assert (peers.rules, peers.last.data) == ([], b"aa")
+
+
+def test_a_compressed_payload_is_as_long_as_the_option_says(make_log: Callable[..., Log]) -> None:
+    log = make_log(0)
+    log.add(bytes(range(256)) * (6 << 10))
+    payload = log.payloads[1]
+    for most, rules in ((len(payload) + 5, []), (len(payload), ["history_unknown"])):
+        peers = Peers(max_compressed_bytes=most).a(propose(log, end=1)).b(confirm(), Switch(0), m(log, 1))
+        assert peers.b(lz(b"\x7b" + len(payload).to_bytes(4, "big") + payload, len(payload))).rules == rules
+        assert peers.last.payload is not None
+        assert peers.last.payload.checked == (not rules)
 
 
 def test_bytes_of_begun_payloads_are_bounded(log: Log) -> None:
@@ -513,6 +527,22 @@ def test_bytes_of_begun_payloads_are_bounded(log: Log) -> None:
     for _ in range(5):
         peers.b(raw(bytes(MOST_HELD_BYTES // 4)))
         assert peers.session.held <= MOST_HELD_BYTES
+    assert (peers.session.held, peers.rules) == (0, [])
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_payload_that_is_too_long_to_be_held_is_checked(make_log: Callable[..., Log], wrong: bool) -> None:
+    log = make_log(0)
+    parts = [bytes([number]) * (MOST_HELD_BYTES // 3) for number in range(5)]
+    log.add(b"".join(parts))
+    peers = begun(log, GREEDY, end=1).b(m(log, 1))
+    run = lz(b"\x01\4\xfb" + (len(parts[4]) - 1).to_bytes(4, "big") + b"\x01", len(parts[4]))
+    # The last but one is sent in two ways: as it is, and as few bytes that stand for it.
+    peers.b(*map(raw, parts[:3]), raw(bytes(len(parts[3])) if wrong else parts[3]), run)
+    payload = peers.last.payload
+    assert payload is not None
+    assert (payload.data, payload.packets, payload.checked) == (None, 5, True)
+    assert payload.rule == ("payload_hash_mismatch" if wrong else None)
     assert (peers.session.held, peers.rules) == (0, [])
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.codecs.bamboo.simulated import Judged, judge
+from tests.codecs.bamboo.simulated import Judged, Row, judge
 from tests.codecs.bamboo.test_log import events, told
 from tests.searches import fast_first
 from tests.simulators import assert_the_same_again
@@ -89,6 +89,32 @@ def test_what_a_capture_lacks_is_nobodys_violation(lost: float, seed: int) -> No
     judged = judge(replace(LIVELY, seed=seed, connections=4), disturbances)
     assert set(judged.severities) <= {"note"}
     assert ("capture.hole" in judged.found) == (lost > 0)
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("lost", [0, 0.05, 0.2])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_byte_is_that_of_one_packet_or_in_quarantine(lost: float, seed: int) -> None:
+    judged = judge(replace(LIVELY, seed=seed, connections=4), Disturbances(seed, reordered=0.2, lost=lost))
+    sides: defaultdict[tuple[bytes, str], list[Row]] = defaultdict(list)
+    for row in (*judged.rows["message"], *judged.rows["quarantine"]):
+        sides[row["connection_id"], row["direction"]].append(row)
+    for rows in sides.values():
+        kept = [row for row in rows if row["message"] is None]
+        packets = [row for row in rows if row["message"] and row["channel"] != "bymux"]
+        told = bytearray(max(row["byte_end"] for row in (*kept, *packets)))
+        for row in (*packets, *kept):
+            # A packet may begin in one Write and end in another.
+            assert row in packets or not any(told[row["byte_start"] : row["byte_end"]])
+            told[row["byte_start"] : row["byte_end"]] = b"\1" * (row["byte_end"] - row["byte_start"])
+        for row in rows:
+            if row["channel"] == "bymux" and row["message"]:
+                said = row["message"]
+                # Of other streams the Writes tell all.
+                content = int(said["amount"]) if said["kind"] == "write" and said["about"] else 0
+                size = row["byte_end"] - content - row["byte_start"]
+                told[row["byte_start"] : row["byte_start"] + size] = b"\1" * size
+        assert 0 not in told
 
 
 @pytest.mark.parametrize("lost", [0, 0.05])

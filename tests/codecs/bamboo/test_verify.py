@@ -164,6 +164,13 @@ def test_nothing_comes_after_the_end_of_a_log(make_log: MakeLog, judge: Callable
     found = judge(log.encoded())
     assert told(found) == ["valid"] * 6 + ["after_end_of_log"] * 2
     assert positions(found) == [(7, Proof.END_OF_LOG, 5, 6)]
+    # It ends at the first end, which the next one does not move.
+    again = make_log(4)
+    for end_of_log in (True, False, True, False):
+        again.add(end_of_log=end_of_log)
+    found = judge(again.encoded())
+    assert told(found) == ["valid"] * 5 + ["after_end_of_log"] * 3
+    assert found.entries["reason"].to_pylist()[5:] == ["entry 5 ends the log"] * 3
     # An end that its author did not sign ends nothing.
     unsigned = log.encoded(6)[0][:-64] + bytes(64)
     honest = make_log(8)
