@@ -153,7 +153,8 @@ def _lake(bench: Bench, folder: Path, size: int) -> tuple[Path, Lake]:
     return path, lake
 
 
-def _run(spark: Any, lake: Lake, name: str, *, force: bool = True) -> None:
+def run(spark: Any, lake: Lake, name: str, *, force: bool = True) -> None:
+    """Bring all windows of job `name` up to date, or compute them anew."""
     windows = jobs.data_windows(lake)
     jobs.run_job(spark, lake, name, windows[0], windows[-1], force=force)
 
@@ -198,13 +199,13 @@ def _measure(
     spark: Any, bench: Bench, lake: Lake, size: int, rounds: int, fixed: Mapping[str, float], to: Path
 ) -> Iterator[Layer]:
     for name, to_reach in bench.LAYERS.items():
-        _run(spark, lake, name)
+        run(spark, lake, name)
         _floor(spark, lake, name, to)
         spent: list[float] = []
         floors: list[float] = []
         with _watched() as peaks:
             for _ in range(rounds):
-                spent.append(seconds_of(partial(_run, spark, lake, name)))
+                spent.append(seconds_of(partial(run, spark, lake, name)))
                 floors.append(seconds_of(partial(_floor, spark, lake, name, to)))
         seconds, floor = statistics.median(spent), statistics.median(floors)
         click.echo(f"{size:>10,} {name}: {seconds:.1f} s, floor {floor:.1f} s")
@@ -214,9 +215,9 @@ def _measure(
 def _fixed(spark: Any, bench: Bench, folder: Path) -> dict[str, float]:
     _, lake = _lake(bench, folder, bench.FIXED)
     for name in ("bronze.captures", *bench.LAYERS):
-        _run(spark, lake, name)
+        run(spark, lake, name)
     return {
-        name: statistics.median(seconds_of(partial(_run, spark, lake, name)) for _ in range(3)) for name in bench.LAYERS
+        name: statistics.median(seconds_of(partial(run, spark, lake, name)) for _ in range(3)) for name in bench.LAYERS
     }
 
 
@@ -300,7 +301,7 @@ def measure(name: str, bench: Bench, sizes: Sequence[int], rounds: int, root: Pa
     for size in sizes:
         here = root / str(size)
         path, lake = _lake(bench, here, size)
-        _run(spark, lake, "bronze.captures")
+        run(spark, lake, "bronze.captures")
         results.layers += _measure(spark, bench, lake, size, rounds, fixed, here / "copies")
         results.peers = bench.peers(path, lake, spark, results.layers)
         results.increments.append((size, _increment(spark, bench, lake, size, here / "increment")))

@@ -213,7 +213,7 @@ class KnownLog:
         self._rows = judged
         told = self._told_forks(judged, forks)
         new_forks = [row for row, is_new in told if is_new]
-        entries = _where(judged, changed)
+        entries = only(judged, changed)
         settled = self._settled
         length = 0 if settled is None else settled.length
         log = _log_row(judged, min(self._forks, default=None), length, self._others)
@@ -224,7 +224,7 @@ class KnownLog:
             led |= elsewhere.keys() & set(_loose(judged.slice(0, known), judged).to_pylist())
         return Changes(
             entries,
-            _as_shown(_where(judged, broken), new),
+            _as_shown(only(judged, broken), new),
             rows_of_forks,
             new_forks,
             log,
@@ -259,7 +259,7 @@ def judge(logs: Iterable[pa.RecordBatch]) -> list[Changes]:
     taken = [(rows, KnownLog(NO_ENTRIES, {}).take(rows)) for rows in logs]
     elsewhere: dict[bytes, LogOf] = {}
     for _, changes in taken:
-        entries = _where(changes.entries, _readable(changes.entries))
+        entries = only(changes.entries, _readable(changes.entries))
         columns = [entries.column(name).to_pylist() for name in ("entry_hash", "author", "log_id")]
         elsewhere |= {hashed: (author, int(log_id)) for hashed, author, log_id in zip(*columns, strict=True)}
     leads = ({named: elsewhere[named] for named in one.loose.to_pylist() if named in elsewhere} for _, one in taken)
@@ -269,7 +269,8 @@ def judge(logs: Iterable[pa.RecordBatch]) -> list[Changes]:
     ]
 
 
-def _where(rows: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
+def only(rows: pa.RecordBatch, mask: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    """The rows of which `mask` is true; all or none of them are no copy."""
     if mask.all():
         return rows
     return rows.filter(pa.array(mask)) if mask.any() else rows.slice(0, 0)
@@ -355,7 +356,7 @@ def _completed(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, set[int]]:
     open_ &= np.asarray(rows.column("own_rule").is_null())
     if not open_.any():
         return rows, set()
-    partial = dict(zip(np.flatnonzero(open_).tolist(), _where(rows, open_).to_pylist(), strict=True))
+    partial = dict(zip(np.flatnonzero(open_).tolist(), only(rows, open_).to_pylist(), strict=True))
     hashes = _hashes(rows, {int(seq) for row in partial.values() for seq in row["unknown_links"]})
     order = sorted(partial, key=lambda i: int(partial[i]["seq"]))
     places = {one: i for i, one in enumerate(rows.column("entry_id").to_pylist())}
@@ -444,7 +445,7 @@ def _readable(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
 
 def _loose(rows: pa.RecordBatch, known: pa.RecordBatch) -> pa.Array:
     """The hashes that links of `rows` name and no `known` entry has."""
-    rows = _where(rows, _readable(rows))
+    rows = only(rows, _readable(rows))
     named = pa.concat_arrays([rows.column("lipmaalink"), rows.column("backlink")]).drop_null()
     there = pc.is_in(named, known.column("entry_hash"), skip_nulls=True)
     return named.filter(pc.invert(there)).unique()
@@ -491,7 +492,7 @@ _STANDING: Final = ("seq", "end_of_log", "data", "own_rule", "signature_rule", "
 
 def _log_row(rows: pa.RecordBatch, forked_at: int | None, settled: int, others: int) -> LogRow:
     """How the log stands. Up to `settled` all its entries are there, of which `others`, all valid, aren't in `rows`."""
-    rows = _where(rows.select(_STANDING), ~_true(rows.column("superseded")))
+    rows = only(rows.select(_STANDING), ~_true(rows.column("superseded")))
     verdicts = rows.column("verdict")
     counts = {one["values"]: one["counts"] for one in pc.value_counts(verdicts).to_pylist()}
     signed = np.asarray(_signed(rows))

@@ -36,6 +36,7 @@ from wirehouse_codecs.bamboo.known_log import (
     KnownLog,
     Settled,
     needed,
+    only,
     sent_id,
     with_columns,
     without_links,
@@ -566,14 +567,14 @@ def fold(rows: pa.RecordBatch) -> Iterator[Told]:
     for (source, key, window), of_window in pieces_of(rows, ("source", "key", "window_start")):
         if (source, key) != before:
             log, before = KnownLog(NO_ENTRIES, {}), (source, key)
-        linked = of_window.column("linked_from").is_valid()
-        elsewhere = _logs_of(of_window.filter(linked))
+        linked = np.asarray(of_window.column("linked_from").is_valid())
+        elsewhere = _logs_of(only(of_window, linked))
         if not window:
             of_kind = {kind: of_window.filter(pc.equal(of_window.column("told"), kind)) for kind in (ENTRY, FORK, LOG)}
             entries = of_kind[ENTRY].select(ENTRIES.names)
             log = KnownLog(entries, _forks(of_kind[FORK]), _standing(of_kind[LOG]), elsewhere)
             continue
-        entries = of_window.filter(pc.invert(linked)).select(ENTRIES.names)
+        entries = only(of_window, ~linked).select(ENTRIES.names)
         changes = log.take(entries, elsewhere)
         yield Told(_written(changes.entries, source, window), _others(changes, entries, (source, key, window)))
 
