@@ -25,6 +25,23 @@ SHOWN = {
 }
 
 
+#: What runs commands that need a capture, a server, a terminal or a browser, or go on until they are stopped. They are
+#: run as the page says here, in README's tour or with the demo lake, or by a test of their own with other values.
+RUN_BY = {
+    "dashboard": "orchestration/test_dashboards.py",
+    "forget": "orchestration/test_cli.py",
+    "infra": "conftest.py",
+    "inspect": "orchestration/test_cli.py",
+    "land": "orchestration/test_cli.py",
+    "run": "orchestration/test_cli.py",
+    "simulate": "orchestration/test_cli.py",
+    "sql": "orchestration/test_cli.py",
+    "sql-server": "orchestration/test_sql_server.py",
+    "trace": "orchestration/test_cli.py",
+    "ui": "orchestration/test_ui.py",
+}
+
+
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Page and words of each command in a console block, pipes taken apart."""
     for page, text in PAGES.items():
@@ -68,6 +85,9 @@ def test_every_command_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             if isinstance(values.get("statement"), str) or words[1] in ("report", "rules", "tables"):
                 # An empty lake answers, too.
                 assert cli._outcome(["--quiet", *words[1:]]) == cli.DONE, words
+            else:
+                runs = (ROOT / "tests" / RUN_BY[words[1]]).read_text()
+                assert re.search(rf"""["' ]{words[1].replace("-", ".")}["'. ]""", runs), words
     assert seen > 50
     assert {path.name for path in tmp_path.iterdir()} >= {"found.parquet", "report.html"}
 
