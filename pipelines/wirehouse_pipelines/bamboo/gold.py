@@ -57,12 +57,14 @@ class _Run:
         return heard_once(self.work, verification.SILVER, kind)
 
     @cached_property
-    def told(self) -> DataFrame:
+    def verified(self) -> verification.Verified:
         """What verification tells of each window."""
-        return verification.told(self.work, VERSION)
+        return verification.verified(self.work, VERSION)
 
-    def told_as(self, what: str) -> DataFrame:
-        return self.told.where(F.col("told") == what)
+    @cached_property
+    def _any_bad(self) -> bool:
+        """Whether a signature is wrong."""
+        return verification.BAD in self.verified.kinds
 
     @cached_property
     def _sent(self) -> DataFrame:
@@ -76,8 +78,9 @@ class _Run:
     @cached_property
     def _bad(self) -> DataFrame:
         """Metadata packets with a wrong signature, and the rule that it breaks."""
-        bad = self.told_as(verification.BAD).withColumnRenamed("signature_rule", "piece_rule")
-        return few(bad.select(*_PACKET, "piece_rule"))
+        bad = self.verified.of(verification.BAD).withColumnRenamed("signature_rule", "piece_rule")
+        bad = bad.select(*_PACKET, "piece_rule")
+        return few(bad) if self._any_bad else bad
 
     @cached_property
     def _sent_bad(self) -> DataFrame:
@@ -120,12 +123,16 @@ class _Run:
             *_WINDOW, *_PLACE, "channel", "proposal_id", "proposal_number", "follows", "message.kind"
         )
         apologies = few(self.work.settle(after.where("kind = 'apology'"))).join(right, on)
+        apologies = apologies.withColumns(
+            _finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))
+        )
+        if not self._any_bad and not self.work.before:
+            return apologies
         first = Window.partitionBy(*on).orderBy("byte_start")
         others = after.join(few(self.work.settle(bad)), on).withColumn("rank", F.row_number().over(first))
         others = others.where("rank = 1 AND kind <> 'apology'").drop("rank")
-        of_right = _finding(RULE["apology_for_valid_data"], F.lit("the entry's signature is right"))
         of_bad = _finding(RULE["invalid_data_not_apologised"], F.col("piece_rule"))
-        return apologies.withColumns(of_right).unionByName(others.withColumns(of_bad).drop("piece_rule"))
+        return apologies.unionByName(others.withColumns(of_bad).drop("piece_rule"))
 
 
 def _finding(rule: Rule, message: Column) -> dict[str, Column]:
@@ -133,17 +140,17 @@ def _finding(rule: Rule, message: Column) -> dict[str, Column]:
 
 
 def _entries(run: _Run) -> delta.Files:
-    files = run.told_as(verification.FILE).select("file").collect()
+    files = run.verified.of(verification.FILE).select("file").collect()
     return delta.Files([json.loads(told.file) for told in files], None)
 
 
 def _logs(run: _Run) -> DataFrame:
-    rows = run.told_as(verification.LOG).drop("end_of_log")
+    rows = run.verified.of(verification.LOG).drop("end_of_log")
     return rows.withColumnRenamed("ends_at", "end_of_log")
 
 
 def _forks(run: _Run) -> DataFrame:
-    return run.told_as(verification.FORK)
+    return run.verified.of(verification.FORK)
 
 
 def _proposals(run: _Run) -> DataFrame:
@@ -181,7 +188,7 @@ def _found(run: _Run) -> DataFrame:
     severities = F.create_map(
         *(F.lit(text) for rule in ENTRY_RULE.values() for text in (rule.name, rule.severity.value))
     )
-    told = run.told_as(verification.FOUND)
+    told = run.verified.of(verification.FOUND)
     channel = F.when(F.col("origin") == "cancel", "control").when(F.col("connection_id").isNotNull(), "data")
     shown = told.select(
         *_WINDOW,
@@ -197,8 +204,8 @@ def _found(run: _Run) -> DataFrame:
 
 def _state(run: _Run) -> DataFrame:
     """A digest of what changed in each log, loose links, last pieces, and of each window since when states count."""
-    logs = run.told_as(verification.STATE).select(*_WINDOW, "key", "state")
-    loose = run.told.where(F.col("told").isin(verification.LOOSE, verification.ELSEWHERE))
+    logs = run.verified.of(verification.STATE).select(*_WINDOW, "key", "state")
+    loose = run.verified.of(verification.LOOSE, verification.ELSEWHERE)
     links = loose.select(*_WINDOW, "key", F.col("entry_hash").alias("link"), "author", "log_id")
     rows = logs.unionByName(links, allowMissingColumns=True).unionByName(run.last_pieces, allowMissingColumns=True)
     return rows.unionByName(run.work.clock(_horizon), allowMissingColumns=True)

@@ -124,18 +124,31 @@ _ARRIVAL: Final = ("arrived_at_ns", "capture_id", "record_number", "byte_start")
 _TASK_ROWS: Final = 20_000
 
 
-def told(work: Work, version: str) -> DataFrame:
-    """Rows of TOLD of what each window changed, computed once; those of entries are in files, of this version."""
+class Verified(NamedTuple):
+    """What the windows of a run changed: rows of TOLD, computed once; those of entries are in files."""
+
+    rows: DataFrame
+    #: What they tell.
+    kinds: frozenset[str]
+
+    def of(self, *kinds: str) -> DataFrame:
+        """The rows that tell this; where none does, Spark knows that there are none."""
+        there = self.kinds.intersection(kinds)
+        return self.rows.where(F.col("told").isin(*there)) if there else self.rows.limit(0)
+
+
+def verified(work: Work, version: str) -> Verified:
+    """What each window changed; files of entries are written, of this version."""
     least = int(work.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    rows = _judged(work, version, least, None)
-    if (elsewhere := _elsewhere(work, rows)) is not None:
+    found = _judged(work, version, least, None)
+    if (elsewhere := _elsewhere(work, found)) is not None:
         # The files of before belong to no table.
-        rows = _judged(work, version, least, elsewhere)
-    return rows
+        found = _judged(work, version, least, elsewhere)
+    return found
 
 
-def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -> DataFrame:
-    """Rows of TOLD; `elsewhere` are rows of MOVED of entries that were found where links of other logs lead to."""
+def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -> Verified:
+    """What each window changed; `elsewhere` are rows of MOVED of the entries where links of other logs lead to."""
     read = partial(_entries, services=work.services)
     files = delta.files(work.lake, SILVER, work.members(), LOGGED)
     tasks = buckets.number(sum(file.rows for file in files), _TASK_ROWS, least)
@@ -157,7 +170,9 @@ def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -
     tell = partial(_tell, lake=work.lake, version=version)
     rows = work.settle(buckets.together(packed, tasks).mapInArrow(tell, from_arrow_schema(TOLD)))
     # They are few now, for so many tasks.
-    return rows.coalesce(least)
+    rows = rows.coalesce(least)
+    (kinds,) = rows.agg(F.collect_set("told")).collect()[0]
+    return Verified(rows, frozenset(kinds))
 
 
 def _packed(batches: Batches, entries: Callable[[Batches], Batches], tasks: int) -> Iterator[pa.RecordBatch]:
@@ -403,16 +418,18 @@ def _as_moved(links: DataFrame) -> DataFrame:
     return _with_all(named.withColumn("told", F.lit(ELSEWHERE)), MOVED)
 
 
-def _elsewhere(work: Work, rows: DataFrame) -> DataFrame | None:
+def _elsewhere(work: Work, verified: Verified) -> DataFrame | None:
     """Entries to which links of other logs lead, as far as that wasn't known, as rows of MOVED. None: there are none.
 
     A link may be new, or the entry, or both. Where both are, the entry's window is told, and the link's task knows its.
     """
-    new = rows.where(F.col("told") == LOOSE).select("source", "key", F.col("entry_hash").alias("link"))
+    if not work.before and LOOSE not in verified.kinds:
+        return None
+    new = verified.of(LOOSE).select("source", "key", F.col("entry_hash").alias("link"))
     before = _links(work).where("author IS NULL").select("source", "key", "link") if work.before else new.limit(0)
     found = []
     for links, entries in (
-        (new.unionByName(before), partial(_written_entries, work, rows)),
+        (new.unionByName(before), partial(_written_entries, work, verified)),
         (new, partial(_known_hashes, work)),
     ):
         if not links.isEmpty():
@@ -426,9 +443,9 @@ def _elsewhere(work: Work, rows: DataFrame) -> DataFrame | None:
     return None if led.isEmpty() else _as_moved(led)
 
 
-def _written_entries(work: Work, rows: DataFrame) -> DataFrame:
-    """Rows of _LINKABLE of the entries in files that were written for `rows`."""
-    told = [json.loads(row.file) for row in rows.where(F.col("told") == FILE).select("file").collect()]
+def _written_entries(work: Work, verified: Verified) -> DataFrame:
+    """Rows of _LINKABLE of the entries that were written."""
+    told = [json.loads(row.file) for row in verified.of(FILE).select("file").collect()]
     folder = work.lake.table_folder(ENTRIES_TABLE)
     files = [delta.File(f"{folder}/{file['path']}", file["size"], 0) for file in told]
     columns: table_reader.Columns = dict.fromkeys(
