@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 _PACKED: Final = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
+#: What repeats in rows of a log is a third of them, and the JVM copies what it moves several times.
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 DDL: Final = "bucket INT, rows BINARY"
 #: Rows are packed when there are so many bytes of them.
 _PACK_BYTES: Final = 32 << 20
@@ -63,7 +65,7 @@ def _pack(batches: Sequence[pa.RecordBatch], by: Texts, buckets: int) -> Iterato
     rows = rows.take(pa.array(order))
     for one, begin, end in zip(numbers, begins, [*begins[1:], rows.num_rows], strict=True):
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
+        with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as writer:
             writer.write_batch(rows.slice(begin, end - begin))
         data = sink.getvalue()
         value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, data.size], np.int32)), data])
