@@ -38,8 +38,8 @@ SETTINGS = {
     "spark.rdd.compress": "true",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Of large messages fewer: a batch is held as Python objects where order matters.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "33554432",
+    # Of large messages fewer: a batch is held as Python objects where order matters, and the JVM copies it twice.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     "spark.python.daemon.module": "wirehouse_pipelines.workers",
     # Some kinds of task know nothing of it, and had a daemon of their own.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
@@ -55,6 +55,13 @@ SETTINGS = {
     "spark.sql.optimizer.plannedWrite.enabled": "false",
     # Delta's own loses commits when two drivers write a table.
     "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
+}
+#: The JVM, and workers with Arrow in them, keep what they free: the next batch needs as much, and what the system gives
+#: it clears first. A worker that has nothing to do for a minute is stopped.
+MEMORY: Final = {
+    "MIMALLOC_PURGE_DELAY": "-1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
 #: Of a session that is one process nobody else is to reach it: whoever does can make it run what they like.
 ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -165,12 +172,15 @@ def session(
     ship = options.ship and not master.startswith("local")
     # Workers are the PATH's python3 otherwise, which knows none of our packages.
     os.environ["PYSPARK_PYTHON"] = shipping.python() if ship else sys.executable
+    for setting, value in MEMORY.items():
+        os.environ.setdefault(setting, value)
     builder = SparkSession.Builder().appName(name).master(master)
     settings = SETTINGS | {
         **(ALONE if master.startswith("local") else {}),
         "spark.driver.memory": os.environ.get("WIREHOUSE_DRIVER_MEMORY", "3g"),
         "spark.driver.extraJavaOptions": f"{_class_archive()} {os.environ.get(JAVA_OPTIONS, '')}",
         "spark.driver.extraClassPath": f"{folder}/*",
+        **{f"spark.executorEnv.{name}": os.environ[name] for name in MEMORY},
         **(shipping.settings() if ship else {"spark.executor.extraClassPath": f"{folder}/*"}),
         **_object_store(),
         **options.settings,
