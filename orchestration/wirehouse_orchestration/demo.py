@@ -32,7 +32,7 @@ from wirehouse_pipelines.tables import all_tables
 START = "2023-11-14"
 _FIRST_LINE = "# Written by `wirehouse demo`, which replaces this folder each time.\n"
 #: Ends of lines that stay on the terminal when the step goes on.
-LASTING = "rows written"
+LASTING = " written"
 #: Rows that a part of the page shows.
 ROWS = 12
 

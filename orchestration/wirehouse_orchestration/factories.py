@@ -26,6 +26,7 @@ from wirehouse_expectations.suites import CheckResult, findings_check, findings_
 from wirehouse_orchestration import asset_pages
 from wirehouse_orchestration.asset_pages import FINDINGS, asset_key
 from wirehouse_orchestration.defs.resources import RunSession
+from wirehouse_orchestration.show import counted
 from wirehouse_pipelines import delta, jobs
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import manifests
@@ -151,7 +152,9 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
         report = _run(session, lake, job, first, last, force=context.op_execution_context.op_config["force"])
         for table in shown_outputs(job):
             written = report.rows.get(table.name, 0)
-            session.say(f"{table.name}: {written:,} rows written" if report.windows else f"{table.name}: up to date")
+            session.say(
+                f"{table.name}: {counted(written, 'row')} written" if report.windows else f"{table.name}: up to date"
+            )
             rows = _rows(lake, table)
             if asked_windows(context.run.tags):
                 # The UI plots these over the partitions.
