@@ -1,6 +1,7 @@
 """Topics of a broker as captures: a range of offsets of a partition, fixed before it is read.
 
-Where a range begins is told by the manifests, not by the broker: what was landed ends the range before. Of transactions
+Where a range begins is told by the lake, not by the broker: what was landed ends the range before, and where the first
+one begins is found once. Of transactions
 what was committed is read. Offsets between records that a broker doesn't give (compaction, ends of transactions) are no
 gap; that the oldest offset is later than where the range begins is one (capture.offset_gap).
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 import re2
@@ -39,6 +40,7 @@ _SECONDS: Final = 30.0
 _BATCH_RECORDS, _BATCH_BYTES = 10_000, 8 << 20
 _TS_TYPES: Final = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "append"}
 _NS_PER_MS: Final = 1_000_000
+_UNREACHED: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 
 
 class BrokerError(WirehouseError):
@@ -54,13 +56,25 @@ class BrokerSettingsError(UsageError):
     template = "source {source!r}: {key}: {reason}"
 
 
+class New(NamedTuple):
+    """What a broker has that isn't landed."""
+
+    due: list[Due]
+    #: Where partitions begin that weren't known, as ranges without records: they begin there from now on.
+    starts: list[OffsetRange]
+    #: Partitions whose offsets went back, or that the broker tells nothing of.
+    failures: list[BrokerError]
+
+
 class Broker:
     """A source's broker."""
 
     def __init__(self, source: str, topics: str, options: KafkaOptions) -> None:
         """`topics` is the name of one, or ^ and a regular expression. Raises BrokerSettingsError."""
         self._source, self._topics, self._options = source, topics, options
-        self._settings: dict[str, Any] = options.resolved() | {"error_cb": lambda error: None, "logger": _Quiet()}
+        self._settings: dict[str, Any] = options.resolved() | {"error_cb": self._hear, "logger": _Quiet()}
+        #: What the library said last of a broker that it doesn't reach.
+        self._heard = ""
         try:
             quiet = re2.Options()
             quiet.log_errors = False
@@ -72,48 +86,63 @@ class Broker:
         except KafkaException as error:
             raise BrokerSettingsError(source=source, key="kafka.settings", reason=_said(error)) from None
 
-    def due(self, landed: Sequence[OffsetRange]) -> Iterator[Due]:
-        """The ranges that are new since `landed`, by topic and partition.
-
-        Raises BrokerError; after the last range also for partitions whose offsets went back, or that the broker tells
-        nothing of.
-        """
+    def new(self, landed: Sequence[OffsetRange], starts: Sequence[OffsetRange]) -> New:
+        """What is new since `landed`, and since `starts` were found, by topic and partition. Raises BrokerError."""
         ends: dict[tuple[str, str, int], int] = {}
         for known in landed:
             ends[known.partition_key] = max(known.end, ends.get(known.partition_key, 0))
+        begins = {start.partition_key: start.begin for start in starts}
+        topics = {(known.cluster_id, known.topic) for known in (*landed, *starts)}
         try:
             cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
-            found, back = [], []
+            new, back = New([], [], []), []
             untold: dict[str, KafkaException] = {}
             for name, topic_id, partitions in self._described(untold):
                 places = [TopicPartition(name, partition) for partition in partitions]
                 oldest, newest = (self._offsets(places, spec, untold) for spec in (_EARLIEST, _LATEST))
                 places = [place for place in places if place.partition in oldest.keys() & newest.keys()]
-                first = self._first(places, untold)
+                # What came to a topic that was there already is landed from its first record.
+                first = {} if (cluster_id, name) in topics else self._first(places, untold)
                 for place in places:
                     if _name(place) in untold:
                         continue
                     key = (cluster_id, topic_id, place.partition)
                     low, high = oldest[place.partition], newest[place.partition]
-                    expected = ends.get(key, first.get(place.partition, low))
+                    if key not in ends and key not in begins:
+                        begins[key] = 0 if (cluster_id, name) in topics else first.get(place.partition, low)
+                        begin = begins[key]
+                        new.starts.append(OffsetRange(cluster_id, name, topic_id, place.partition, begin, begin))
+                    expected = ends[key] if key in ends else begins[key]
                     begin = max(low, expected)
                     if begin < high:
                         due = OffsetRange(cluster_id, name, topic_id, place.partition, begin, high)
-                        found.append(Due(due, expected))
+                        new.due.append(Due(due, expected))
                     if high < ends.get(key, 0):
                         back.append(f"{name}/{place.partition} from {ends[key]} to {high}")
         except KafkaException as error:
-            raise BrokerError(source=self._source, reason=_reason(error)) from None
-        yield from found
+            raise self._error(error) from None
         if back:
             reason = (
                 f"the broker lost records that are landed, its offsets went back: {', '.join(back[:3])}; what comes at "
                 "those offsets isn't landed: make the topic anew, or a source with another name"
             )
-            raise BrokerError(source=self._source, reason=reason)
+            new.failures.append(BrokerError(source=self._source, reason=reason))
         if untold:
             reason = "; ".join(f"{name}: {_reason(error)}" for name, error in list(untold.items())[:3])
-            raise BrokerError(source=self._source, reason=reason)
+            new.failures.append(BrokerError(source=self._source, reason=reason))
+        return new
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._heard = error.str()
+
+    def _error(self, error: KafkaException) -> BrokerError:
+        # Else what the library says isn't heard.
+        self._admin.poll(0)
+        if not (self._heard and isinstance(error.args[0], KafkaError) and error.args[0].code() in _UNREACHED):
+            return BrokerError(source=self._source, reason=_reason(error))
+        what = "correct bootstrap.servers, security.protocol or what else of [source.kafka.settings] that is about"
+        return BrokerError(source=self._source, reason=f"the broker can't be reached ({self._heard}): {what}")
 
     def _described(self, untold: Untold) -> Iterator[tuple[str, str, list[int]]]:
         """Names, ids and partitions of the topics. A pattern stands for none of the broker's own."""
@@ -193,7 +222,7 @@ class Broker:
             if held:
                 yield _batch(held)
         except KafkaException as error:
-            raise BrokerError(source=self._source, reason=_reason(error)) from None
+            raise self._error(error) from None
         finally:
             consumer.close()
 
@@ -202,7 +231,7 @@ class Broker:
         try:
             self._admin.describe_cluster(request_timeout=_SECONDS).result()
         except KafkaException as error:
-            raise BrokerError(source=self._source, reason=_reason(error)) from None
+            raise self._error(error) from None
 
     def _check_same(self, wanted: OffsetRange) -> None:
         """Raise BrokerError if the topic was made anew since the range was fixed: its records are others."""
@@ -252,13 +281,13 @@ def _said(error: KafkaException) -> str:
     return str(cause.str() if isinstance(cause, KafkaError) else cause)
 
 
-def _headers(message: Message) -> tuple[list[dict[str, Any]], str | None]:
-    """The headers, and in JSON why they can't be read: the library takes names that are UTF-8 alone."""
+def _headers(message: Message) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The headers, and by name what else is to be told: the library takes names of headers that are UTF-8 alone."""
     try:
         headers = cast(list[tuple[str, bytes | None]], message.headers() or [])
     except (SystemError, UnicodeDecodeError):
-        return [], json.dumps({"headers": "not readable, a name is no UTF-8"})
-    return [{"key": key, "value": value} for key, value in headers], None
+        return [], {"headers": "not readable, a name is no UTF-8"}
+    return [{"key": key, "value": value} for key, value in headers], {}
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
@@ -269,13 +298,16 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
         columns["topic"].append(message.topic())
         columns["partition"].append(message.partition())
         columns["offset"].append(message.offset())
-        columns["ts_ns"].append(within_64_bits(at_ms * _NS_PER_MS) if ts_type else None)
+        at_ns = at_ms * _NS_PER_MS if ts_type else None
+        columns["ts_ns"].append(at_ns if at_ns is None else within_64_bits(at_ns))
         columns["ts_type"].append(ts_type)
         columns["key"].append(message.key())
         columns["value"].append(message.value())
-        headers, unread = _headers(message)
+        headers, besides = _headers(message)
         columns["headers"].append(headers)
-        columns["extra"].append(unread)
+        if at_ns is not None and at_ns != columns["ts_ns"][-1]:
+            besides["timestamp_ms"] = at_ms
+        columns["extra"].append(json.dumps(besides) if besides else None)
     nothing = [None] * len(messages)
     columns |= {"damaged": nothing, "damage": nothing}
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
@@ -127,6 +127,7 @@ def remove(lake: Lake, source: str) -> None:
             for stored in list(storage.list(f"{folder}/{source}")):
                 storage.delete(stored.name)
         storage.delete(f"{_SEEN}/{source}.json")
+        storage.delete(_starts_name(source))
 
 
 def land(
@@ -208,7 +209,10 @@ def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[
         begun = {one.partition_key: one for one in _clear_unfinished(storage, source)}
         known = [manifest for manifest in manifests(lake, source.name) if manifest.offsets]
         broker = source_broker(source)
-        for whole in broker.due([manifest.offsets for manifest in known if manifest.offsets]):
+        new = broker.new([manifest.offsets for manifest in known if manifest.offsets], starts(lake, source))
+        if new.starts:
+            _keep_starts(storage, source, [*starts(lake, source), *new.starts])
+        for whole in new.due:
             try:
                 for due in whole.as_begun(begun.get(whole.range.partition_key)):
                     before = [one.last_arrived_at_ns or 0 for one in (*known, *landed) if _goes_on(one, due.range)]
@@ -220,9 +224,26 @@ def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[
                 broker.check_there()
                 say(str(error))
                 failed.append(error)
-    if failed:
-        raise failed[0]
+    if failures := (*failed, *new.failures):
+        raise failures[0]
     return landed
+
+
+def starts(lake: Lake, source: Source) -> list[OffsetRange]:
+    """Where partitions of a source of kind kafka began when landing first saw them, as ranges without records."""
+    storage, name = open_storage(lake.root), _starts_name(source.name)
+    if not storage.exists(name):
+        return []
+    with storage.open(name) as stream:
+        return [OffsetRange(**one) for one in json.load(stream)]
+
+
+def _keep_starts(storage: Storage, source: Source, known: Iterable[OffsetRange]) -> None:
+    storage.write(_starts_name(source.name), json.dumps([asdict(one) for one in known]).encode())
+
+
+def _starts_name(source: str) -> str:
+    return f"landing/starts/{source}.json"
 
 
 def _goes_on(manifest: Manifest, wanted: OffsetRange) -> bool:

@@ -248,11 +248,11 @@ def test_what_a_group_committed_of_a_topic_before_it_was_made_anew_leaves_out_no
     assert [one.path for one in topic.land(start="committed", settings=settings)] == [f"{topic.name}/0/0-4"]
     consumer.commit(offsets=[TopicPartition(topic.name, 0, 3)], asynchronous=False)
     consumer.close()
-    (due,) = broker.Broker("net", topic.name, KafkaOptions("committed", settings)).due([])
+    (due,) = broker.Broker("net", topic.name, KafkaOptions("committed", settings)).new([], []).due
     assert due.range.begin == 3
     # The broker keeps these in a topic of its own, which no pattern means.
     assert "__consumer_offsets" in topic.admin.list_topics().topics
-    assert list(broker.Broker("net", "^__consumer_.*", KafkaOptions()).due([])) == []
+    assert broker.Broker("net", "^__consumer_.*", KafkaOptions()).new([], []) == ([], [], [])
 
 
 @pytest.mark.parametrize("topic", [{"partitions": 3}], indirect=True)
@@ -343,7 +343,7 @@ def test_gaps_of_a_compacted_topic_are_none(topic: Topic) -> None:
     end = time.monotonic() + 60
     told = broker.Broker("net", topic.name, KafkaOptions())
     while time.monotonic() < end:
-        (due,) = told.due([])
+        (due,) = told.new([], []).due
         if sum(batch.num_rows for batch in told.batches(due.range)) < 6:
             break
         time.sleep(1)
@@ -351,6 +351,31 @@ def test_gaps_of_a_compacted_topic_are_none(topic: Topic) -> None:
     assert (manifest.path, manifest.findings) == (f"{topic.name}/0/0-6", ())
     assert manifest.records < 6
     assert topic.land() == []
+
+
+def test_where_a_partition_begins_is_found_once(topic: Topic, kafka: str) -> None:
+    topic.send(5)
+    settings = {"bootstrap.servers": kafka, "group.id": topic.name}
+    consumer = Consumer(settings)
+    for committed in (5, 9):
+        consumer.commit(offsets=[TopicPartition(topic.name, 0, committed)], asynchronous=False)
+        told = [one.path for one in topic.land(start="committed", settings=settings)]
+        assert told == ([] if committed == 5 else [f"{topic.name}/0/5-10"])
+        topic.send(5, 5)
+    consumer.close()
+
+
+def test_what_comes_to_a_topic_later_is_landed_whatever_its_time(topic: Topic) -> None:
+    topic.send(3)
+    start = "2023-11-14T22:13:21+00:00"
+    assert topic.land(start=start) == []
+    topic.send(2)
+    topic.admin.create_partitions([NewPartitions(topic.name, 2)])[topic.name].result()
+    topic.send(2, partition=1)
+    assert [one.path for one in topic.land(start=start)] == [f"{topic.name}/0/3-5", f"{topic.name}/1/0-2"]
+    topic.make_anew()
+    topic.send(1)
+    assert [one.path for one in topic.land(start=start)] == [f"{topic.name}/0/0-1"]
 
 
 def test_a_first_range_begins_at_a_time(topic: Topic) -> None:
@@ -380,7 +405,7 @@ def test_what_is_wrong_is_said(topic: Topic, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RefusedPathError, match="from a broker"):
         landing.land(topic.lake, topic.source(), ["a.jsonl"])
     monkeypatch.setattr(broker, "_SECONDS", 2.0)
-    with pytest.raises(BrokerError, match="the broker says"):
+    with pytest.raises(BrokerError, match=r"can't be reached \(.*refused.*\): correct bootstrap.servers, security"):
         topic.land(settings={"bootstrap.servers": "127.0.0.1:9"})
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS")
     with pytest.raises(OptionError, match="KAFKA_BOOTSTRAP_SERVERS is not set"):
@@ -413,6 +438,8 @@ def test_times_beyond_64_bits_stand_at_their_bound() -> None:
     times = [-(1 << 62), 1 << 62, MS]
     batch = broker._batch([Message(topic="t", value=b"", timestamp=(TIMESTAMP_CREATE_TIME, ms)) for ms in times])
     assert batch.column("ts_ns").to_pylist() == [-(1 << 63), (1 << 63) - 1, MS * 10**6]
+    far = [{"timestamp_ms": ms} for ms in times[:2]]
+    assert [extra and json.loads(extra) for extra in batch.column("extra").to_pylist()] == [*far, None]
 
 
 class _Unread(Message):

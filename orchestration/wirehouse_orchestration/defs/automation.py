@@ -22,7 +22,6 @@ from wirehouse_pipelines import jobs, landing, ledger
 from wirehouse_pipelines.capture_files import SETTLE_SECONDS, captures_at
 from wirehouse_pipelines.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.manifests import manifests
-from wirehouse_pipelines.offset_ranges import Due
 
 LAND, COMPUTE = "land_captures", "compute_windows"
 #: Marks every run that computes windows, whoever started it; its value is the lake's root.
@@ -54,7 +53,12 @@ def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str
     """Name and identity of what landing has still to read: files that stood still for SETTLE_SECONDS, new records."""
     if source.kind == KAFKA:
         known = [manifest.offsets for manifest in manifests(lake, source.name) if manifest.offsets]
-        return _new_ranges(landing.source_broker(source).due(known))
+        new = landing.source_broker(source).new(known, landing.starts(lake, source))
+        # Where a partition begins is to be kept before it has records. What the broker fails at, landing says too.
+        ranges = [*(due.range for due in new.due), *new.starts]
+        if new.failures and not ranges:
+            raise new.failures[0]
+        return [(one.name, (one.capture_id,)) for one in ranges]
     found, unseen = [], landing.unseen(lake, source)
     for file in captures_at(source, source.path, lake.root):
         try:
@@ -63,18 +67,6 @@ def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str
                 found.append((file.name, facts.identity))
         except FileNotFoundError:
             continue
-    return found
-
-
-def _new_ranges(due: Iterable[Due]) -> list[tuple[str, tuple[int | str, ...]]]:
-    """Those that the broker gives; what it says after the last of them, their landing says too."""
-    found: list[tuple[str, tuple[int | str, ...]]] = []
-    try:
-        for one in due:
-            found.append((one.range.name, (one.range.capture_id,)))
-    except WirehouseError:
-        if not found:
-            raise
     return found
 
 
