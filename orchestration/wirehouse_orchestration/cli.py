@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,9 +195,10 @@ def forget(context: Context, what: str, as_json: bool) -> None:
         _bring_up_to_date(context, lake, due, tell=not as_json)
     # A sensor may have begun a run meanwhile, whose files nobody must take away.
     check_alone(lake)
-    purged = forgetting.purge(lake)
-    told = erase_told(lake, what)
-    proof = forgetting.proof(lake, what)
+    with jobs.writing(lake, say=partial(click.echo, err=True)):
+        purged = forgetting.purge(lake)
+        told = erase_told(lake, what)
+        proof = forgetting.proof(lake, what)
     if as_json:
         landed = [_landed_fields(manifest) for manifest in erased]
         computed = {name: sorted(windows) for name, windows in due.items()}

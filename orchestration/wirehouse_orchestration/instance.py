@@ -23,8 +23,8 @@ from dagster._core.instance.utils import RUNLESS_RUN_ID
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetKeyTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster_postgres.utils import DagsterPostgresException
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines.lake import Lake
@@ -32,7 +32,7 @@ from wirehouse_pipelines.lake import Lake
 #: Where PostgreSQL is, if Dagster is to keep what it knows there.
 POSTGRES_VARIABLE: Final = "WIREHOUSE_POSTGRES_URL"
 #: Dagster's driver has to be named: of SQLAlchemy another one is the default.
-_POSTGRES_SCHEME: Final = "postgresql+psycopg2://"
+_POSTGRES_DRIVER: Final = "postgresql+psycopg2"
 #: The secret stays in the environment: of every process that opens the instance.
 _POSTGRES: Final = f"""\
 storage:
@@ -75,7 +75,7 @@ UNFINISHED = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunSta
 class PostgresAddressError(UsageError):
     """The address of PostgreSQL can't be used."""
 
-    template = "{variable} has to begin with {scheme}"
+    template = "{variable} has to be {driver}://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
 class PostgresError(WirehouseError):
@@ -96,8 +96,12 @@ def home(lake: Lake) -> Path:
     """The folder of the lake's instance, with its settings; made if missing. Raises PostgresAddressError."""
     folder, storage = Path(lake.home, ".dagster"), ""
     if address := os.environ.get(POSTGRES_VARIABLE):
-        if not address.startswith(_POSTGRES_SCHEME):
-            raise PostgresAddressError(variable=POSTGRES_VARIABLE, scheme=_POSTGRES_SCHEME)
+        try:
+            known = make_url(address).drivername == _POSTGRES_DRIVER
+        except (ArgumentError, ValueError):
+            known = False
+        if not known:
+            raise PostgresAddressError(variable=POSTGRES_VARIABLE, driver=_POSTGRES_DRIVER)
         folder, storage = folder / "postgres", _POSTGRES
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "dagster.yaml"

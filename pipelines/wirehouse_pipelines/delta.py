@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from wirehouse_pipelines import arrow_types, delta_tables
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import Held
 from wirehouse_pipelines.tables import Table, all_tables
 
 #: Where a row lies: the address of its file, and how many rows of that come before it.
@@ -157,8 +158,16 @@ class Files(NamedTuple):
     rows: DataFrame | None
 
 
-def replace(lake: Lake, name: str, rows: DataFrame | Files | pa.Table, spans: Sequence[SourceWindows]) -> None:
-    """Write `rows` in place of all rows of `spans`, in one commit. A pa.Table, for some rows, needs no Spark.
+def replace(
+    lake: Lake,
+    name: str,
+    rows: DataFrame | Files | pa.Table,
+    spans: Sequence[SourceWindows],
+    held: Held = lambda: None,
+) -> None:
+    """Write `rows` in place of all rows of `spans`, in one commit, if the lock of who writes is `held` yet.
+
+    A pa.Table, for some rows, needs no Spark.
 
     Spark writes the files; the commit that puts them in place of others needs no JVM. Delta's own way to replace rows
     takes several jobs of Spark, whatever their number.
@@ -166,10 +175,12 @@ def replace(lake: Lake, name: str, rows: DataFrame | Files | pa.Table, spans: Se
     table, path = all_tables()[name], lake.table_path(name)
     known = _create(lake, table)
     if isinstance(rows, pa.Table):
+        held()
         write_deltalake(known, rows, mode="overwrite", predicate=in_spans(spans))
         return
     files = rows if isinstance(rows, Files) else Files((), rows)
     written = [*files.written, *(() if files.rows is None else _written(table, path, files.rows, spans))]
+    held()
     delta_tables.swap(path, [_added(table, file) for file in written], partial(_files, spans=spans))
 
 

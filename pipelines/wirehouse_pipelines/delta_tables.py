@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from wirehouse_pipelines import patience
-from wirehouse_pipelines.storage import StorageError, is_local
+from wirehouse_pipelines.storage import StorageError, is_local, unreached
 
 #: Of a commit, each of which another writer was faster with.
 _ATTEMPTS: Final = 20
@@ -41,8 +41,7 @@ def _in_words(path: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         if is_local(path) or not _UNREACHED.search(text):
             raise
-        reason = f"the store can't be reached ({_DRAWN.sub(' ', text)}): check the network and AWS_ENDPOINT_URL"
-        raise StorageError(name=path, reason=reason) from None
+        raise StorageError(name=path, reason=unreached(_DRAWN.sub(" ", text))) from None
 
 
 def exists(path: str) -> bool:

@@ -173,7 +173,7 @@ def _tables(lake: Lake) -> list[str]:
 
 
 def purge(lake: Lake) -> list[upkeep.Freed]:
-    """Remove the old versions of every table; what that freed. Only while nobody reads or writes the lake."""
+    """Remove the old versions of every table; what that freed. Only for who holds `jobs.writing`."""
     return [freed for name in _tables(lake) if (freed := upkeep.purge(lake, name))]
 
 

@@ -12,8 +12,9 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -24,6 +25,7 @@ from wirehouse_pipelines.delta import in_spans
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import Manifest, manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.storage import Held, open_storage
 from wirehouse_pipelines.work import Cut, Job, Span, Work
 
 Progress = Callable[[str], None]
@@ -187,11 +189,11 @@ def pass_checks(lake: Lake, name: str, first: str, last: str, waiting: Collectio
     These were stale when the checks began, which don't look at such.
     """
     job = all_jobs()[name]
-    written = (entry for entry in ledger.read(lake).values() if entry.table_name == job.outputs[0])
-    passed = (entry for entry in written if first <= entry.window_start <= last and entry.window_start not in waiting)
-    ledger.commit(
-        lake, [replace(entry, table_name=checks_of(all_jobs()[name]), digest=_as_written(entry)) for entry in passed]
-    )
+    with writing(lake, [job.pool]):
+        written = (entry for entry in ledger.read(lake).values() if entry.table_name == job.outputs[0])
+        asked = (entry for entry in written if first <= entry.window_start <= last)
+        passed = (entry for entry in asked if entry.window_start not in waiting)
+        ledger.commit(lake, [replace(entry, table_name=checks_of(job), digest=_as_written(entry)) for entry in passed])
 
 
 def checks_of(job: Job) -> str:
@@ -208,6 +210,26 @@ def _is_passed(entries: Mapping[ledger.Key, ledger.Entry], name: str, entry: led
     return check is not None and check.digest == _as_written(entry)
 
 
+@contextmanager
+def writing(lake: Lake, pools: Collection[str] = (), say: Progress | None = None) -> Iterator[Held]:
+    """Keep others, also on other machines, from writing tables of these pools (or of all); waits for them.
+
+    What is yielded raises LockLostError if that is no longer sure: to be asked before each commit.
+    """
+    storage = open_storage(lake.root)
+    with ExitStack() as locks:
+        checks: list[Held] = []
+        for pool in sorted(pools or {job.pool for job in all_jobs().values()}):
+            line = f"another run or upkeep is writing tables of {pool}: waiting until it is done"
+            checks.append(locks.enter_context(storage.lock(f"writing/{pool}", partial(say or str, line))))
+
+        def held() -> None:
+            for check in checks:
+                check()
+
+        yield held
+
+
 def run_job(
     spark: SparkSession,
     lake: Lake,
@@ -221,9 +243,24 @@ def run_job(
     """Bring windows `first` to `last` of job `name` up to date; with `force` compute all that have data.
 
     After a window whose end state changed the next ones are stale: they follow, twice as many each time, until an
-    end state comes out unchanged or `last` is done.
+    end state comes out unchanged or `last` is done. Waits for others who write tables of the job's pool.
     """
     job = all_jobs()[name]
+    with writing(lake, [job.pool], progress) as held:
+        return _run(spark, lake, job, first, last, held, force=force, progress=progress)
+
+
+def _run(
+    spark: SparkSession,
+    lake: Lake,
+    job: Job,
+    first: str,
+    last: str,
+    held: Held,
+    *,
+    force: bool,
+    progress: Progress | None,
+) -> JobReport:
     landed = manifests(lake)
     done: set[str] = set()
     rows: dict[str, int] = dict.fromkeys(job.outputs, 0)
@@ -237,16 +274,16 @@ def run_job(
             for span in _spans(plan, source, first, last, force=force and length is None, length=length)
         ]
         if not spans:
-            return JobReport(name, tuple(sorted(done)), rows, kept)
+            return JobReport(job.name, tuple(sorted(done)), rows, kept)
         for span in spans:
             _check_ready(lake, plan, span, landed)
         if progress:
-            progress(f"{name}: {_describe(spans)}")
+            progress(f"{job.name}: {_describe(spans)}")
         for line, count in _kept(job, spans, landed):
             kept += count
             if progress:
                 progress(line)
-        for table, count in _compute(spark, lake, plan, spans, landed).items():
+        for table, count in _compute(spark, lake, plan, spans, landed, held).items():
             rows[table] += count
         done.update(window for span in spans for window in span.windows)
         length = 1 if length is None else 2 * length
@@ -275,18 +312,19 @@ def _kept(job: Job, spans: Iterable[Span], landed: Sequence[Manifest]) -> Iterat
 def clear_emptied(lake: Lake) -> None:
     """Delete the rows and ledger entries of windows that nothing is landed of any more. Needs no JVM."""
     landed = manifests(lake)
-    for job in all_jobs().values():
-        entries = ledger.read(lake)
-        inputs = _plan(lake, job, landed, entries).inputs
-        emptied = [
-            Span(unit, (window,))
-            for table, unit, window in entries
-            if table == job.outputs[0] and unit in inputs and window not in inputs[unit]
-        ]
-        if emptied:
-            for table in job.outputs:
-                delta.delete(lake, table, in_spans(emptied))
-            ledger.withdraw(lake, [*_keys(job, emptied), *((checks_of(job), s.source, s.first) for s in emptied)])
+    with writing(lake):
+        for job in all_jobs().values():
+            entries = ledger.read(lake)
+            inputs = _plan(lake, job, landed, entries).inputs
+            emptied = [
+                Span(unit, (window,))
+                for table, unit, window in entries
+                if table == job.outputs[0] and unit in inputs and window not in inputs[unit]
+            ]
+            if emptied:
+                for table in job.outputs:
+                    delta.delete(lake, table, in_spans(emptied))
+                ledger.withdraw(lake, [*_keys(job, emptied), *((checks_of(job), s.source, s.first) for s in emptied)])
 
 
 def _describe(spans: Iterable[Span]) -> str:
@@ -335,23 +373,23 @@ def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]
 
 
 def _compute(
-    spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest]
+    spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest], held: Held
 ) -> dict[str, int]:
     """Compute and write the rows of `spans`, then commit them to the ledger; rows written by table."""
     job = plan.job
     try:
-        written = _write(spark, lake, plan, spans, landed)
+        written = _write(spark, lake, plan, spans, landed, held)
     except Cut as cut:
         first, rest = cut.apply(spans)
-        written = _compute(spark, lake, plan, first, landed)
+        written = _compute(spark, lake, plan, first, landed, held)
         after = _plan(lake, job, landed, ledger.read(lake))
-        for table, count in _compute(spark, lake, after, rest, landed).items():
+        for table, count in _compute(spark, lake, after, rest, landed, held).items():
             written[table] += count
     return written
 
 
 def _write(
-    spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest]
+    spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest], held: Held
 ) -> dict[str, int]:
     job = plan.job
     before = {}
@@ -365,13 +403,15 @@ def _write(
         for index, (table, frame) in enumerate(job.build(work)):
             if index == 0:
                 # From here on the tables may tell of different runs: killed now, these windows have to be stale.
+                held()
                 ledger.withdraw(lake, _keys(job, spans))
-            delta.replace(lake, table, frame, spans)
+            delta.replace(lake, table, frame, spans, held)
     finally:
         work.release()
     entries = _entries(
         plan, spans, _state_rows(work, job), {table: delta.rows_by_window(lake, table) for table in job.outputs}
     )
+    held()
     ledger.commit(lake, entries)
     rows = dict.fromkeys(job.outputs, 0)
     for entry in entries:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -34,7 +34,16 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import patience
-from wirehouse_pipelines.storage import RefusedError, StorageError, Stored, check_name, is_hidden
+from wirehouse_pipelines.storage import (
+    Held,
+    RefusedError,
+    StorageError,
+    Stored,
+    Waiting,
+    check_name,
+    is_hidden,
+    unreached,
+)
 
 #: Objects are uploaded in parts of so many bytes, and read so many at a time.
 PART_BYTES: Final = 8 << 20
@@ -139,8 +148,7 @@ class S3Storage:
             reason = f"the store speaks no TLS that is trusted ({error}): correct AWS_ENDPOINT_URL, or AWS_CA_BUNDLE"
             raise StorageError(name=self.root, reason=reason) from None
         except (NoConnectionError, HTTPClientError, IncompleteReadError) as error:
-            reason = f"the store can't be reached ({error}): check the network and AWS_ENDPOINT_URL"
-            raise StorageError(name=name, reason=reason) from None
+            raise StorageError(name=name, reason=unreached(error)) from None
         except ClientError as error:
             code = _code(error)
             if code in _GONE:
@@ -148,7 +156,9 @@ class S3Storage:
             reason = _REASONS.get(code, "{error}").format(bucket=self._bucket, error=error)
             raise RefusedError(name=self.root, reason=reason) from None
         except (BotoCoreError, ValueError) as error:
-            raise StorageError(name=self.root, reason=str(error)) from None
+            # Of an address without http:// it says no more than that it is none.
+            address = ": correct AWS_ENDPOINT_URL, http:// or https:// and a host" if "endpoint" in str(error) else ""
+            raise StorageError(name=self.root, reason=f"{error}{address}") from None
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """See Storage."""
@@ -225,7 +235,7 @@ class S3Storage:
                     self._client.abort_multipart_upload(Bucket=self._bucket, **which)
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock(self, name: str, waiting: Waiting = lambda: None) -> Iterator[Held]:
         """See Storage: an object that only one can create, renewed while it is held.
 
         Raises LockLostError, as writing does meanwhile, if it could not be renewed in time.
@@ -233,11 +243,16 @@ class S3Storage:
         check_name(name)
         folder = self._under(f"{_LOCKS}/{name}")
         with self._in_words(name):
-            key, taken = self._take(folder)
+            key, taken = self._take(folder, waiting)
         holding = _Holding(lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD), taken)
         self._held[name] = holding
+
+        def check() -> None:
+            if holding.lost():
+                raise LockLostError(root=self.root, name=name)
+
         try:
-            yield
+            yield check
         finally:
             del self._held[name]
             lost = holding.stop()
@@ -247,43 +262,63 @@ class S3Storage:
         if lost:
             raise LockLostError(root=self.root, name=name)
 
-    def _take(self, folder: str) -> tuple[str, float]:
+    def _take(self, folder: str, waiting: Waiting) -> tuple[str, float]:
         """The key of the lock under `folder`, once it is ours, and since when at the earliest.
 
-        It is the next number after the newest that is free.
-
-        Numbers only grow, and of several who create one the store lets the first: no two ever hold the lock.
+        It is the next number after the newest that is free. Of several who create one the store lets the first.
         """
+        waits = False
         while True:
-            number, free, old = self._newest(folder)
-            if free:
+            known, now = self._locks(folder)
+            number = _number(known[-1]) if known else 0
+            if not known or self._is_free(known[-1], now):
                 key, began = f"{folder}/{number + 1:012d}", _now()
-                try:
-                    self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD, IfNoneMatch="*")
-                except ClientError as error:
-                    if _code(error) not in _TAKEN:
-                        raise
-                else:
-                    for past in old:
-                        self._client.delete_object(Bucket=self._bucket, Key=past)
-                    return key, began
+                if self._create(key):
+                    after, _ = self._locks(folder)
+                    if all(_number(lock) <= number + 1 for lock in after):
+                        for past in known[:-1]:
+                            self._client.delete_object(Bucket=self._bucket, Key=past["Key"])
+                        return key, began
+                    # So long ago that others had it since, and removed what we created again: it is no lock.
+                    self._client.delete_object(Bucket=self._bucket, Key=key)
+            elif not waits:
+                waits = True
+                waiting()
             time.sleep(_RETRY_SECONDS)
 
-    def _newest(self, folder: str) -> tuple[int, bool, tuple[str, ...]]:
-        """The number of the newest lock, whether it may be followed, and the keys of those before it."""
+    def _create(self, key: str) -> bool:
+        """Whether there was no such lock, and it is ours."""
+        try:
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD, IfNoneMatch="*")
+        except ClientError as error:
+            if _code(error) not in _TAKEN:
+                raise
+            return False
+        return True
+
+    def _locks(self, folder: str) -> tuple[Sequence[dict[str, Any]], datetime]:
+        """The locks under `folder` in order, as the store lists them, and what time that has."""
         answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{folder}/")
         # Some stores list an object that is just being written under a name of its own.
         numbered = (found for found in answer.get("Contents", ()) if found["Key"].rpartition("/")[2].isdigit())
-        known = sorted(numbered, key=lambda found: cast(str, found["Key"]))
-        if not known:
-            return 0, True, ()
-        newest = known[-1]
-        # Both times are the store's: no clock of ours is asked.
-        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-        expired = now - newest["LastModified"] > timedelta(seconds=LEASE_SECONDS)
-        number = int(newest["Key"].rpartition("/")[2])
-        free = expired or self._client.get_object(Bucket=self._bucket, Key=newest["Key"])["Body"].read() == _FREE
-        return number, free, tuple(found["Key"] for found in known[:-1])
+        known = sorted(numbered, key=_number)
+        return known, parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+
+    def _is_free(self, lock: dict[str, Any], now: datetime) -> bool:
+        """Whether a lock may be followed by another. Both times are the store's: no clock of ours is asked."""
+        if now - lock["LastModified"] > timedelta(seconds=LEASE_SECONDS):
+            return True
+        try:
+            return bool(self._client.get_object(Bucket=self._bucket, Key=lock["Key"])["Body"].read() == _FREE)
+        except ClientError as error:
+            if _code(error) not in _GONE:
+                raise
+            # Another has followed it.
+            return False
+
+
+def _number(lock: dict[str, Any]) -> int:
+    return int(lock["Key"].rpartition("/")[2])
 
 
 class _Holding:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from wirehouse_codecs.errors import WirehouseError
 
 PART = ".part"
 _SUMS = ".crc"
+_USER: Final = re.compile(r"//[^/@\s]*@")
 
 
 class StorageError(WirehouseError):
@@ -39,6 +41,11 @@ class Stored:
     size_bytes: int
     #: Another once it is written anew; empty if the store doesn't tell.
     version: str = field(default="", compare=False)
+
+
+#: Raises LockLostError if a lock may be another's by now.
+Held = Callable[[], None]
+Waiting = Callable[[], object]
 
 
 class Storage(Protocol):
@@ -74,8 +81,11 @@ class Storage(Protocol):
         """Remove what killed writers, and removers, left under the folder `prefix`. Only for who holds its lock."""
         ...
 
-    def lock(self, name: str) -> AbstractContextManager[None]:
-        """Keep other processes out of what `name` stands for while the block runs; waits for them."""
+    def lock(self, name: str, waiting: Waiting = lambda: None) -> AbstractContextManager[Held]:
+        """Keep other processes out of what `name` stands for while the block runs; waits for them.
+
+        `waiting` is called once if another has it.
+        """
         ...
 
 
@@ -149,13 +159,18 @@ class LocalStorage:
                 sums.unlink(missing_ok=True)
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock(self, name: str, waiting: Waiting = lambda: None) -> Iterator[Held]:
         """See Storage."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(f".{path.name}.lock").open("w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            # The system gives it to nobody else before it is closed.
+            yield lambda: None
 
 
 def check_name(name: str) -> tuple[str, ...]:
@@ -185,6 +200,11 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def unreached(error: object) -> str:
+    """What is to be said of a store that doesn't answer; an address may have a password in it."""
+    return f"the store can't be reached ({_USER.sub('//', str(error))}): check the network and AWS_ENDPOINT_URL"
 
 
 def is_local(root: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
@@ -56,8 +57,14 @@ def parts(lake: Lake) -> dict[str, tuple[str, ...]]:
 
 
 def keep_tables(lake: Lake, names: Iterable[str], say: Callable[[str], None]) -> list[Freed]:
-    """Join small files of these tables, and remove what is older than the lake's settings; what that freed."""
-    return [freed for name in names if (freed := _keep_table(lake, name, say))]
+    """Join small files of these tables, and remove what is older than the lake's settings; what that freed.
+
+    Waits for those who write them.
+    """
+    listed = list(names)
+    pools = {job.pool for job in jobs.all_jobs().values() if not set(listed).isdisjoint(job.outputs)}
+    with jobs.writing(lake, pools, say) if pools else nullcontext():
+        return [freed for name in listed if (freed := _keep_table(lake, name, say))]
 
 
 def folder(lake: Lake, name: str) -> str:

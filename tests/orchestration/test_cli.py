@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -35,7 +36,7 @@ from wirehouse_orchestration import cli, config, doctor, render, runs, show, war
 from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
 from wirehouse_orchestration.instance import shared_instance
-from wirehouse_pipelines import arrow_types, forgetting, java, lake_json, landing, upkeep
+from wirehouse_pipelines import arrow_types, forgetting, java, jobs, lake_json, landing, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
@@ -218,6 +219,34 @@ def test_forget_takes_no_file_away_from_a_run_that_began_meanwhile(
     answer = wirehouse("forget", "--yes", landed[0]["capture_id"])
     assert answer.code == 2
     assert "works on this lake: wait until it is done" in answer.err
+
+
+def test_forget_takes_no_file_away_while_another_machine_writes(
+    wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wirehouse.folder / "inbox" / "1.jsonl").write_text("{}\n")
+    (landed,) = (json.loads(line) for line in wirehouse("land", "--json").out.splitlines())
+    purge, wrote = forgetting.purge, list[str]()
+
+    def another(lake: Lake, waits: threading.Event) -> None:
+        with jobs.writing(lake, ["bronze"], lambda line: waits.set()):
+            wrote.append("another")
+
+    def meanwhile(lake: Lake) -> Any:
+        waits = threading.Event()
+        others.append(threading.Thread(target=another, args=(lake, waits)))
+        others[0].start()
+        assert waits.wait(10)
+        freed = purge(lake)
+        assert wrote == []
+        return freed
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(forgetting, "purge", meanwhile)
+    answer = wirehouse("forget", "--yes", landed["capture_id"])
+    assert answer.code == 0, answer.err
+    others[0].join(10)
+    assert wrote == ["another"]
 
 
 def test_what_was_forgotten_is_told_as_json(wirehouse: Wirehouse) -> None:

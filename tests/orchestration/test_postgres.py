@@ -47,10 +47,13 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     infra.down(("postgres",), lambda text: None)
 
 
-def test_an_address_that_names_no_driver_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(instance.POSTGRES_VARIABLE, "postgresql://me:secret@db/dagster")
+@pytest.mark.parametrize(
+    "address", ["postgresql://me:secret@db/dagster", "postgresql+psycopg2://me:secret@db:port/dagster", "secret"]
+)
+def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(instance.POSTGRES_VARIABLE, address)
     lake = config.load(small_lake.configure(tmp_path, "cardinal"))
-    with pytest.raises(instance.PostgresAddressError, match=r"has to begin with postgresql\+psycopg2://$"):
+    with pytest.raises(instance.PostgresAddressError, match=r"has to be postgresql\+psycopg2://USER:[A-Z:@/]*$"):
         instance.home(lake)
 
 

@@ -50,6 +50,21 @@ def held(lake: Lake) -> list[Row]:
     return sorted((row["source"], row["window_start"], row["confirmed"]) for row in rows)
 
 
+class Lost(Exception):
+    """A lock is another's."""
+
+
+def test_who_lost_the_lock_replaces_nothing(lake: Lake) -> None:
+    def lost() -> None:
+        raise Lost
+
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    for rows in (pa.Table.from_pylist([], schema=arrow_types.schema(TABLE)), delta.Files((), None)):
+        with pytest.raises(Lost):
+            delta.replace(lake, NAME, rows, [Span("a", (FIRST,))], lost)
+    assert held(lake) == [("a", FIRST, 1)]
+
+
 def check_written(spark: Any, lake: Lake) -> None:
     """Begun, added to, and replaced: in each commit the rows of its spans alone."""
     put(spark, lake, [("a", FIRST, 1), ("b", FIRST, 2)], Span("a", (FIRST,)), Span("b", (FIRST,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.running import land
 
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.tcp_options import TcpOptions
-from wirehouse_pipelines import jobs, ledger
+from wirehouse_pipelines import bronze, jobs, ledger, upkeep
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
@@ -96,6 +97,41 @@ def test_no_table_that_is_read_may_be_missing(lake: Lake, missing: str) -> None:
     no_spark: Any = None
     with pytest.raises(jobs.InputMissingError, match=f"needs {missing}"):
         jobs.run_job(no_spark, lake, "silver.cardinal", *WINDOWS)
+
+
+def test_who_writes_a_pools_tables_keeps_out_others_of_any_machine(lake: Lake) -> None:
+    entered: list[str] = []
+    said: list[str] = []
+    # Of windows without data a run needs none.
+    no_spark: Any = None
+
+    def enter(name: str, write: Callable[[], object]) -> threading.Thread:
+        def wait() -> None:
+            write()
+            entered.append(name)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
+
+    _commit(lake, "bronze.messages")
+    job = jobs.all_jobs()["silver.cardinal"]
+    with jobs.writing(lake, [job.pool]):
+        with jobs.writing(lake, [bronze.JOBS[0].pool]):
+            entered.append("another pool")
+        waiting = [
+            enter("a run", lambda: jobs.run_job(no_spark, lake, job.name, "2000", "2000", progress=said.append)),
+            enter("upkeep", lambda: upkeep.keep_tables(lake, job.outputs, said.append)),
+            enter("checks", lambda: jobs.pass_checks(lake, job.name, *WINDOWS)),
+            enter("emptied", lambda: jobs.clear_emptied(lake)),
+        ]
+        for thread in waiting:
+            thread.join(0.3)
+        assert entered == ["another pool"]
+        assert set(said) == {f"another run or upkeep is writing tables of {job.pool}: waiting until it is done"}
+    for thread in waiting:
+        thread.join(60)
+    assert sorted(entered) == ["a run", "another pool", "checks", "emptied", "upkeep"]
 
 
 def test_how_connections_are_put_together_makes_their_log_stale(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def test_names_that_are_none(root: str, name: str) -> None:
         ("AWS_SECRET_ACCESS_KEY", "wrong", "AWS_SECRET_ACCESS_KEY"),
         ("AWS_ACCESS_KEY_ID", "nobody", "AWS_ACCESS_KEY_ID"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", "can't be reached"),
-        ("AWS_ENDPOINT_URL", "127.0.0.1:9", "Invalid endpoint"),
+        ("AWS_ENDPOINT_URL", "http://me:{secret}@127.0.0.1:9", r"can't be reached .*http://127.0.0.1:9"),
+        ("AWS_ENDPOINT_URL", "127.0.0.1:9", r"Invalid endpoint.*: correct AWS_ENDPOINT_URL, http://"),
         ("AWS_REGION", "no region", "region_name 'no region'"),
     ],
 )
@@ -124,7 +125,7 @@ def test_what_is_wrong_is_said(
     root: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
 ) -> None:
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, value.format(secret=secret))
     monkeypatch.setattr(patience, "ATTEMPTS", 1)
     with pytest.raises(StorageError, match=said) as refused:
         open_storage(root).write("a", b"")
@@ -214,6 +215,41 @@ def test_the_lock_of_a_killed_process_runs_out(root: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(object_storage, "LEASE_SECONDS", 1.0)
     waiting.join(60)
     assert entered == ["other"]
+
+
+def _keys(root: str) -> list[str]:
+    """All that the store has of a root."""
+    prefix = root.removeprefix("s3://wirehouse/")
+    found = object_storage.client().list_objects_v2(Bucket="wirehouse", Prefix=prefix)
+    return [one["Key"] for one in found.get("Contents", ())]
+
+
+def test_who_looked_long_ago_takes_no_lock_that_others_had_since(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, entered = object_storage.S3Storage._create, list[str]()
+    keys: list[str] = []
+
+    def late(storage: object_storage.S3Storage, key: str) -> bool:
+        monkeypatch.setattr(object_storage.S3Storage, "_create", create)
+        for _ in range(3):
+            with open_storage(root).lock("a"):
+                pass
+        keys.append(key)
+        # The third's removed it: it could be created again.
+        assert key not in _keys(root)
+        with open_storage(root).lock("a"):
+            waiting = _enter(root, entered)
+            answer = create(storage, key)
+            waiting.join(1)
+            assert entered == []
+        waiting.join(60)
+        return answer
+
+    with open_storage(root).lock("a"):
+        pass
+    monkeypatch.setattr(object_storage.S3Storage, "_create", late)
+    with open_storage(root).lock("a"):
+        assert entered == ["other"]
+        assert keys[0] not in _keys(root)
 
 
 def test_a_lock_that_is_held_is_renewed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
