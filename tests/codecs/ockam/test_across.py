@@ -231,6 +231,8 @@ class ModelClient:
     delivered: list[int] = field(default_factory=list)
     covered: set[int] = field(default_factory=set)
     connections: set[bytes] = field(default_factory=set)
+    #: Those that the index service was spoken to on: what is under the name knows of no others.
+    saving: set[bytes] = field(default_factory=set)
 
 
 class Model:
@@ -327,6 +329,7 @@ class Model:
 
     def named(self, event: Saved | Got) -> ModelClient:
         client = self.client(event.client_id, event.where)
+        client.saving.add(event.where.connection_id)
         client.unjudged = max(client.unjudged, self.unnamed.get(event.where.connection_id, 0))
         if client.floor is not None:
             client.floor = max(client.floor, client.unjudged)
@@ -352,7 +355,7 @@ class Model:
     def get(self, event: Got) -> None:
         client = self.named(event)
         index, known = event.index or 0, client.saved or 0
-        beside = client.connections & self.alive - {event.where.connection_id}
+        beside = client.saving & self.alive - {event.where.connection_id}
         if index > known and client.answered and not self.partial and not beside:
             self.found.add(("index_never_saved", event.where))
         nothing = event.index is None or (index == 0 and client.saved is None)
