@@ -37,7 +37,7 @@ from wirehouse_codecs.bamboo.messages import (
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 
 #: So many payloads are looked at that a notify moves past; of more, the sizes aren't judged.
-_LOOKED_AT: Final = 1024
+_LOOKED_AT: Final = 64
 
 
 class Piece(NamedTuple):
@@ -80,7 +80,10 @@ class Plan:
 
     @property
     def follows(self) -> bool:
-        """Whether its pieces can be told. Sparse and without an end they depend on which entry is the newest."""
+        """Whether all its pieces can be told.
+
+        Sparse and without an end those after the start entry depend on which entry is the newest.
+        """
         return not self.sparse or self.end is not None
 
     @cached_property
@@ -91,7 +94,7 @@ class Plan:
 
     @cached_property
     def _sparse_range(self) -> tuple[int, ...]:
-        return path(self.start, self.end) if self.sparse and self.end is not None else ()
+        return path(self.start, self.start if self.end is None else self.end) if self.sparse else ()
 
     @cached_property
     def _upper(self) -> tuple[int, ...]:
@@ -150,7 +153,11 @@ def _lowered(old: int | None, new: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one side of a proposal wants to be sent. Sizes are in bytes, both bounds included."""
+    """What one side of a proposal wants to be sent. Sizes are in bytes, both bounds included.
+
+    Without an eagerness they aren't known: a confirmation, which always has one, is not in the capture, or comes later
+    over another connection. Nothing is judged by them then.
+    """
 
     eagerness: Eagerness | None = None
     size_limit: int | None = None
@@ -218,6 +225,8 @@ class Cursor:
     #: Bytes of the payload under the cursor that were sent or skipped, from its first byte or the plan's offset on.
     at: int = 0
     last: Sent = Sent.NOTHING
+    #: That piece; an adjust may have taken it out of the plan.
+    sent: Piece | None = None
     #: The last two entries whose metadata was sent here, the newest first; what was retracted isn't there.
     metadata: tuple[int, ...] = ()
     #: Where it is can't be told any more.
@@ -226,18 +235,22 @@ class Cursor:
     @classmethod
     def begin(cls, plan: Plan) -> Cursor:
         """At the first piece."""
-        cursor = cls(plan, lost=not plan.follows)
-        if not cursor.lost:
-            cursor._go_to(0)
+        cursor = cls(plan)
+        cursor._go_to(0)
         return cursor
 
     def __str__(self) -> str:
         """`m8`, `p10`, `p10+200`, or `end`."""
-        if self.lost:
+        if self.lost or self.leaves:
             return "unknown"
         if self.piece is None:
             return "end"
         return f"{self.piece}+{self.at}" if self.at else str(self.piece)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is past all pieces that can be told, and there are more."""
+        return self.piece is None and not self.plan.follows
 
     @property
     def index(self) -> int:
@@ -246,6 +259,7 @@ class Cursor:
 
     def adjust(self, plan: Plan) -> None:
         """Go on by another plan: at the same piece, or, if that is not in it, at the first one after it."""
+        self.lost |= self.leaves
         self.plan = plan
         if self.lost:
             return
@@ -261,28 +275,37 @@ class Cursor:
     def pass_over(self, pieces: int) -> None:
         """Move on by pieces that were not sent."""
         self._go_to(self.index + pieces)
-        self.last = Sent.NOTHING
+        self._note(Sent.NOTHING)
 
     def send_metadata(self) -> None:
         """Move past the metadata that is due."""
         if self.piece is not None:
             self.metadata = (self.piece.seq, *self.metadata[:1])
-        self._go_to(self.index + 1)
-        self.last = Sent.PIECE
+        self._send_piece()
 
     def send_bytes(self, count: int, size: int | None, *, skipped: bool = False) -> None:
         """Move on in the payload that is due; `size` is all of it."""
         if size is None:
             # The metadata that follows says where it ended; of payloads alone nothing does.
             self.at += count
-            self.last, self.lost = Sent.PREFIX, self.plan.payload_only
+            self.lost = self.plan.payload_only
+            self._note(Sent.PREFIX)
             return
         sent = Sent.PREFIX if self.last is Sent.PREFIX or not skipped else Sent.NOTHING
         self.at += count
-        if self.at == size:
-            self._go_to(self.index + 1)
-            sent = Sent.PIECE if sent is Sent.PREFIX else Sent.NOTHING
-        self.last = sent
+        if self.at < size:
+            self._note(sent)
+        elif sent is Sent.PREFIX:
+            self._send_piece()
+        else:
+            self.pass_over(1)
+
+    def _send_piece(self) -> None:
+        self._note(Sent.PIECE, self.piece)
+        self._go_to(self.index + 1)
+
+    def _note(self, last: Sent, sent: Piece | None = None) -> None:
+        self.last, self.sent = last, sent
 
     def ends_unknown(self, size: int | None) -> bool:
         """Whether it is in a payload whose size isn't known, so that this may be its end."""
@@ -290,12 +313,12 @@ class Cursor:
         return begun and size is None and not self.lost
 
     def retract(self) -> None:
-        """Move back to the begin of what was sent last."""
-        whole = self.last is Sent.PIECE
-        self._go_to(self.index - 1 if whole else self.index)
-        if whole and self.piece is not None and not self.piece.is_payload:
-            self.metadata = self.metadata[1:]
-        self.last = Sent.APOLOGY
+        """Move back to the begin of what was sent last; if that isn't in the plan any more, to the first piece after it."""
+        piece = self.sent or self.piece
+        self._go_to(self.plan.index(piece))
+        if piece is not None and not piece.is_payload:
+            self.metadata = tuple(seq for seq in self.metadata if seq != piece.seq)
+        self._note(Sent.APOLOGY)
 
     def _go_to(self, index: int) -> None:
         self.piece = self.plan.piece(index)
@@ -303,13 +326,14 @@ class Cursor:
 
     def to_json(self) -> list[Any]:
         """The cursor as carried state writes it; the plan comes from the proposal again."""
-        return [self.piece, self.at, self.last, self.metadata, self.lost]
+        return [self.piece, self.at, self.last, self.sent, self.metadata, self.lost]
 
     @classmethod
     def from_json(cls, plan: Plan, row: list[Any]) -> Cursor:
         """The cursor that `to_json` wrote."""
-        piece, at, last, metadata, lost = row
-        return cls(plan, None if piece is None else Piece(*piece), at, Sent(last), tuple(metadata), lost)
+        piece, at, last, sent, metadata, lost = row
+        piece, sent = (None if one is None else Piece(*one) for one in (piece, sent))
+        return cls(plan, piece, at, Sent(last), sent, tuple(metadata), lost)
 
 
 SizeOf = Callable[[int], int | None]
@@ -363,7 +387,8 @@ def _at_end(turn: Turn, _: DataPacket) -> bool:
 
 
 def _beyond_end(turn: Turn, packet: Notify) -> bool:
-    return turn.sender.index + packet.count > turn.sender.plan.size
+    plan = turn.sender.plan
+    return plan.follows and turn.sender.index + packet.count > plan.size
 
 
 def _above_size(turn: Turn, packet: RawPayload | CompressedPayload | SkipBytes) -> bool:
@@ -387,7 +412,7 @@ def _not_allowed(turn: Turn, _: DataPacket) -> bool:
 
 def _keeps_back(turn: Turn, packet: Notify) -> bool:
     """It moves past pieces that are wanted, and that the other side has not."""
-    if turn.receiver.lost:
+    if turn.receiver.lost or turn.settings.eagerness in (None, Eagerness.NOTIFY):
         return False
     plan = turn.sender.plan
     begin, end = max(turn.sender.index, turn.receiver.index), turn.sender.index + packet.count
@@ -400,14 +425,15 @@ def _keeps_back(turn: Turn, packet: Notify) -> bool:
 
 def _wrong_size(turn: Turn, packet: SkipPayload) -> bool:
     size, settings = turn.size, turn.settings
-    if size is None:
+    if size is None or settings.eagerness is None:
         return False
     too_small = packet.reason is SkipReason.TOO_SMALL and size >= settings.min_payload
     return too_small or (packet.reason is SkipReason.TOO_LARGE and size <= settings.max_payload)
 
 
 def _is_mandatory(turn: Turn, packet: SkipPayload) -> bool:
-    return packet.reason is SkipReason.UNAVAILABLE and turn.settings.mandatory
+    known = turn.settings.eagerness is not None
+    return known and packet.reason is SkipReason.UNAVAILABLE and turn.settings.mandatory
 
 
 def _beyond_receiver(turn: Turn, packet: SkipBytes) -> bool:

@@ -392,6 +392,7 @@ class _Run:
         seq, in_payload, at, _ = said.state.tolist()
         whole = bool(packets[loops.P_WHOLE, -1])
         cursor.piece, cursor.at, cursor.last = Piece(seq, bool(in_payload)), at, Sent.PIECE if whole else Sent.PREFIX
+        cursor.sent = (Piece(seq, False) if in_payload else Piece(seq - 1, True)) if whole else None
         seqs = said.entries[loops.E_SEQ]
         cursor.metadata = (*reversed(seqs[-2:].tolist()), *cursor.metadata)[:2]
         count.metadata += len(seqs)

@@ -91,6 +91,8 @@ LIFE: Final[Mapping[tuple[Life, Input], Step]] = MappingProxyType(
         (Life.PROPOSED, Input.ADJUST): _step(Life.PROPOSED),
         (Life.PROPOSED, Input.CANCEL): _step(Life.PROPOSED, Life.UNUSED),
         (Life.PROPOSED, Input.CANCELLED): _step(Life.PROPOSED, Life.UNUSED),
+        # Over two connections what the proposer sends of it may come before.
+        (Life.CONFIRMED, Input.CONFIRM): _step(Life.CONFIRMED),
         (Life.CONFIRMED, Input.ADJUST): _step(Life.CONFIRMED),
         (Life.CONFIRMED, Input.CANCEL): _step(Life.CONFIRMED, Life.UNUSED),
         (Life.CONFIRMED, Input.SWITCH): _step(Life.CONFIRMED),
@@ -134,10 +136,8 @@ _INACTIVE: Final = {
 
 
 def unlisted(state: Life, event: Input) -> str | None:
-    """The rule that an input breaks which LIFE doesn't list; None: it can't be, or means nothing."""
-    if (event is Input.CONFIRM and state is Life.CONFIRMED) or event is Input.DATA:
-        return None
-    return _INACTIVE[event]
+    """The rule that an input breaks which LIFE doesn't list; None: it means nothing."""
+    return None if event is Input.DATA else _INACTIVE[event]
 
 
 _CONTROL: Final = (Input.CONFIRM, Input.ADJUST, Input.CANCEL)
@@ -338,7 +338,8 @@ class Proposal:
 
     def input_of(self, role: Role) -> Input:
         """What an adjust of `role` is."""
-        return Input.CONFIRM if self.life is Life.PROPOSED and role is not self.proposer else Input.ADJUST
+        confirmed = self.confirmed_at_ns is not None or (self.partial and self.life is Life.CONFIRMED)
+        return Input.ADJUST if confirmed or role is self.proposer else Input.CONFIRM
 
     def overlaps(self, other: Proposal) -> bool:
         """Whether the ranges, without pools, have entries in common."""
@@ -364,14 +365,9 @@ class Proposal:
         _go_by(newest.cursor, newest.cursor.plan.adjusted(adjust))
         if newest != peers.versions[-1]:
             peers.versions = [*peers.versions[1 - MOST_VERSIONS :], newest]
-        if self.confirmed_at_ns is None and not self.partial:
-            # Nobody has sent data yet: a range that only now has an end can be followed from its begin.
-            for version in (*mine.versions, *peers.versions):
-                if version.cursor.lost:
-                    version.cursor = Cursor.begin(version.cursor.plan)
 
     def confirm(self, role: Role, adjust: Adjust, at_ns: int) -> None:
-        """`role` confirms: nobody has sent data before that."""
+        """`role` confirms: nobody has sent data before it knew that."""
         self.adjust(role, adjust)
         peers = self.halves[role.peer]
         peers.versions = peers.versions[-1:]

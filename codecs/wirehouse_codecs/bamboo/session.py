@@ -82,7 +82,7 @@ from wirehouse_codecs.machines import Machine
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
@@ -383,11 +383,13 @@ class Session:
         expected, seq = proposal.propose.expected_hash, expected_seq(proposal.propose)
         known = None if seq is None else self._known.get(*proposal.log, seq)
         if known is not None and known.entry_hash is not None and expected is not None:
-            proposal.hash_differs = known.entry_hash != expected
+            proposal.hash_differs |= known.entry_hash != expected
 
     def _judge_over(self, proposal: Proposal, *, all_said: bool) -> list[Broken]:
         """What is told of a proposal when it is over; `all_said`: no data about it is missing."""
         found: list[Broken] = []
+        # The entry may have become known only now.
+        self._compare_start(proposal)
         reasons = {half.reason for half in proposal.halves.values()}
         if proposal.hash_differs and not reasons & {CancelReason.STARTING_HASH, CancelReason.FORKED}:
             reason = f"proposal {proposal.propose.id} expects another entry {expected_seq(proposal.propose)}"
@@ -606,6 +608,11 @@ class Session:
         self._ends = {(bytes.fromhex(author), log_id, Role(role)): seq for author, log_id, role, seq in state["ends"]}
 
 
+def _is_nothing(packet: DataPacket) -> bool:
+    """A notify of 0 is harmless: it is no piece, and moves nothing."""
+    return isinstance(packet, Notify) and not packet.count
+
+
 def _is_last(cursor: Cursor) -> bool:
     return cursor.index + 1 == cursor.plan.size
 
@@ -637,7 +644,7 @@ class _Taking:
         compressed = self._decompress(packet) if isinstance(packet, CompressedPayload) else None
         if isinstance(packet, RawPayload):
             self._data = self._all = packet.data
-        self._end_unknown(packet)
+        self._leave(packet)
         turns = [Turn(one.cursor, self._peers.cursor, one.settings, self._size_of) for one in half.versions]
         rules = [self._rule(packet, turn, compressed) for turn in turns]
         if isinstance(packet, Metadata):
@@ -665,21 +672,24 @@ class _Taking:
         if self._proposal.partial and isinstance(packet, Metadata) and self._is_signed(packet, before) is False:
             self._lose()
             return
-        piece, last = before.piece, before.last
+        piece, retracted = before.piece, before.sent
         session._told["cursor_before"] = str(before)
         self._warn_of_size(packet, [turn for turn, rule in zip(turns, rules, strict=True) if rule is None])
         after = self._move(packet, turns, rules, chosen)
         session._told["cursor_after"] = str(after)
-        if half.last is not None:
+        if half.last is not None and not _is_nothing(packet):
             session._told["follows"] = half.last.byte_start
             half.last = None
         session._told["data"] = self._data
-        self._do(packet, piece, last, before, after)
+        self._do(packet, piece, retracted, after)
 
-    def _end_unknown(self, packet: DataPacket) -> None:
+    def _leave(self, packet: DataPacket) -> None:
         """Metadata ends a payload of unknown size. Whether a notify begins with its rest can't be told."""
+        if _is_nothing(packet):
+            return
         for version in self._half.versions:
             cursor = version.cursor
+            cursor.lost |= cursor.leaves and not isinstance(packet, Apology)
             if cursor.piece is not None and cursor.ends_unknown(self._size_of(cursor.piece.seq)):
                 if isinstance(packet, Metadata):
                     cursor.pass_over(1)
@@ -695,7 +705,7 @@ class _Taking:
         last = self._half.last
         if last is not None and isinstance(packet, Apology):
             broken.append("apology_for_valid_data" if last.right else None)
-        elif last is not None and last.rule is not None and self._mode is not None and self._mode.greedy:
+        elif last is not None and last.rule is not None and self._is_greedy and not _is_nothing(packet):
             broken.append("invalid_data_not_apologised")
         return min((rule for rule in broken if rule is not None), key=_ORDER.__getitem__, default=None)
 
@@ -750,7 +760,11 @@ class _Taking:
         self._session._release(self._half)
         self._half.last = None
 
-    def _do(self, packet: DataPacket, piece: Piece | None, last: Sent, before: Cursor, after: Cursor) -> None:
+    @property
+    def _is_greedy(self) -> bool:
+        return self._mode is not None and self._mode.greedy
+
+    def _do(self, packet: DataPacket, piece: Piece | None, retracted: Piece | None, after: Cursor) -> None:
         session, count = self._session, self._half.count
         if piece is not None and not after.lost:
             session._told["seq"] = piece.seq
@@ -774,7 +788,7 @@ class _Taking:
                 self._session._release(self._half)
             case Apology():
                 count.apologies += 1
-                self._retract(last, after)
+                self._retract(retracted)
 
     # Entries
 
@@ -815,11 +829,10 @@ class _Taking:
         if rule is not None and self._mode is not None and not self._mode.greedy:
             self._session._find("invalid_data_in_safe_mode", rule)
 
-    def _retract(self, last: Sent, after: Cursor) -> None:
-        """The piece that the cursor is at again was never sent."""
+    def _retract(self, piece: Piece | None) -> None:
+        """It is as if the whole piece had never been sent; None: a part of one."""
         self._session._release(self._half)
-        piece = after.piece
-        if piece is None or last is not Sent.PIECE:
+        if piece is None:
             return
         self._session._told["seq"] = piece.seq
         if not piece.is_payload:

@@ -122,13 +122,21 @@ def test_a_raised_end_is_ignored() -> None:
     assert pieces(endless.adjusted(Adjust(0, end=5))) == "m3 p3 m4 p4 m5 p5 m6 m7 m8 m12 m13"
 
 
-def test_sparse_without_an_end_is_not_followed() -> None:
-    cursor = Cursor.begin(Plan(3, 3, sparse=True))
-    assert cursor.lost
-    assert str(cursor) == "unknown"
-    turn = Turn(cursor, Cursor.begin(Plan(3, 3, sparse=True)), ALL, lambda _: None)
-    assert judge(METADATA, turn) is None
-    move(METADATA, turn)
+def test_sparse_without_an_end_is_followed_to_its_start() -> None:
+    cursor = Cursor.begin(Plan(3, 2, sparse=True))
+    receiver = Cursor.begin(cursor.plan)
+    places = []
+    for size in (None, None, 4):
+        places.append(str(cursor))
+        packet = METADATA if size is None else RawPayload(size, bytes(size))
+        turn = Turn(cursor, receiver, ALL, lambda _, size=size: size)
+        assert judge(packet, turn) is None
+        move(packet, turn)
+    assert (*places, str(cursor)) == ("m2", "m3", "p3", "unknown")
+    assert judge(Notify(5), Turn(cursor, receiver, ALL, lambda _: None)) is None
+    # What was sent last can still be retracted, what comes next isn't known even with an end.
+    assert not cursor.lost
+    cursor.adjust(cursor.plan.adjusted(Adjust(0, end=8)))
     assert cursor.lost
 
 

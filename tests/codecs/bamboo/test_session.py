@@ -400,6 +400,13 @@ def test_another_starting_hash(log: Log) -> None:
     assert "lower_info_not_in_pool" in peers().rules
 
 
+def test_another_starting_hash_of_an_entry_that_comes_later(log: Log) -> None:
+    changed = replace(propose(log, start=2, lower_info=2, end=2), expected_hash=bytes(64))
+    peers = Peers().a(changed).b(confirm(), Switch(0), m(log, 2, backlink=True), raw(log.payloads[2]))
+    peers.a(propose(log, 2, end=1)).b(confirm(2), Switch(2), *sent(log, 1))
+    assert "starting_hash_differs" in peers.end()
+
+
 # Entries and payloads
 
 
@@ -453,6 +460,53 @@ def test_a_retracted_entry_is_not_linked_to(log: Log) -> None:
     apology = peers.told[-7]
     assert (apology.cursor_before, apology.cursor_after, apology.seq) == ("m2", "m1", 1)
     assert apology.follows == peers.told[-8].read.byte_start
+
+
+@pytest.mark.parametrize("by", ["sender", "receiver"])
+def test_an_adjust_may_take_away_what_is_apologised_for(log: Log, by: str) -> None:
+    """The apology retracts m9; what comes then is m12, the first piece after it that is still asked for."""
+    peers = begun(log, GREEDY, end=9, upper_info=12).b(*sent(log, *range(1, 9)), m(log, 9, signature=bytes(64)))
+    lower = Adjust(0, end=8, upper_info=12)
+    peers = peers.b(lower) if by == "sender" else peers.a(lower)
+    peers.b(APOLOGY)
+    assert (peers.last.cursor_before, peers.last.cursor_after, peers.last.seq) == ("m12", "m12", 9)
+    assert peers.b(m(log, 12, backlink=True)).rules == []
+    assert (peers.last.seq, peers.cursor) == (12, "end")
+
+
+def test_a_notify_of_nothing_changes_nothing(log: Log) -> None:
+    """Reading 23. After bad data the apology is still due, and still about that data."""
+    peers = begun(log, GREEDY).b(m(log, 1, payload_size=MAX_U64), Notify(0))
+    assert (peers.rules, peers.last.follows) == ([], None)
+    bad = peers.told[-2]
+    assert peers.b(APOLOGY).rules == []
+    assert (peers.last.follows, peers.cursor) == (bad.read.byte_start, "m1")
+
+
+def test_a_sparse_range_without_an_end_is_followed_to_its_start(log: Log) -> None:
+    """Reading 14: which entry comes after the start can't be told."""
+    peers = begun(log, start=2, lower_info=1, end=None, upper_info=None, sparse=True)
+    peers.b(m(log, 1), m(log, 2))
+    assert (peers.cursor, peers.last.seq) == ("p2", 2)
+    peers.b(raw(log.payloads[2]))
+    assert (peers.cursor, peers.rules) == ("unknown", [])
+    assert peers.last.payload is not None
+    peers.b(m(log, 4, backlink=True))
+    assert (peers.last.cursor_before, peers.cursor, peers.last.entry, peers.rules) == ("unknown", "unknown", None, [])
+
+
+def test_over_two_connections_the_confirmation_may_come_after_data(log: Log) -> None:
+    """And what the other side wants isn't known until then."""
+
+    def ahead() -> Peers:
+        peers = Peers(transport="connections").a(propose(log, end=3), Switch(0), m(log, 1), MISSING, Notify(2))
+        assert peers.rules == []
+        return peers
+
+    assert ahead().b(Adjust(0)).rules == ["confirmation_without_eagerness"]
+    peers = ahead().b(confirm())
+    assert peers.rules == []
+    assert peers.session.proposals[0].confirmed_at_ns == peers.last.read.place.arrived_at_ns
 
 
 def test_an_apology_for_a_part_of_a_payload(log: Log) -> None:
