@@ -313,7 +313,7 @@ class Cursor:
         return begun and size is None and not self.lost
 
     def retract(self) -> None:
-        """Move back to the begin of what was sent last; if that isn't in the plan any more, to the first piece after it."""
+        """Move back to the begin of what was sent last; if the plan has it no more, to the first piece after it."""
         piece = self.sent or self.piece
         self._go_to(self.plan.index(piece))
         if piece is not None and not piece.is_payload:
