@@ -62,6 +62,8 @@ class New(NamedTuple):
     due: list[Due]
     #: Where partitions begin that weren't known, as ranges without records: they begin there from now on.
     starts: list[OffsetRange]
+    #: How many offsets of a partition can't be read yet, by topic and partition: a transaction before them is open.
+    held: dict[str, int]
     #: Partitions whose offsets went back, or that the broker tells nothing of.
     failures: list[BrokerError]
 
@@ -95,12 +97,15 @@ class Broker:
         topics = {(known.cluster_id, known.topic) for known in (*landed, *starts)}
         try:
             cluster_id = str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
-            new, back = New([], [], []), []
+            new, back = New([], [], {}, []), []
             untold: dict[str, KafkaException] = {}
             for name, topic_id, partitions in self._described(untold):
                 places = [TopicPartition(name, partition) for partition in partitions]
+                # Asked for first: what is written after it waits for nothing.
+                written = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
                 oldest, newest = (self._offsets(places, spec, untold) for spec in (_EARLIEST, _LATEST))
-                places = [place for place in places if place.partition in oldest.keys() & newest.keys()]
+                known_of = oldest.keys() & newest.keys() & written.keys()
+                places = [place for place in places if place.partition in known_of]
                 # What came to a topic that was there already is landed from its first record.
                 first = {} if (cluster_id, name) in topics else self._first(places, untold)
                 for place in places:
@@ -117,6 +122,8 @@ class Broker:
                     if begin < high:
                         due = OffsetRange(cluster_id, name, topic_id, place.partition, begin, high)
                         new.due.append(Due(due, expected))
+                    if high < written[place.partition]:
+                        new.held[_name(place)] = written[place.partition] - high
                     if high < ends.get(key, 0):
                         back.append(f"{name}/{place.partition} from {ends[key]} to {high}")
         except KafkaException as error:

@@ -212,6 +212,8 @@ def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[
         new = broker.new([manifest.offsets for manifest in known if manifest.offsets], starts(lake, source))
         if new.starts:
             _keep_starts(storage, source, [*starts(lake, source), *new.starts])
+        for partition, count in new.held.items():
+            say(f"{source.name}: {partition}: {count:,} offsets wait for a transaction that is open there")
         for whole in new.due:
             try:
                 for due in whole.as_begun(begun.get(whole.range.partition_key)):

@@ -195,6 +195,22 @@ def test_of_transactions_what_was_committed_is_read(topic: Topic, kafka: str) ->
     assert topic.land() == []
 
 
+def test_what_waits_for_an_open_transaction_is_said(topic: Topic, kafka: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic.name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic.name, b"open", partition=0)
+    producer.flush()
+    topic.send(2)
+    said: list[str] = []
+    assert landing.land(topic.lake, topic.source(), progress=said.append) == []
+    assert said == [f"net: {topic.name}/0: 3 offsets wait for a transaction that is open there"]
+    producer.commit_transaction()
+    said.clear()
+    (manifest,) = landing.land(topic.lake, topic.source(), progress=said.append)
+    assert (manifest.records, len(said)) == (3, 1)
+
+
 def test_a_commit_that_comes_late_is_of_the_capture_that_the_next_landing_made(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +268,7 @@ def test_what_a_group_committed_of_a_topic_before_it_was_made_anew_leaves_out_no
     assert due.range.begin == 3
     # The broker keeps these in a topic of its own, which no pattern means.
     assert "__consumer_offsets" in topic.admin.list_topics().topics
-    assert broker.Broker("net", "^__consumer_.*", KafkaOptions()).new([], []) == ([], [], [])
+    assert broker.Broker("net", "^__consumer_.*", KafkaOptions()).new([], []) == ([], [], {}, [])
 
 
 @pytest.mark.parametrize("topic", [{"partitions": 3}], indirect=True)
