@@ -129,7 +129,7 @@ def test_sparse_without_an_end_is_followed_to_its_start() -> None:
     for size in (None, None, 4):
         places.append(str(cursor))
         packet = METADATA if size is None else RawPayload(size, bytes(size))
-        turn = Turn(cursor, receiver, ALL, lambda _, size=size: size)
+        turn = Turn(cursor, receiver, ALL, {3: size}.get)
         assert judge(packet, turn) is None
         move(packet, turn)
     assert (*places, str(cursor)) == ("m2", "m3", "p3", "unknown")
