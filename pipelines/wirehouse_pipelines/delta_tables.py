@@ -90,15 +90,18 @@ def swap(path: str, added: Sequence[AddAction], replaced: Callable[[DeltaTable],
     """Put files in place of those that `replaced` names, in one commit to the table at `path`.
 
     It is the commit after the version that was asked, or none: if another writer was faster, the table is asked anew.
+    `replaced` also names files of `added`, if the table has them.
     """
+    paths = {file.path for file in added}
     for attempt in range(_ATTEMPTS):
         with _in_words(path):
             table = DeltaTable(path, storage_options=_options(path))
-        now_ms = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [*added]
-        actions += [RemoveAction(file, True, now_ms) for file in replaced(table)]
-        if not actions:
+        now_ms, gone = time.time_ns() // 1_000_000, replaced(table)
+        # The answer to a commit may be lost: asked again, the store says that there is such a version.
+        if not (paths or gone) or (paths and paths.issubset(gone)):
             return
+        actions: list[AddAction | RemoveAction] = [*added]
+        actions += [RemoveAction(file, True, now_ms) for file in gone]
         try:
             table.create_write_transaction(
                 actions,

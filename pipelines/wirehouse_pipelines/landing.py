@@ -374,11 +374,20 @@ class _Commit:
         """Gives what commits a manifest. Of what isn't committed nothing stays; a killed landing leaves `about` it."""
         begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
         self._storage.write(begun, about.encode())
+        asked = False
+
+        def commit(manifest: Manifest) -> None:
+            nonlocal asked
+            asked = True
+            write_manifest(self._storage, manifest)
+
         try:
-            yield partial(write_manifest, self._storage)
+            yield commit
         except (_FileChanged, OSError, WirehouseError):
-            remove_capture(self._storage, self._source.kind, self._source.name, capture_id)
-            self._storage.delete(begun)
+            # A commit whose answer was lost may have come through: the next landing sees.
+            if not asked:
+                remove_capture(self._storage, self._source.kind, self._source.name, capture_id)
+                self._storage.delete(begun)
             raise
         self._storage.delete(begun)
 

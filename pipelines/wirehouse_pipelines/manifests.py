@@ -119,7 +119,11 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
     for stored in storage.list(prefix):
         known = before.get(stored.name)
         if known is None or known[0] != stored.version or not stored.version:
-            known = stored.version, _read(storage, stored.name)
+            try:
+                known = stored.version, _read(storage, stored.name)
+            except FileNotFoundError:
+                # Its source was forgotten meanwhile.
+                continue
         now[stored.name] = known
     _last = lake.root, now if source is None else {**before, **now}
     return [manifest for _, manifest in now.values()]

@@ -105,8 +105,11 @@ class LocalStorage:
         for parent, folders, files in os.walk(folder):
             folders[:] = [name for name in folders if not is_hidden(name)]
             for name in files:
-                if not is_hidden(name):
-                    path = Path(parent, name)
+                if is_hidden(name):
+                    continue
+                path = Path(parent, name)
+                # It may be removed meanwhile.
+                with suppress(FileNotFoundError):
                     facts = path.stat()
                     version = f"{facts.st_ino} {facts.st_mtime_ns}"
                     found.append(Stored(path.relative_to(self.root).as_posix(), facts.st_size, version))

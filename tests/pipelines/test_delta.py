@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import parquet
 
@@ -108,12 +109,12 @@ def test_a_row_of_another_window_is_refused(spark: Any, lake: Lake) -> None:
         assert (held(lake) if before else []) == before
 
 
-def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> None:
-    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+def swap_in(lake: Lake, confirmed: int, overtaken: Callable[[], None] = lambda: None) -> list[list[str]]:
+    """Put a row of FIRST in place of all; the files that it was to replace, each time that it asked."""
     path = lake.table_path(NAME)
     written = Path(path, "source=a", f"window_start={FIRST}", "new.parquet")
     columns = [field for field in arrow_types.schema(TABLE) if field.name not in TABLE.partition_by]
-    parquet.write_table(pa.Table.from_pylist([{"confirmed": 3}], pa.schema(columns)), written)
+    parquet.write_table(pa.Table.from_pylist([{"confirmed": confirmed}], pa.schema(columns)), written)
     partition = {"source": "a", "window_start": FIRST}
     file = str(written.relative_to(path))
     added = AddAction(file, written.stat().st_size, partition, 0, True, json.dumps({"numRecords": 1}))
@@ -122,15 +123,37 @@ def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> Non
     def all_files(now: DeltaTable) -> list[str]:
         asked.append([str(file) for file in now.get_add_actions().column("path").to_pylist()])
         if len(asked) == 1:
-            put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,)))
+            overtaken()
         return asked[-1]
 
     delta_tables.swap(path, [added], all_files)
+    return asked
+
+
+def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    asked = swap_in(lake, 3, lambda: put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,))))
     assert held(lake) == [("a", FIRST, 3)]
     assert [len(files) for files in asked] == [1, 1]
+    path = lake.table_path(NAME)
     version = DeltaTable(path).version()
     delta_tables.swap(path, [], lambda now: [])
     assert DeltaTable(path).version() == version, "nothing to do is no commit"
+
+
+def test_a_commit_that_came_through_though_told_to_have_failed_is_not_made_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    commit = DeltaTable.create_write_transaction
+
+    def unheard(self: DeltaTable, *args: Any, **more: Any) -> None:
+        commit(self, *args, **more)
+        raise CommitFailedError("there is such a version")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", unheard)
+    swap_in(lake, 3)
+    assert held(lake) == [("a", FIRST, 3)]
 
 
 @pytest.mark.spark

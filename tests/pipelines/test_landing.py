@@ -41,7 +41,7 @@ from wirehouse_pipelines.capture_files import CaptureFile, MissingPathError, Ref
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.landing import Clock, KindError, NotLandedError, land
 from wirehouse_pipelines.manifests import Manifest, manifest_name, manifests, write_manifest
-from wirehouse_pipelines.storage import LocalStorage, Storage, open_storage
+from wirehouse_pipelines.storage import LocalStorage, Storage, Stored, open_storage
 from wirehouse_pipelines.windows import Windows
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
@@ -542,6 +542,47 @@ def test_a_landing_killed_at_any_write_shows_nothing_and_is_completed(
     (manifest,) = manifests(place.lake)
     assert {name for name in place.files() if name.endswith(".avro")} == place.visible()
     assert len(list(place.records(manifest))) == 3
+
+
+def test_a_commit_that_is_told_to_have_failed_and_came_through_keeps_the_capture(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
+    write = LocalStorage.write
+
+    def unheard(self: LocalStorage, name: str, data: bytes, **how: bool) -> None:
+        write(self, name, data, **how)
+        if name.startswith("landing/manifests/"):
+            raise OSError("the answer was lost")
+
+    monkeypatch.setattr(LocalStorage, "write", unheard)
+    with pytest.raises(NotLandedError, match="the answer was lost"):
+        place.land()
+    monkeypatch.undo()
+    path.unlink()
+    assert place.land() == []
+    (manifest,) = manifests(place.lake)
+    assert len(list(place.records(manifest))) == 2
+    assert not [name for name in place.files() if "begun" in name]
+
+
+def test_a_manifest_that_is_removed_while_all_are_read_is_passed_over(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, at in (("a.jsonl", TEN), ("b.jsonl", TEN + 1)):
+        place.put(name, capture(at))
+    first, second = sorted(place.land(), key=lambda manifest: manifest.capture_id)
+    listed = LocalStorage.list
+
+    def removing(self: LocalStorage, prefix: str) -> Iterator[Stored]:
+        for stored in listed(self, prefix):
+            if first.capture_id in stored.name:
+                self.delete(stored.name)
+            yield stored
+
+    monkeypatch.setattr(LocalStorage, "list", removing)
+    monkeypatch.setattr(all_manifests, "_last", ("", {}))
+    assert manifests(place.lake) == [second]
 
 
 def test_what_a_killed_landing_left_is_gone_after_the_next_run_although_the_file_is(
