@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,22 @@ def test_the_compose_file_is_one() -> None:
 @pytest.mark.property
 def test_the_dockerfile_is_sound() -> None:
     _tool("hadolint", str(INFRA / "Dockerfile"))
+
+
+def test_the_image_is_given_all_that_the_package_is_made_of() -> None:
+    copied = set()
+    for line in (INFRA / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY --chown"):
+            copied.update(line.split()[2:-1])
+    admitted = {line[1:] for line in (INFRA / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
+    wheel = tomllib.loads((INFRA.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {*wheel["force-include"], *(package.partition("/")[0] for package in wheel["packages"])}
+    assert needed | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"} == copied == admitted
+
+
+def test_what_the_broker_keeps_lies_in_its_volume() -> None:
+    (volume,) = COMPOSE["services"]["kafka"]["volumes"]
+    assert volume.partition(":")[2] == COMPOSE["services"]["kafka"]["environment"]["KAFKA_LOG_DIRS"]
 
 
 @pytest.mark.parametrize("item", OBJECTS, ids=lambda item: f"{item['kind']} {item['metadata']['name']}")

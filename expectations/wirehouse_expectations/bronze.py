@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from wirehouse_codecs.capture_rules import RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
-from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS
+from wirehouse_pipelines.lake import MESSAGE_KINDS, PACKET_KINDS
+from wirehouse_pipelines.protocols import FILE_KINDS
 
 
 def landed_is_in(table: str, kinds: tuple[str, ...]) -> Invariant:

@@ -41,10 +41,9 @@ from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
 from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
 from wirehouse_pipelines.capture_files import Hashed, shown
-from wirehouse_pipelines.lake import FILE_KINDS
 from wirehouse_pipelines.landing import KINDS, Clock, capture_findings
 from wirehouse_pipelines.manifests import CaptureFinding
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
 #: Arrival begins where that of a lake with day windows does, unless it is told otherwise.

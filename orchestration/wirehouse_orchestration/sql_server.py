@@ -21,10 +21,10 @@ from py4j.protocol import Py4JError
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration.foreground import until_stopped
-from wirehouse_orchestration.infra import write_private
 from wirehouse_orchestration.ports import HOST, PortTakenError, listens
 from wirehouse_pipelines import delta_tables, jars
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import write_private
 from wirehouse_pipelines.tables import Table, all_tables
 
 if TYPE_CHECKING:

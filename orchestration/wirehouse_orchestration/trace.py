@@ -23,9 +23,9 @@ from wirehouse_codecs.tcp import Direction
 from wirehouse_orchestration import excerpts, landed_packets, render
 from wirehouse_orchestration.excerpts import NoExcerptError, Said
 from wirehouse_orchestration.landed_packets import TracedConnection
-from wirehouse_pipelines.lake import FILE_KINDS, PACKET_KINDS, Lake
+from wirehouse_pipelines.lake import PACKET_KINDS, Lake
 from wirehouse_pipelines.manifests import Manifest, check_there, manifest_name
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS
 from wirehouse_pipelines.sql import UnknownTableError, query
 from wirehouse_pipelines.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables

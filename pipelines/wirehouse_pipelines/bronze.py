@@ -5,7 +5,6 @@ A task reads some landed objects as columns and writes these as files of the tab
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -21,9 +20,10 @@ from wirehouse_codecs.capture_rules import RULES
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_codecs.rules import by_name
 from wirehouse_pipelines import arrow_types, delta, landed_columns, segments, table_writer
-from wirehouse_pipelines.lake import FILE_KINDS, MESSAGE_KINDS, PACKET_KINDS, Lake, Source
+from wirehouse_pipelines.lake import MESSAGE_KINDS, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.landed_columns import DamagedObjectError
 from wirehouse_pipelines.manifests import FORGOTTEN, Manifest, WindowObjects
+from wirehouse_pipelines.protocols import FILE_KINDS
 from wirehouse_pipelines.storage import Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Work
@@ -54,9 +54,7 @@ def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
     for manifest in landed:
         if manifest.status == FORGOTTEN:
             continue
-        facts.setdefault(capture_window(manifest, lake), []).append(
-            json.dumps(asdict(manifest), sort_keys=True, default=str)
-        )
+        facts.setdefault(capture_window(manifest, lake), []).append(manifest.digest)
         for window, has in manifest.windows.items():
             facts.setdefault(window, []).append(f"{manifest.capture_id}: {has.records}")
         for finding in manifest.findings:

@@ -22,7 +22,8 @@ from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog
 from wirehouse_codecs.stream_log import STATE, Gather, Start
 from wirehouse_pipelines import hash_key
-from wirehouse_pipelines.lake import FILE_KINDS, Lake, Source
+from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_pipelines.protocols import FILE_KINDS
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Span, Work
 

@@ -180,8 +180,7 @@ def replace(
         return
     files = rows if isinstance(rows, Files) else Files((), rows)
     written = [*files.written, *(() if files.rows is None else _written(table, path, files.rows, spans))]
-    held()
-    delta_tables.swap(path, [_added(table, file) for file in written], partial(_files, spans=spans))
+    delta_tables.swap(path, [_added(table, file) for file in written], partial(_files, spans=spans), held)
 
 
 def _written(table: Table, path: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> list[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from wirehouse_pipelines import patience
-from wirehouse_pipelines.storage import StorageError, is_local, unreached
+from wirehouse_pipelines.storage import Held, StorageError, is_local, unreached
 
 #: Of a commit, each of which another writer was faster with.
 _ATTEMPTS: Final = 20
@@ -86,11 +86,16 @@ def created(path: str, schema: Schema, **how: Any) -> DeltaTable:
         return DeltaTable.create(path, schema, mode="ignore", storage_options=_options(path), **how)
 
 
-def swap(path: str, added: Sequence[AddAction], replaced: Callable[[DeltaTable], Sequence[str]]) -> None:
+def swap(
+    path: str,
+    added: Sequence[AddAction],
+    replaced: Callable[[DeltaTable], Sequence[str]],
+    held: Held = lambda: None,
+) -> None:
     """Put files in place of those that `replaced` names, in one commit to the table at `path`.
 
     It is the commit after the version that was asked, or none: if another writer was faster, the table is asked anew.
-    `replaced` also names files of `added`, if the table has them.
+    `replaced` also names files of `added`, if the table has them. `held` is asked before each attempt.
     """
     paths = {file.path for file in added}
     for attempt in range(_ATTEMPTS):
@@ -102,6 +107,7 @@ def swap(path: str, added: Sequence[AddAction], replaced: Callable[[DeltaTable],
             return
         actions: list[AddAction | RemoveAction] = [*added]
         actions += [RemoveAction(file, True, now_ms) for file in gone]
+        held()
         try:
             table.create_write_transaction(
                 actions,

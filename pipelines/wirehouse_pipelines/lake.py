@@ -13,12 +13,11 @@ from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import Windows
 
-#: Kinds of source whose landed records are broker messages, those whose records are packets, and those of files that
-#: hold blocks or entries.
+#: Kinds of source whose landed records are broker messages, and those whose records are packets. Those that are a
+#: protocol's own files: `protocols.FILE_KINDS`.
 KAFKA = "kafka"
 MESSAGE_KINDS = ("messages", KAFKA)
 PACKET_KINDS = ("pcap",)
-FILE_KINDS = ("blocks", "grpc_log", "entries")
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ REJECTED_BYTES: Final = 16 << 20
 LISTED_FINDINGS: Final = 1_000
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
+_STARTS = "landing/starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +113,23 @@ class _FileChanged(Exception):
 
 
 def sources(lake: Lake) -> set[str]:
-    """Names of the sources that landed something, or began to."""
+    """Names of the sources that landed something, began to, or of which it is kept where topics begin."""
     storage = open_storage(lake.root)
     objects = (stored.name for folder in (MANIFESTS, _BEGUN) for stored in storage.list(folder))
-    return {PurePosixPath(name).parent.name for name in objects}
+    starts = (PurePosixPath(stored.name).stem for stored in storage.list(_STARTS))
+    return {*(PurePosixPath(name).parent.name for name in objects), *starts}
 
 
 def remove(lake: Lake, source: str) -> None:
     """Remove all that `source` landed. Its manifests go last: they say that there is something to remove."""
     storage = open_storage(lake.root)
     with storage.lock(lock_name(source)):
+        storage.delete(f"{_SEEN}/{source}.json")
+        storage.delete(_starts_name(source))
         for folder in (*(f"landing/{kind}" for kind in RECORDS), "landing/rejected", _BEGUN, MANIFESTS):
             storage.sweep(f"{folder}/{source}")
             for stored in list(storage.list(f"{folder}/{source}")):
                 storage.delete(stored.name)
-        storage.delete(f"{_SEEN}/{source}.json")
-        storage.delete(_starts_name(source))
 
 
 def land(
@@ -245,7 +247,7 @@ def _keep_starts(storage: Storage, source: Source, known: Iterable[OffsetRange])
 
 
 def _starts_name(source: str) -> str:
-    return f"landing/starts/{source}.json"
+    return f"{_STARTS}/{source}.json"
 
 
 def _goes_on(manifest: Manifest, wanted: OffsetRange) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Final
 
 from wirehouse_codecs.errors import WirehouseError
@@ -36,7 +38,7 @@ class CaptureFinding:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """What was landed of a capture."""
 
@@ -64,6 +66,11 @@ class Manifest:
     offsets: OffsetRange | None = None
     #: When landing let go of the records, whose rows bronze holds; None while it has them.
     released_at_ns: int | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that it says."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         """The manifest as an object of the storage holds it."""

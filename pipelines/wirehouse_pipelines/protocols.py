@@ -97,3 +97,4 @@ FILE_READERS: dict[str, Reader] = {
     "grpc_log": _reader("hiero.captures", "log_capture"),
     "entries": _reader("bamboo.captures", "entry_capture"),
 }
+FILE_KINDS = tuple(FILE_READERS)

@@ -29,8 +29,11 @@ from wirehouse_pipelines import jars
 ENVIRONMENT: Final = "environment"
 CODE: Final = "code"
 _PACKAGES: Final = ("wirehouse_codecs", "wirehouse_pipelines")
-#: What only drivers import: of our requirements everything else is sent.
-_OF_DRIVERS: Final = re.compile(r"dagster.*|great-expectations|pyspark|delta-spark|click|rich|confluent-kafka")
+#: Those of our requirements that workers import.
+_OF_WORKERS: Final = (
+    *("boto3", "cramjam", "cryptography", "deltalake", "fastavro", "google-re2", "hpack", "hyperframe", "numba"),
+    *("numpy", "packaging", "pandas", "pyarrow", "pynacl", "pyyaml"),
+)
 #: Time is dearer than bytes.
 _COMPRESSION: Final = 1
 
@@ -50,12 +53,12 @@ def python() -> str:
 
 
 def _sent() -> list[Distribution]:
-    """What our requirements bring with them, without what only drivers need."""
+    """What workers import, with what that needs."""
     found: dict[str, Distribution] = {}
-    asked = ["wirehouse"]
+    asked = [*_OF_WORKERS]
     while asked:
         name = asked.pop()
-        if name in found or _OF_DRIVERS.fullmatch(name):
+        if name in found:
             continue
         try:
             found[name] = distribution(name)
@@ -65,7 +68,6 @@ def _sent() -> list[Distribution]:
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 asked.append(re.sub(r"[-_.]+", "-", requirement.name).lower())
-    del found["wirehouse"]
     return [found[name] for name in sorted(found)]
 
 

@@ -14,17 +14,14 @@ from pyspark.sql import SparkSession
 
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import jars, patience, shipping
-from wirehouse_pipelines.spark_options import EMBEDDED, SparkOptions
+from wirehouse_pipelines.spark_options import EMBEDDED, OURS, SparkOptions
 
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
 #: Java options for short runs: the optimising compiler costs more than it saves in a minute.
 #: Without it Java keeps 48 MB for code, which a run of many plans fills; then nothing is compiled any more.
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
-SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.session.timeZone": "UTC",
+SETTINGS = OURS | {
     "spark.sql.shuffle.partitions": "4",
     # One size for all: small frames are coalesced, large ones split by the adaptive planner.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
@@ -49,12 +46,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Files of tables are written to where they stay; what commits them is `delta.replace`.
-    "spark.sql.sources.commitProtocolClass": "wirehouse.TableFiles",
     # The writer would sort all rows by their partition, though it can keep a file of each open.
     "spark.sql.optimizer.plannedWrite.enabled": "false",
-    # Delta's own loses commits when two drivers write a table.
-    "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
 }
 #: The JVM, and workers with Arrow in them, keep what they free: the next batch needs as much, and what the system gives
 #: it clears first. A worker that has nothing to do for a minute is stopped.
@@ -157,6 +150,11 @@ def archive_classes(run: Callable[[SparkSession], None]) -> None:
         new.rename(archive)
 
 
+def running() -> SparkSession | None:
+    """The session of this process, if it has one; `SparkSession.getActiveSession` knows that of its own thread."""
+    return SparkSession._instantiatedSession
+
+
 def session(
     name: str = "wirehouse", options: SparkOptions = EMBEDDED, more: Mapping[str, str] = MappingProxyType({})
 ) -> SparkSession:
@@ -188,7 +186,7 @@ def session(
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    if SparkSession.getActiveSession() is not None:
+    if running() is not None:
         return builder.getOrCreate()
     with _quiet_start():
         started = builder.getOrCreate()

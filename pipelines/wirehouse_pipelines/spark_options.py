@@ -14,12 +14,15 @@ LOCAL: Final = "local[*]"
 #: The master, before what the table says.
 MASTER_VARIABLES: Final = ("WIREHOUSE_SPARK_MASTER", "SPARK_MASTER")
 #: What rows or commits rest on: these have one value everywhere.
-OURS: Final = (
-    "spark.sql.extensions",
-    "spark.sql.catalog.spark_catalog",
-    "spark.sql.session.timeZone",
-    "spark.delta.logStore.s3a.impl",
-)
+OURS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # Files of tables are written to where they stay; what commits them is `delta.replace`.
+    "spark.sql.sources.commitProtocolClass": "wirehouse.TableFiles",
+    # Delta's own loses commits when two drivers write a table.
+    "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
+}
 
 
 def _settings(value: Any, key: str) -> Mapping[str, str]:

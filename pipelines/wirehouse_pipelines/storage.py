@@ -124,19 +124,8 @@ class LocalStorage:
         """See Storage."""
         path = self._path(name)
         _make_folder(path.parent)
-        number, part = tempfile.mkstemp(PART, f".{path.name}.", path.parent)
-        try:
-            with os.fdopen(number, "w+b") as stream:
-                yield stream
-                stream.flush()
-                os.fchmod(stream.fileno(), mode)
-                os.fsync(stream.fileno())
-            os.rename(part, path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(part)
-            raise
-        _sync_folder(path.parent)
+        with _new_file(path, mode) as stream:
+            yield stream
 
     def write(self, name: str, data: bytes, *, private: bool = False) -> None:
         """See Storage."""
@@ -174,6 +163,30 @@ class LocalStorage:
                 fcntl.flock(stream, fcntl.LOCK_EX)
             # The system gives it to nobody else before it is closed.
             yield lambda: None
+
+
+@contextmanager
+def _new_file(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A stream whose bytes become the file when the block ends without an exception, else nothing."""
+    number, part = tempfile.mkstemp(PART, f".{path.name}.", path.parent)
+    try:
+        with os.fdopen(number, "w+b") as stream:
+            yield stream
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.rename(part, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_private(path: Path, text: str) -> None:
+    """`text` as a file that only its owner may read, whole or not at all."""
+    with _new_file(path, 0o600) as stream:
+        stream.write(text.encode())
 
 
 def check_name(name: str) -> tuple[str, ...]:

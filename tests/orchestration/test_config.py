@@ -86,8 +86,8 @@ MISTAKES = {
         "none of Spark",
     ),
     "a setting that is ours": (
-        LAKEHOUSE + '[spark.settings]\n"spark.sql.session.timeZone" = "CET"\n',
-        "spark.settings.spark.sql.session.timeZone",
+        LAKEHOUSE + '[spark.settings]\n"spark.sql.sources.commitProtocolClass" = "Other"\n',
+        "spark.settings.spark.sql.sources.commitProtocolClass",
         "set by Wirehouse",
     ),
     "a setting that is no text": (

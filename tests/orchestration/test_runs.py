@@ -14,6 +14,7 @@ from dagster import AssetCheckKey, DagsterRunStatus
 from deltalake import DeltaTable
 
 from wirehouse_orchestration import factories, instance, runs
+from wirehouse_orchestration.defs import resources
 from wirehouse_orchestration.defs.resources import RunSession
 from wirehouse_orchestration.runs import BeforeStartError, materialize
 from wirehouse_pipelines import delta, jobs, sql
@@ -220,6 +221,27 @@ def test_a_conflict_with_another_writer_is_tried_again(lake: Lake, monkeypatch: 
     land(lake, lake.sources[0])
     materialize(lake, ["bronze.messages"], DAY, DAY)
     assert tries == ["bronze.messages", "bronze.messages"]
+
+
+@pytest.mark.spark
+def test_what_spark_does_is_stopped_whichever_thread_has_it(spark: Any) -> None:
+    """Spark itself knows of a session in the thread alone that began it."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        begun.wait(10)
+        while not ended.wait(0.1):
+            resources.stop_jobs()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    begun.set()
+    try:
+        with pytest.raises(Exception, match="cancelled"):
+            spark.range(2).selectExpr("reflect('java.lang.Thread', 'sleep', 60000L)").collect()
+    finally:
+        ended.set()
+        stopping.join()
 
 
 def test_an_interrupt_stops_what_goes_on_beside_it() -> None:

@@ -453,6 +453,7 @@ def test_names_and_passwords_that_are_none(tmp_path: Path, name: str, password: 
 def test_passwords_are_kept_as_keys_for_the_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "passwords"
     sql_server.set_password(file, "ann", "secret")
+    file.chmod(0o644)
     sql_server.set_password(file, "ann", "other")
     (line,) = file.read_text().splitlines()
     name, rounds, salt, key = line.split(":")

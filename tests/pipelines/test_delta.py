@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from wirehouse_pipelines import arrow_types, delta, delta_tables, sql
 from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.storage import Held
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 from wirehouse_pipelines.work import Span
@@ -109,7 +110,9 @@ def test_a_row_of_another_window_is_refused(spark: Any, lake: Lake) -> None:
         assert (held(lake) if before else []) == before
 
 
-def swap_in(lake: Lake, confirmed: int, overtaken: Callable[[], None] = lambda: None) -> list[list[str]]:
+def swap_in(
+    lake: Lake, confirmed: int, overtaken: Callable[[], None] = lambda: None, held: Held = lambda: None
+) -> list[list[str]]:
     """Put a row of FIRST in place of all; the files that it was to replace, each time that it asked."""
     path = lake.table_path(NAME)
     written = Path(path, "source=a", f"window_start={FIRST}", "new.parquet")
@@ -126,7 +129,7 @@ def swap_in(lake: Lake, confirmed: int, overtaken: Callable[[], None] = lambda: 
             overtaken()
         return asked[-1]
 
-    delta_tables.swap(path, [added], all_files)
+    delta_tables.swap(path, [added], all_files, held)
     return asked
 
 
@@ -139,6 +142,19 @@ def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> Non
     version = DeltaTable(path).version()
     delta_tables.swap(path, [], lambda now: [])
     assert DeltaTable(path).version() == version, "nothing to do is no commit"
+
+
+def test_a_lock_that_is_lost_between_two_attempts_ends_them(lake: Lake) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    answers = iter([None, Lost])
+
+    def held_once() -> None:
+        if error := next(answers):
+            raise error
+
+    with pytest.raises(Lost):
+        swap_in(lake, 3, lambda: put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,))), held_once)
+    assert held(lake) == [("a", FIRST, 2)]
 
 
 def test_a_commit_that_came_through_though_told_to_have_failed_is_not_made_again(

@@ -14,6 +14,7 @@ from wirehouse_pipelines import arrow_types, landing, ledger, sql
 from wirehouse_pipelines.forgetting import Forgotten, StillConfiguredError, UnknownSourceError, forget, gone
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import manifests
+from wirehouse_pipelines.storage import LocalStorage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -53,6 +54,34 @@ def test_forgetting_deletes_rows_entries_and_captures_of_that_source_alone(lake:
     assert {source for _, source, _ in ledger.read(lake)} == {"kept"}
     assert [manifest.source for manifest in manifests(lake)] == ["kept"]
     assert not [path for path in Path(lake.root, "landing").rglob("*.avro") if "old" in path.parts]
+
+
+def test_a_source_is_known_until_the_last_of_it_is_gone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its topics begin: a source of that name would go on from there."""
+    storage = LocalStorage(lake.root)
+    storage.write("landing/starts/old.json", b"[]")
+    delete = LocalStorage.delete
+
+    class Killed(BaseException):
+        pass
+
+    def dying(self: LocalStorage, name: str) -> None:
+        there = self.exists(name)
+        delete(self, name)
+        if there and "old" in landing.sources(lake):
+            raise Killed
+
+    monkeypatch.setattr(LocalStorage, "delete", dying)
+    killed = 0
+    while "old" in landing.sources(lake):
+        try:
+            landing.remove(lake, "old")
+        except Killed:
+            killed += 1
+    assert killed > 1
+    assert not [name for name in storage.list("landing") if "old" in name.name and "lock" not in name.name]
+    storage.write("landing/starts/looked-at-only.json", b"[]")
+    assert gone(lake) == ["looked-at-only", "old"]
 
 
 def test_what_is_configured_or_unknown_is_refused(lake: Lake) -> None:

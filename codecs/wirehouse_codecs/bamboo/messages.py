@@ -564,13 +564,11 @@ _CANCEL_ENTRIES: Final = {CancelReason.STARTING_HASH: 1, CancelReason.FORKED: 2}
 def _decode_cancel(fields: _Fields, reason: CancelReason) -> tuple[ControlPacket, str | None, str]:
     number = fields.number("id")
     seqnum = fields.number_if(reason is CancelReason.END_OF_LOG, "seqnum")
-    entries: list[CancelEntry] = []
-    for _ in range(_CANCEL_ENTRIES.get(reason, 0)):
-        entry, rule, why = _decode_cancel_entry(fields)
-        entries.append(entry)
-        if rule is not None:
-            return Cancel(reason, number, seqnum, tuple(entries)), rule, why
-    return _judged(Cancel(reason, number, seqnum, tuple(entries)))
+    # Bytes that are no entry are followed by the second one all the same.
+    read = [_decode_cancel_entry(fields) for _ in range(_CANCEL_ENTRIES.get(reason, 0))]
+    packet = Cancel(reason, number, seqnum, tuple(entry for entry, _, _ in read))
+    broken = next(((rule, why) for _, rule, why in read if rule is not None), None)
+    return _judged(packet) if broken is None else (packet, *broken)
 
 
 def _decode_cancel_entry(fields: _Fields) -> tuple[CancelEntry, str | None, str]:

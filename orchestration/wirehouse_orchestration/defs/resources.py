@@ -40,7 +40,7 @@ class RunSession:
         small = records <= SMALL_RECORDS
         with _one_at_a_time:
             if self._spark is None:
-                self._spark = SparkSession.getActiveSession() or self._start(small)
+                self._spark = _running() or self._start(small)
         self._spark.conf.set(_WHOLE_STAGE, str(not small).lower())
         return self._spark
 
@@ -57,9 +57,15 @@ class RunSession:
         return self._spark
 
 
+def _running() -> SparkSession | None:
+    from wirehouse_pipelines import spark
+
+    return spark.running()
+
+
 def stop_jobs() -> None:
     """Cancel what Spark is doing in this process, if it was started."""
-    session = SparkSession.getActiveSession()
+    session = _running()
     if session is not None:
         session.sparkContext.cancelAllJobs()
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines import java
+from wirehouse_pipelines.storage import write_private
 
 #: Another folder for all of it.
 VARIABLE: Final = "WIREHOUSE_INFRA"
@@ -132,12 +133,6 @@ def environment(names: tuple[str, ...] = ()) -> dict[str, str]:
 def _write_env() -> None:
     lines = "".join(f"{key}={value}\n" for key, value in environment().items())
     write_private(run_folder() / "env", lines)
-
-
-def write_private(path: Path, text: str) -> None:
-    """`text` as a file that only its owner may read."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        stream.write(text)
 
 
 def java_program() -> str:

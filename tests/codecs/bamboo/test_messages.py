@@ -365,6 +365,16 @@ def test_an_entry_that_is_none_is_named_and_kept(make_log: Callable[..., Any], a
     assert kept == (data + bytes(100))[2 : 2 + len(kept)]
 
 
+def test_what_follows_an_entry_that_is_none_is_read_all_the_same(make_log: Callable[..., Any]) -> None:
+    whole, other = make_log(3).encoded(2, 3)
+    for damaged, right in ((b"\2" + whole[1:], other), (other, b"\2" + whole[1:])):
+        shown = (CancelEntry(damaged), CancelEntry(right))
+        first, second = read(CONTROL, encode(Cancel(CancelReason.FORKED, 3, entries=shown)) + encode(ProposalCredit(1)))
+        assert (first.packet, second.packet) == (Cancel(CancelReason.FORKED, 3, entries=shown), ProposalCredit(1))
+        assert first.rule is not None
+        assert first.rule.name == "bad_tag"
+
+
 # Metadata and payloads
 
 
