@@ -21,7 +21,7 @@ from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.lipmaa import link_targets, lipmaa
 from wirehouse_codecs.bamboo.log import ENTRY_TYPE
 from wirehouse_codecs.bamboo.rebuilding import Rebuilt, complete
-from wirehouse_codecs.bamboo.verify import LogOf, Verdict, verify
+from wirehouse_codecs.bamboo.verify import WRONG_PAYLOAD, LogOf, Verdict, verify
 
 #: Of those who sent an entry so many are remembered.
 MOST_SENDERS: Final = 64
@@ -64,6 +64,10 @@ _PLACE: Final = tuple(name for name, _ in PLACE)
 #: Entries of files and of cancels are shown for themselves: what they break is a violation.
 SHOWN: Final = ("cancel", "file")
 _SHOWN: Final = pa.array(SHOWN)
+_OTHER_SIZE: Final = "payload_size_mismatch"
+_OTHER_HASH: Final = "payload_hash_mismatch"
+#: Reasons that are no rule, or told as what they are: forks, and payloads.
+_TOLD_ELSEWHERE: Final = pa.array([None, "link_unknown", "fork", _OTHER_HASH], pa.string())
 
 
 class ForkRow(NamedTuple):
@@ -107,7 +111,8 @@ class Changes(NamedTuple):
 
     #: Rows of ENTRIES that are new or differ.
     entries: pa.RecordBatch
-    #: Rows of `entries` whose reason is told for the first time, with the place at which they are shown.
+    #: Rows of `entries` whose reason is told for the first time, with the place at which they are shown; and each that
+    #: came with the payload of another entry, which says nothing of its own.
     broken: pa.RecordBatch
     #: Positions that are new, or have another proof.
     forks: list[ForkRow]
@@ -203,7 +208,7 @@ class KnownLog:
         is_shown, was_shown = (np.asarray(pc.is_in(of.column("origin"), _SHOWN)) for of in (judged, self._rows))
         broken[:known] |= is_shown[:known] & ~was_shown
         broken &= is_shown
-        broken &= ~np.asarray(pc.is_in(judged.column("reason"), pa.array([None, "link_unknown", "fork"], pa.string())))
+        broken &= ~np.asarray(pc.is_in(judged.column("reason"), _TOLD_ELSEWHERE))
         broken &= ~_true(judged.column("superseded"))
         # What a cancel shows that breaks a rule by itself is told with the cancel.
         of_cancel = pc.equal(judged.column("origin"), "cancel").fill_null(False)
@@ -222,9 +227,10 @@ class KnownLog:
         led = {named for named in loose.to_pylist() if named in self._elsewhere} if self._elsewhere else set()
         if elsewhere:
             led |= elsewhere.keys() & set(_loose(judged.slice(0, known), judged).to_pylist())
+        shown, wrong = _as_shown(only(judged, broken), new), _wrong_payloads(new)
         return Changes(
             entries,
-            _as_shown(only(judged, broken), new),
+            pa.concat_batches([shown, wrong]) if wrong.num_rows else shown,
             rows_of_forks,
             new_forks,
             log,
@@ -280,10 +286,23 @@ def _as_shown(rows: pa.RecordBatch, new: pa.RecordBatch) -> pa.RecordBatch:
     """`rows` with the first places at which `new` ones show the same entries: metadata may have come before."""
     if not rows.num_rows:
         return rows
-    shown = new.filter(pc.is_in(new.column("origin"), _SHOWN)).select(["entry_id", *_PLACE]).to_pylist()
-    places = {place.pop("entry_id"): place for place in reversed(shown)}
+    shown = new.filter(pc.is_in(new.column("origin"), _SHOWN))
+    # Of several payloads one that is shown with it may be of another size.
+    odd = shown.filter(pc.equal(shown.column("payload_rule"), _OTHER_SIZE).fill_null(False))
+    listed = (place for of in (shown, odd) for place in reversed(of.select(["entry_id", *_PLACE]).to_pylist()))
+    places = {place.pop("entry_id"): place for place in listed}
     ids = rows.column("entry_id").to_pylist()
     return _edited(rows, {i: places[one] for i, one in enumerate(ids) if one in places})
+
+
+def _wrong_payloads(new: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that came with the payload of another entry, as broken by that."""
+    if new.column("payload_rule").null_count == new.num_rows:
+        return new.slice(0, 0)
+    wrong = pc.equal(new.column("payload_rule"), _OTHER_HASH).fill_null(False)
+    rows = new.filter(pc.and_(wrong, new.column("own_rule").is_null()))
+    told = {"verdict": Verdict.INVALID.value, "reason": _OTHER_HASH, "message": WRONG_PAYLOAD}
+    return with_columns(rows, {name: pa.array([value] * rows.num_rows, pa.string()) for name, value in told.items()})
 
 
 def _true(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -341,11 +360,10 @@ def _joined(first: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any
     """What two rows of one entry tell together."""
     senders = sorted({*(first["seen_from"] or ()), *(again["seen_from"] or ())})
     rules = {first["payload_rule"], again["payload_rule"]}
-    size = "payload_size_mismatch"
     return {
         "origin": first["origin"] if first["origin"] in SHOWN else again["origin"],
         # A payload of another size says something of the log; one of another hash nothing, once there is another.
-        "payload_rule": size if size in rules else None if None in rules else first["payload_rule"],
+        "payload_rule": _OTHER_SIZE if _OTHER_SIZE in rules else None if None in rules else first["payload_rule"],
         "seen_from": senders if len(senders) <= MOST_SENDERS else first["seen_from"],
     }
 

@@ -43,6 +43,10 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: What is said of an entry whose payload is another one.
+WRONG_PAYLOAD: Final = "the payload is not the one that the entry says"
+
+
 class Proof(StrEnum):
     """How two entries prove that a log is forked."""
 
@@ -291,7 +295,7 @@ class _Batch:
         for i in np.flatnonzero(scanned.right & (verdicts != _VALID)).tolist():
             why[i] = self._why.get(int(self._occurrences[i])) or _link_unknown(link_targets(int(scanned.seq[i])))
         for i, rule in bad_payloads.items():
-            verdicts[i], why[i] = _INVALID, (rule, "the payload is not the one that the entry says")
+            verdicts[i], why[i] = _INVALID, (rule, WRONG_PAYLOAD)
         known, log_ids, seqs = scanned.right.copy(), scanned.log_id.copy(), scanned.seq.copy()
         authors, has_author = np.zeros((count, AUTHOR_BYTES), np.uint8), scanned.right.copy()
         authors[known] = windows(scanned.data, scanned.begin[known] + 1, AUTHOR_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +285,22 @@ def test_what_an_entry_breaks_is_told_once_it_is_shown() -> None:
     assert at_once.broken.column("reason").to_pylist() == ["bad_signature"]
     assert at_once.broken.column("record_number").to_pylist() == [2]
     assert [one["record_number"] for one in newest([at_once]).values()] == [1]
+
+
+@pytest.mark.parametrize("order", permutations((None, "payload_hash_mismatch", "payload_size_mismatch")))
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_a_wrong_payload_is_told_where_it_stands_whatever_came_before(order: tuple[str | None, ...], cut: int) -> None:
+    """One of another hash at each place; one of another size says something of the entry, and once."""
+    rows = [row(LOG[0], number, origin="file", payload_rule=rule) for number, rule in enumerate(order)]
+    log = KnownLog(NONE, {})
+    told = [one for part in (rows[:cut], rows[cut:]) if part for one in taken(log, *part).broken.to_pylist()]
+    assert {(one["reason"], one["record_number"]) for one in told} == {
+        (rule, number) for number, rule in enumerate(order) if rule
+    }
+    assert len(told) == 2
+    alone = taken(KnownLog(NONE, {}), *(one for one in rows if one["payload_rule"] != "payload_size_mismatch"))
+    (entry,) = alone.entries.to_pylist()
+    assert (entry["verdict"], entry["reason"]) == ("valid", None), "another one is at hand, or may be"
 
 
 def test_each_end_of_a_log_that_goes_on_proves_a_fork() -> None:
