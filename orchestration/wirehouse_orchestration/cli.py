@@ -183,7 +183,7 @@ def forget(context: Context, what: str, as_json: bool) -> None:
 
     lake = context.lake()
     if not forgetting.is_capture(what):
-        deleted = forgetting.forget(lake, what)
+        deleted = forgetting.forget(lake, what, partial(click.echo, err=True))
         if as_json:
             _print_json([asdict(deleted)])
         else:
@@ -195,8 +195,8 @@ def forget(context: Context, what: str, as_json: bool) -> None:
         _bring_up_to_date(context, lake, due, tell=not as_json)
     # A sensor may have begun a run meanwhile, whose files nobody must take away.
     check_alone(lake)
-    with jobs.writing(lake, say=partial(click.echo, err=True)):
-        purged = forgetting.purge(lake)
+    with jobs.writing(lake, say=partial(click.echo, err=True)) as held:
+        purged = forgetting.purge(lake, held)
         told = erase_told(lake, what)
         proof = forgetting.proof(lake, what)
     if as_json:

@@ -72,8 +72,8 @@ class CaptureFile:
         return stream, _facts(os.fstat(stream.fileno()))
 
     def settled(self, seconds: float = SETTLE_SECONDS) -> bool:
-        """Its size and time stood still for so long."""
-        return time.time() - self.facts().changed_at >= seconds
+        """Its size and time stood still for so long; a time that is still to come says that the clock went back."""
+        return abs(time.time() - self.facts().changed_at) >= seconds
 
 
 @dataclass(frozen=True, slots=True, order=True)

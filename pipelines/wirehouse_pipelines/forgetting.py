@@ -22,7 +22,7 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_pipelines import delta, delta_tables, jobs, landing, ledger, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import FORGOTTEN, MANIFESTS, Manifest, manifests, write_manifest
-from wirehouse_pipelines.storage import Storage, open_storage
+from wirehouse_pipelines.storage import Held, Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
 
 _CAPTURE: Final = re.compile("[0-9a-f]{64}")
@@ -72,19 +72,24 @@ class Forgotten:
     rows: dict[str, int]
 
 
-def forget(lake: Lake, name: str) -> Forgotten:
+def forget(lake: Lake, name: str, say: jobs.Progress | None = None) -> Forgotten:
     """Delete everything of source `name`: its rows, its ledger entries, and last its landed objects.
 
     Of a source that joined a service what jobs wrote under its own name goes, and what it landed stays. Delta keeps
-    the files of deleted rows until they are vacuumed. What a run that is under way writes of the source stays, and is
-    `gone` again. Raises StillConfiguredError and UnknownSourceError.
+    the files of deleted rows until they are vacuumed. Waits for those who write tables. Raises StillConfiguredError and
+    UnknownSourceError.
     """
     if name not in _known(lake):
         raise UnknownSourceError(name=name)
+    if name in lake.names and not any(name in sources for sources in _left(lake).values()):
+        raise StillConfiguredError(name=name)
+    with jobs.writing(lake, say=say) as held:
+        return _forget(lake, name, held)
+
+
+def _forget(lake: Lake, name: str, held: Held) -> Forgotten:
     configured = name in lake.names
     left = [job for job in jobs.all_jobs().values() if name in _left(lake)[job.name]]
-    if configured and not left:
-        raise StillConfiguredError(name=name)
     outputs = [table for job in left for table in job.outputs]
     physical = [table.name for table in all_tables().values() if table.view is None]
     rows: dict[str, int] = {}
@@ -92,8 +97,10 @@ def forget(lake: Lake, name: str) -> Forgotten:
         written = delta.rows_by_window(lake, table).items()
         if count := sum(count for (source, _), count in written if source == name):
             rows[table] = count
+        held()
         delta.delete(lake, table, f"source = '{name}'")
     of = {*outputs, *map(jobs.checks_of, left)}
+    held()
     ledger.withdraw(lake, [key for key in ledger.read(lake) if key[1] == name and (not configured or key[0] in of)])
     captures = 0 if configured else len(manifests(lake, name))
     if not configured:
@@ -144,6 +151,8 @@ def erase_landed(lake: Lake, capture_id: str) -> list[Manifest]:
             write_manifest(storage, _forgotten(manifest))
             landing.remove_capture(storage, manifest.kind, manifest.source, capture_id)
             landing.unsee(storage, manifest.source, capture_id)
+            # A landing killed after its commit leaves it.
+            storage.delete(landing.begun_name(manifest.source, capture_id))
     jobs.clear_emptied(lake)
     return landed
 
@@ -172,9 +181,13 @@ def _tables(lake: Lake) -> list[str]:
     return [name for names in upkeep.parts(lake).values() for name in names]
 
 
-def purge(lake: Lake) -> list[upkeep.Freed]:
-    """Remove the old versions of every table; what that freed. Only for who holds `jobs.writing`."""
-    return [freed for name in _tables(lake) if (freed := upkeep.purge(lake, name))]
+def purge(lake: Lake, held: Held) -> list[upkeep.Freed]:
+    """Remove the old versions of every table; what that freed. `held` is what `jobs.writing` gave."""
+    freed: list[upkeep.Freed] = []
+    for name in _tables(lake):
+        held()
+        freed += filter(None, [upkeep.purge(lake, name)])
+    return freed
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,10 +189,11 @@ def pass_checks(lake: Lake, name: str, first: str, last: str, waiting: Collectio
     These were stale when the checks began, which don't look at such.
     """
     job = all_jobs()[name]
-    with writing(lake, [job.pool]):
+    with writing(lake, [job.pool]) as held:
         written = (entry for entry in ledger.read(lake).values() if entry.table_name == job.outputs[0])
         asked = (entry for entry in written if first <= entry.window_start <= last)
-        passed = (entry for entry in asked if entry.window_start not in waiting)
+        passed = [entry for entry in asked if entry.window_start not in waiting]
+        held()
         ledger.commit(lake, [replace(entry, table_name=checks_of(job), digest=_as_written(entry)) for entry in passed])
 
 
@@ -312,7 +313,7 @@ def _kept(job: Job, spans: Iterable[Span], landed: Sequence[Manifest]) -> Iterat
 def clear_emptied(lake: Lake) -> None:
     """Delete the rows and ledger entries of windows that nothing is landed of any more. Needs no JVM."""
     landed = manifests(lake)
-    with writing(lake):
+    with writing(lake) as held:
         for job in all_jobs().values():
             entries = ledger.read(lake)
             inputs = _plan(lake, job, landed, entries).inputs
@@ -323,6 +324,7 @@ def clear_emptied(lake: Lake) -> None:
             ]
             if emptied:
                 for table in job.outputs:
+                    held()
                     delta.delete(lake, table, in_spans(emptied))
                 ledger.withdraw(lake, [*_keys(job, emptied), *((checks_of(job), s.source, s.first) for s in emptied)])
 

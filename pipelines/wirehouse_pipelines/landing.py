@@ -285,6 +285,11 @@ def records_of(manifest: Manifest) -> list[str]:
     return [name for window in manifest.windows.values() for name in window.objects]
 
 
+def begun_name(source: str, capture_id: str) -> str:
+    """Name of the object that says of a capture that its landing began, and hasn't ended."""
+    return f"{_BEGUN}/{source}/{capture_id}"
+
+
 def lock_name(source: str) -> str:
     """What landings of a source lock."""
     return f"{MANIFESTS}/{source}"
@@ -374,7 +379,7 @@ class _Commit:
     @contextmanager
     def _begun(self, capture_id: str, about: str = "") -> Iterator[Callable[[Manifest], None]]:
         """Gives what commits a manifest. Of what isn't committed nothing stays; a killed landing leaves `about` it."""
-        begun = f"{_BEGUN}/{self._source.name}/{capture_id}"
+        begun = begun_name(self._source.name, capture_id)
         self._storage.write(begun, about.encode())
         asked = False
 

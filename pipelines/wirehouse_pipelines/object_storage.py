@@ -42,6 +42,7 @@ from wirehouse_pipelines.storage import (
     Waiting,
     check_name,
     is_hidden,
+    masked,
     unreached,
 )
 
@@ -145,7 +146,9 @@ class S3Storage:
             reason = "no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
             raise StorageError(name=name, reason=reason) from None
         except SSLError as error:
-            reason = f"the store speaks no TLS that is trusted ({error}): correct AWS_ENDPOINT_URL, or AWS_CA_BUNDLE"
+            reason = (
+                f"the store speaks no TLS that is trusted ({masked(error)}): correct AWS_ENDPOINT_URL or AWS_CA_BUNDLE"
+            )
             raise StorageError(name=self.root, reason=reason) from None
         except (NoConnectionError, HTTPClientError, IncompleteReadError) as error:
             raise StorageError(name=name, reason=unreached(error)) from None
@@ -153,12 +156,12 @@ class S3Storage:
             code = _code(error)
             if code in _GONE:
                 raise FileNotFoundError(f"{self.root}/{name}") from None
-            reason = _REASONS.get(code, "{error}").format(bucket=self._bucket, error=error)
+            reason = _REASONS.get(code, "{error}").format(bucket=self._bucket, error=masked(error))
             raise RefusedError(name=self.root, reason=reason) from None
         except (BotoCoreError, ValueError) as error:
             # Of an address without http:// it says no more than that it is none.
             address = ": correct AWS_ENDPOINT_URL, http:// or https:// and a host" if "endpoint" in str(error) else ""
-            raise StorageError(name=self.root, reason=f"{error}{address}") from None
+            raise StorageError(name=self.root, reason=f"{masked(error)}{address}") from None
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """See Storage."""

@@ -20,7 +20,7 @@ from wirehouse_codecs.errors import WirehouseError
 
 PART = ".part"
 _SUMS = ".crc"
-_USER: Final = re.compile(r"//[^/@\s]*@")
+_USER: Final = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 class StorageError(WirehouseError):
@@ -219,8 +219,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 def unreached(error: object) -> str:
-    """What is to be said of a store that doesn't answer; an address may have a password in it."""
-    return f"the store can't be reached ({_USER.sub('//', str(error))}): check the network and AWS_ENDPOINT_URL"
+    """What is to be said of a store that doesn't answer."""
+    return f"the store can't be reached ({masked(error)}): check the network and AWS_ENDPOINT_URL"
+
+
+def masked(error: object) -> str:
+    """What an error says, without the name and password that an address may have in it, also one that is none."""
+    text = str(error)
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        user, at, _ = os.environ.get(variable, "").rpartition("@")
+        text = text.replace(user.rpartition("//")[2] + at, "") if at else text
+    return _USER.sub("", text)
 
 
 def is_local(root: str) -> bool:

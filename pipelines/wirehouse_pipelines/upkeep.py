@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
@@ -18,7 +17,7 @@ from wirehouse_pipelines.bronze import capture_window
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.landing import lock_name, records_of, rejected_name, remove_records
 from wirehouse_pipelines.manifests import FORGOTTEN, Manifest, manifests, read_manifest, write_manifest
-from wirehouse_pipelines.storage import Storage, open_storage
+from wirehouse_pipelines.storage import Held, Storage, open_storage
 from wirehouse_pipelines.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.windows import NS_PER_SECOND
 
@@ -59,12 +58,12 @@ def parts(lake: Lake) -> dict[str, tuple[str, ...]]:
 def keep_tables(lake: Lake, names: Iterable[str], say: Callable[[str], None]) -> list[Freed]:
     """Join small files of these tables, and remove what is older than the lake's settings; what that freed.
 
-    Waits for those who write them.
+    Waits for those who write them; of the ledger these are all.
     """
     listed = list(names)
     pools = {job.pool for job in jobs.all_jobs().values() if not set(listed).isdisjoint(job.outputs)}
-    with jobs.writing(lake, pools, say) if pools else nullcontext():
-        return [freed for name in listed if (freed := _keep_table(lake, name, say))]
+    with jobs.writing(lake, pools, say) as held:
+        return [freed for name in listed if (freed := _keep_table(lake, name, say, held))]
 
 
 def folder(lake: Lake, name: str) -> str:
@@ -72,8 +71,9 @@ def folder(lake: Lake, name: str) -> str:
     return name if name == LEDGER else lake.table_folder(name)
 
 
-def _keep_table(lake: Lake, name: str, say: Callable[[str], None]) -> Freed | None:
+def _keep_table(lake: Lake, name: str, say: Callable[[str], None], held: Held) -> Freed | None:
     options = lake.upkeep
+    held()
     table = delta_tables.opened(lake.address(folder(lake, name)))
     if table is None:
         return None
@@ -83,6 +83,7 @@ def _keep_table(lake: Lake, name: str, say: Callable[[str], None]) -> Freed | No
         joined = table.optimize.compact(target_size=options.file_bytes, max_concurrent_tasks=_JOINED_AT_ONCE)[
             "numFilesRemoved"
         ]
+    held()
     freed = _remove_old(lake, name, table, vacuum_hours=24 * options.vacuum_days, log_hours=24 * options.log_days)
     say(f"{name}: {joined} files joined, {freed.removed_files} removed, {freed.freed_bytes:,} bytes freed")
     return replace(freed, joined_files=joined)

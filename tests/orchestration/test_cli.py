@@ -39,6 +39,7 @@ from wirehouse_orchestration.instance import shared_instance
 from wirehouse_pipelines import arrow_types, forgetting, java, jobs, lake_json, landing, upkeep
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.storage import Held
 from wirehouse_pipelines.tables import all_tables
 
 CONFIG = """
@@ -232,12 +233,12 @@ def test_forget_takes_no_file_away_while_another_machine_writes(
         with jobs.writing(lake, ["bronze"], lambda line: waits.set()):
             wrote.append("another")
 
-    def meanwhile(lake: Lake) -> Any:
+    def meanwhile(lake: Lake, held: Held) -> Any:
         waits = threading.Event()
         others.append(threading.Thread(target=another, args=(lake, waits)))
         others[0].start()
         assert waits.wait(10)
-        freed = purge(lake)
+        freed = purge(lake, held)
         assert wrote == []
         return freed
 

@@ -15,7 +15,7 @@ from tests.running import land
 
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.tcp_options import TcpOptions
-from wirehouse_pipelines import bronze, jobs, ledger, upkeep
+from wirehouse_pipelines import bronze, forgetting, jobs, ledger, upkeep
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS, Protocol
@@ -115,6 +115,7 @@ def test_who_writes_a_pools_tables_keeps_out_others_of_any_machine(lake: Lake) -
         return thread
 
     _commit(lake, "bronze.messages")
+    gone = lake.sources[0].name
     job = jobs.all_jobs()["silver.cardinal"]
     with jobs.writing(lake, [job.pool]):
         with jobs.writing(lake, [bronze.JOBS[0].pool]):
@@ -124,6 +125,8 @@ def test_who_writes_a_pools_tables_keeps_out_others_of_any_machine(lake: Lake) -
             enter("upkeep", lambda: upkeep.keep_tables(lake, job.outputs, said.append)),
             enter("checks", lambda: jobs.pass_checks(lake, job.name, *WINDOWS)),
             enter("emptied", lambda: jobs.clear_emptied(lake)),
+            enter("upkeep of the ledger", lambda: upkeep.keep_tables(lake, (ledger.NAME,), str)),
+            enter("forgetting", lambda: forgetting.forget(replace(lake, sources=()), gone)),
         ]
         for thread in waiting:
             thread.join(0.3)
@@ -131,7 +134,9 @@ def test_who_writes_a_pools_tables_keeps_out_others_of_any_machine(lake: Lake) -
         assert set(said) == {f"another run or upkeep is writing tables of {job.pool}: waiting until it is done"}
     for thread in waiting:
         thread.join(60)
-    assert sorted(entered) == ["a run", "another pool", "checks", "emptied", "upkeep"]
+    assert sorted(entered) == [
+        *("a run", "another pool", "checks", "emptied", "forgetting", "upkeep", "upkeep of the ledger")
+    ]
 
 
 def test_how_connections_are_put_together_makes_their_log_stale(tmp_path: Path) -> None:

@@ -117,6 +117,9 @@ def test_names_that_are_none(root: str, name: str) -> None:
         ("AWS_ACCESS_KEY_ID", "nobody", "AWS_ACCESS_KEY_ID"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", "can't be reached"),
         ("AWS_ENDPOINT_URL", "http://me:{secret}@127.0.0.1:9", r"can't be reached .*http://127.0.0.1:9"),
+        ("AWS_ENDPOINT_URL", "https://me:{secret}@127.0.0.1:9", r"can't be reached .*https://127.0.0.1:9"),
+        ("AWS_ENDPOINT_URL", "me:{secret}@127.0.0.1:9", r"Invalid endpoint: 127.0.0.1:9"),
+        ("AWS_ENDPOINT_URL", "http://me:a {secret}@127.0.0.1:99999", "correct AWS_ENDPOINT_URL|127.0.0.1:99999"),
         ("AWS_ENDPOINT_URL", "127.0.0.1:9", r"Invalid endpoint.*: correct AWS_ENDPOINT_URL, http://"),
         ("AWS_REGION", "no region", "region_name 'no region'"),
     ],
@@ -133,10 +136,12 @@ def test_what_is_wrong_is_said(
 
 
 def test_a_store_that_speaks_no_tls_is_said(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
+    address = os.environ["AWS_ENDPOINT_URL"].replace("http://", "https://me:secret@")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
     monkeypatch.setattr(patience, "ATTEMPTS", 1)
-    with pytest.raises(StorageError, match=r"no TLS that is trusted .* correct AWS_ENDPOINT_URL"):
+    with pytest.raises(StorageError, match=r"no TLS that is trusted .* correct AWS_ENDPOINT_URL") as refused:
         open_storage(root).write("a", b"")
+    assert "secret" not in str(refused.value)
 
 
 def test_the_region_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

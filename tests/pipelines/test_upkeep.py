@@ -137,7 +137,8 @@ def test_what_landing_let_go_of_stays_in_bronze_and_a_capture_is_erased(
         forgetting.proof(lake, gone)
     run(spark, lake)
     passed(lake)
-    forgetting.purge(lake)
+    with jobs.writing(lake) as held:
+        forgetting.purge(lake, held)
     proof = forgetting.proof(lake, gone)
     assert min(proof.objects, proof.tables, proof.versions, proof.files, proof.rows) > 0
     assert f"{proof.rows:,} rows in {proof.files:,} files" in proof.lines()[1]
@@ -164,8 +165,11 @@ def test_a_file_is_landed_again_if_it_is_asked_for_and_was_not_forgotten(make_la
     kept, gone = manifests(lake)
     write_manifest(storage, replace(kept, released_at_ns=1))
     landing.remove_records(storage, kept)
+    begun = landing.begun_name("chain", gone.capture_id)
+    storage.write(begun, b"")
     forgetting.erase_landed(lake, gone.capture_id)
     assert not list(Path(lake.root, "landing").rglob("*.avro"))
+    assert not storage.exists(begun), "a landing killed after its commit left it"
     assert landing.land(lake, lake.sources[0]) == []
     files = [str(path) for path in inbox.iterdir()]
     [again] = landing.land(lake, lake.sources[0], files)

@@ -537,14 +537,55 @@ class Session:
         _Taking(self, proposal, role).take(packet)
 
     def _keep_payload(self, role: Role, packet: DataPacket, *, unknown: bool) -> None:
-        """The bytes of a payload of no known proposal, as they came: compressed ones are not read."""
+        """The bytes of a payload of no known proposal. What it may break is not judged."""
         if isinstance(packet, RawPayload):
             self._told["data"] = packet.data
         elif isinstance(packet, CompressedPayload):
-            self._told["compressed"] = packet.data
-            self._inflater(role).forget()
-            if unknown and _is_whole(packet):
+            if not unknown:
+                self._told["compressed"] = packet.data
+                self._inflater(role).forget()
+                return
+            read = self._decompress(role, packet)
+            self._told["data"] = read.shown
+            if read.rule is not None:
+                self._inflater(role).forget()
                 self._note(lzfoo.HISTORY_UNKNOWN, f"{packet.size} bytes of a payload are not decompressed")
+
+    def _decompress(self, role: Role, packet: CompressedPayload) -> _Read:
+        """Decompress a packet that is complete. What isn't decompressed, or not shown so, is told as it came."""
+        mode = self.mode(role)
+        if mode is not None and not mode.window:
+            self._told["compressed"] = packet.data
+            return _Read("compression_without_window")
+        held = self._compressed[role]
+        if not packet.at:
+            held.clear()
+        whole = packet.at + len(packet.data) == packet.compressed_size
+        inflater = self._inflater(role)
+        beyond = max(packet.size - _freely(packet, FREELY_INFLATED), 0)
+        most = self._options.max_compressed_bytes
+        if packet.compressed_size > most or beyond > self._inflatable[role]:
+            self._told["compressed"] = packet.data
+            if whole:
+                inflater.forget()
+                reason = f"{packet.compressed_size} bytes, or the {packet.size} that they stand for, are too many"
+                self._note(lzfoo.HISTORY_UNKNOWN, reason)
+            return _UNREAD
+        held += packet.data
+        if not whole:
+            return _UNREAD
+        compressed = bytes(held)
+        inflated = inflater.inflate(compressed, packet.size)
+        held.clear()
+        self._inflatable[role] -= beyond
+        if inflated.rule == lzfoo.HISTORY_UNKNOWN:
+            self._told["compressed"] = compressed
+            self._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
+            return _UNREAD
+        if inflated.rule is not None or packet.size > min(_freely(packet, MOST_TOLD), MOST_TOLD_BYTES):
+            self._told["compressed"] = compressed
+            return _Read(inflated.rule, inflated.data)
+        return _Read(None, inflated.data, inflated.data)
 
     def _inflater(self, role: Role) -> Inflater:
         return self._inflaters.setdefault(role, self.inflater(role))
@@ -627,6 +668,19 @@ def _setup_row(setup: Setup) -> list[Any]:
 # Data channel
 
 
+class _Read(NamedTuple):
+    """What comes of a packet of a compressed payload."""
+
+    rule: str | None = None
+    #: The bytes that it stands for; None: not complete, or not known.
+    data: bytes | None = None
+    #: Those that are shown.
+    shown: bytes | None = None
+
+
+_UNREAD: Final = _Read()
+
+
 class _Taking:
     """A packet about the current proposal of a side, while it is taken."""
 
@@ -641,8 +695,10 @@ class _Taking:
     def take(self, packet: DataPacket) -> None:
         """Judge the packet by every version that its sender may go by, and do what it does."""
         half, session = self._half, self._session
-        compressed = self._decompress(packet) if isinstance(packet, CompressedPayload) else None
-        if isinstance(packet, RawPayload):
+        compressed = None
+        if isinstance(packet, CompressedPayload):
+            compressed, self._all, self._data = session._decompress(self._role, packet)
+        elif isinstance(packet, RawPayload):
             self._data = self._all = packet.data
         self._leave(packet)
         turns = [Turn(one.cursor, self._peers.cursor, one.settings, self._size_of) for one in half.versions]
@@ -843,44 +899,6 @@ class _Taking:
                     self._session._ends.pop((*self._proposal.log, self._role), None)
 
     # Payloads
-
-    def _decompress(self, packet: CompressedPayload) -> str | None:
-        """Decompress a packet that is complete; the rule that it breaks."""
-        session = self._session
-        if self._mode is not None and not self._mode.window:
-            session._told["compressed"] = packet.data
-            return "compression_without_window"
-        held = session._compressed[self._role]
-        if not packet.at:
-            held.clear()
-        whole = packet.at + len(packet.data) == packet.compressed_size
-        inflater = session._inflater(self._role)
-        beyond = max(packet.size - _freely(packet, FREELY_INFLATED), 0)
-        most = session._options.max_compressed_bytes
-        if packet.compressed_size > most or beyond > session._inflatable[self._role]:
-            session._told["compressed"] = packet.data
-            if whole:
-                inflater.forget()
-                reason = f"{packet.compressed_size} bytes, or the {packet.size} that they stand for, are too many"
-                session._note(lzfoo.HISTORY_UNKNOWN, reason)
-            return None
-        held += packet.data
-        if not whole:
-            return None
-        compressed = bytes(held)
-        inflated = inflater.inflate(compressed, packet.size)
-        held.clear()
-        session._inflatable[self._role] -= beyond
-        if inflated.rule == lzfoo.HISTORY_UNKNOWN:
-            session._told["compressed"] = compressed
-            session._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
-            return None
-        self._all = inflated.data
-        if inflated.rule is not None or packet.size > min(_freely(packet, MOST_TOLD), MOST_TOLD_BYTES):
-            session._told["compressed"] = compressed
-        else:
-            self._data = inflated.data
-        return inflated.rule
 
     def _warn_of_size(self, packet: DataPacket, turns: list[Turn]) -> None:
         """Payload bytes of a size that is not wanted, told at the first of them."""

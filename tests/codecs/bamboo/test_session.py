@@ -652,14 +652,18 @@ def test_a_packet_that_breaks_a_rule_is_not_told_to_be_undecodable_besides(log: 
 
 
 def test_bytes_of_a_payload_are_told_whatever_is_known_of_it(log: Log) -> None:
-    """After a hole the current proposal isn't known, and so not what a compressed payload refers to."""
+    """After a hole the current proposal isn't known; compressed payloads may refer to what was lost, or not."""
     payload = raw(log.payloads[1])
-    packed = CompressedPayload(3, 4, b"\x03abc")
     peers = begun(log)
     peers.session.miss(Role.REACTIVE)
     assert peers.b(payload).last.data == payload.data
-    peers.b(packed)
-    assert (peers.last.data, peers.last.compressed, peers.rules) == (None, packed.data, ["history_unknown"])
+    peers.b(CompressedPayload(3, 4, b"\x03abc"), CompressedPayload(3, 2, b"\x83\x03"))
+    assert (peers.last.data, peers.last.compressed, peers.rules) == (b"abc", None, [])
+    for packed in (CompressedPayload(3, 2, b"\x83\x07"), CompressedPayload(3, 2, b"\x83\x00")):
+        peers.b(packed)
+        assert (peers.last.data, peers.last.compressed, peers.rules) == (None, packed.data, ["history_unknown"])
+    peers.b(CompressedPayload(3, 2, b"\x83\x03"))
+    assert (peers.last.data, peers.rules) == (None, ["history_unknown"]), "it was forgotten"
 
 
 @pytest.mark.parametrize(
