@@ -293,6 +293,43 @@ def test_a_log_counts_by_source_and_what_is_missing_is_not_signed(empty: Lake) -
     assert len(answers.evidence(empty, chart, ALL, {"log": "net · 01010101/0 to 1"}).rows) == 1
 
 
+def test_of_many_logs_the_longest_are_drawn_with_all_that_is_known_of_them(empty: Lake) -> None:
+    logs = [
+        {"author": CAPTURE, "log_id": i, "length": 100 + i, "entries": 3, "valid": 2, "missing_entries": 97 + i}
+        for i in range(40)
+    ]
+    write(empty, "gold.bamboo_logs_history", *logs)
+    found = answers.answer(empty, boards.boards()["bamboo"].chart("verified"), ALL)
+    drawn: dict[str, float] = {}
+    for row in found.rows:
+        drawn[row["log"]] = drawn.get(row["log"], 0) + row["entries"]
+    assert drawn == {f"net · 01010101/{i} to 0": 100 + i for i in range(10, 40)}
+    assert found.cut == 30
+    card = pages.page(
+        "card.html",
+        board=boards.boards()["bamboo"],
+        chart=boards.boards()["bamboo"].chart("verified"),
+        span=ALL,
+        answer=found,
+        empty=False,
+        spec={},
+    )
+    assert "Only the first 30 are drawn" in card
+
+
+def test_records_that_could_not_be_read_are_damage(empty: Lake) -> None:
+    capture = {"capture_id": CAPTURE, "protocol": "cardinal", "status": "landed", "records": 6, "unreadable_records": 2}
+    write(empty, "bronze.captures", capture)
+    write(empty, "bronze.windows", capture)
+    found = {"row_kind": "finding", "capture_id": CAPTURE, "finding": {"rule": "capture.file_damaged"}}
+    write(empty, "silver.cardinal", found | {"finding": {"rule": "capture.file_damaged", "severity": "note"}})
+    board = boards.boards()["overview"]
+    (numbers,) = answers.answer(empty, board.chart("lake"), ALL).rows
+    assert numbers["not_whole"] == 1
+    (damage,) = answers.answer(empty, board.chart("damage"), ALL).rows
+    assert (damage["rule"], damage["findings"]) == ("capture.file_damaged", 1)
+
+
 SESSION, NEXT, NAMELESS = (bytes([number]) * 16 for number in range(3))
 
 

@@ -125,7 +125,7 @@ def test_who_writes_a_pools_tables_keeps_out_others_of_any_machine(lake: Lake) -
             enter("upkeep", lambda: upkeep.keep_tables(lake, job.outputs, said.append)),
             enter("checks", lambda: jobs.pass_checks(lake, job.name, *WINDOWS)),
             enter("emptied", lambda: jobs.clear_emptied(lake)),
-            enter("upkeep of the ledger", lambda: upkeep.keep_tables(lake, (ledger.NAME,), str)),
+            enter("upkeep of the ledger", lambda: upkeep.keep_tables(lake, (ledger.NAME,), lambda line: None)),
             enter("forgetting", lambda: forgetting.forget(replace(lake, sources=()), gone)),
         ]
         for thread in waiting:

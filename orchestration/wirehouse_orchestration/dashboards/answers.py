@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -31,6 +31,7 @@ STEPS: Final = tuple(
     + [seconds * 10**9 for seconds in (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400)]
 )
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
+_LIMIT: Final = re.compile(r"\bLIMIT ([0-9]+)\b")
 #: Words of the boards' SQL that DataFusion has its own way for.
 WORDS: Final = {"hex": "encode({}, 'hex')", "median": "MEDIAN({})"}
 
@@ -89,8 +90,8 @@ class Answer:
 
     names: Sequence[str] = ()
     rows: Sequence[Mapping[str, Any]] = ()
-    #: There are more rows than these.
-    cut: bool = False
+    #: There are more than the first so many, or may be; None: these are all.
+    cut: int | None = None
     error: str | None = None
     #: The statement as it was run.
     statement: str = ""
@@ -125,7 +126,16 @@ class Evidence:
 
 def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
     """The rows of the chart's SQL. What goes wrong is in `error`."""
-    return _asked(lake, lambda: statement(lake, chart, chart.sql, span), MOST_DRAWN)
+    found = _asked(lake, lambda: statement(lake, chart, chart.sql, span), MOST_DRAWN)
+    return found if found.cut else replace(found, cut=_first(chart, found.rows))
+
+
+def _first(chart: Chart, rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many the chart's SQL asks for at most, if there are so many: rows, or places of them."""
+    if (limit := _LIMIT.search(chart.sql)) is None or not chart.y:
+        return None
+    most = int(limit[1])
+    return most if max(len(rows), len({row[chart.y.field] for row in rows})) >= most else None
 
 
 def evidence(
@@ -203,7 +213,7 @@ def _asked(lake: Lake, written_out: Callable[[], str], most: int) -> Answer:
             ]
     except WirehouseError as error:
         return Answer(error=str(error), statement=text)
-    return Answer(names, found[:most], len(found) > most, None, text)
+    return Answer(names, found[:most], most if len(found) > most else None, None, text)
 
 
 def is_empty(chart: Chart, found: Answer) -> bool:
