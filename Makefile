@@ -39,11 +39,11 @@ test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers and not superset"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-jobs test-servers
 
-test-jobs:
+test-jobs: setup
 	@$(BIN)/pytest -n 2 --dist loadfile -m "spark and not servers"
 
 # In one process: all use the servers of `wirehouse infra`. Much of its time is waiting for these.
-test-servers:
+test-servers: setup
 	@$(BIN)/pytest -m servers
 
 test-fast: setup ## The tests without JVM and properties (a minute)

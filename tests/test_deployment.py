@@ -57,6 +57,29 @@ def test_the_image_is_given_all_that_the_package_is_made_of() -> None:
     assert needed | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"} == copied == admitted
 
 
+def test_what_the_services_name_is_there() -> None:
+    """Services that others wait for, volumes, and addresses of services with their ports."""
+    services = COMPOSE["services"]
+    named = {name for service in services.values() for name in service.get("depends_on", ())}
+    assert named <= services.keys()
+    mounted = {volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", ())}
+    assert {name for name in mounted if re.fullmatch(r"[\w-]+", name)} == COMPOSE["volumes"].keys()
+    told = {name: _address(value) for name, value in COMPOSE["x-environment"].items()}
+    addresses = {name: address for name, address in told.items() if address}
+    listening = {name: str(service) for name, service in services.items()}
+    assert {"AWS_ENDPOINT_URL", "KAFKA_BOOTSTRAP_SERVERS", "SPARK_MASTER", "WIREHOUSE_POSTGRES_URL"} <= addresses.keys()
+    for name, (host, port) in addresses.items():
+        # PostgreSQL listens where it always does.
+        assert port in listening[host] or (host, port) == ("postgres", "5432"), name
+    worker = " ".join(services["spark-worker"]["command"])
+    assert COMPOSE["x-environment"]["SPARK_MASTER"] in worker
+
+
+def _address(value: str) -> tuple[str, str] | None:
+    found = re.search(r"(?:^|//|@)([a-z-]+):([0-9]+)", value)
+    return (found[1], found[2]) if found else None
+
+
 def test_what_the_broker_keeps_lies_in_its_volume() -> None:
     (volume,) = COMPOSE["services"]["kafka"]["volumes"]
     assert volume.partition(":")[2] == COMPOSE["services"]["kafka"]["environment"]["KAFKA_LOG_DIRS"]

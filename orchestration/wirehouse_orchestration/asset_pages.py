@@ -89,7 +89,14 @@ def traced(table: Table, samples: Collection[Mapping[str, Any]]) -> list[Mapping
     """Sample rows, each with the command that leads to its bytes, if it has what that needs."""
     if not _leads_to_bytes(table):
         return list(samples)
-    return [row | {"bytes": command} if (command := _trace(table, row)) else row for row in map(dict, samples)]
+    return [_beside(row, command) if (command := _trace(table, row)) else row for row in map(dict, samples)]
+
+
+def _beside(row: Mapping[str, Any], command: str) -> Mapping[str, Any]:
+    """`row` with the command behind its message: what follows is wider than a screen."""
+    columns = list(row.items())
+    columns.insert(list(row).index("message") + 1 if "message" in row else len(row), ("bytes", command))
+    return dict(columns)
 
 
 def _trace(table: Table, row: Mapping[str, Any]) -> str | None:

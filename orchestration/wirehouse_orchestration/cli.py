@@ -136,7 +136,8 @@ def demo(context: Context, folder: Path) -> None:
 @pass_context
 def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool) -> None:
     """Land new captures of all sources, or these PATHS into one."""
-    from wirehouse_pipelines import capture_files, landing
+    from wirehouse_pipelines import landing
+    from wirehouse_pipelines.storage import StorageError
 
     lake = context.lake()
     sources = [source for source in lake.sources if name in (None, source.name)]
@@ -147,15 +148,20 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
         raise click.UsageError("say with --source which source the files are landed into")
     if not sources:
         raise click.UsageError(f"{config.place(context.file)} has no [[source]] to land from")
-    for source in () if paths else sources:
-        capture_files.check_place(source)
     landed: list[Manifest] = []
+    failed: list[WirehouseError] = []
     try:
         with context.steps("landing", len(sources)) as steps:
             for source in sources:
                 steps.begin(source.name)
                 files = [os.path.abspath(path) for path in paths] or None
-                landed += landing.land(lake, source, files, progress=steps.say)
+                try:
+                    landed += landing.land(lake, source, files, progress=steps.say)
+                except StorageError:
+                    # The lake's own.
+                    raise
+                except WirehouseError as error:
+                    failed.append(error)
     finally:
         if landed:
             from wirehouse_orchestration.defs.landing import tell
@@ -163,9 +169,13 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
             tell(lake, landed)
     if as_json:
         _print_json(map(_landed_fields, landed))
-        return
-    _report_landed(landed)
-    _report_gone(lake)
+    else:
+        _report_landed(landed)
+        _report_gone(lake)
+    for other in failed[1:]:
+        click.echo(f"wirehouse: {render.terminal(str(other))}", err=True)
+    if failed:
+        raise failed[0]
 
 
 @cli.command()

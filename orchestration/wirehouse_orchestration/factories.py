@@ -41,7 +41,7 @@ INVARIANTS = "invariants"
 _ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
 #: What S3A says, which tries again by itself.
 _STORE_UNREACHED = re.compile(r"java\.net\.\w+Exception: [\w ]+ on s3a://.*")
-_CONFLICTS = re.compile(r"Concurrent\w*Exception|MetadataChangedException|ProtocolChangedException|CommitFailedError")
+_CONFLICT = "CommitFailedError"
 
 
 def landing_key(source: str) -> dg.AssetKey:
@@ -224,7 +224,7 @@ def retry_helps(error: Exception) -> bool:
     """Another writer's commit came in between, or the error says so itself."""
     if isinstance(error, WirehouseError):
         return error.retry_helps
-    return bool(_CONFLICTS.search(f"{type(error).__name__} {error}"))
+    return _CONFLICT in f"{type(error).__name__} {error}"
 
 
 def _check_specs(table: Table) -> list[dg.AssetCheckSpec]:

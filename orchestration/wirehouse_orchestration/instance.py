@@ -69,6 +69,8 @@ run_monitoring:
 _OUTPUT_STAYS = {
     "compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
 }
+#: Under which a database keeps the root of its lake.
+_ROOT: Final = "wirehouse/root"
 UNFINISHED = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
 
 
@@ -83,6 +85,12 @@ class PostgresError(WirehouseError):
 
     template = "the PostgreSQL of {variable} can't be used: {reason}"
     retry_helps = True
+
+
+class OthersDatabaseError(UsageError):
+    """PostgreSQL has what Dagster knows of another lake."""
+
+    template = "the database of {variable} is that of the lake {root}: give each lake a database of its own"
 
 
 class DatabaseError(WirehouseError):
@@ -122,15 +130,15 @@ def output(lake: Lake) -> Path:
 
 
 @contextmanager
-def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[DagsterInstance]:
+def shared_instance(lake: Lake) -> Iterator[DagsterInstance]:
     """The lake's instance; its databases are made if missing, by one process at a time.
 
-    With `keep_output` what a run prints is kept for the UI instead of shown here. Raises PostgresError or
-    DatabaseError, also of what the block does.
+    Raises OthersDatabaseError, and PostgresError or DatabaseError, also of what the block does.
     """
     folder = home(lake)
     try:
-        with _instance(folder, keep_output) as instance:
+        with _instance(folder) as instance:
+            _check_own(instance, lake)
             yield instance
     except DBAPIError as error:
         reason = str(error.orig).splitlines()[0]
@@ -139,12 +147,23 @@ def shared_instance(lake: Lake, *, keep_output: bool = False) -> Iterator[Dagste
         raise DatabaseError(folder=folder, reason=reason) from error
 
 
+def _check_own(instance: DagsterInstance, lake: Lake) -> None:
+    """Note in a database of several machines whose it is. Raises OthersDatabaseError."""
+    if POSTGRES_VARIABLE not in os.environ:
+        return
+    notes = instance.daemon_cursor_storage
+    root = notes.get_cursor_values({_ROOT}).get(_ROOT)
+    if root is None:
+        notes.set_cursor_values({_ROOT: lake.root})
+    elif root != lake.root:
+        raise OthersDatabaseError(variable=POSTGRES_VARIABLE, root=root)
+
+
 @contextmanager
-def _instance(folder: Path, keep_output: bool) -> Iterator[DagsterInstance]:
+def _instance(folder: Path) -> Iterator[DagsterInstance]:
     with _alone(folder):
-        overrides = {} if keep_output else _OUTPUT_STAYS
         try:
-            instance = DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+            instance = DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=_OUTPUT_STAYS))
         except DagsterPostgresException as error:
             reason = str(error.__cause__ or error).splitlines()[0]
             raise PostgresError(reason=reason, variable=POSTGRES_VARIABLE) from error

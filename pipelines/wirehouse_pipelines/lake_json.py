@@ -37,8 +37,13 @@ def check(lake: Lake) -> None:
 
 
 def begun(lake: Lake) -> bool:
-    """Whether something has landed in it. Raises as `check`."""
-    return _begun(open_storage(lake.root), lake) is not None
+    """Whether something has landed in it. Raises as `check`, and StorageError if its bucket isn't there."""
+    storage = open_storage(lake.root)
+    found = _begun(storage, lake) is not None
+    if not found:
+        # A store says of an object in no bucket no more than that it isn't there.
+        next(storage.list(NAME), None)
+    return found
 
 
 def record(lake: Lake) -> None:

@@ -127,6 +127,18 @@ def test_lists_and_the_report_are_told_as_json_too(wirehouse: Wirehouse) -> None
     assert report == {"file": "report.html", "bytes": size, "failed": {}} | asked
 
 
+def test_a_source_that_can_not_be_landed_keeps_back_no_other(wirehouse: Wirehouse) -> None:
+    (wirehouse.folder / "inbox" / "1.jsonl").write_text("{}\n")
+    file = wirehouse.folder / "wirehouse.toml"
+    gone = '[[source]]\nname = "{name}"\nprotocol = "cardinal"\nkind = "messages"\npath = "{name}"\n'
+    # They stand before the one that can be.
+    lakehouse, sources = CONFIG.split("[[source]]", 1)
+    file.write_text(lakehouse + gone.format(name="a") + gone.format(name="b") + "[[source]]" + sources)
+    code, told, said = wirehouse("land")
+    assert (code, told.partition(",")[0]) == (cli.USAGE, "1 new capture")
+    assert all(f"source '{name}': path" in said for name in "ab")
+
+
 def test_servers_are_told_as_json_too(wirehouse: Wirehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIREHOUSE_INFRA", str(wirehouse.folder / "none"))
     (kafka,) = map(json.loads, wirehouse("infra", "status", "kafka", "--json").out.splitlines())

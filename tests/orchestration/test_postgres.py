@@ -70,6 +70,18 @@ def test_each_storage_has_its_settings_and_none_holds_a_secret(tmp_path: Path, m
     }
 
 
+@pytest.mark.servers
+@pytest.mark.usefixtures("database")
+def test_the_database_of_another_lake_is_refused(tmp_path: Path) -> None:
+    lake, other = (config.load(small_lake.configure(tmp_path / name, "cardinal")) for name in ("lake", "other"))
+    for _ in range(2):
+        with instance.shared_instance(lake) as shared:
+            assert shared.get_runs_count() == 0
+    taken = pytest.raises(instance.OthersDatabaseError, match=f"is that of the lake {lake.root}")
+    with taken, instance.shared_instance(other):
+        pass
+
+
 @pytest.mark.spark
 @pytest.mark.servers
 @pytest.mark.usefixtures("database")

@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 from dagster import AssetCheckKey, DagsterRunStatus
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from wirehouse_orchestration import factories, instance, runs
 from wirehouse_orchestration.defs import resources
@@ -212,7 +213,7 @@ def test_a_conflict_with_another_writer_is_tried_again(lake: Lake, monkeypatch: 
     def conflict_once(spark: Any, lake: Lake, name: str, *windows: str, **named: Any) -> jobs.JobReport:
         tries.append(name)
         if len(tries) == 1:
-            raise RuntimeError("io.delta.exceptions.ConcurrentAppendException: files were added")
+            raise CommitFailedError("a concurrent transaction deleted the same data")
         return jobs.JobReport(name, (), {})
 
     monkeypatch.setattr(jobs, "run_job", conflict_once)

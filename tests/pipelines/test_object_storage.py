@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import multiprocessing
 import os
 import threading
@@ -11,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from deltalake import Schema
+from deltalake.transaction import AddAction
+from pyarrow import parquet
 from tests.conftest import store_of
 
 from wirehouse_orchestration.chaos.faulty_store import BrokenOffError, Moods, faulty
 from wirehouse_orchestration.infra import versitygw
-from wirehouse_pipelines import landing, object_storage, patience
+from wirehouse_pipelines import delta_tables, landing, object_storage, patience
 from wirehouse_pipelines.capture_files import MissingPathError
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.manifests import Manifest, manifests, write_manifest
@@ -168,6 +173,34 @@ def test_an_answer_that_breaks_off_is_asked_for_again(root: str, monkeypatch: py
             with storage.open("a") as read:
                 assert read.read() == data
     assert moods.broken > 2
+
+
+class Unheard(Moods):
+    """Of the first commit it is said that it failed."""
+
+    def next(self, *, commits: bool) -> str:
+        told = commits and not self.unheard
+        self.unheard += told
+        return "unheard" if told else ""
+
+
+def test_a_commit_of_which_the_store_said_that_it_failed_is_made_once(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{root}/table".replace("s3://", "s3a://", 1)
+    delta_tables.created(path, Schema.from_arrow(pa.schema([("n", pa.int64())])))
+    written = io.BytesIO()
+    parquet.write_table(pa.table({"n": [1, 2]}), written)
+    open_storage(root).write("table/new.parquet", written.getvalue())
+    added = AddAction("new.parquet", len(written.getvalue()), {}, 0, True, json.dumps({"numRecords": 2}))
+    moods = Unheard(1)
+    with faulty(os.environ["AWS_ENDPOINT_URL"], moods) as address, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", address)
+        delta_tables.swap(path, [added], lambda table: list(pa.table(table.get_add_actions())["path"].to_pylist()))
+    assert moods.unheard == 1
+    table = delta_tables.opened(path)
+    assert table is not None
+    assert (table.version(), len(table.file_uris())) == (1, 1)
 
 
 def test_a_bucket_that_is_missing_is_said(server: dict[str, str]) -> None:
@@ -358,7 +391,7 @@ class _Hanging(Moods):
         self.over = threading.Event()
         self.over.set()
 
-    def next(self) -> str:
+    def next(self, *, commits: bool) -> str:
         if not self.over.is_set():
             self.over.wait(60)
             raise BrokenOffError

@@ -1,4 +1,5 @@
-"""An object store with moods: a proxy before a real one that answers one call in so many with 503, slowly or in part.
+"""An object store with moods: a proxy before a real one that answers one call in so many with 503, slowly or in part,
+or does it and says that it failed.
 
 What is signed of a request is the name of the host that it was sent to, which is passed on: the store sees no proxy.
 """
@@ -20,6 +21,9 @@ from urllib.parse import urlsplit
 from wirehouse_orchestration.ports import HOST
 
 BUSY: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate</Message></Error>"
+FAILED: Final = b"<Error><Code>InternalError</Code><Message>We encountered an internal error</Message></Error>"
+#: What objects that are commits have in their names. A lock that was made unheard is waited for.
+_COMMITS: Final = ("/_delta_log/", "/landing/manifests/")
 #: These are between two neighbours, not from end to end.
 _OF_THE_HOP: Final = {"connection", "keep-alive", "transfer-encoding", "expect"}
 _PATIENCE_SECONDS: Final = 60
@@ -34,28 +38,31 @@ class Moods:
     """What the store does to calls, one after the other by chance, which the seed decides."""
 
     seed: int
-    #: One call in so many is refused, one is slow, and of one that gives data the answer breaks off.
+    #: One call in so many is refused, one is slow, of one that gives data the answer breaks off, and of one that
+    #: commits it is that it failed.
     one_in: int = 10
     slow_seconds: float = 1.0
     calls: int = 0
     refused: int = 0
     slowed: int = 0
     broken: int = 0
+    unheard: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    def next(self) -> str:
-        """What becomes of the next call: `refused`, `slowed`, `broken` or empty."""
+    def next(self, *, commits: bool) -> str:
+        """What becomes of the next call: `refused`, `slowed`, `broken`, `unheard` or empty."""
         with self._lock:
             self.calls += 1
             drawn = self._random.randrange(self.one_in)
             self.refused += drawn == 0
             self.slowed += drawn == 1
             self.broken += drawn == 2
-            return {0: "refused", 1: "slowed", 2: "broken"}.get(drawn, "")
+            self.unheard += drawn == 3 and commits
+            return {0: "refused", 1: "slowed", 2: "broken", 3: "unheard" if commits else ""}.get(drawn, "")
 
 
 @contextmanager
@@ -90,7 +97,8 @@ class _Passing(BaseHTTPRequestHandler):
 
     def _pass(self) -> None:
         body = self._body()
-        mood = self.server.moods.next()
+        commits = self.command == "PUT" and any(part in self.path for part in _COMMITS)
+        mood = self.server.moods.next(commits=commits)
         if mood == "refused":
             self._answer(503, {"Content-Type": "application/xml"}, BUSY)
             return
@@ -101,7 +109,9 @@ class _Passing(BaseHTTPRequestHandler):
             connection.request(self.command, self.path, body, _passed(self.headers.items()))
             answer = connection.getresponse()
             headers, data = _passed(answer.getheaders()), answer.read()
-            # Of what was done nothing breaks off: whoever asks for it again would find it done.
+            if mood == "unheard" and answer.status < 300:
+                self._answer(500, {"Content-Type": "application/xml"}, FAILED)
+                return
             if mood == "broken" and self.command == "GET" and len(data) > 1:
                 headers = {name: value for name, value in headers.items() if name.lower() != "content-length"}
                 headers["Content-Length"] = str(len(data))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ import vl_convert
 
 from wirehouse_orchestration.dashboards.boards import Chart, Value
 from wirehouse_orchestration.render import terminal
+from wirehouse_pipelines.windows import Windows
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -30,6 +33,10 @@ TICKS: Final = 8
 #: More entries of a legend than these are left out.
 LEGEND: Final = 12
 SVG_WIDTH: Final = 760
+#: Room around an SVG: whoever shows it may have wider letters.
+SVG_PADDING: Final = {"left": 40, "top": 5, "right": 20, "bottom": 5}
+#: Windows up to which an axis also has those without data.
+MOST_WINDOWS: Final = 200
 
 _MARKS: Final[Mapping[str, Spec]] = {
     "bar": {"type": "bar", "cornerRadiusEnd": 2},
@@ -61,7 +68,7 @@ _CLOCK: Final = {
     "hours": "%H:%M",
     "minutes": "%H:%M",
     "seconds": "%H:%M:%S",
-    "milliseconds": "%S.%L",
+    "milliseconds": "%H:%M:%S.%L",
 }
 _INKS: Final = {"light": ("#1c2330", "#5d6778", "#e3e7ee"), "dark": ("#e8ecf4", "#9aa5b8", "#2b3446")}
 
@@ -97,7 +104,7 @@ def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: 
     if above:
         axis |= {"titleAngle": 0, "titleAlign": "right", "titleAnchor": "start", "titleX": -6, "titleY": -8}
     if value.kind == "time":
-        axis |= {"format": _CLOCK}
+        axis |= {"format": _CLOCK, "title": f"{value.label}{_days(value, rows)}"}
         return {"field": f"{value.field}_time", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}
     # A bar stands on a place, also where that is a number.
     if value.kind == "number" or (value.unit and (measured or chart.type != "bar")):
@@ -111,8 +118,27 @@ def _position(chart: Chart, value: Value, rows: Rows, *, measured: bool, above: 
         }
     axis |= {"labelAngle": -35 if value is chart.x and value.field == "window_start" else 0}
     # In the order of the rows, but for a grid.
-    sort = "ascending" if chart.type == "heat" else None
-    return {"field": value.field, "type": "ordinal", "sort": sort, "axis": axis}
+    place: Spec = {"field": value.field, "type": "ordinal", "sort": "ascending" if chart.type == "heat" else None}
+    if value.field == "window_start" and (domain := _windows([str(row[value.field]) for row in rows])):
+        place["scale"] = {"domain": domain}
+    return place | {"axis": axis}
+
+
+def _days(value: Value, rows: Rows) -> str:
+    """The days that moments lie in, to stand behind a title: ticks are of a day."""
+    times = [row[value.field] for row in rows if row[value.field] is not None]
+    days = dict.fromkeys(f"{datetime.fromtimestamp(at(times) / 1e9, UTC):%Y-%m-%d}" for at in (min, max) if times)
+    return f", {' to '.join(days)}" if days else ""
+
+
+def _windows(present: Sequence[str]) -> list[str]:
+    """All windows from the first to the last, so that it shows where there are none; empty if these are many."""
+    if not present:
+        return []
+    first, last = min(present), max(present)
+    every = Windows("hour" if "T" in first else "day", first).between(first, last)
+    found = list(islice(every, MOST_WINDOWS + 1))
+    return found if len(found) <= MOST_WINDOWS else []
 
 
 def _format(value: Value, *, whole: bool) -> Spec:
@@ -177,7 +203,7 @@ def svg(chart: Chart, rows: Rows) -> str:
     shown = [
         {name: terminal(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
     ]
-    drawn = spec(chart, shown) | {"width": SVG_WIDTH, "config": config("light")}
+    drawn = spec(chart, shown) | {"width": SVG_WIDTH, "padding": SVG_PADDING, "config": config("light")}
     return str(vl_convert.vegalite_to_svg(drawn, vl_version=VEGA_LITE, allowed_base_urls=[]))
 
 

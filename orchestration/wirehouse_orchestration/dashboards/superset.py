@@ -190,7 +190,13 @@ def _parameters(chart: Chart) -> Config:
     if chart.type == "heat":
         assert chart.color
         metric = _metric(chart.color, aggregate(chart))
-        return {"x_axis": chart.x.field, "groupby": chart.y.field, "metric": metric, "normalize_across": "heatmap"}
+        return {
+            "x_axis": chart.x.field,
+            "groupby": chart.y.field,
+            "metric": metric,
+            "normalize_across": "heatmap",
+            "sort_x_axis": "alpha_asc",
+        }
     lies = chart.y.unit is None
     place, measured = (chart.y, chart.x) if lies else (chart.x, chart.y)
     return {
@@ -203,13 +209,21 @@ def _parameters(chart: Chart) -> Config:
         "x_axis_title": "" if lies else place.label,
         "y_axis_title": measured.label,
         "x_axis_title_margin": 30,
-        "y_axis_title_margin": 40,
+        "y_axis_title_margin": 60,
+        "x_axis_time_format": _TIME,
+        "tooltipTimeFormat": _TIME,
+        # Of a line with one place nothing else is seen.
+        "markerEnabled": not lies and chart.type != "bar",
         "y_axis_format": ".3~s" if (measured.unit or "").startswith("bytes") else ",.6~g",
         "x_axis_sort_asc": True,
         "show_legend": chart.color is not None,
         "rich_tooltip": True,
         "time_grain_sqla": None,
     }
+
+
+#: How moments are written.
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
 def _metric(value: Value, aggregate: str) -> Config:

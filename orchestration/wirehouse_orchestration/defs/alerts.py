@@ -165,10 +165,11 @@ def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[
     for name, count in sorted(now.items()):
         source, rule, window = name.split(" ")
         if (more := count - before.get(name, 0)) > 0:
+            times = "time" if more == 1 else "times"
             where, key = (f"window {window} of {source}", f",window_start={window}") if window else (source, "")
             yield {
                 "kind": "findings",
-                "text": f"{rule} broken {more:,} times more in {where}: `{config.command()} trace gold.violations "
+                "text": f"{rule} broken {more:,} more {times} in {where}: `{config.command()} trace gold.violations "
                 f"rule={rule},source={source}{key}`",
                 "rule": rule,
                 "source": source,
