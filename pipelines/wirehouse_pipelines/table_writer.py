@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -22,6 +24,8 @@ from wirehouse_pipelines.tables import Table
 
 #: As the files that Spark writes.
 _COMPRESSION: Final = "zstd"
+#: Of a column of bytes so many pieces of so many bytes are compressed to see if it is worth it: to less than that part.
+_PIECES, _PIECE_BYTES, _WORTH = 16, 4096, 0.95
 #: A group of rows has at least so many bytes, but for the last one of a file.
 GROUP_BYTES: Final = 16 << 20
 #: Of rows of any partitions so many bytes wait at most.
@@ -46,12 +50,16 @@ def _write(
 ) -> dict[str, Any]:
     schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
     path = "/".join([*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"])
+    groups = (
+        pa.RecordBatch.from_arrays([group.column(field.name).cast(field.type) for field in schema], schema=schema)
+        for group in _groups(batches)
+    )
+    first = next(groups)
     with storage.writer(f"{folder}/{path}") as stream:
-        how = {"compression": _COMPRESSION, "write_statistics": list(table.stats), "store_schema": False}
+        how = {**_compression(first), "write_statistics": list(table.stats), "store_schema": False}
         with pq.ParquetWriter(stream, schema, **how) as writer:
-            for group in _groups(batches):
-                columns = [group.column(field.name).cast(field.type) for field in schema]
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            for group in chain((first,), groups):
+                writer.write_batch(group)
         size = stream.tell()
         footer = pq.read_metadata(stream)
     return {"path": path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
@@ -84,6 +92,40 @@ def write_all(
             yield written(max(sizes, key=sizes.__getitem__))
     for place in list(sizes):
         yield written(place)
+
+
+def _compression(group: pa.RecordBatch) -> dict[str, Any]:
+    """How columns are compressed. Hashes, signatures and the like are written as they are: they get no smaller."""
+    binary = (field.name for field in group.schema if pa.types.is_binary(field.type))
+    plain = {name for name in binary if not _is_worth_it(group.column(name))}
+    if not plain:
+        return {"compression": _COMPRESSION}
+    paths = _paths(group.schema)
+    return {
+        "compression": {path: "NONE" if path in plain else _COMPRESSION for path in paths},
+        "use_dictionary": [path for path in paths if path not in plain],
+    }
+
+
+def _is_worth_it(column: pa.Array) -> bool:
+    """Whether bytes get smaller; without any it doesn't matter."""
+    if not len(column):
+        return True
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    pieces = {int(at) for at in np.linspace(first, max(last - _PIECE_BYTES, first), _PIECES)}
+    sample = b"".join(data[at : min(at + _PIECE_BYTES, last)] for at in sorted(pieces)) if last > first else b""
+    return not sample or len(pa.compress(sample, _COMPRESSION, asbytes=True)) < _WORTH * len(sample)
+
+
+@cache
+def _paths(schema: pa.Schema) -> list[str]:
+    """The columns of a file, those of structs and lists by their paths."""
+    written = io.BytesIO()
+    pq.ParquetWriter(written, schema).close()
+    columns = pq.read_metadata(written).schema
+    return [columns.column(at).path for at in range(len(columns))]
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

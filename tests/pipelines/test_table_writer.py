@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -47,3 +48,40 @@ def test_rows_of_several_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = sql.rows(lake, f"SELECT window_start, author, seq FROM {NAME}").to_pylist()
     counted = Counter((one["window_start"], one["author"], int(one["seq"])) for one in found)
     assert counted == Counter((one["window_start"], one["author"], int(one["seq"])) for one in ROWS)
+
+
+def test_bytes_that_get_no_smaller_are_written_as_they_are(tmp_path: Path) -> None:
+    """The same rows come out; of the columns that are hashes the file has nothing but their bytes."""
+    lake, chance = Lake(str(tmp_path), Windows("day", DAYS[0])), random.Random(1)
+    partition = {"source": "a", "window_start": DAYS[0]}
+    rows = [
+        row(DAYS[0], b"a" * 32, seq)
+        | {"entry_hash": chance.randbytes(64), "data": b"entry %d of a log" % seq, "seen_from": ["a", "b"]}
+        | {"signature": chance.randbytes(64) if seq > 3 else None, "payload_hash": None}
+        for seq in range(4000)
+    ]
+    batches = pa.Table.from_pylist(rows, schema=arrow_types.schema(TABLE)).to_batches(max_chunksize=1500)
+    storage = LocalStorage(str(tmp_path))
+    file = table_writer.write(storage, lake.table_folder(NAME), TABLE, partition, batches)
+    assert file is not None
+    path = tmp_path / lake.table_folder(NAME) / file["path"]
+    group = parquet.read_metadata(path).row_group(0)
+    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    plain = {name for name, column in columns.items() if column.compression == "UNCOMPRESSED"}
+    assert plain == {"entry_hash", "signature"}
+    assert not any(columns[name].has_dictionary_page for name in plain)
+    assert 64 * len(rows) < columns["entry_hash"].total_compressed_size < 70 * len(rows)
+    delta.replace(lake, NAME, delta.Files([file], None), [Span("a", DAYS[:1])])
+    found = sql.rows(lake, f"SELECT * FROM {NAME} ORDER BY seq")
+    wanted = pa.Table.from_pylist(rows, schema=arrow_types.schema(TABLE))
+    for name in ("entry_hash", "data", "signature", "seen_from", "author"):
+        assert found[name].to_pylist() == wanted[name].to_pylist(), name
+
+
+def test_columns_without_bytes_are_written_as_others(tmp_path: Path) -> None:
+    storage, partition = LocalStorage(str(tmp_path)), {"source": "a", "window_start": DAYS[0]}
+    for rows in ([], ROWS[:1]):
+        batch = pa.RecordBatch.from_pylist(rows, schema=arrow_types.schema(TABLE))
+        file = table_writer.write(storage, "x", TABLE, partition, [batch])
+        assert file is not None
+        assert file["stats"]["numRecords"] == len(rows)
