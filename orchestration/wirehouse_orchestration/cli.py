@@ -227,8 +227,12 @@ def forget(context: Context, what: str, as_json: bool) -> None:
 @pass_context
 def upkeep(context: Context, as_json: bool) -> None:
     """Join small files, remove old ones: what [upkeep] says. It also lets go of landed records."""
+    from wirehouse_pipelines.upkeep import parts
+
     lake = context.lake()
-    with context.steps("upkeep", 1) as steps:
+    # Tables and sources, of each of which it is said what was done.
+    total = sum(map(len, parts(lake).values())) + len(lake.sources)
+    with context.steps("upkeep", total) as steps:
         steps.say("starting Dagster")
         from wirehouse_orchestration.runs import keep_up
 

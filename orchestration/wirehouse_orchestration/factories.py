@@ -30,6 +30,7 @@ from wirehouse_orchestration.show import counted
 from wirehouse_pipelines import delta, jobs
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import manifests
+from wirehouse_pipelines.storage import unreached
 from wirehouse_pipelines.tables import Table, all_tables
 from wirehouse_pipelines.windows import Windows
 from wirehouse_pipelines.work import Job
@@ -215,8 +216,7 @@ def failing_as_told() -> Iterator[None]:
         if isinstance(error, WirehouseError):
             raise dg.Failure(str(error), allow_retries=False) from error
         if isinstance(error, Py4JJavaError) and (found := _STORE_UNREACHED.search(str(error))):
-            said = f"the store can't be reached ({found[0]}): check the network and AWS_ENDPOINT_URL"
-            raise dg.Failure(said, allow_retries=False) from error
+            raise dg.Failure(unreached(found[0]), allow_retries=False) from error
         raise
 
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_orchestration.foreground import until_stopped
 from wirehouse_orchestration.ports import HOST, PortTakenError, listens
 from wirehouse_pipelines import delta_tables, jars
+from wirehouse_pipelines.kafka_options import KafkaOptions
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.storage import write_private
 from wirehouse_pipelines.tables import Table, all_tables
@@ -78,12 +80,13 @@ def set_password(file: Path, name: str, password: str) -> None:
     write_private(file, "".join(f"{line}\n" for line in (*others, f"{name}:{ROUNDS}:{salt.hex()}:{key.hex()}")))
 
 
-def take_own_keys(environment: MutableMapping[str, str]) -> None:
+def take_own_keys(environment: MutableMapping[str, str], lake: Lake) -> None:
     """Leave in `environment`, which the JVM is handed, what a server for readers needs."""
     for own, name in OWN_KEYS.items():
         if own in environment:
             environment[name] = environment[own]
-    for name in _NOT_ITS_OWN:
+    of_brokers = (KafkaOptions.from_mapping(source.kafka).variables for source in lake.sources)
+    for name in (*_NOT_ITS_OWN, *chain.from_iterable(of_brokers)):
         environment.pop(name, None)
 
 
@@ -147,7 +150,7 @@ def serving(lake: Lake, port: int, passwords: Path | None, most_seconds: int, sa
 
     if not (jars.folder() / jars.OUR_JAR).exists():
         raise embedded.JarsMissingError(folder=jars.folder())
-    take_own_keys(os.environ)
+    take_own_keys(os.environ, lake)
     say("starting Spark")
     with tempfile.TemporaryDirectory(prefix="wirehouse-sql-server-") as scratch:
         interrupt = signal.getsignal(signal.SIGINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from wirehouse_pipelines import patience
-from wirehouse_pipelines.storage import Held, StorageError, is_local, unreached
+from wirehouse_pipelines.storage import Held, StorageError, is_local, store_endpoint, unreached
 
 #: Of a commit, each of which another writer was faster with.
 _ATTEMPTS: Final = 20
@@ -25,11 +24,14 @@ _DRAWN: Final = re.compile(r"( ?(\x1b\[[0-9;]*m|↳) ?)+")
 
 
 def _options(path: str) -> dict[str, str]:
-    """What the reader doesn't take from the environment by itself: plain HTTP is refused unless it is asked for."""
+    """How the store is reached; plain HTTP is refused unless it is asked for."""
     if is_local(path):
         return {}
-    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return patience.of_delta() | ({"AWS_ALLOW_HTTP": "true"} if plain else {})
+    options = patience.of_delta()
+    if endpoint := store_endpoint():
+        options |= {"AWS_ENDPOINT_URL": endpoint}
+        options |= {"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}
+    return options
 
 
 @contextmanager

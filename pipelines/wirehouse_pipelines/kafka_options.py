@@ -54,6 +54,12 @@ class KafkaOptions:
             time_ms(options.start)
         return options
 
+    @property
+    def variables(self) -> list[str]:
+        """Those of the environment that settings are taken from."""
+        values = self.settings.values()
+        return [value.removeprefix(_FROM_ENVIRONMENT) for value in values if value.startswith(_FROM_ENVIRONMENT)]
+
     def resolved(self) -> dict[str, str]:
         """The settings with what the environment has. Raises OptionError if it lacks some."""
         settings = {"bootstrap.servers": f"{_FROM_ENVIRONMENT}{BOOTSTRAP}"} | dict(self.settings)

@@ -43,6 +43,7 @@ from wirehouse_pipelines.storage import (
     check_name,
     is_hidden,
     masked,
+    store_endpoint,
     unreached,
 )
 
@@ -87,7 +88,7 @@ class LockLostError(WirehouseError):
 
 def client() -> Any:
     """The S3 client of this process's environment. A session of its own: the default one is not for threads."""
-    style = "path" if os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL")) else "auto"
+    style = "path" if store_endpoint() else "auto"
     config = Config(
         retries={"mode": "standard", "max_attempts": patience.ATTEMPTS},
         connect_timeout=patience.CONNECT_SECONDS,

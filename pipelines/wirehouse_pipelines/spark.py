@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from wirehouse_codecs.errors import WirehouseError
 from wirehouse_pipelines import jars, patience, shipping
 from wirehouse_pipelines.spark_options import EMBEDDED, OURS, SparkOptions
+from wirehouse_pipelines.storage import store_endpoint
 
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
 #: Java options for short runs: the optimising compiler costs more than it saves in a minute.
@@ -104,7 +105,7 @@ def _quiet_start() -> Iterator[None]:
 def _object_store() -> dict[str, str]:
     """How S3A and boto3 in workers reach the store: as boto3 does here. Keys are none of it: see `lend_keys`."""
     settings = {f"spark.hadoop.{name}": value for name, value in patience.of_s3a().items()}
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+    if endpoint := store_endpoint():
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
         settings["spark.executorEnv.AWS_ENDPOINT_URL"] = endpoint
     if region := os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")):

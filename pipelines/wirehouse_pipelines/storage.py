@@ -225,11 +225,14 @@ def unreached(error: object) -> str:
 
 def masked(error: object) -> str:
     """What an error says, without the name and password that an address may have in it, also one that is none."""
-    text = str(error)
-    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        user, at, _ = os.environ.get(variable, "").rpartition("@")
-        text = text.replace(user.rpartition("//")[2] + at, "") if at else text
+    user, at, _ = (store_endpoint() or "").rpartition("@")
+    text = str(error).replace(user.rpartition("//")[2] + at, "") if at else str(error)
     return _USER.sub("", text)
+
+
+def store_endpoint() -> str | None:
+    """The address of the object store, if the environment says one: as boto3 reads it."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def is_local(root: str) -> bool:

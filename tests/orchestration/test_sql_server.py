@@ -26,7 +26,7 @@ from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.infra import java_program
 from wirehouse_orchestration.ports import HOST, SQL, free_port, listens
 from wirehouse_orchestration.sql_server import PasswordsError
-from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
 
@@ -463,6 +463,8 @@ def test_passwords_are_kept_as_keys_for_the_owner_alone(tmp_path: Path) -> None:
 
 def test_the_server_takes_its_own_keys_and_leaves_what_is_not_its_own() -> None:
     environment = {"AWS_ACCESS_KEY_ID": "writer", "WIREHOUSE_SQL_ACCESS_KEY_ID": "reader", "WIREHOUSE_HASH_KEY": "k"}
-    environment |= {"WIREHOUSE_POSTGRES_URL": "p", "WIREHOUSE_WEBHOOK": "w"}
-    sql_server.take_own_keys(environment)
+    environment |= {"WIREHOUSE_POSTGRES_URL": "p", "WIREHOUSE_WEBHOOK": "w", "FEED_PASSWORD": "f"}
+    settings = {"security.protocol": "SASL_SSL", "sasl.password": "env:FEED_PASSWORD"}
+    live = Source("live", "cardinal", "kafka", "topic", kafka={"settings": settings})
+    sql_server.take_own_keys(environment, Lake("lake", Windows("day", "2015-01-01"), (live,)))
     assert environment == {"AWS_ACCESS_KEY_ID": "reader"}
