@@ -417,6 +417,22 @@ def test_a_node_that_fetched_nothing_is_shown(empty: Lake) -> None:
     assert (row["node"], row["state"], row["catch_ups"]) == ("n", "stalled", 1)
 
 
+def test_axes_have_windows_without_data_and_times_their_day() -> None:
+    records = boards.boards()["overview"].chart("records")
+    rows = [{"window_start": f"2023-11-14T{hour}", "protocol": "ockam", "records": 1} for hour in (22, 23)]
+    rows.append(rows[0] | {"window_start": "2023-11-15T02"})
+    place = drawing.spec(records, rows)["encoding"]["x"]
+    hours = ("14T22", "14T23", "15T00", "15T01", "15T02")
+    assert place["scale"]["domain"] == [f"2023-11-{hour}" for hour in hours]
+    years = [rows[0] | {"window_start": day} for day in ("2019-01-01", "2023-11-14")]
+    assert "scale" not in drawing.spec(records, years)["encoding"]["x"], "that would be too many"
+    heads = boards.boards()["cardinal"].chart("chain")
+    assert heads.x
+    times = [{value.field: 1 for value in heads.shown} | {heads.x.field: TEN + i * 3 * HOUR} for i in range(2)]
+    assert drawing.spec(heads, times)["encoding"]["x"]["axis"]["title"].endswith(", 2026-11-14 to 2026-11-15")
+    assert drawing.spec(heads, [])["encoding"]["x"]["axis"]["title"] == heads.x.label
+
+
 def test_where_nothing_came_no_line_is_drawn() -> None:
     assert {chart.type for _, chart in boards.charts() if "{step}" in chart.sql} == {"points"}
 

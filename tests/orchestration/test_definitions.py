@@ -14,6 +14,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_orchestration import asset_pages, factories
@@ -156,7 +157,7 @@ def test_a_run_says_its_windows_by_its_tags(first: str, last: str) -> None:
 
 
 def test_only_what_another_try_can_mend_is_tried_again() -> None:
-    assert retry_helps(RuntimeError("io.delta.exceptions.ConcurrentAppendException: files were added"))
+    assert retry_helps(CommitFailedError("a concurrent transaction deleted the same data"))
     assert retry_helps(NotLandedError(source="mainnet", count=1, reason="it changed"))
     assert not retry_helps(RuntimeError("java.lang.OutOfMemoryError"))
 

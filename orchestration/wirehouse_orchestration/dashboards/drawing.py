@@ -18,7 +18,7 @@ import vl_convert
 
 from wirehouse_orchestration.dashboards.boards import Chart, Value
 from wirehouse_orchestration.render import terminal
-from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.windows import WindowNameError, Windows
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -136,8 +136,10 @@ def _windows(present: Sequence[str]) -> list[str]:
     if not present:
         return []
     first, last = min(present), max(present)
-    every = Windows("hour" if "T" in first else "day", first).between(first, last)
-    found = list(islice(every, MOST_WINDOWS + 1))
+    found: list[str] = []
+    # What else stands there is drawn as it is.
+    with suppress(WindowNameError):
+        found += islice(Windows("hour" if "T" in first else "day", first).between(first, last), MOST_WINDOWS + 1)
     return found if len(found) <= MOST_WINDOWS else []
 
 
