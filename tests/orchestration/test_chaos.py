@@ -75,7 +75,7 @@ def test_two_landings_of_the_same_files_at_once_are_one(tmp_path: Path, sources:
 
 @pytest.mark.servers
 def test_landing_to_a_store_with_moods(tmp_path: Path, sources: list[Source], in_bucket: str) -> None:
-    moods = Moods(seed=1, one_in=4, slow_seconds=0.1)
+    moods = Moods(seed=3, one_in=6, slow_seconds=0.1)
     with pytest.MonkeyPatch.context() as patch, faulty(os.environ["AWS_ENDPOINT_URL"], moods) as address:
         patch.setenv("AWS_ENDPOINT_URL", address)
         patch.setenv("WIREHOUSE_ROOT", in_bucket)
@@ -83,9 +83,8 @@ def test_landing_to_a_store_with_moods(tmp_path: Path, sources: list[Source], in
         for source in moody.lake.sources:
             landing.land(moody.lake, source)
         found = landed(moody)
-    assert moods.refused > 2
-    assert moods.slowed > 2
-    assert moods.broken > 2
+    assert min(moods.refused, moods.slowed, moods.broken) > 1
+    assert moods.unheard > 0
     assert found == landed(whole(tmp_path, sources))
 
 
