@@ -154,11 +154,8 @@ def moody_store(scene: Scene, draw: random.Random, measured: Measured) -> str:
     moods = Moods(draw.randrange(1 << 30))
     with faulty(scene.environment["AWS_ENDPOINT_URL"], moods) as address:
         ended = _ended(Scene(scene.folder, {**scene.environment, "AWS_ENDPOINT_URL": address}))
-    unheard = f"{moods.unheard} commits done and told to have failed"
-    told = (
-        f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow, {moods.broken} broken off, {unheard}"
-    )
-    return f"{told}, {unheard}; {ended}"
+    told = f"{moods.refused} of {moods.calls:,} calls refused, {moods.slowed} slow, {moods.broken} broken off"
+    return f"{told}, {moods.unheard} commits done and told to have failed; {ended}"
 
 
 def full_disk(
