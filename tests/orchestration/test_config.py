@@ -86,6 +86,11 @@ MISTAKES = {
         "none of Spark",
     ),
     "a setting that is ours": (
+        LAKEHOUSE + '[spark.settings]\n"spark.sql.session.timeZone" = "CET"\n',
+        "spark.settings.spark.sql.session.timeZone",
+        "set by Wirehouse",
+    ),
+    "how files are committed": (
         LAKEHOUSE + '[spark.settings]\n"spark.sql.sources.commitProtocolClass" = "Other"\n',
         "spark.settings.spark.sql.sources.commitProtocolClass",
         "set by Wirehouse",

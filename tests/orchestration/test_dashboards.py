@@ -321,8 +321,8 @@ def test_records_that_could_not_be_read_are_damage(empty: Lake) -> None:
     capture = {"capture_id": CAPTURE, "protocol": "cardinal", "status": "landed", "records": 6, "unreadable_records": 2}
     write(empty, "bronze.captures", capture)
     write(empty, "bronze.windows", capture)
-    found = {"row_kind": "finding", "capture_id": CAPTURE, "finding": {"rule": "capture.file_damaged"}}
-    write(empty, "silver.cardinal", found | {"finding": {"rule": "capture.file_damaged", "severity": "note"}})
+    finding = {"rule": "capture.file_damaged", "severity": "note"}
+    write(empty, "silver.cardinal", {"row_kind": "finding", "capture_id": CAPTURE, "finding": finding})
     board = boards.boards()["overview"]
     (numbers,) = answers.answer(empty, board.chart("lake"), ALL).rows
     assert numbers["not_whole"] == 1
