@@ -89,7 +89,8 @@ def forget(lake: Lake, name: str, say: jobs.Progress | None = None) -> Forgotten
 
 def _forget(lake: Lake, name: str, held: Held) -> Forgotten:
     configured = name in lake.names
-    left = [job for job in jobs.all_jobs().values() if name in _left(lake)[job.name]]
+    names = _left(lake)
+    left = [job for job in jobs.all_jobs().values() if name in names[job.name]]
     outputs = [table for job in left for table in job.outputs]
     physical = [table.name for table in all_tables().values() if table.view is None]
     rows: dict[str, int] = {}
