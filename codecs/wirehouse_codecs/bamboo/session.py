@@ -26,6 +26,7 @@ from wirehouse_codecs.bamboo import cursor as places
 from wirehouse_codecs.bamboo.bymux import Broken, Role
 from wirehouse_codecs.bamboo.cursor import Cursor, Piece, Sent, Turn
 from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
+from wirehouse_codecs.bamboo.inflating import Inflating, Inflation, is_whole, not_read
 from wirehouse_codecs.bamboo.lzfoo import Inflater
 from wirehouse_codecs.bamboo.messages import (
     Adjust,
@@ -87,13 +88,6 @@ SNAPSHOT_VERSION: Final = 3
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
 MOST_HELD_BYTES: Final = 2 << 20
-#: What a compressed packet stands for takes time: so many bytes of it, and so many for each of its own, are free. What
-#: is more is limited for each side, in all its packets together, by the option `max_inflated_bytes`.
-FREELY_INFLATED: Final = (4_096, 1_024)
-#: Few bytes can stand for very many, so less is told: so many bytes, and so many for each of the packet's own.
-MOST_TOLD: Final = (1_024, 32)
-#: However many these are.
-MOST_TOLD_BYTES: Final = 32 << 20
 _ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
 #: Rules that bytes missing from the capture may have kept.
 _NEED_ALL: Final = frozenset(
@@ -191,9 +185,7 @@ class Session:
         self.held = 0
         self._known = Known() if known is None else known
         self._inflaters: dict[Role, Inflater] = {}
-        self._compressed = {role: bytearray() for role in Role}
-        #: Bytes that each side's payloads may still be decompressed to, beyond those that are free.
-        self._inflatable = dict.fromkeys(Role, options.max_inflated_bytes)
+        self._inflating = {role: Inflating(options) for role in Role}
         #: By log and side: the least sequence number of an end-of-log entry that it sent.
         self._ends: dict[tuple[bytes, int, Role], int] = {}
         self._clear()
@@ -234,7 +226,7 @@ class Session:
         self.partial = True
         self._unheard.add(role)
         self.current[role] = None
-        self._compressed[role].clear()
+        self._inflating[role].held.clear()
         self._inflater(role).forget()
         for proposal in self.proposals.values():
             proposal.partial = True
@@ -269,7 +261,7 @@ class Session:
 
     def inflate_on(self, role: Role, data: Array) -> None:
         """Payloads of a side were decompressed elsewhere."""
-        self._compressed[role].clear()
+        self._inflating[role].held.clear()
         self._inflater(role).add(data)
 
     def mode(self, role: Role) -> SendMode | None:
@@ -549,43 +541,20 @@ class Session:
             self._told["data"] = read.shown
             if read.rule is not None:
                 self._inflater(role).forget()
-                self._note(lzfoo.HISTORY_UNKNOWN, f"{packet.size} bytes of a payload are not decompressed")
+                self._note(lzfoo.HISTORY_UNKNOWN, not_read(packet))
 
-    def _decompress(self, role: Role, packet: CompressedPayload) -> _Read:
+    def _decompress(self, role: Role, packet: CompressedPayload) -> Inflation:
         """Decompress a packet that is complete. What isn't decompressed, or not shown so, is told as it came."""
         mode = self.mode(role)
         if mode is not None and not mode.window:
-            self._told["compressed"] = packet.data
-            return _Read("compression_without_window")
-        held = self._compressed[role]
-        if not packet.at:
-            held.clear()
-        whole = packet.at + len(packet.data) == packet.compressed_size
-        inflater = self._inflater(role)
-        beyond = max(packet.size - _freely(packet, FREELY_INFLATED), 0)
-        most = self._options.max_compressed_bytes
-        if packet.compressed_size > most or beyond > self._inflatable[role]:
-            self._told["compressed"] = packet.data
-            if whole:
-                inflater.forget()
-                reason = f"{packet.compressed_size} bytes, or the {packet.size} that they stand for, are too many"
-                self._note(lzfoo.HISTORY_UNKNOWN, reason)
-            return _UNREAD
-        held += packet.data
-        if not whole:
-            return _UNREAD
-        compressed = bytes(held)
-        inflated = inflater.inflate(compressed, packet.size)
-        held.clear()
-        self._inflatable[role] -= beyond
-        if inflated.rule == lzfoo.HISTORY_UNKNOWN:
-            self._told["compressed"] = compressed
-            self._note(inflated.rule, f"{packet.size} bytes of a payload are not decompressed")
-            return _UNREAD
-        if inflated.rule is not None or packet.size > min(_freely(packet, MOST_TOLD), MOST_TOLD_BYTES):
-            self._told["compressed"] = compressed
-            return _Read(inflated.rule, inflated.data)
-        return _Read(None, inflated.data, inflated.data)
+            read = Inflation("compression_without_window", compressed=packet.data)
+        else:
+            read = self._inflating[role].take(packet, self._inflater(role))
+        if read.compressed is not None:
+            self._told["compressed"] = read.compressed
+        if read.unknown is not None:
+            self._note(lzfoo.HISTORY_UNKNOWN, read.unknown)
+        return read
 
     def _inflater(self, role: Role) -> Inflater:
         return self._inflaters.setdefault(role, self.inflater(role))
@@ -617,8 +586,8 @@ class Session:
             "numbers": self.numbers,
             "known": self._known.to_json(),
             "inflaters": {role.value: inflater.snapshot() for role, inflater in self._inflaters.items()},
-            "compressed": [self._compressed[role].hex() for role in Role],
-            "inflatable": [self._inflatable[role] for role in Role],
+            "compressed": [self._inflating[role].held.hex() for role in Role],
+            "inflatable": [self._inflating[role].left for role in Role],
             "ends": [[author.hex(), log_id, role, seq] for (author, log_id, role), seq in self._ends.items()],
         }
         return json.dumps(state, separators=(",", ":"))
@@ -644,8 +613,8 @@ class Session:
             most = self._options.max_inflated_bytes
             window = MAX_U64 if (mode := self.mode(role)) is None else mode.window
             self._inflaters[role] = Inflater(window, max_bytes=most, snapshot=state["inflaters"][role.value])
-        self._compressed = {role: bytearray.fromhex(row) for role, row in zip(Role, state["compressed"], strict=True)}
-        self._inflatable = dict(zip(Role, state["inflatable"], strict=True))
+        for role, held, left in zip(Role, state["compressed"], state["inflatable"], strict=True):
+            self._inflating[role].held, self._inflating[role].left = bytearray.fromhex(held), left
         self._ends = {(bytes.fromhex(author), log_id, Role(role)): seq for author, log_id, role, seq in state["ends"]}
 
 
@@ -668,19 +637,6 @@ def _setup_row(setup: Setup) -> list[Any]:
 # Data channel
 
 
-class _Read(NamedTuple):
-    """What comes of a packet of a compressed payload."""
-
-    rule: str | None = None
-    #: The bytes that it stands for; None: not complete, or not known.
-    data: bytes | None = None
-    #: Those that are shown.
-    shown: bytes | None = None
-
-
-_UNREAD: Final = _Read()
-
-
 class _Taking:
     """A packet about the current proposal of a side, while it is taken."""
 
@@ -697,7 +653,8 @@ class _Taking:
         half, session = self._half, self._session
         compressed = None
         if isinstance(packet, CompressedPayload):
-            compressed, self._all, self._data = session._decompress(self._role, packet)
+            read = session._decompress(self._role, packet)
+            compressed, self._all, self._data = read.rule, read.data, read.shown
         elif isinstance(packet, RawPayload):
             self._data = self._all = packet.data
         self._leave(packet)
@@ -937,7 +894,7 @@ class _Taking:
         complete = after.piece != piece
         if isinstance(packet, SkipBytes):
             self._add(assembly, self._peers_bytes(assembly, packet.count), complete)
-        elif isinstance(packet, RawPayload) or _is_whole(packet):
+        elif isinstance(packet, RawPayload) or is_whole(packet):
             self._add(assembly, self._all, complete)
         assembly.packets += 0 if getattr(packet, "at", 0) else 1
         if complete:
@@ -988,16 +945,6 @@ class _Taking:
         self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
         # What another side said of the entry need not be what this one means.
         self._finish_piece(rule if own is not None else None, right=whole and rule is None)
-
-
-def _is_whole(packet: DataPacket) -> bool:
-    """Whether it is a compressed payload, or the last piece of one."""
-    return isinstance(packet, CompressedPayload) and packet.at + len(packet.data) == packet.compressed_size
-
-
-def _freely(packet: CompressedPayload, most: tuple[int, int]) -> int:
-    """So many bytes, and so many for each of the packet's own."""
-    return most[0] + most[1] * packet.compressed_size
 
 
 #: Rules that a packet breaks which is about the piece that is due.

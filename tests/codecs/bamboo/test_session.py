@@ -547,8 +547,8 @@ def test_a_payload_too_large_to_be_inflated(log: Log, monkeypatch: pytest.Monkey
         return lz(b"\x01a\xfb" + (size - 1).to_bytes(4, "big") + b"\x01", size)
 
     # Of each packet 80 bytes are free; what is beyond is limited in all together.
-    monkeypatch.setattr("wirehouse_codecs.bamboo.session.FREELY_INFLATED", (0, 10))
-    monkeypatch.setattr("wirehouse_codecs.bamboo.session.MOST_TOLD", (0, 10))
+    monkeypatch.setattr("wirehouse_codecs.bamboo.inflating.FREELY_INFLATED", (0, 10))
+    monkeypatch.setattr("wirehouse_codecs.bamboo.inflating.MOST_TOLD", (0, 10))
     peers = (
         Peers(max_inflated_bytes=200).a(propose(log, end=4)).b(confirm(), Switch(0), m(log, 1, payload_size=1 << 40))
     )
