@@ -262,6 +262,8 @@ class Input(Enum):
     STOP_READ = "StopRead"
     GLOBAL_CREDIT = "global Credit"
     CREATE = "global Write"
+    GLOBAL_PING = "global Ping"
+    GLOBAL_PONG = "global Pong"
     GLOBAL_CLOSE = "global Close"
     GLOBAL_STOP_READ = "global StopRead"
 
@@ -271,9 +273,8 @@ _HAS_CLOSED: Final = (State.CLOSED, State.ENDED)
 _HAS_STOPPED: Final = (State.STOPPED, State.ENDED)
 #: What has to be answered: the states after it, and those of the other side after the answer.
 _ANSWERS: Final = (("Close", _HAS_CLOSED, _HAS_STOPPED), ("StopRead", _HAS_STOPPED, _HAS_CLOSED))
-#: A Ping or Pong of the connection is always allowed, and does nothing.
 _GLOBAL_INPUTS: Final = (
-    Input.GLOBAL_CREDIT, Input.CREATE, None, None, Input.GLOBAL_CLOSE, Input.GLOBAL_STOP_READ,
+    Input.GLOBAL_CREDIT, Input.CREATE, Input.GLOBAL_PING, Input.GLOBAL_PONG, Input.GLOBAL_CLOSE, Input.GLOBAL_STOP_READ,
 )  # fmt: skip
 
 
@@ -463,7 +464,7 @@ class Bymux:
         event = (_GLOBAL_INPUTS if packet.stream_id is None else _STREAM_INPUTS)[packet.type]
         channel = None if packet.stream_id is None else self.channels.get(packet.stream_id)
         broken = [Broken(RULE["wide_integer"], "an id or amount is wider than it needs to be")] if read.wide else []
-        if event is None or self.blind or (stream is None and self.untracked):
+        if self.blind or (stream is None and self.untracked):
             return Received(role, read.byte_start, read.byte_end, packet, channel, None, tuple(broken))
         if stream is None:
             return self._refuse(role, read, "unknown_stream", f"stream {packet.stream_id} is not active", channel)
@@ -483,6 +484,8 @@ class Bymux:
             del self.streams[packet.stream_id]
             self.channels.pop(packet.stream_id, None)
         credit = stream.credit[role.peer if packet.type is Type.CREDIT else role]
+        if event in (Input.GLOBAL_PING, Input.GLOBAL_PONG):
+            return Received(role, read.byte_start, read.byte_end, packet, channel, None, tuple(broken))
         if event is Input.CREDIT and channel is not None and (credit == INFINITE) != (channel is Channel.CONTROL):
             broken.append(Broken(RULE["channel_backpressure_wrong"], f"credit of {channel} is {credit}"))
         return Received(role, read.byte_start, read.byte_end, packet, channel, credit, tuple(broken))
@@ -542,10 +545,16 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
         (State.STOPPED, Input.CLOSE): State.ENDED,
         (State.OPEN, Input.GLOBAL_CREDIT): State.OPEN,
         (State.OPEN, Input.CREATE): State.OPEN,
+        (State.OPEN, Input.GLOBAL_PING): State.OPEN,
+        (State.OPEN, Input.GLOBAL_PONG): State.OPEN,
         (State.OPEN, Input.GLOBAL_CLOSE): State.CLOSED,
         (State.OPEN, Input.GLOBAL_STOP_READ): State.STOPPED,
         (State.CLOSED, Input.GLOBAL_CREDIT): State.CLOSED,
+        (State.CLOSED, Input.GLOBAL_PING): State.CLOSED,
+        (State.CLOSED, Input.GLOBAL_PONG): State.CLOSED,
         (State.CLOSED, Input.GLOBAL_STOP_READ): State.ENDED,
+        (State.STOPPED, Input.GLOBAL_PING): State.STOPPED,
+        (State.STOPPED, Input.GLOBAL_PONG): State.STOPPED,
         (State.STOPPED, Input.CREATE): State.STOPPED,
         (State.STOPPED, Input.GLOBAL_CLOSE): State.ENDED,
     }
@@ -642,6 +651,8 @@ JUDGED: Final[Mapping[Input, Judgement]] = MappingProxyType(
             ),
             _create,
         ),
+        Input.GLOBAL_PING: Judgement("ping_after_end"),
+        Input.GLOBAL_PONG: Judgement("ping_after_end"),
         Input.GLOBAL_CLOSE: Judgement("close_twice"),
         Input.GLOBAL_STOP_READ: Judgement("stopread_twice"),
     }

@@ -76,7 +76,8 @@ BYMUX_RULES: Final[tuple[Rule, ...]] = (
     ),
     _violation(
         "ping_after_end",
-        "A Ping or Pong of a stream follows the Close and StopRead that its side sent for it.",
+        "A Ping or Pong of a stream, or a global one, follows the Close and StopRead that its side sent for the "
+        "stream, or for creating streams.",
         "bymux, closing",
     ),
     _warning(

@@ -171,9 +171,13 @@ SAID = {
     Input.STOP_READ: encode(Packet(Type.STOP_READ, 0)),
     Input.GLOBAL_CREDIT: encode(Packet(Type.CREDIT, None, 1)),
     Input.CREATE: encode(Packet(Type.WRITE, None, 2)),
+    Input.GLOBAL_PING: encode(Packet(Type.PING)),
+    Input.GLOBAL_PONG: encode(Packet(Type.PONG)),
     Input.GLOBAL_CLOSE: encode(Packet(Type.CLOSE)),
     Input.GLOBAL_STOP_READ: encode(Packet(Type.STOP_READ)),
 }
+#: Those about creating streams, or the connection.
+GLOBAL = {said for said in Input if said.value.startswith("global")}
 CLOSES = {
     False: (SAID[Input.CLOSE], SAID[Input.STOP_READ]),
     True: (SAID[Input.GLOBAL_CLOSE], SAID[Input.GLOBAL_STOP_READ]),
@@ -183,7 +187,7 @@ CLOSES = {
 @pytest.mark.parametrize("said", Input, ids=lambda said: said.value)
 @pytest.mark.parametrize("state", State, ids=lambda state: state.value)
 def test_every_state_and_input(state: State, said: Input) -> None:
-    is_global = said in (Input.GLOBAL_CREDIT, Input.CREATE, Input.GLOBAL_CLOSE, Input.GLOBAL_STOP_READ)
+    is_global = said in GLOBAL
     dialogue = Dialogue(Start({0: dict.fromkeys(Role, 5)}, {}))
     dialogue.r(encode(Packet(Type.CREDIT, None, 3)))
     close, stop = CLOSES[is_global]
@@ -198,6 +202,15 @@ def test_every_state_and_input(state: State, said: Input) -> None:
     else:
         assert dialogue.ended_by is None
         assert stream.states[P] is after
+
+
+@pytest.mark.parametrize("kind", [Type.PING, Type.PONG])
+def test_a_global_ping_or_pong_may_come_until_its_side_has_ended(kind: Type) -> None:
+    said = encode(Packet(kind))
+    dialogue = Dialogue(Start({0: {}}, {})).p(*CLOSES[True]).r(CLOSES[True][0], said)
+    assert dialogue.ended_by is None, "the other side may still say it"
+    assert dialogue.p(said).rules == ["ping_after_end"]
+    assert Dialogue(Start({0: {}}, {})).p(*CLOSES[False], said).ended_by is None, "that is of a stream"
 
 
 def credits_of(dialogue: Dialogue, stream: int) -> dict[Role, int]:
