@@ -438,7 +438,8 @@ def _is_mandatory(turn: Turn, packet: SkipPayload) -> bool:
 
 def _beyond_receiver(turn: Turn, packet: SkipBytes) -> bool:
     sender, receiver = turn.sender, turn.receiver
-    if receiver.lost or receiver.index > sender.index:
+    # Who skips no byte has caught up with no one.
+    if receiver.lost or not packet.count or receiver.index > sender.index:
         return False
     return receiver.index < sender.index or sender.at + packet.count > receiver.at
 

@@ -311,7 +311,8 @@ def test_skipping_bytes_catches_up_with_the_other_side() -> None:
     dialogue.receiver.pass_over(2)
     dialogue.receiver.send_bytes(6, 10)
     assert dialogue.send(SkipBytes(7)) == "skip_beyond_peer"
-    assert dialogue.send(SkipBytes(6), raw(1), SkipBytes(0)) == "p5+6 p5+7 skip_beyond_peer"
+    assert dialogue.send(SkipBytes(6), raw(1), SkipBytes(1)) == "p5+6 p5+7 skip_beyond_peer"
+    assert dialogue.send(SkipBytes(0)) == "p5+7", "that is nothing"
     dialogue.receiver.send_bytes(4, 10)
     assert dialogue.send(SkipBytes(4)) == "payload_overrun"
     assert dialogue.send(SkipBytes(3)) == "m6"
