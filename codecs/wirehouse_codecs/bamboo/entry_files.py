@@ -199,7 +199,9 @@ def _read_line(text: bytes) -> tuple[bytes, bytes | None] | str:
         return "no JSON"
     if not isinstance(row, dict):
         return "no JSON object"
-    texts = [row.get("entry_hex"), row.get("payload_hex")]
+    if "entry_hex" not in row:
+        return "no entry_hex"
+    texts = [row["entry_hex"], row.get("payload_hex")]
     if not isinstance(texts[0], str) or not isinstance(texts[1], str | None):
         return "entry_hex and payload_hex are no texts"
     try:

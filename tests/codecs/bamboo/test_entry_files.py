@@ -71,7 +71,7 @@ def test_lines_are_written_and_read(make_log: MakeLog) -> None:
         (b"\0{\0}\0", "no JSON"),
         (b'{"a":[' + b"[]," * 10_000 + b"[]]}", "a line of more than 10000 values"),
         (b"[]", "no JSON object"),
-        (b"{}", "entry_hex and payload_hex are no texts"),
+        (b"{}", "no entry_hex"),
         (b'{"entry_hex":5}', "entry_hex and payload_hex are no texts"),
         (b'{"entry_hex":"00","payload_hex":[]}', "entry_hex and payload_hex are no texts"),
         (b'{"entry_hex":"0"}', "entry_hex or payload_hex is not hexadecimal"),
