@@ -244,6 +244,8 @@ class KnownLog:
         self, rows: pa.RecordBatch, forks: Sequence[tuple[int, str, int, int]]
     ) -> list[tuple[ForkRow, bool]]:
         told = []
+        # A fork that was told may turn out to begin earlier: it is told no second time.
+        moved = sorted(self._forks.keys() - {fork[0] for fork in forks}, reverse=True)
         for position, proof, first, second in forks:
             pair = [
                 {name: rows.column(name)[i].as_py() for name in ("entry_hash", "data", "origin", *_PLACE)}
@@ -255,7 +257,7 @@ class KnownLog:
             later = max(pair, key=lambda one: (one["arrived_at_ns"], one["record_number"] or 0, one["byte_start"] or 0))
             place = {name: later[name] for name in _PLACE}
             row = ForkRow(position, *proved, pair[0]["data"], pair[1]["data"], later["origin"], place)
-            told.append((row, position not in self._forks))
+            told.append((row, position not in self._forks and not (moved and moved[0] > position)))
             self._forks[position] = proved
         return told
 

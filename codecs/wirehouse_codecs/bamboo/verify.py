@@ -443,6 +443,7 @@ def _judge(log: _Log, batch: _Batch) -> None:
             log.forks[seq] = (Proof.ENTRIES, twins[0].index, twins[1].index)
     _judge_links(log, batch)
     _judge_end(log)
+    _leave_partings(log)
     for one in log.entries:
         if one.rule is None and one.signature is not None:
             one.rule, one.reason = one.signature, f"author {one.author.hex()}"
@@ -505,6 +506,24 @@ def _judge_end(log: _Log) -> None:
         for one in log.entries:
             if one.seq >= log.invalid_from:
                 one.rule, one.reason = "payload_size_mismatch", f"the log is invalid from entry {log.invalid_from} on"
+
+
+def _leave_partings(log: _Log) -> None:
+    """Of the proofs leave those of positions at which branches part, not where they only go on from an earlier fork.
+
+    The earliest one is such a position, and each later one where two entries go on from the same one, or one goes on
+    from an end-of-log entry. What else is odd there may be of the branches that are known.
+    """
+    earliest = min(log.forks, default=0)
+    for position in [one for one in log.forks if one != earliest and not _parts(log, one)]:
+        del log.forks[position]
+
+
+def _parts(log: _Log, position: int) -> bool:
+    """Whether branches part at a position, by what the entries there name as those before them."""
+    parents = [one.links[-1].hash for one in log.signed.get(position, ()) if one.links]
+    ends = {one.hash for one in log.signed.get(position - 1, ()) if one.end_of_log}
+    return len(set(parents)) < len(parents) or not ends.isdisjoint(parents)
 
 
 def _judge_paths(log: _Log, batch: _Batch) -> None:

@@ -23,7 +23,7 @@ from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
-VERSION = "5"
+VERSION = "6"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,
     verification.LOGS_TABLE,

@@ -317,6 +317,26 @@ def test_each_end_of_a_log_that_goes_on_proves_a_fork() -> None:
     late = row(end(3), 9)
     at_once = taken(KnownLog(NONE, {}), *rows, late)
     one = KnownLog(NONE, {})
-    found = proofs([taken(one, *rows), taken(one, late)])
-    assert found == proofs([at_once])
-    assert {position for position, (proof, *_) in found.items() if proof == "end_of_log"} == {4, 8}
+    windows = [taken(one, *rows), taken(one, late)]
+    # Entries 4 and 8 go on from other entries than the ends of the log: the branches part at these, or earlier.
+    assert [{at: proof for at, (proof, *_) in proofs([told]).items()} for told in windows] == [
+        {7: "link"},
+        {3: "entries"},
+    ]
+    assert proofs([windows[1]]) == proofs([at_once])
+    goes_on = publish(KEY, b"later", seq=8, backlink=yamf.digest(end(7)), lipmaalink=yamf.digest(log[3])).encode()
+    whole = taken(KnownLog(NONE, {}), *rows[:7], row(goes_on, 8))
+    assert {position: proof for position, (proof, *_) in proofs([whole]).items()} == {8: "end_of_log"}
+
+
+def test_a_fork_that_turns_out_to_begin_earlier_is_found_once() -> None:
+    log, other = log_of(12, mark="M"), log_of(12, mark="other", before=log_of(12, mark="M")[:4])
+    known = KnownLog(NONE, {})
+    windows = [log, other[6:], other[5:6], other[4:5]]
+    number, changes = 0, []
+    for window in windows:
+        changes.append(taken(known, *(row(data, number + at) for at, data in enumerate(window))))
+        number += len(window)
+    assert [[fork.position for fork in one.forks] for one in changes] == [[], [6], [5], [5]]
+    assert [len(one.new_forks) for one in changes] == [0, 1, 0, 0]
+    assert changes[-1].log.forked_at == 5

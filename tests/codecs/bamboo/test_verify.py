@@ -186,7 +186,13 @@ def test_the_first_branch_of_a_fork_stays_valid(make_log: MakeLog, judge: Callab
     found = judge(entries)
     # Entry 13 also has a link to entry 4, which both branches share; it goes on from the second one all the same.
     assert told(found) == ["valid"] * 10 + ["fork"] * 7
-    assert positions(found) == [(seq, Proof.ENTRIES, seq - 1, seq + 2) for seq in (8, 9, 10)]
+    assert positions(found) == [(8, Proof.ENTRIES, 7, 10)]
+    # The second branch may fork again, and so may the first one; each fork is told where its branches part.
+    again = log.make(10, b"again").encode()
+    assert positions(judge([*entries, again])) == [(8, Proof.ENTRIES, 7, 10), (10, Proof.ENTRIES, 9, 12)]
+    # Of the second branch only a later part is known.
+    found = judge([*log.encoded(), *branch.encoded(*range(10, 15))])
+    assert positions(found) == [(8, Proof.LINK, 7, 12)]
 
 
 def test_links_prove_forks(make_log: MakeLog, judge: Callable[..., Verification]) -> None:
