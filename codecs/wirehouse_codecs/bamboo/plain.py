@@ -414,13 +414,14 @@ class _Run:
     def _remember(self) -> None:
         """Of the entries that both sides sent, the last ones are known."""
         senders = list(self.said.values())
-        rows = [np.flatnonzero(said.packets[loops.P_ENTRY] >= 0)[-MOST_KNOWN:] for said in senders]
+        logs = [said.sender.proposal.log for said in senders]
+        # An entry is known of all sides that sent it while it was known. So as many count as were between: an entry
+        # may have been known before, and both sides may send it.
+        most = MOST_KNOWN * (2 if len(set(logs)) == len(logs) else 6)
+        rows = [np.flatnonzero(said.packets[loops.P_ENTRY] >= 0)[-most:] for said in senders]
         told = [said.packets[:, own] for said, own in zip(senders, rows, strict=True)]
         if not told:
             return
-        logs = [said.sender.proposal.log for said in senders]
-        # Both sides may send the same entries.
-        most = MOST_KNOWN * (1 + len(logs) - len(set(logs)))
         packets, owners = np.concatenate(told, axis=1), np.repeat(np.arange(len(rows)), list(map(len, rows)))
         order = np.lexsort((packets[loops.P_BYTE_END], packets[loops.P_PIECE]))[-most:]
         owners, entries = owners[order], packets[loops.P_ENTRY, order]
@@ -434,12 +435,14 @@ class _Run:
     def _heard(self, said: Said, rows: Array) -> list[Heard]:
         sizes, places = (said.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))
         content, hashes, whole = said.content.data, said.hashes.data, said.sizes[rows].tolist()
+        senders = (said.sender.role,)
         return [
             Heard(
                 size,
                 bytes(content[place : place + loops.HASH]),
                 False,
                 bytes(hashes[row * DIGEST : (row + 1) * DIGEST]) if known else None,
+                senders,
             )
             for row, size, place, known in zip(rows.tolist(), sizes, places, whole, strict=True)
         ]

@@ -171,17 +171,29 @@ class Heard(NamedTuple):
     end_of_log: bool
     #: Digest; None: a link of it isn't known.
     entry_hash: bytes | None
+    #: The sides that sent it on the connection.
+    senders: tuple[Role, ...] = ()
+
+    def sent_as(self, other: Heard) -> bool:
+        """Whether the metadata of both says the same of the payload."""
+        return (self.payload_size, self.payload_hash) == (other.payload_size, other.payload_hash)
+
+    def with_senders(self, other: Heard | None) -> Heard:
+        """The same, also sent by the sides that sent `other`, if that says the same of the payload."""
+        if other is None or other.senders == self.senders or not self.sent_as(other):
+            return self
+        return self._replace(senders=tuple(role for role in Role if role in (*self.senders, *other.senders)))
 
     def to_json(self) -> list[Any]:
         """The row that carried state has."""
         hashed = None if self.entry_hash is None else self.entry_hash.hex()
-        return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed]
+        return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed, self.senders]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Heard:
         """What `to_json` wrote."""
         hashed = None if row[3] is None else bytes.fromhex(row[3])
-        return cls(row[0], bytes.fromhex(row[1]), row[2], hashed)
+        return cls(row[0], bytes.fromhex(row[1]), row[2], hashed, tuple(map(Role, row[4])))
 
 
 @dataclass(slots=True)

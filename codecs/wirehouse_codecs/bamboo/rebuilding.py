@@ -175,7 +175,9 @@ class Known:
         key = (author, log_id, seq)
         before = self._entries.get(key)
         if before is None or before.entry_hash is None or heard.entry_hash is not None:
-            self._entries[key] = heard
+            self._entries[key] = heard.with_senders(before)
+        else:
+            self._entries[key] = before.with_senders(heard)
         self._entries.move_to_end(key)
         if len(self._entries) > MOST_KNOWN:
             self._entries.popitem(last=False)
@@ -183,14 +185,20 @@ class Known:
     def add_all(self, heard: Iterable[tuple[Key, Heard]]) -> None:
         """Remember entries one after the other. None without its hash is known with it."""
         for key, one in heard:
-            self._entries[key] = one
+            self._entries[key] = one.with_senders(self._entries.get(key))
             self._entries.move_to_end(key)
-        while len(self._entries) > MOST_KNOWN:
-            self._entries.popitem(last=False)
+            if len(self._entries) > MOST_KNOWN:
+                self._entries.popitem(last=False)
 
     def forget(self, author: bytes, log_id: int, seq: int, heard: Heard) -> None:
-        """The entry was retracted."""
-        if self._entries.get((author, log_id, seq)) == heard:
+        """The entry was retracted by its senders."""
+        known = self._entries.get((author, log_id, seq))
+        if known is None or known._replace(senders=()) != heard._replace(senders=()):
+            return
+        left = tuple(role for role in known.senders if role not in heard.senders)
+        if left:
+            self._entries[author, log_id, seq] = known._replace(senders=left)
+        else:
             del self._entries[author, log_id, seq]
 
     def to_json(self) -> list[list[Any]]:

@@ -83,7 +83,7 @@ from wirehouse_codecs.machines import Machine
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 4
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
@@ -827,7 +827,7 @@ class _Taking:
         session, proposal = self._session, self._proposal
         noncanonical = any(broken.rule.name == "noncanonical_varu64" for broken in session._broken)
         entry = rebuild(metadata, *proposal.log, seq, self._hash_of, noncanonical=noncanonical)
-        heard = Heard(entry.payload_size, entry.payload_hash, entry.end_of_log, entry.entry_hash)
+        heard = Heard(entry.payload_size, entry.payload_hash, entry.end_of_log, entry.entry_hash, (self._role,))
         self._half.hear(seq, heard)
         session._known.add(*proposal.log, seq, heard)
         if entry.end_of_log:
@@ -944,7 +944,14 @@ class _Taking:
             whole, rule = True, verify.digest_rule(assembly.size, digest, *expected)
         self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
         # What another side said of the entry need not be what this one means.
-        self._finish_piece(rule if own is not None else None, right=whole and rule is None)
+        is_meant = own is not None or (heard is not None and self._means(heard, assembly.seq))
+        self._finish_piece(rule if is_meant else None, right=whole and rule is None)
+
+    def _means(self, known: Heard, seq: int) -> bool:
+        """Whether a side sent the entry that is known, in whichever proposal, or its hash is the expected one."""
+        propose = self._proposal.propose
+        is_expected = seq == expected_seq(propose) and known.entry_hash == propose.expected_hash
+        return self._role in known.senders or (is_expected and known.entry_hash is not None)
 
 
 #: Rules that a packet breaks which is about the piece that is due.

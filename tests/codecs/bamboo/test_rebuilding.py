@@ -9,6 +9,7 @@ import pytest
 from tests.codecs.bamboo.peers import metadata
 
 from wirehouse_codecs.bamboo import yamf
+from wirehouse_codecs.bamboo.bymux import Role
 from wirehouse_codecs.bamboo.lipmaa import has_lipmaalink
 from wirehouse_codecs.bamboo.proposals import Heard
 from wirehouse_codecs.bamboo.rebuilding import MOST_KNOWN, Known, Rebuilt, complete, rebuild
@@ -59,6 +60,19 @@ def test_what_is_known_is_bounded_and_kept_by_use() -> None:
     assert known.get(b"author", 0, 2) is None
     assert known.get(b"author", 0, 3) is not None
     assert Known(known.to_json()).to_json() == known.to_json()
+
+
+def test_an_entry_is_known_of_all_sides_that_sent_it() -> None:
+    known = Known()
+    mine, theirs = (Heard(1, b"hash", False, b"entry", (role,)) for role in Role)
+    known.add(b"author", 0, 1, mine)
+    known.add_all([((b"author", 0, 1), theirs)])
+    assert known.get(b"author", 0, 1) == mine._replace(senders=tuple(Role))
+    assert Known(known.to_json()).get(b"author", 0, 1) == known.get(b"author", 0, 1)
+    known.forget(b"author", 0, 1, mine)
+    assert known.get(b"author", 0, 1) == theirs
+    known.add(b"author", 0, 1, mine._replace(payload_hash=b"other"))
+    assert known.get(b"author", 0, 1) == mine._replace(payload_hash=b"other"), "another entry takes its place"
 
 
 def test_an_entry_without_its_hash_takes_no_place() -> None:

@@ -526,6 +526,28 @@ def test_a_packet_says_which_piece_it_follows(log: Log) -> None:
     ]
 
 
+def again(log: Log, setup: Setup = SAFE, **changed: Any) -> Peers:
+    """`b` has sent entries in full; now it is asked for their payloads alone."""
+    peers = begun(log, setup).b(*sent(log, 1, 2, 3, 4))
+    return peers.a(propose(log, 2, payload_only=True, end=4, **changed)).b(confirm(2), Switch(2))
+
+
+def test_a_wrong_payload_is_told_by_what_its_sender_sent_in_another_proposal(log: Log) -> None:
+    wrong = raw(b"payload x")
+    assert again(log).b(p(log, 1), wrong).rules == ["invalid_data_in_safe_mode"]
+    assert again(log).b(*(p(log, seq) for seq in range(1, 5))).rules == []
+    assert again(log, GREEDY).b(p(log, 1), wrong, APOLOGY, p(log, 2)).rules == []
+    assert again(log, GREEDY).b(p(log, 1), wrong, p(log, 3)).rules == ["invalid_data_not_apologised"]
+    # Of the payload that begins at an offset only a part is here, but not of the next one.
+    after = again(log, start=2, offset=3, expected_hash=log.hashes[2])
+    assert after.b(raw(b"load 2")).rules == []
+    assert after.b(wrong).rules == ["invalid_data_in_safe_mode"]
+    # What the other side said need not be what this one means, unless its hash is the one expected.
+    for start, offset, found in ((1, None, []), (2, 0, ["invalid_data_in_safe_mode"])):
+        peers = begun(log).b(*sent(log, 1, 2, 3, 4)).b(propose(log, 1, start, 4, payload_only=True, offset=offset))
+        assert peers.a(confirm(1), Switch(1)).a(wrong).rules == found
+
+
 def test_what_metadata_breaks_by_itself(log: Log) -> None:
     bad = m(log, 1, payload_hash=b"\x00\x41" + bytes(64))
     assert begun(log).b(bad).rules == ["invalid_data_in_safe_mode"]
