@@ -55,6 +55,11 @@ def senders_of(options: BambooOptions, client: Endpoint | None, server: Endpoint
     return {options.role_of(side): f"{end.address}:{end.port}" for side, end in ends.items()}
 
 
+def unseen(connection: Connection) -> list[Direction]:
+    """The directions of which the capture has no packet at all, so that nobody knows what was sent there."""
+    return [direction for direction in Direction if not connection.sides(direction)[0].packets]
+
+
 class Account:
     """A session as rows of the log."""
 
@@ -233,7 +238,7 @@ class Conversation:
     def __init__(
         self, log: Log, connection: Connection, server: Endpoint, options: BambooOptions, snapshot: str | None
     ) -> None:
-        self._log, self._options = log, options
+        self._log, self._options, self._connection = log, options, connection
         self._senders = senders_of(options, log.client, server)
         late = connection.opened == "middle"
         self._reader = Reader(options, started_late=late)
@@ -256,6 +261,9 @@ class Conversation:
             self._begun = True
             if self._account.session.partial:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
+        if pieces and not self._account.session.partial:
+            for direction in unseen(self._connection):
+                self._miss(direction, 0, 0, pieces[0].place)
         at = 0
         while at < len(pieces):
             spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
@@ -272,11 +280,15 @@ class Conversation:
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
-        role, session = self._options.role_of(hole.direction), self._account.session
-        if self._reader.missed(hole.direction, hole.byte_end - hole.byte_start):
+        self._miss(hole.direction, hole.byte_start, hole.byte_end, hole.place)
+
+    def _miss(self, direction: Direction, byte_start: int, byte_end: int, place: Place) -> None:
+        """Bytes that the capture lacks."""
+        role, session = self._options.role_of(direction), self._account.session
+        if self._reader.missed(direction, byte_end - byte_start):
             session.miss(role)
-            if role not in session.setups and hole.byte_start < _MOST_SETUP_BYTES:
-                self._no_setup(hole.place, f"the set-up of the {role} side is missing")
+            if role not in session.setups and byte_start < _MOST_SETUP_BYTES:
+                self._no_setup(place, f"the set-up of the {role} side is missing")
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""

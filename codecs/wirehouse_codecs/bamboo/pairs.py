@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
-from wirehouse_codecs.bamboo.conversation import Account, Senders, add_rest, senders_of
+from wirehouse_codecs.bamboo.conversation import Account, Senders, add_rest, senders_of, unseen
 from wirehouse_codecs.bamboo.messages import Cancel, Propose
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
@@ -74,7 +74,7 @@ class Pair:
         connection = self.connections.get(other)
         if connection is None:
             return other not in self.members
-        return connection.client.incomplete or connection.server.incomplete
+        return connection.client.incomplete or connection.server.incomplete or bool(unseen(connection))
 
     @property
     def over(self) -> bool:
@@ -205,6 +205,11 @@ class Half:
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
         self._stop()
+        session = self._pair.account.session
+        if pieces and not session.partial:
+            for direction in unseen(self._pair.connections[self._channel]):
+                self._reader.missed(direction, 0)
+                session.miss(self._pairs.options.role_of(direction))
         for piece in pieces:
             self._take(self._reader.receive(piece.direction, piece.data, piece.place))
 

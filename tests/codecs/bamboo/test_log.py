@@ -20,6 +20,7 @@ from tests.landed import landed_file
 from wirehouse_codecs import conversations
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Packet, Type
+from wirehouse_codecs.bamboo.conversation import Conversation as Talk
 from wirehouse_codecs.bamboo.inspection import inspect, recognises
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.messages import (
@@ -42,7 +43,7 @@ from wirehouse_codecs.conversations import Close, Conversation, Send
 from wirehouse_codecs.inspecting import MESSAGE, VIOLATION
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import FlowLog, Gather, Log, Window
-from wirehouse_codecs.tcp import Direction, Endpoint, TcpSegment
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole, Side, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
 
 SESSIONS = Path(__file__).parents[2] / "vectors" / "bamboo" / "sessions"
@@ -283,6 +284,16 @@ def test_after_a_hole_the_next_packets_are_found(made: Made, make_log: Callable[
         assert [row["finding"]["message"] for row in skipped] == ["no packet can be told after bytes that are missing"]
 
 
+#: What may be found where the capture lacks bytes.
+NOTES = {
+    "bamboo.no_setup_seen",
+    "bamboo.link_unknown",
+    "bamboo.history_unknown",
+    "bamboo.truncated_packet",
+    "capture.hole",
+}
+
+
 def from_vector(name: str) -> Made:
     vector = json.loads((SESSIONS / f"{name}.json").read_text())
     streams = {side: base64.b64decode(stream["b64"]) for side, stream in vector["stream"].items()}
@@ -303,6 +314,28 @@ def test_what_the_capture_lacks_was_said_by_the_rules(lost: int) -> None:
         assert found - {"hole"} <= notes
     late = {rule.partition(".")[2] for rule in rules(told(segments(said, late_ns=lost * SECOND)))}
     assert late - {"hole"} <= notes
+
+
+@pytest.mark.parametrize("side", Direction)
+def test_of_one_side_alone_nothing_is_found_that_rests_on_the_other(made: Made, side: Direction) -> None:
+    alone = [segment for segment in segments(made) if segment.direction is side]
+    assert set(rules(told(alone))) <= NOTES
+    assert set(rules(told(alone, range(0, len(alone), 2)))) <= NOTES
+    # The same where the bytes of the other side are said to be missing before or after what this one says.
+    data = b"".join(data for of, data in made if of is side)
+    other, place = B if side is A else A, Place(SECOND, 1, b"capture", 1)
+    for first in (True, False):
+        log = Log(SCHEMA)
+        log.client = CLIENT
+        connection = Connection(b"c", "syn", place, place, Side(A, TcpOptions()), Side(B, TcpOptions()))
+        talk = Talk(log, connection, SERVER, BambooOptions(), None)
+        if first:
+            talk.hole(Hole(other, 0, 500, place))
+        talk.receive([Data(side, 0, data, place)])
+        if not first:
+            talk.hole(Hole(other, 0, 500, place))
+        talk.close(Closed(place, "fin"))
+        assert set(rules([row for batch in log.take() for row in batch.to_pylist()])) <= NOTES
 
 
 def test_nothing_is_found_in_bytes_of_something_else(made: Made) -> None:
