@@ -477,6 +477,9 @@ class Session:
                 return None if peers.ever_mandatory else "payloads were never mandatory"
             case CancelReason.END_OF_LOG:
                 seqnum = cancel.seqnum or 0
+                sent = self._known.get(*proposal.log, seqnum)
+                if sent is not None and role in sent.senders and not sent.end_of_log:
+                    return f"the same side sent entry {seqnum} as a regular one"
                 return None if seqnum < proposal.first else f"entry {seqnum} isn't before entry {proposal.first}"
             case CancelReason.STARTING_HASH:
                 return untrue_hash(proposal, cancel.entries[0].in_log(*proposal.log))

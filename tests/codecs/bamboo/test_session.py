@@ -548,6 +548,16 @@ def test_a_wrong_payload_is_told_by_what_its_sender_sent_in_another_proposal(log
         assert peers.a(confirm(1), Switch(1)).a(wrong).rules == found
 
 
+def test_who_sent_an_entry_as_a_regular_one_cannot_say_that_it_ends_the_log(log: Log) -> None:
+    ends = Cancel(CancelReason.END_OF_LOG, 2, seqnum=2)
+    asked = propose(log, 2, start=5, lower_info=5, end=6, upper_info=6)
+    assert begun(log).b(*sent(log, 1, 2, 3, 4)).a(asked).b(ends).rules == ["cancel_reason_untrue"]
+    # What the other side sent may be another branch.
+    asked = replace(asked, id=1)
+    assert begun(log).b(*sent(log, 1, 2, 3, 4)).b(asked).a(replace(ends, id=1)).rules == []
+    assert begun(log).a(replace(asked, id=2)).b(ends).rules == []
+
+
 def test_what_metadata_breaks_by_itself(log: Log) -> None:
     bad = m(log, 1, payload_hash=b"\x00\x41" + bytes(64))
     assert begun(log).b(bad).rules == ["invalid_data_in_safe_mode"]
