@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.text import Text
 
 from wirehouse_codecs import recognising
@@ -39,7 +40,7 @@ from wirehouse_codecs.inspecting import (
 from wirehouse_codecs.origins import Capture, Origin
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
-from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
+from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid, note
 from wirehouse_pipelines.capture_files import Hashed, shown
 from wirehouse_pipelines.landing import KINDS, Clock, capture_findings
 from wirehouse_pipelines.manifests import CaptureFinding
@@ -110,12 +111,47 @@ def inspect(path: str, protocol: str | None, as_json: bool, out: TextIO, port: i
     """
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
-        rows = _rows(stream, kind, capture, _inspection(path, stream, kind, protocol, port), time.time_ns())
+        counts = _Counts()
+        rows_of = _inspection(path, stream, kind, protocol, port)
+        rows = _rows(stream, kind, capture, rows_of, time.time_ns(), counts)
         if not as_json:
-            _print(rows, path, FORMATS[kind], out)
+            _print(rows, path, FORMATS[kind], counts, out)
             return
         for what, row in rows:
             out.write(render.json_line({"type": what} | row) + "\n")
+        for line in counts.lines(kind):
+            note(f"{render.terminal(os.path.basename(path))}: {line}")
+
+
+class _Counts:
+    """What a capture holds, counted as it is read."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        #: Packets of which the capture has only the first bytes, and how many of these at most.
+        self.cut = 0
+        self._longest = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Count landed records."""
+        self.records += batch.num_rows
+        if "original_length" not in batch.schema.names or not batch.num_rows:
+            return
+        sizes = pc.binary_length(batch.column("data"))
+        cut = pc.fill_null(pc.greater(batch.column("original_length"), sizes), False)
+        if number := pc.sum(cut).as_py():
+            self.cut += number
+            self._longest = max(self._longest, pc.max(sizes.filter(cut)).as_py())
+
+    def lines(self, kind: str) -> Iterator[str]:
+        """What is to be said of it besides its rows."""
+        if not self.records:
+            yield f"the capture is empty: it has no {'packet' if kind == 'pcap' else 'record'}"
+        if self.cut:
+            yield (
+                f"{self.cut:,} of {counted(self.records, 'packet')} were cut by the snap length of the capture, to "
+                f"{self._longest:,} bytes at most: what lacks of them was sent, and never captured"
+            )
 
 
 def inspected(
@@ -125,7 +161,7 @@ def inspected(
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
         rows_of = _inspection(path, stream, kind, protocol, port)
-        yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns())
+        yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns(), _Counts())
 
 
 @contextmanager
@@ -200,13 +236,21 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
 
-def _rows(stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int) -> Iterator[Inspected]:
+def _rows(
+    stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int, counts: _Counts
+) -> Iterator[Inspected]:
     at = stream.tell()
     stream.seek(0)
     capture_id = bytes.fromhex(Hashed(stream).rest())
     stream.seek(at)
     clock = _clock(now_ns)
-    yield from rows_of(_landed(capture, clock, capture_id, FORMATS[kind].landed))
+
+    def landed() -> Iterator[pa.RecordBatch]:
+        for batch in _landed(capture, clock, capture_id, FORMATS[kind].landed):
+            counts.take(batch)
+            yield batch
+
+    yield from rows_of(landed())
     for finding in capture_findings(clock, capture.damage, now_ns):
         yield VIOLATION, _capture_row(finding, capture_id)
 
@@ -288,7 +332,7 @@ class _Shown:
         return Text(render.cell(value))
 
 
-def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> None:
+def _print(rows: Iterator[Inspected], path: str, form: Format, counts: _Counts, out: TextIO) -> None:
     """A table of the first rows, and what there was in all."""
     screen = console(out)
     shown = _Shown(form.columns)
@@ -310,6 +354,8 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
         ),
         soft_wrap=True,
     )
+    for line in counts.lines("pcap" if form.landed is LANDED_PACKETS else ""):
+        screen.print(Text(f"  {line}"), soft_wrap=True)
     for kind, number in sorted(shown.messages.items()):
         screen.print(Text(f"  {number:,} {render.terminal(kind)}"))
     for verdict, number in sorted(shown.entries.items()):

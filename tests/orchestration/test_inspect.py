@@ -322,3 +322,30 @@ def test_every_protocol_can_be_looked_into() -> None:
         codec = import_module(f"wirehouse_codecs.{name}.inspection")
         assert callable(codec.inspect)
         assert callable(getattr(codec, "recognises", None)) == ("pcap" in protocol.kinds)
+
+
+@pytest.mark.parametrize("name", ["nothing.jsonl", "header.pcap"])
+def test_of_an_empty_capture_it_is_said(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / name
+    with path.open("wb") as stream:
+        if name == "header.pcap":
+            write_pcap([], stream)
+    assert "the capture is empty" in as_text(path)
+    assert as_json(path) == []
+    assert "the capture is empty" in " ".join(capsys.readouterr().err.split())
+
+
+def test_of_packets_that_were_cut_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sent = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
+    cut = sum(len(packet.data) > 70 for packet in sent)
+    assert cut
+    for size in (70, 65_535):
+        path = tmp_path / f"{size}.pcap"
+        with path.open("wb") as stream:
+            write_pcap(sent, stream, snap_length=size)
+        out = io.StringIO()
+        inspect(str(path), "wallaroo", False, out)
+        said = f"{cut} of {len(sent)} packets were cut by the snap length of the capture, to 70 bytes at most"
+        assert (said in out.getvalue()) is (size == 70)
+        as_json(path, "wallaroo")
+        assert (said in " ".join(capsys.readouterr().err.split())) is (size == 70)
