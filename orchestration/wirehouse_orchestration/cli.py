@@ -508,12 +508,19 @@ def sql_server(context: Context, port: int, passwords: Path | None, name: str | 
     type=click.IntRange(1, 65535),
     help="Port of the servers, in a capture of packets [told from handshakes, else the lower one].",
 )
+@click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Option of the protocol, as in [source.options] of the configuration; can be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the columns of the tables.")
-def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) -> None:
+def inspect(path: str, protocol: str | None, port: int | None, options: Sequence[str], as_json: bool) -> None:
     """Decode one capture, without a lake, Spark or configuration."""
     from wirehouse_orchestration.inspect import inspect as look
 
-    look(path, protocol, as_json, sys.stdout, port)
+    look(path, protocol, as_json, sys.stdout, port, options)
 
 
 @cli.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,7 @@ from rich.text import Text
 
 from wirehouse_codecs import recognising
 from wirehouse_codecs.capture_rules import RULES
-from wirehouse_codecs.errors import UsageError
+from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_codecs.inspecting import (
     CONNECTION,
     ENTRY,
@@ -44,7 +45,7 @@ from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, c
 from wirehouse_pipelines.capture_files import Hashed, shown
 from wirehouse_pipelines.landing import KINDS, Clock, capture_findings
 from wirehouse_pipelines.manifests import CaptureFinding
-from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS
+from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS, Options
 from wirehouse_pipelines.windows import Windows
 
 #: Arrival begins where that of a lake with day windows does, unless it is told otherwise.
@@ -98,21 +99,35 @@ class ProtocolUnclearError(UsageError):
     template = "{path}: {reason}: say which protocol with --protocol: {known}"
 
 
+class InspectOptionError(UsageError):
+    """An option of the protocol can't be used."""
+
+    template = "--option {option}: {reason}"
+
+
 class PortNotNeededError(UsageError):
     """A port was named for a capture without ports."""
 
     template = "{path} holds no packets: --port says which side of a TCP connection is the server"
 
 
-def inspect(path: str, protocol: str | None, as_json: bool, out: TextIO, port: int | None = None) -> None:
+def inspect(
+    path: str,
+    protocol: str | None,
+    as_json: bool,
+    out: TextIO,
+    port: int | None = None,
+    options: Sequence[str] = (),
+) -> None:
     """Print what the capture at `path` says to `out`: a table, or one JSON object a line. The servers are at `port`.
 
-    Raises UnreadableCaptureError, ProtocolNeededError, ProtocolUnclearError and PortNotNeededError.
+    `options` are those of the protocol, each as NAME=VALUE. Raises UnreadableCaptureError, ProtocolNeededError,
+    ProtocolUnclearError, PortNotNeededError and InspectOptionError.
     """
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
         counts = _Counts()
-        rows_of = _inspection(path, stream, kind, protocol, port)
+        rows_of = _inspection(path, stream, kind, protocol, port, options)
         rows = _rows(stream, kind, capture, rows_of, time.time_ns(), counts)
         if not as_json:
             _print(rows, path, FORMATS[kind], counts, out)
@@ -196,7 +211,9 @@ def _origin(path: str) -> Origin:
     return Origin(shown(os.path.basename(path)), START.start_ns(START.start))
 
 
-def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None) -> Inspect:
+def _inspection(
+    path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None, options: Sequence[str] = ()
+) -> Inspect:
     packets = FORMATS[kind].landed is LANDED_PACKETS
     known = [protocol.name for protocol in PROTOCOLS.values() if kind in protocol.kinds]
     if asked is None and len(known) != 1:
@@ -204,11 +221,38 @@ def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port:
             raise ProtocolNeededError(known=", ".join(known))
         asked = _recognised(path, stream, kind, known, port)
     rows_of: Inspect = _codec(asked or known[0]).INSPECT[kind]
+    if options:
+        rows_of = partial(rows_of, options=_options(asked or known[0], options))
     if port is None:
         return rows_of
     if not packets:
         raise PortNotNeededError(path=path)
     return partial(rows_of, port=port)
+
+
+def _options(protocol: str, listed: Sequence[str]) -> Options:
+    """The protocol's options from texts NAME=VALUE, read as those of a source. Raises InspectOptionError."""
+    told: dict[str, Any] = {}
+    for text in listed:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InspectOptionError(option=text, reason="must be NAME=VALUE")
+        if name in told:
+            raise InspectOptionError(option=name, reason="stands there twice")
+        told[name] = _value(value)
+    try:
+        return PROTOCOLS[protocol].parse_options(told)
+    except OptionError as error:
+        raise InspectOptionError(option=error.fields["key"], reason=error.fields["reason"]) from None
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; what is none is a text, so that it needs no quotes."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return read["value"] if read.keys() == {"value"} else text
 
 
 def _codec(protocol: str) -> Any:
