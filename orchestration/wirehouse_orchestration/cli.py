@@ -180,10 +180,10 @@ def land(context: Context, paths: Sequence[str], name: str | None, as_json: bool
 
 @cli.command()
 @click.argument("what", metavar="CAPTURE|SOURCE")
-@click.confirmation_option(prompt="This erases landed captures and what was computed from them. Go on?")
+@click.option("--yes", is_flag=True, help="Erase without asking.")
 @json_option
 @pass_context
-def forget(context: Context, what: str, as_json: bool) -> None:
+def forget(context: Context, what: str, yes: bool, as_json: bool) -> None:
     """Erase one capture and prove it; or all of a source. Old versions of tables are erased, too.
 
     CAPTURE is its id, 64 hex digits as bronze.captures shows them. SOURCE is one that the configuration no longer has.
@@ -192,6 +192,9 @@ def forget(context: Context, what: str, as_json: bool) -> None:
     from wirehouse_pipelines import forgetting, jobs
 
     lake = context.lake()
+    forgetting.check(lake, what)
+    if not yes:
+        click.confirm("This erases landed captures and what was computed from them. Go on?", abort=True, err=True)
     if not forgetting.is_capture(what):
         deleted = forgetting.forget(lake, what, partial(click.echo, err=True))
         if as_json:
@@ -505,12 +508,19 @@ def sql_server(context: Context, port: int, passwords: Path | None, name: str | 
     type=click.IntRange(1, 65535),
     help="Port of the servers, in a capture of packets [told from handshakes, else the lower one].",
 )
+@click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Option of the protocol, as in [source.options] of the configuration; can be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the columns of the tables.")
-def inspect(path: str, protocol: str | None, port: int | None, as_json: bool) -> None:
+def inspect(path: str, protocol: str | None, port: int | None, options: Sequence[str], as_json: bool) -> None:
     """Decode one capture, without a lake, Spark or configuration."""
     from wirehouse_orchestration.inspect import inspect as look
 
-    look(path, protocol, as_json, sys.stdout, port)
+    look(path, protocol, as_json, sys.stdout, port, options)
 
 
 @cli.command()
@@ -629,6 +639,7 @@ def report(context: Context, first: str | None, last: str | None, source: str | 
     span = Span(first, last, source)
     lake = context.lake_to_read()
     with show.whole(out) as part, context.steps("report", len(boards()) + 1) as steps:
+        span.check_data(lake)
         made = written(lake, span, steps.begin)
         part.write_text(made.page)
     if as_json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,11 +19,12 @@ from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.text import Text
 
 from wirehouse_codecs import recognising
 from wirehouse_codecs.capture_rules import RULES
-from wirehouse_codecs.errors import UsageError
+from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_codecs.inspecting import (
     CONNECTION,
     ENTRY,
@@ -39,11 +41,11 @@ from wirehouse_codecs.inspecting import (
 from wirehouse_codecs.origins import Capture, Origin
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
-from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid
+from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid, note
 from wirehouse_pipelines.capture_files import Hashed, shown
 from wirehouse_pipelines.landing import KINDS, Clock, capture_findings
 from wirehouse_pipelines.manifests import CaptureFinding
-from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS
+from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS, Options
 from wirehouse_pipelines.windows import Windows
 
 #: Arrival begins where that of a lake with day windows does, unless it is told otherwise.
@@ -97,25 +99,74 @@ class ProtocolUnclearError(UsageError):
     template = "{path}: {reason}: say which protocol with --protocol: {known}"
 
 
+class InspectOptionError(UsageError):
+    """An option of the protocol can't be used."""
+
+    template = "--option {option}: {reason}"
+
+
 class PortNotNeededError(UsageError):
     """A port was named for a capture without ports."""
 
     template = "{path} holds no packets: --port says which side of a TCP connection is the server"
 
 
-def inspect(path: str, protocol: str | None, as_json: bool, out: TextIO, port: int | None = None) -> None:
+def inspect(
+    path: str,
+    protocol: str | None,
+    as_json: bool,
+    out: TextIO,
+    port: int | None = None,
+    options: Sequence[str] = (),
+) -> None:
     """Print what the capture at `path` says to `out`: a table, or one JSON object a line. The servers are at `port`.
 
-    Raises UnreadableCaptureError, ProtocolNeededError, ProtocolUnclearError and PortNotNeededError.
+    `options` are those of the protocol, each as NAME=VALUE. Raises UnreadableCaptureError, ProtocolNeededError,
+    ProtocolUnclearError, PortNotNeededError and InspectOptionError.
     """
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
-        rows = _rows(stream, kind, capture, _inspection(path, stream, kind, protocol, port), time.time_ns())
+        counts = _Counts()
+        rows_of = _inspection(path, stream, kind, protocol, port, options)
+        rows = _rows(stream, kind, capture, rows_of, time.time_ns(), counts)
         if not as_json:
-            _print(rows, path, FORMATS[kind], out)
+            _print(rows, path, FORMATS[kind], counts, out)
             return
         for what, row in rows:
             out.write(render.json_line({"type": what} | row) + "\n")
+        for line in counts.lines(kind):
+            note(f"{render.terminal(os.path.basename(path))}: {line}")
+
+
+class _Counts:
+    """What a capture holds, counted as it is read."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        #: Packets of which the capture has only the first bytes, and how many of these at most.
+        self.cut = 0
+        self._longest = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Count landed records."""
+        self.records += batch.num_rows
+        if "original_length" not in batch.schema.names or not batch.num_rows:
+            return
+        sizes = pc.binary_length(batch.column("data"))
+        cut = pc.fill_null(pc.greater(batch.column("original_length"), sizes), False)
+        if number := pc.sum(cut).as_py():
+            self.cut += number
+            self._longest = max(self._longest, pc.max(sizes.filter(cut)).as_py())
+
+    def lines(self, kind: str) -> Iterator[str]:
+        """What is to be said of it besides its rows."""
+        if not self.records:
+            yield f"the capture is empty: it has no {'packet' if kind == 'pcap' else 'record'}"
+        if self.cut:
+            yield (
+                f"{self.cut:,} of {counted(self.records, 'packet')} were cut by the snap length of the capture, to "
+                f"{self._longest:,} bytes at most: what lacks of them was sent, and never captured"
+            )
 
 
 def inspected(
@@ -125,7 +176,7 @@ def inspected(
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
         rows_of = _inspection(path, stream, kind, protocol, port)
-        yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns())
+        yield from _rows(stream, kind, capture, rows_of, now_ns or time.time_ns(), _Counts())
 
 
 @contextmanager
@@ -160,7 +211,9 @@ def _origin(path: str) -> Origin:
     return Origin(shown(os.path.basename(path)), START.start_ns(START.start))
 
 
-def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None) -> Inspect:
+def _inspection(
+    path: str, stream: BinaryIO, kind: str, asked: str | None, port: int | None, options: Sequence[str] = ()
+) -> Inspect:
     packets = FORMATS[kind].landed is LANDED_PACKETS
     known = [protocol.name for protocol in PROTOCOLS.values() if kind in protocol.kinds]
     if asked is None and len(known) != 1:
@@ -168,11 +221,38 @@ def _inspection(path: str, stream: BinaryIO, kind: str, asked: str | None, port:
             raise ProtocolNeededError(known=", ".join(known))
         asked = _recognised(path, stream, kind, known, port)
     rows_of: Inspect = _codec(asked or known[0]).INSPECT[kind]
+    if options:
+        rows_of = partial(rows_of, options=_options(asked or known[0], options))
     if port is None:
         return rows_of
     if not packets:
         raise PortNotNeededError(path=path)
     return partial(rows_of, port=port)
+
+
+def _options(protocol: str, listed: Sequence[str]) -> Options:
+    """The protocol's options from texts NAME=VALUE, read as those of a source. Raises InspectOptionError."""
+    told: dict[str, Any] = {}
+    for text in listed:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InspectOptionError(option=text, reason="must be NAME=VALUE")
+        if name in told:
+            raise InspectOptionError(option=name, reason="stands there twice")
+        told[name] = _value(value)
+    try:
+        return PROTOCOLS[protocol].parse_options(told)
+    except OptionError as error:
+        raise InspectOptionError(option=error.fields["key"], reason=error.fields["reason"]) from None
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; what is none is a text, so that it needs no quotes."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return read["value"] if read.keys() == {"value"} else text
 
 
 def _codec(protocol: str) -> Any:
@@ -200,13 +280,21 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
 
-def _rows(stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int) -> Iterator[Inspected]:
+def _rows(
+    stream: BinaryIO, kind: str, capture: Capture, rows_of: Inspect, now_ns: int, counts: _Counts
+) -> Iterator[Inspected]:
     at = stream.tell()
     stream.seek(0)
     capture_id = bytes.fromhex(Hashed(stream).rest())
     stream.seek(at)
     clock = _clock(now_ns)
-    yield from rows_of(_landed(capture, clock, capture_id, FORMATS[kind].landed))
+
+    def landed() -> Iterator[pa.RecordBatch]:
+        for batch in _landed(capture, clock, capture_id, FORMATS[kind].landed):
+            counts.take(batch)
+            yield batch
+
+    yield from rows_of(landed())
     for finding in capture_findings(clock, capture.damage, now_ns):
         yield VIOLATION, _capture_row(finding, capture_id)
 
@@ -288,7 +376,7 @@ class _Shown:
         return Text(render.cell(value))
 
 
-def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> None:
+def _print(rows: Iterator[Inspected], path: str, form: Format, counts: _Counts, out: TextIO) -> None:
     """A table of the first rows, and what there was in all."""
     screen = console(out)
     shown = _Shown(form.columns)
@@ -310,6 +398,8 @@ def _print(rows: Iterator[Inspected], path: str, form: Format, out: TextIO) -> N
         ),
         soft_wrap=True,
     )
+    for line in counts.lines("pcap" if form.landed is LANDED_PACKETS else ""):
+        screen.print(Text(f"  {line}"), soft_wrap=True)
     for kind, number in sorted(shown.messages.items()):
         screen.print(Text(f"  {number:,} {render.terminal(kind)}"))
     for verdict, number in sorted(shown.entries.items()):

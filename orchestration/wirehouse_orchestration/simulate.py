@@ -39,6 +39,8 @@ def _command(protocol: str) -> click.Command:
     simulator = import_module(f"wirehouse_codecs.{protocol}.simulator")
     options: list[click.Parameter] = [_option(each, simulator.FAULTS) for each in fields(simulator.SimulatorConfig)]
     records, suffixes = simulator.RECORDS, " or ".join(simulator.WRITERS)
+    title = PROTOCOLS[protocol].title
+    article = "an" if title[0] in "AEIO" else "a"
     return click.Command(
         protocol,
         callback=_callback(simulator),
@@ -52,8 +54,8 @@ def _command(protocol: str) -> click.Command:
             click.Option([f"--{records}", "most"], type=click.IntRange(min=0), help=f"Stop after so many {records}."),
             *options,
         ],
-        help=f"Write a simulated {PROTOCOLS[protocol].title} stream. The same options give the same file.",
-        short_help=f"A {PROTOCOLS[protocol].title} stream.",
+        help=f"Write a simulated {title} stream. The same options give the same file.",
+        short_help=f"{article.capitalize()} {title} stream.",
     )
 
 

@@ -60,13 +60,28 @@ class Shell:
             if name not in COMMANDS:
                 raise CommandError(reason=f"there is no {name}")
             COMMANDS[name].do(self, arguments)
-        elif text.strip(";"):
+        elif words := text.rstrip("; \n").split():
+            if self._said(words):
+                return
             began = time.monotonic()
             form = show.ENDINGS[self.out.suffix] if self.out else self.form
             with query(self.lake, text, self.as_of) as reader:
                 show.answer(reader, form, self.out)
             self.out = None
             show.note(f"{time.monotonic() - began:.2f} s")
+
+    def _said(self, words: list[str]) -> bool:
+        """Do what other prompts have such words for, if it is that."""
+        match [word.lower() for word in words]:
+            case ["exit" | "quit"]:
+                self.quit([])
+            case ["show", "tables"]:
+                self.list_tables([])
+            case ["describe" | "desc", _] | ["describe" | "desc", "table", _]:
+                self.describe([words[-1].replace("`", "").replace('"', "").lower()])
+            case _:
+                return False
+        return True
 
     def choose_format(self, arguments: list[str]) -> None:
         """Show results so."""
@@ -92,7 +107,7 @@ class Shell:
     def describe(self, arguments: list[str]) -> None:
         """Show a table's columns."""
         if len(arguments) != 1 or arguments[0] not in all_tables():
-            raise CommandError(reason=".columns is of a table")
+            raise CommandError(reason=f"there is no table {' '.join(arguments)}: .columns is of a table")
         show.columns(all_tables()[arguments[0]])
 
     def help(self, arguments: list[str]) -> None:
@@ -100,6 +115,7 @@ class Shell:
         for name, command in COMMANDS.items():
             show.note(f"{name + ' ' + command.takes:<24} {command.help}")
         show.note("a statement ends with ; and is one SELECT, WITH or EXPLAIN; Tab completes names")
+        show.note("SHOW TABLES; DESCRIBE TABLE; exit and quit are understood as well")
 
     def quit(self, arguments: list[str]) -> None:
         """End it."""
@@ -211,4 +227,5 @@ def prompt(lake: Lake, form: str, as_of: AsOf | None) -> None:
 def _goes_on(text: str) -> bool:
     """Enter begins a new line: a statement isn't ended yet."""
     text = text.strip()
-    return bool(text) and not text.startswith(".") and not text.endswith(";")
+    ends = text.startswith(".") or text.endswith(";") or text.lower() in ("exit", "quit")
+    return bool(text) and not ends

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -58,28 +58,40 @@ def opened(path: str) -> DeltaTable | None:
         return DeltaTable(path, storage_options=_options(path)) if exists(path) else None
 
 
+class Commit(NamedTuple):
+    """A version of a table, and when it was committed."""
+
+    version: int
+    at: datetime
+
+
+def commits(table: DeltaTable) -> list[Commit]:
+    """The versions of `table` that its log has, the oldest first, at the times that the commits themselves say.
+
+    No time is before that of an older version, whatever the clocks of writers said.
+    """
+    told: list[Commit] = []
+    for entry in sorted(table.history(), key=lambda entry: int(entry["version"])):
+        at = datetime.fromtimestamp(entry.get("timestamp", 0) / 1000, UTC)
+        told.append(Commit(int(entry["version"]), max(at, told[-1].at) if told else at))
+    return told
+
+
 def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:
     """`table` as it was at a version or a time (with its zone); None if there was none yet.
 
     Raises DeltaError for a version that there isn't, and a time before the oldest that is left.
     """
+    if isinstance(when, datetime):
+        known = commits(table)
+        then = [commit.version for commit in known if commit.at <= when]
+        if not then and known and known[0].version == 0:
+            return None
+        if not then:
+            raise DeltaError(f"versions before {known[0].version if known else table.version()} are gone")
+        when = then[-1]
     table.load_as_version(when)
-    if isinstance(when, datetime) and _is_oldest(table):
-        # Of a time before all others the reader gives the oldest version that is left.
-        begun = datetime.fromtimestamp(table.history()[-1]["timestamp"] / 1000, UTC)
-        if begun > when and table.version() > 0:
-            raise DeltaError(f"versions before {table.version()} are gone")
-        return table if begun <= when else None
     return table
-
-
-def _is_oldest(table: DeltaTable) -> bool:
-    """No version before it is left."""
-    try:
-        DeltaTable(table.table_uri, table.version() - 1, _options(table.table_uri))
-    except (DeltaError, OverflowError):
-        return True
-    return False
 
 
 def created(path: str, schema: Schema, **how: Any) -> DeltaTable:

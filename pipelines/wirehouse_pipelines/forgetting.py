@@ -79,12 +79,27 @@ def forget(lake: Lake, name: str, say: jobs.Progress | None = None) -> Forgotten
     the files of deleted rows until they are vacuumed. Waits for those who write tables. Raises StillConfiguredError and
     UnknownSourceError.
     """
+    _check_source(lake, name)
+    with jobs.writing(lake, say=say) as held:
+        return _forget(lake, name, held)
+
+
+def check(lake: Lake, what: str) -> None:
+    """Look whether `what`, a capture or a source, can be erased, and change nothing.
+
+    Raises UnknownCaptureError, SourceGoneError, UnknownSourceError and StillConfiguredError.
+    """
+    if is_capture(what):
+        _landed(lake, what)
+    else:
+        _check_source(lake, what)
+
+
+def _check_source(lake: Lake, name: str) -> None:
     if name not in _known(lake):
         raise UnknownSourceError(name=name)
     if name in lake.names and not any(name in sources for sources in _left(lake).values()):
         raise StillConfiguredError(name=name)
-    with jobs.writing(lake, say=say) as held:
-        return _forget(lake, name, held)
 
 
 def _forget(lake: Lake, name: str, held: Held) -> Forgotten:
@@ -140,12 +155,7 @@ def erase_landed(lake: Lake, capture_id: str) -> list[Manifest]:
     again. The other windows that it was in are stale: they have to be computed, then `purge`. Raises
     UnknownCaptureError and SourceGoneError.
     """
-    landed = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
-    if not landed:
-        raise UnknownCaptureError(capture_id=capture_id)
-    for manifest in landed:
-        if manifest.source not in {source.name for source in lake.sources}:
-            raise SourceGoneError(name=manifest.source)
+    landed = _landed(lake, capture_id)
     storage = open_storage(lake.root)
     for manifest in landed:
         with storage.lock(landing.lock_name(manifest.source)):
@@ -155,6 +165,17 @@ def erase_landed(lake: Lake, capture_id: str) -> list[Manifest]:
             # A landing killed after its commit leaves it.
             storage.delete(landing.begun_name(manifest.source, capture_id))
     jobs.clear_emptied(lake)
+    return landed
+
+
+def _landed(lake: Lake, capture_id: str) -> list[Manifest]:
+    """The capture's manifests, if it can be erased."""
+    landed = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
+    if not landed:
+        raise UnknownCaptureError(capture_id=capture_id)
+    for manifest in landed:
+        if manifest.source not in {source.name for source in lake.sources}:
+            raise SourceGoneError(name=manifest.source)
     return landed
 
 

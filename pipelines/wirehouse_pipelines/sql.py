@@ -117,6 +117,12 @@ _NOT_FOUND = re.compile(r"table '(?:datafusion\.)?(?:public\.)?([^']*)' not foun
 
 def tokens(statement: str) -> Iterator[Token]:
     """The words and signs of `statement` without comments and white space. StatementRefusedError if cut short."""
+    for token, _, _ in _placed(statement):
+        yield token
+
+
+def _placed(statement: str) -> Iterator[tuple[Token, int, int]]:
+    """The tokens of `statement`, each with where it begins and ends."""
     if not statement.isascii() and _UNPAIRED.search(statement):
         raise StatementRefusedError(reason="it is no UTF-8")
     at = 0
@@ -128,9 +134,9 @@ def tokens(statement: str) -> Iterator[Token]:
             raise StatementRefusedError(reason=f"the quote {match['sign']} is never closed")
         elif match["quoted"]:
             quote = match["quoted"][0]
-            yield Token("quoted", match["quoted"][1:-1].replace(quote * 2, quote))
+            yield Token("quoted", match["quoted"][1:-1].replace(quote * 2, quote)), match.start(), at
         elif not match["space"]:
-            yield Token("text" if match["text"] else kind, match[0])
+            yield Token("text" if match["text"] else kind, match[0]), match.start(), at
 
 
 def _comment_end(statement: str, at: int) -> int:
@@ -179,6 +185,35 @@ def tables_named(found: list[Token]) -> list[str]:
     return [name for name in named if name in all_tables()]
 
 
+#: Functions that give the size of bytes in Spark; here they take text, and `length` counts its letters.
+_SIZES = frozenset({"length", "octet_length"})
+
+
+def _with_sizes(statement: str, named: Iterable[str]) -> str:
+    """`statement` with the size of a column of bytes written as this engine can say it.
+
+    It is seen where the column stands alone in the brackets, and every table named has bytes under its name, if any.
+    """
+    types: dict[str, set[str]] = {}
+    for column in (column for name in named for column in all_tables()[name].columns):
+        types.setdefault(column.name, set()).add(column.type)
+    placed, parts, at = list(_placed(statement)), [], 0
+    for number, (token, start, _) in enumerate(placed):
+        if token.kind != "word" or token.text.lower() not in _SIZES:
+            continue
+        inside = [one for one, _, _ in placed[number + 1 : number + 6]]
+        # `(column)` or `(alias.column)`
+        size = 3 if inside[2:3] == [Token("sign", ")")] else 5
+        asked = inside[size - 2].text.lower() if len(inside) >= size else ""
+        closed = inside[:1] == [Token("sign", "(")] and inside[size - 1 : size] == [Token("sign", ")")]
+        dotted = size == 3 or inside[2:3] == [Token("sign", ".")]
+        if closed and dotted and types.get(asked) == {"BINARY"}:
+            of = statement[placed[number + 2][1] : placed[number + size - 1][2]]
+            parts += [statement[at:start], f"(octet_length(encode({of}, 'hex')) / 2)"]
+            at = placed[number + size][2]
+    return "".join([*parts, statement[at:]])
+
+
 def parse_as_of(text: str) -> AsOf:
     """A version (`3`), or a time in ISO 8601, without a zone in UTC. Raises AsOfError."""
     if text.isdecimal():
@@ -206,13 +241,17 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
         engine = QueryBuilder()
         engine.execute(f"SET datafusion.runtime.memory_limit = '{_memory()}'")
         engine.execute(f"SET datafusion.runtime.temp_directory = '{scratch}'")
+        # Comments of columns are part of the schema, and those of the parts of a union differ.
+        engine.execute("SET datafusion.execution.skip_physical_aggregate_schema_check = true")
         for layer in sorted({table.layer for table in all_tables().values()}):
             engine.execute(f"CREATE SCHEMA {layer}")
         known: set[str] = set()
         for name in named:
+            if isinstance(as_of, datetime):
+                _check_begun(lake, name, as_of)
             _register(engine, lake, all_tables()[name], scratch, known, as_of)
         with _in_words():
-            reader = pa.RecordBatchReader.from_stream(engine.execute(statement))
+            reader = pa.RecordBatchReader.from_stream(engine.execute(_with_sizes(statement, named)))
         yield pa.RecordBatchReader.from_batches(reader.schema, _batches(reader))
 
 
@@ -250,6 +289,21 @@ def _check_version(named: list[str], version: int) -> None:
         raise AsOfError(when=f"version {version}", reason=f"each of {listed} has its own: say a time instead")
 
 
+def _check_begun(lake: Lake, name: str, when: datetime) -> None:
+    """Raise AsOfError if nothing of the table or view was written yet. Of several parts some may have begun later."""
+    known: list[delta_tables.Commit] = []
+    for physical in sorted(_physical([name])):
+        try:
+            if table := delta_tables.opened(lake.table_path(physical)):
+                known += delta_tables.commits(table)
+        except _OF_THE_ENGINE as error:
+            raise TableDamagedError(name=physical, reason=_one_line(error)) from None
+    times = [commit.at for commit in known]
+    if times and min(times) > when:
+        first, last = (moment.isoformat(timespec="milliseconds") for moment in (min(times), max(times)))
+        raise AsOfError(when=when, reason=f"the times of {name} that are known are {first} to {last}, and later ones")
+
+
 def _register(
     engine: QueryBuilder, lake: Lake, table: Table, scratch: str, known: set[str], as_of: AsOf | None
 ) -> None:
@@ -270,15 +324,16 @@ def _register(
 
 def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTable:
     """The Delta table, or an empty one of its columns if it was never written, or not yet."""
-    known = delta_tables.opened(lake.table_path(table.name))
-    if known and as_of is not None:
-        newest = known.version()
+    known = opened = delta_tables.opened(lake.table_path(table.name))
+    if opened and as_of is not None:
+        newest = opened.version()
         try:
-            known = delta_tables.as_of(known, as_of)
+            known = delta_tables.as_of(opened, as_of)
         except (DeltaError, OverflowError):
-            raise AsOfError(
-                when=as_of, reason=f"{table.name} has versions up to {newest}, of which old ones go"
-            ) from None
+            listed = delta_tables.commits(opened)
+            since = f" from {listed[0].at.isoformat(timespec='milliseconds')} on" if listed else ""
+            reason = f"{table.name} has versions up to {newest}, of which old ones go: times are known{since}"
+            raise AsOfError(when=as_of, reason=reason) from None
     return known or delta_tables.created(f"{scratch}/{table.name}", Schema.from_arrow(arrow_types.schema(table)))
 
 
@@ -309,6 +364,8 @@ def _hint(text: str) -> str:
     if "Resources exhausted" in text:
         advice = f"ask for fewer windows, rows or columns, or give it more by {MEMORY_VARIABLE}"
         return f"the statement needs more than the {_memory().lower()} of memory that it may take: {advice}"
+    if "octet_length" in text and "Binary" in text:
+        return f"{text} (the size of an expression's bytes is octet_length(encode(EXPRESSION, 'hex')) / 2)"
     if "found: ," in text or "found: FROM" in text:
         return f'{text} (a column called as a keyword is written in quotes: "offset")'
     return text.removeprefix("External error: ")

@@ -21,6 +21,8 @@ from wirehouse_codecs.errors import WirehouseError
 PART = ".part"
 _SUMS = ".crc"
 _USER: Final = re.compile(r"(?<=//)[^/@\s]*@")
+#: How an address begins. One letter is no scheme.
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class StorageError(WirehouseError):
@@ -236,8 +238,8 @@ def store_endpoint() -> str | None:
 
 
 def is_local(root: str) -> bool:
-    """`root` is a folder of this machine, not an address."""
-    return "://" not in root
+    """`root` is a folder of this machine, not an address, as `s3://bucket` and `dbfs:/folder` are."""
+    return not _SCHEME.match(root)
 
 
 def open_storage(root: str) -> Storage:

@@ -121,6 +121,7 @@ def test_lists_and_the_report_are_told_as_json_too(wirehouse: Wirehouse) -> None
     assert told("tables", "bronze.captures")[0].keys() == {"column", "type", "holds"}
     (rule,) = (row for row in told("rules", "--protocol", "cardinal") if row["name"] == "topic_wrong")
     assert (rule["rule"], rule["severity"]) == ("cardinal.topic_wrong", "warning")
+    wirehouse.write("bronze.windows", {"source": "mainnet", "window_start": "2026-11-14"})
     (report,) = told("report", "--from", "2026-11-14")
     size = Path("report.html").stat().st_size
     asked = {"from": "2026-11-14", "to": None, "source": None}
@@ -160,6 +161,12 @@ def test_where_nothing_is_configured_the_demos_lake_is_read(wirehouse: Wirehouse
     assert wirehouse("land").code == 2
 
 
+def test_simulators_are_named_with_their_article(wirehouse: Wirehouse) -> None:
+    said = wirehouse("simulate", "--help").out
+    assert "An Ockam stream service stream." in said
+    assert "A Hiero block node stream." in said
+
+
 def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
     for name in cli.cli.commands:
         answer = wirehouse(name, "--help")
@@ -197,6 +204,9 @@ def test_every_command_says_what_it_does(wirehouse: Wirehouse) -> None:
         (["ui", "--port", "0"], "--port"),
         (["forget", "--yes", "0" * 64], "no source landed a capture 000"),
         (["forget", "--yes", "nobody"], "nothing of a source"),
+        # Nothing is asked of what can't be erased.
+        (["forget", "0" * 64], "no source landed a capture 000"),
+        (["forget", "nobody"], "nothing of a source"),
         (["simulate", "cardinal", "--out", "x.csv"], "--out"),
         (["simulate", "cardinal", "--out", "x.jsonl", "--blocks", "0"], "--blocks"),
         (["simulate", "morse", "--out", "x.jsonl"], "morse"),
@@ -636,7 +646,7 @@ def test_a_lake_that_is_not_there_in_a_bucket_is_said_to_be_none(
     said = f"nothing has landed in {in_bucket} yet: `wirehouse land` begins it\n"
     assert wirehouse(*ask) == (0, "n\n0\n", said)
     told = wirehouse("--quiet", "report")
-    assert (told.code, told.err) == (0, "")
+    assert (told.code, "the lake has no window" in told.err) == (2, True)
     assert said in wirehouse("report").err
     (wirehouse.folder / "inbox" / "a.jsonl").write_text("{}\n")
     assert wirehouse("--quiet", "land").code == 0
@@ -646,7 +656,9 @@ def test_a_lake_that_is_not_there_in_a_bucket_is_said_to_be_none(
 def test_tables_as_they_were(wirehouse: Wirehouse) -> None:
     wirehouse.write("bronze.messages", {"topic": "t"})
     assert wirehouse("sql", "--format", "json", "--as-of", "0", "SELECT topic FROM bronze.messages").out
-    assert wirehouse("sql", "--format", "json", "--as-of", "2020-01-01", "SELECT topic FROM bronze.messages").out == ""
+    told = wirehouse("sql", "--format", "json", "--as-of", "2020-01-01", "SELECT topic FROM bronze.messages")
+    assert (told.code, told.out) == (2, "")
+    assert "the times of bronze.messages that are known are 2" in told.err
 
 
 def test_a_table_escapes_what_would_drive_the_terminal(wirehouse: Wirehouse) -> None:

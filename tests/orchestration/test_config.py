@@ -105,6 +105,7 @@ MISTAKES = {
     "nothing at all": ("", "lakehouse.root", "missing"),
     "root of a wrong type": ("[lakehouse]\nroot = 1\n", "lakehouse.root", "text"),
     "root that isn't local": ("[lakehouse]\nroot = 'ftp://a/b'\n", "lakehouse.root", "s3://bucket/prefix"),
+    "root with one slash": ("[lakehouse]\nroot = 'dbfs:/lake'\n", "lakehouse.root", "not 'dbfs:/lake'"),
     "root that is a file": ("[lakehouse]\nroot = 'wirehouse.toml'\n", "lakehouse.root", "is a file"),
     "lakehouse that is no table": ("lakehouse = 1\n", "lakehouse", "table"),
     "unknown window": (LAKEHOUSE + "window = 'week'\n", "lakehouse.window", "day, hour"),

@@ -29,7 +29,7 @@ import yaml
 from deltalake import write_deltalake
 from playwright.sync_api import Browser
 from starlette.applications import Starlette
-from tests import browsing
+from tests import browsing, recipe_lake
 from tests.conftest import VECTORS
 from tests.processes import started
 from tests.running import land
@@ -727,6 +727,15 @@ def test_the_command_writes_a_report(
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     file, out = tmp_path / "wirehouse.toml", tmp_path / "out.html"
     file.write_text('[lakehouse]\nroot = "lake"\n')
+    assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 2
+    assert "no window with data in all windows: the lake has no window" in capsys.readouterr().err
+    recipe_lake.write_table(
+        Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01")), "bronze.windows", [{"records": 1}]
+    )
+    assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-15", "--out", str(out)]) == 2
+    said = "no window with data in windows 2026-11-15 to …: the lake has 2026-11-14 to 2026-11-14"
+    assert said in capsys.readouterr().err
+    assert not out.exists()
     assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 0
     assert "No rule was broken." in out.read_text()
     told = capsys.readouterr()

@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
 from wirehouse_orchestration import inspect as inspecting_command
 from wirehouse_orchestration.inspect import (
+    InspectOptionError,
     PortNotNeededError,
     ProtocolNeededError,
     ProtocolUnclearError,
@@ -322,3 +324,76 @@ def test_every_protocol_can_be_looked_into() -> None:
         codec = import_module(f"wirehouse_codecs.{name}.inspection")
         assert callable(codec.inspect)
         assert callable(getattr(codec, "recognises", None)) == ("pcap" in protocol.kinds)
+
+
+@pytest.mark.parametrize("name", ["nothing.jsonl", "header.pcap"])
+def test_of_an_empty_capture_it_is_said(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / name
+    with path.open("wb") as stream:
+        if name == "header.pcap":
+            write_pcap([], stream)
+    assert "the capture is empty" in as_text(path)
+    assert as_json(path) == []
+    assert "the capture is empty" in " ".join(capsys.readouterr().err.split())
+
+
+def test_of_packets_that_were_cut_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sent = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
+    cut = sum(len(packet.data) > 70 for packet in sent)
+    assert cut
+    for size in (70, 65_535):
+        path = tmp_path / f"{size}.pcap"
+        with path.open("wb") as stream:
+            write_pcap(sent, stream, snap_length=size)
+        out = io.StringIO()
+        inspect(str(path), "wallaroo", False, out)
+        said = f"{cut} of {len(sent)} packets were cut by the snap length of the capture, to 70 bytes at most"
+        assert (said in out.getvalue()) is (size == 70)
+        as_json(path, "wallaroo")
+        assert (said in " ".join(capsys.readouterr().err.split())) is (size == 70)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "said"),
+    [
+        ("hiero", ("profile=v9",), "--option profile: must be one of auto, "),
+        ("hiero", ("reading=strict", "pace=1"), "--option pace: unknown option, expected one of profile, reading"),
+        ("wallaroo", ("dialect=v9",), "--option dialect: must be one of auto, "),
+        ("cardinal", ("reorg_threshold=many",), "--option reorg_threshold: must be a whole number, not 'many'"),
+        ("cardinal", ("start={number = 7}",), "--option start.hash: is missing"),
+        ("ockam", ("envelope",), "--option envelope: must be NAME=VALUE"),
+        ("ockam", ("envelope=cbor", "envelope=bare"), "--option envelope: stands there twice"),
+        ("bamboo", ("colour=red",), "--option colour: unknown option"),
+    ],
+)
+def test_of_an_option_that_is_none_it_is_said(
+    tmp_path: Path, protocol: str, options: tuple[str, ...], said: str
+) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as stream:
+        if "pcap" in PROTOCOLS[protocol].kinds:
+            write_pcap([], stream)
+    with pytest.raises(InspectOptionError, match=f"^{re.escape(said)}"):
+        inspect(str(path), protocol, True, io.StringIO(), options=options)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"), [(one.name, kind) for one in PROTOCOLS.values() for kind in one.kinds if kind != "kafka"]
+)
+def test_every_reader_takes_the_options_of_its_protocol(protocol: str, kind: str) -> None:
+    read = import_module(f"wirehouse_codecs.{protocol}.inspection").INSPECT[kind]
+    assert list(read(iter(()), options=PROTOCOLS[protocol].parse_options({}))) == []
+
+
+def test_options_change_what_is_found(tmp_path: Path) -> None:
+    def found(*options: str) -> list[dict[str, Any]]:
+        out = io.StringIO()
+        inspect(str(path), protocol, True, out, options=options)
+        return [json.loads(text) for text in out.getvalue().splitlines()]
+
+    protocol, path = "wallaroo", next(PCAPS.rglob("v3/c_restart.pcap"))
+    assert found() == found("dialect=auto", "ack_timeout_s=10") != found("max_frame_bytes=8")
+    protocol, path = "cardinal", tmp_path / "a.jsonl"
+    block = Batch(HASH, 8, 9, bytes(32), (Update(b"c/1/", count=1),))
+    path.write_bytes(line(*encode(block)))
+    assert found() == found("reorg_threshold=128") != found('prefixes=["b/"]')

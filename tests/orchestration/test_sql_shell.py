@@ -63,6 +63,7 @@ def test_statements_run_one_after_another(lake: Lake, capsys: pytest.CaptureFixt
         (".out a.docx", "ends in .csv"),
         (".columns gold.x", "of a table"),
         (".tables 'open", "No closing quotation"),
+        ("DESCRIBE gold.x;", "there is no table gold.x: .columns is of a table"),
         (".help", ".as-of [WHEN]"),
         ("DROP TABLE x;", "only one SELECT"),
         ("SELECT * FROM gold.violatons;", "Did you mean gold.violations?"),
@@ -76,6 +77,29 @@ def test_what_is_wrong_is_said_and_the_prompt_goes_on(
     out, err = capsys.readouterr()
     assert said in " ".join(err.split())
     assert out == "n\n7\n"
+
+
+@pytest.mark.parametrize("text", ["exit", "quit", "EXIT;", "quit ;"])
+def test_words_that_end_other_prompts_end_this_one(lake: Lake, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    typed(lake, f"SELECT 1 AS n;\n{text}\nSELECT 2 AS n;\n")
+    assert capsys.readouterr().out == "n\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SHOW TABLES;", "gold.violations"),
+        ("describe gold.violations;", "severity"),
+        ("DESC TABLE\n`gold`.`violations` ;", "severity"),
+    ],
+)
+def test_what_there_is_is_asked_as_elsewhere(
+    lake: Lake, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    typed(lake, f"{text}\n")
+    out, err = capsys.readouterr()
+    assert said in out
+    assert "only one SELECT" not in err
 
 
 def test_a_time_in_no_calendar_is_shown(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests import recipe_lake
 
 from wirehouse_pipelines import arrow_types, delta_tables, sql, upkeep
 from wirehouse_pipelines.lake import Lake
@@ -93,13 +96,22 @@ def test_tables_are_read_as_they_were(lake: Lake) -> None:
 
     assert statuses(None) == statuses(1) == statuses(datetime.now(UTC)) == ["complete"]
     assert statuses(0) == statuses(between) == ["incomplete"]
-    assert statuses(before - timedelta(days=1)) == []
+    with pytest.raises(AsOfError, match=f"times of gold.cardinal_batches that are known are {between:%Y-%m-%dT%H:%M}"):
+        statuses(before - timedelta(days=1))
+    # A copy gives files other times; those of the commits stay.
+    copy = Lake(f"{lake.root}/copy", lake.windows)
+    shutil.copytree(lake.table_path(table), copy.table_path(table))
+    for file in Path(copy.table_path(table), "_delta_log").iterdir():
+        os.utime(file, (4_000_000_000, 4_000_000_000))
+    asked = "SELECT status FROM gold.cardinal_batches"
+    assert sql.rows(copy, asked, between).to_pylist() == [{"status": "incomplete"}]
+    assert sql.rows(copy, asked, datetime.now(UTC)).to_pylist() == [{"status": "complete"}]
     upkeep.purge(lake, table)
     newest = delta_tables.opened(lake.table_path(table))
     assert newest is not None
     assert statuses(newest.version()) == statuses(datetime.now(UTC)) == ["complete"]
     for gone in (between, before):
-        with pytest.raises(AsOfError, match="of which old ones go"):
+        with pytest.raises(AsOfError, match=r"times (of \S+ that )?are known"):
             statuses(gone)
 
 
@@ -133,6 +145,90 @@ def test_versions_and_times_are_told_apart(text: str, expected: sql.AsOf) -> Non
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(AsOfError, match="neither a version"):
         sql.parse_as_of(text)
+
+
+def test_of_a_view_parts_may_begin_later(lake: Lake) -> None:
+    found = {"source": "a", "window_start": "2026-11-14", "rule": "capture.time_suspect", "severity": "note"}
+    write(lake, "bronze.findings", found)
+    then = datetime.now(UTC)
+    while datetime.now(UTC) - then < timedelta(milliseconds=2):
+        pass
+    write(lake, "gold.hiero_found", found | {"rule": "hiero.x"})
+    assert sql.rows(lake, "SELECT rule FROM gold.violations", then).to_pylist() == [{"rule": "capture.time_suspect"}]
+    with pytest.raises(AsOfError, match=r"times of gold\.hiero_violations that are known"):
+        sql.rows(lake, "SELECT rule FROM gold.hiero_violations", then)
+
+
+def _value(type_: pa.DataType) -> Any:
+    """Some value of the type; of bytes those that are no text."""
+    if pa.types.is_struct(type_):
+        return {field.name: _value(field.type) for field in type_}
+    if pa.types.is_map(type_):
+        return [(_value(type_.key_type), _value(type_.item_type))]
+    if pa.types.is_list(type_):
+        return [_value(type_.value_type)]
+    if pa.types.is_binary(type_):
+        return b"\xff\xfe"
+    if pa.types.is_string(type_):
+        return "violation"
+    if pa.types.is_boolean(type_):
+        return True
+    return Decimal(1) if pa.types.is_decimal(type_) else 1.0 if pa.types.is_floating(type_) else 1
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A row in each table, whose columns have comments as in tables that jobs write; of logs one of each kind."""
+    lake = Lake(str(tmp_path_factory.mktemp("full")), Windows("day", "2015-01-01"))
+    for table in all_tables().values():
+        if table.view is None:
+            row = {field.name: _value(field.type) for field in arrow_types.schema(table)}
+            kinds = ("violation", "quarantine", "connection", "message") if "row_kind" in row else ("",)
+            recipe_lake.write_table(lake, table.name, [row | ({"row_kind": kind} if kind else {}) for kind in kinds])
+    return lake
+
+
+@pytest.mark.parametrize("name", all_tables())
+def test_every_column_is_grouped_filtered_and_compared(full: Lake, name: str) -> None:
+    total = sql.rows(full, f"SELECT COUNT(*) AS n FROM {name}")["n"][0].as_py()
+    for column in all_tables()[name].columns:
+        it = f"`{column.name}`"
+        groups = sql.rows(full, f"SELECT {it}, COUNT(*) AS n FROM {name} GROUP BY {it}").to_pylist()
+        assert sum(group["n"] for group in groups) == total
+        there = sum(group["n"] for group in groups if group[column.name] is not None)
+        if not column.type.startswith(("ARRAY", "MAP", "STRUCT")):
+            asked = f"SELECT MIN({it}) AS least, MAX({it}) AS most, COUNT(*) AS n FROM {name} WHERE {it} IS NOT NULL"
+            (row,) = sql.rows(full, asked).to_pylist()
+            values = [group[column.name] for group in groups if group[column.name] is not None]
+            assert row == {"least": min(values, default=None), "most": max(values, default=None), "n": there}
+        if column.type == "BINARY":
+            sizes = sql.rows(full, f"SELECT DISTINCT length({it}) AS a FROM {name} WHERE octet_length({it}) > 0")
+            assert {row["a"] for row in sizes.to_pylist()} == ({2} if there else set())
+
+
+def test_the_size_of_bytes_is_counted_in_bytes(lake: Lake) -> None:
+    row = {"source": "a", "stream_address": "\u00e4", "index": Decimal(1), "data": b"\xff\xfe\0"}
+    write(lake, "gold.ockam_stream_messages_history", row)
+    asked = "LENGTH(stream_address) AS b, octet_length(stream_address) AS c, 'length(data)' AS d"
+    told = sql.rows(
+        lake,
+        f"SELECT length(m.data) AS a, {asked} FROM gold.ockam_stream_messages AS m WHERE octet_length( `data` ) > 2",
+    )
+    assert told.to_pylist() == [{"a": 3, "b": 1, "c": 2, "d": "length(data)"}]
+
+
+def test_who_got_a_message_is_told_of_many_windows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of an hour that tell of the same messages."""
+    name = "gold.ockam_stream_messages_history"
+    for window in range(60):
+        row = {"source": "a", "window_start": f"2026-11-{window:03}", "stream_address": "s", "deliveries": 1}
+        to = {"delivered_to": [f"c{window % 3}", "c0"]}
+        write(lake, name, *(row | to | {"index": Decimal(number)} for number in range(1_000)))
+    monkeypatch.setenv(sql.MEMORY_VARIABLE, "60m")
+    asked = "SELECT MIN(deliveries) AS n, MIN(delivered_to) AS least, MAX(delivered_to) AS most, COUNT(*) AS rows"
+    told = sql.rows(lake, f"{asked} FROM gold.ockam_stream_messages")
+    whom = ["c0", "c1", "c2"]
+    assert told.to_pylist() == [{"n": 60, "least": whom, "most": whom, "rows": 1_000}]
 
 
 @pytest.mark.parametrize("name", all_tables())

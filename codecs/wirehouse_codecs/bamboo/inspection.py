@@ -89,10 +89,10 @@ def _message(row: Row) -> Inspected:
     return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
 
 
-def inspect_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | None = None) -> Iterator[Inspected]:
     """Rows of the entries in `batches` (inspecting.LANDED_FILES), in their order, each with its verdict.
 
-    All entries of the file are known then, so these are held until its end.
+    All entries of the file are known then, so these are held until its end. No option says anything of them.
     """
     records: list[Row] = []
     for record in _whole(row for batch in batches for row in batch.to_pylist()):

@@ -28,13 +28,13 @@ _COLUMNS = (
 )
 
 
-def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+def inspect(batches: Iterable[pa.RecordBatch], options: CardinalOptions | None = None) -> Iterator[Inspected]:
     """Rows of the records in `batches` (inspecting.LANDED_MESSAGES), which stand in arrival order.
 
     A record gives a message, quarantine or skip row, and after it a row for each rule that it shows to be broken.
-    A consumer without options is assumed: it tracks every prefix and starts from nowhere.
+    Without options a consumer is assumed that has none: it tracks every prefix and starts from nowhere.
     """
-    options = CardinalOptions()
+    options = options or CardinalOptions()
     consumer = Consumer(options)
     for batch in batches:
         decoded = _decode(batch, options)

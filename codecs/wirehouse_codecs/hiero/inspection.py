@@ -54,25 +54,27 @@ def recognises(client: bytes, server: bytes) -> str | None:
     return None
 
 
-def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
+def inspect(
+    batches: Iterable[pa.RecordBatch], port: int | None = None, options: HieroOptions | None = None
+) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The nodes are at `port`, else handshakes tell where. All connections are taken for those of one service; what calls
     break together comes last.
     """
-    options = HieroOptions()
+    options = options or HieroOptions()
     yield from _told(stream_inspection.read(batches, starter(options), SCHEMA, port), options)
 
 
-def inspect_log(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+def inspect_log(batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None) -> Iterator[Inspected]:
     """Rows of the gRPC binary log in `batches` (inspecting.LANDED_FILES)."""
-    options = HieroOptions()
+    options = options or HieroOptions()
     yield from _told(file_log.rows(batches, of_entries(options), SCHEMA), options)
 
 
-def inspect_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Inspected]:
+def inspect_blocks(batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None) -> Iterator[Inspected]:
     """Rows of the block files in `batches` (inspecting.LANDED_FILES)."""
-    options = HieroOptions()
+    options = options or HieroOptions()
     yield from _told(file_log.rows(batches, of_blocks(options), SCHEMA), options)
 
 

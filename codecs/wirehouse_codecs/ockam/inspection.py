@@ -42,13 +42,15 @@ def recognises(client: bytes, server: bytes) -> str | None:
     return "the client begins with a routed message: its length fits its routes and payload" if begun.end else None
 
 
-def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
+def inspect(
+    batches: Iterable[pa.RecordBatch], port: int | None = None, options: OckamOptions | None = None
+) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The services are at `port`, else handshakes tell where. The envelope is told from the frames. All connections are
     taken for those of one service; what they break together comes last.
     """
-    options, heard = OckamOptions(), Heard()
+    options, heard = options or OckamOptions(), Heard()
     for row in stream_inspection.read(batches, starter(options), SCHEMA, port):
         heard.take(row)
         if row["row_kind"] == MESSAGE:

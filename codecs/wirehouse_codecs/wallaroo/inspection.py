@@ -39,13 +39,15 @@ def recognises(client: bytes, server: bytes) -> str | None:
     return f"the client begins with a HELLO, {order} endian" if isinstance(hello.frame, Hello) else None
 
 
-def inspect(batches: Iterable[pa.RecordBatch], port: int | None = None) -> Iterator[Inspected]:
+def inspect(
+    batches: Iterable[pa.RecordBatch], port: int | None = None, options: WallarooOptions | None = None
+) -> Iterator[Inspected]:
     """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), which stand in arrival order.
 
     The servers are those at `port`, else handshakes tell. The dialect is told from the frames. What sessions break
     together comes when no other session can have ended before. Cookies are compared by a hash that is never shown.
     """
-    start = starter(WallarooOptions(), secrets.token_bytes(32))
+    start = starter(options or WallarooOptions(), secrets.token_bytes(32))
     sessions = _Sessions()
     for row in stream_inspection.read(sessions.follow(batches), start, SCHEMA, port):
         if row["row_kind"] == MESSAGE:

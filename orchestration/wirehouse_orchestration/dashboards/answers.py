@@ -60,6 +60,17 @@ class Span:
         if self.source and self.source not in lake.names:
             raise SpanError(reason=f"there is no source {self.source!r}, only {', '.join(sorted(lake.names))}")
 
+    def check_data(self, lake: Lake) -> None:
+        """Raise an error if it has no window; it names those that there are. If that can't be asked charts say so."""
+        self.check(lake)
+        there = "SELECT MIN(window_start) AS first, MAX(window_start) AS last, COUNT(*) AS windows FROM bronze.windows"
+        found = _asked(lake, lambda: f"{there} WHERE {self.condition(lake)}", 1)
+        if found.error is not None or found.rows[0]["windows"]:
+            return
+        (row,) = _asked(lake, lambda: there, 1).rows
+        known = f"the lake has {row['first']} to {row['last']}" if row["windows"] else "the lake has no window"
+        raise SpanError(reason=f"there is no window with data in {self}: {known}")
+
     def condition(self, lake: Lake) -> str:
         """It as SQL. What several sources saw together has the name of their service as its source."""
         parts = [f"window_start >= '{self.first}'"] if self.first else []
