@@ -322,3 +322,16 @@ def test_every_protocol_can_be_looked_into() -> None:
         codec = import_module(f"wirehouse_codecs.{name}.inspection")
         assert callable(codec.inspect)
         assert callable(getattr(codec, "recognises", None)) == ("pcap" in protocol.kinds)
+
+
+def test_the_table_shows_partitions_zeros_and_reasons() -> None:
+    def says(row: dict[str, Any]) -> str:
+        shown = inspecting_command._Shown(inspecting_command.FORMATS["pcap"].columns)
+        shown.take("message", row)
+        return shown.cells[0][-1].plain
+
+    assert says({"kind": "create_partitioned_response", "partition": 0}) == "partition=0"
+    assert says({"kind": "pull_response", "messages": []}) == "messages=[]"
+    assert says({"kind": "error", "reason": "Invalid request"}) == "reason=Invalid request"
+    message = {"index": 0, "is_last": False, "data": None}
+    assert says({"kind": "pull_response", "messages": [message]}) == "messages=[{index: 0, is_last: false}]"
