@@ -145,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "index_for_other_key",
-        "An Index has another client, stream or partition than the GetIndex that it answers.",
+        "An Index has another client, stream or partition than the GetIndex that it answers, or answers no request.",
         "Creating/retrieving a stream index",
     ),
     _note(
