@@ -9,7 +9,8 @@ takes the messages of one connection in arrival order, gives one `Outcome` for e
   decoded counts as missed.
 - A hole, and the search for a frame, hold messages back: when these were sent isn't known, nor whether they are
   answered already.
-- A stream is known by the Init that gave its address. A stream without partitions is partition 0 of its name.
+- A stream is known by the Init that gave its address, and by the node before it in the route.
+  A stream without partitions is partition 0 of its name.
 - An index response answers the oldest GetIndex of its requester that it can be about. Where its bytes have two
   readings, the one that fits that request is taken.
 - A request that can't be decoded may be taken by the service. So one answer that fits no other request is its own.
@@ -290,9 +291,10 @@ class Session:
         back, onward = routed.return_route, routed.onward_route
         requester = route_text(back if is_request else onward)
         self._requester = short(requester)
-        address = (onward if is_request else back)[-1:]
-        self._at, self._role = self._place_of(address)
-        self._address_sent = address[0].value if address else b""
+        address = onward if is_request else back
+        is_init = decoded.message is not None and decoded.message.kind in _INITS
+        self._at, self._role = self._place_of(address, is_init)
+        self._address_sent = address[-1].value if address else b""
         self._routed_at = bool(address)
         if is_request:
             _remember(self.requesters, self._requester, None)
@@ -554,7 +556,7 @@ class Session:
         known = self.addresses.get((name, partition))
         former = None if known is None or known == self._at else self.streams.get(known)
         # Without a name it was forgotten since, and seen again.
-        if former is not None and former.name is not None:
+        if former is not None and former.name is not None and _node_of(known) == _node_of(self._at):
             former.replaced = True
         stream = self.streams.get(self._at)
         if stream is None:
@@ -675,7 +677,9 @@ class Session:
             self._break("wrong_service", f"a response to a {kind} from the {self._role}")
         narrow = (self._at, request_id) if self._stream_of() else (request_id,)
         request = self.requests.oldest(kind, self._requester, *narrow)
-        if request is not None and kind is RequestKind.PULL:
+        if request is None and len(narrow) > 1:
+            request = self._sent_behind_a_node(kind, self._requester, request_id)
+        elif request is not None and kind is RequestKind.PULL:
             request = _pull_of(list(self.requests.all(kind, self._requester, *narrow)), indexes)
         if request is not None:
             request.take(Input.ANSWER)
@@ -806,6 +810,8 @@ class Session:
             self._break("wrong_service", "an error from the index service")
         key = ("to", self._requester, self._at) if self._routed_at else ("from", self._requester)
         request = self.requests.oldest(*key)
+        if request is None and self._routed_at:
+            request = self._sent_behind_a_node("from", self._requester)
         if request is None:
             self._ignored = ANSWERS_NOTHING if self._is_complete() else None
             return
@@ -901,13 +907,25 @@ class Session:
         self._break("wrong_service", f"{what} to the {self._role} {self._at}")
         return False
 
-    def _place_of(self, address: Route) -> tuple[str, Role]:
-        """The last hop of a route as text, and what is there."""
+    def _place_of(self, address: Route, is_init: bool) -> tuple[str, Role]:
+        """What a route leads to as text, and what is there. Equal addresses behind different nodes are different, but
+        a node that no Init named may be left out."""
         if not address:
             return "", Role.UNKNOWN
-        text = short(address_text(address[0]))
+        last = short(address_text(address[-1]))
+        text = last
+        node = next((hop for hop in reversed(address[:-1]) if hop.type != LOCAL), None)
+        if node is not None:
+            behind = short(f"{node.text}{_BEHIND}{last}")
+            if is_init or behind in self.streams or last not in self.streams:
+                text = behind
         known = Role.STREAM if text in self.streams else Role.UNKNOWN
-        return text, self.roles.get(text, known)
+        return text, self.roles.get(last, known)
+
+    def _sent_behind_a_node(self, *key: Hashable) -> Request | None:
+        """The oldest request whose route named a node that its response leaves out."""
+        ending = _BEHIND + self._at
+        return next((one for one in self.requests.all(*key) if one.target.endswith(ending)), None)
 
     def _stream_of(self) -> str | None:
         return None if self._role in _SERVICES or not self._routed_at else self._at
@@ -998,6 +1016,9 @@ _WHOSE: Mapping[str, Names] = {
     "stream_create_partitioned": Names.IMPLEMENTATION,
     "stream_index_partitioned": Names.IMPLEMENTATION,
 }
+_INITS: Final = (Kind.CREATE_RESPONSE, Kind.CREATE_PARTITIONED_RESPONSE)
+#: Between a node and an address there.
+_BEHIND: Final = "=>"
 _SERVICES: Final = (Role.STREAM_SERVICE, Role.INDEX_SERVICE)
 
 #: What is judged of a message; its kind says which direction it comes from.
@@ -1017,6 +1038,10 @@ JUDGES: Mapping[Kind, Callable[[Session, Any], None]] = MappingProxyType(
         Kind.ERROR: Session._judge_error,
     }
 )
+
+
+def _node_of(address: str | None) -> str:
+    return (address or "").rpartition(_BEHIND)[0]
 
 
 def address_text(address: Address) -> str:

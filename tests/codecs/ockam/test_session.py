@@ -40,7 +40,7 @@ from wirehouse_codecs.ockam.messages import (
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.reader import Received
 from wirehouse_codecs.ockam.requests import TRANSITIONS, UNANSWERED, Input, Request, RequestKind, RequestState, Where
-from wirehouse_codecs.ockam.routed import Route, Routed, local
+from wirehouse_codecs.ockam.routed import TCP, Address, Route, Routed, local
 from wirehouse_codecs.ockam.rules import RULE, SET_RULES
 from wirehouse_codecs.ockam.session import JUDGES, End, Found, Outcome, Session
 from wirehouse_codecs.rules import Place
@@ -539,6 +539,34 @@ def test_a_service_may_answer_a_save() -> None:
     assert (
         saved.s(IndexResponse(*KEY, 5), "stream_index").s(IndexResponse("d", "orders", 0), "stream_index").found == []
     )
+
+
+def behind(node: str, name: str) -> Route:
+    return (Address(TCP, node.encode()), *local(name))
+
+
+def test_equal_addresses_behind_different_nodes_are_different_streams() -> None:
+    talk = Dialogue()
+    for node in ("10.0.0.1:4000", "10.0.0.2:4000"):
+        stream = behind(node, "orders")
+        talk.c(CreateRequest("orders"), behind(node, "stream")).s(CreateResponse("orders"), stream)
+        talk.c(PushRequest(1, node.encode()), stream).s(PushResponse(1, Status.OK, 0), stream)
+    assert talk.end().found == []
+    assert len({outcome.stream_address for outcome in talk.outcomes[1::2]}) == 2
+    again = opened().create("orders", B).c(PullRequest(1, 0, 1)).s(pulled(1))
+    assert again.found == ["address_changed"]
+
+
+def test_a_route_may_leave_out_the_node() -> None:
+    node = "10.0.0.1:4000"
+    to_node = Dialogue().c(CreateRequest("orders"), behind(node, "stream")).s(CreateResponse("orders"), "orders")
+    to_node.c(PushRequest(1, b"x"), behind(node, "orders")).s(PushResponse(1, Status.OK, 0), "orders")
+    to_node.c(CreateRequest(""), behind(node, "stream")).s(Error("Invalid request"), "stream")
+    assert to_node.end().found == []
+    short_answer = Dialogue().create("orders", behind(node, "orders"))
+    short_answer.c(PushRequest(1, b"x"), behind(node, "orders")).s(PushResponse(1, Status.OK, 0), "orders")
+    assert short_answer.end().found == []
+    assert {outcome.stream_address for outcome in short_answer.outcomes[1:]} == {f"1#{node}=>orders"}
 
 
 def test_a_message_breaks_only_the_first_of_its_rules() -> None:
