@@ -72,9 +72,11 @@ _SAYS, _ITEMS = 300, 3
 #: Bytes that begin with so many zeros are a number.
 _WIDE = 8
 _CAPTURE_RULES: Final = {rule.id: rule for rule in RULES}
+#: Columns that a row's place, label or finding shows, or that only a program needs. Which of them are a message's own
+#: fields depends on the format: a message of a TCP connection may have a partition.
 _APART: Final = frozenset(
-    {"record_number", "topic", "partition", "offset", "connection_id", "direction", "byte_start", "byte_end"}
-    | {"capture_id", "protocol", "ts_ns", "arrived_at_ns", "kind", "rule", "reason", "severity", "skip"}
+    {"record_number", "connection_id", "direction", "byte_start", "byte_end"}
+    | {"capture_id", "protocol", "ts_ns", "arrived_at_ns", "kind", "rule", "severity", "skip"}
 )
 #: Columns of a connection that its ends are told from, and which would say the same again.
 _ENDS: Final = ("client_address", "client_port", "server_address", "server_port")
@@ -338,6 +340,7 @@ class _Shown:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._columns = columns
+        self._apart = _APART | set(columns.values())
         self.cells: list[tuple[Text, ...]] = []
         self.messages: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
@@ -367,7 +370,8 @@ class _Shown:
         if kind == VIOLATION:
             self.rules[row["rule"], row["severity"]] += 1
         if len(self.cells) < MOST_ROWS:
-            self.cells.append((*(self._place(row, name) for name in self._columns.values()), *_content(kind, row)))
+            place = (self._place(row, name) for name in self._columns.values())
+            self.cells.append((*place, *_content(kind, row, self._apart)))
 
     def _place(self, row: dict[str, Any], name: str) -> Text:
         value = row.get(name)
@@ -415,8 +419,8 @@ def _ports(ports: set[int]) -> str:
     return f"port{'s' if len(ports) > 1 else ''} {first}{more}"
 
 
-def _content(kind: str, row: dict[str, Any]) -> tuple[Text, Text]:
-    """What kind of row it is, and what it says."""
+def _content(kind: str, row: dict[str, Any], apart: frozenset[str]) -> tuple[Text, Text]:
+    """What kind of row it is, and what it says but for the columns `apart`. No value is left out for being zero."""
     label = row.get("kind") or row.get("skip") or row.get("severity") or kind
     style = SEVERITY_STYLE[Severity(row["severity"])] if kind == VIOLATION else "red" if kind == QUARANTINE else ""
     words = [": ".join(filter(None, (row["rule"], row.get("message") or row.get("reason"))))] if "rule" in row else []
@@ -424,7 +428,8 @@ def _content(kind: str, row: dict[str, Any]) -> tuple[Text, Text]:
         words = ["{}:{} → {}:{}".format(*(row[name] for name in _ENDS))]
         row = {name: value for name, value in row.items() if value != 0 and name not in _TOLD_BY_ENDS}
     if kind != VIOLATION:
-        told = {name: value for name, value in row.items() if name not in _APART and value not in (None, [])}
+        apart |= {"reason"} if "rule" in row else set()
+        told = {name: value for name, value in row.items() if name not in apart and value is not None}
         words += [f"{name}={_short(value)}" for name, value in told.items()]
     says = render.terminal(" ".join(words))
     return Text(render.terminal(str(label)), style), Text(says if len(says) <= _SAYS else f"{says[:_SAYS]}…")
@@ -440,7 +445,7 @@ def _short(value: Any) -> str:
         case bytes():
             return render.cell(value, SHORT_HEX) or "(empty)"
         case dict():
-            told = {name: item for name, item in value.items() if item not in (None, False)}
+            told = {name: item for name, item in value.items() if item is not None}
             return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in told.items()) + "}"
         case list():
             more = [f"{len(value) - _ITEMS} more"] if len(value) > _ITEMS else []

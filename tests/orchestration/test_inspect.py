@@ -397,3 +397,16 @@ def test_options_change_what_is_found(tmp_path: Path) -> None:
     block = Batch(HASH, 8, 9, bytes(32), (Update(b"c/1/", count=1),))
     path.write_bytes(line(*encode(block)))
     assert found() == found("reorg_threshold=128") != found('prefixes=["b/"]')
+
+
+def test_the_table_shows_partitions_zeros_and_reasons() -> None:
+    def says(row: dict[str, Any]) -> str:
+        shown = inspecting_command._Shown(inspecting_command.FORMATS["pcap"].columns)
+        shown.take("message", row)
+        return shown.cells[0][-1].plain
+
+    assert says({"kind": "create_partitioned_response", "partition": 0}) == "partition=0"
+    assert says({"kind": "pull_response", "messages": []}) == "messages=[]"
+    assert says({"kind": "error", "reason": "Invalid request"}) == "reason=Invalid request"
+    message = {"index": 0, "is_last": False, "data": None}
+    assert says({"kind": "pull_response", "messages": [message]}) == "messages=[{index: 0, is_last: false}]"

@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.tcp_options import TcpOptions
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -73,6 +73,7 @@ class Init:
     stream_name: str
     partition: int | None
     anonymous: bool | None
+    stream_address: str | None = None
 
 
 @dataclass(slots=True)
@@ -122,6 +123,10 @@ class Got:
     index: int | None
     #: As of Delivered.
     missed: int = 0
+    #: When the GetIndex arrived; None = it isn't known.
+    requested_at_ns: int | None = None
+    #: The address that answered.
+    service: str = ""
 
 
 @dataclass(slots=True)
@@ -297,6 +302,10 @@ class _Client:
     connections: int = 0
     #: Connections on which it was seen last, and how often messages had been missed there.
     recent: dict[bytes, int] = field(default_factory=dict)
+    #: By service, when its answers rose and to what; by connection, the highest index that was saved or answered there.
+    #: They are judged under names alone.
+    answers: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    own: dict[str, int] = field(default_factory=dict)
     changed: bool = False
 
     @property
@@ -341,6 +350,28 @@ class _Client:
         if self.last is None or highest > self.last:
             self.last = highest
 
+    def note_own(self, where: Where, index: int) -> None:
+        """An index that the session of its connection compares with later answers."""
+        key = where.connection_id.hex()
+        self.own[key] = max(index, self.own.get(key, 0))
+        if len(self.own) > MOST_RECENT:
+            del self.own[next(iter(self.own))]
+
+    def lowered(self, got: Got) -> int | None:
+        """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
+        session compares them."""
+        index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
+        risen = self.answers.setdefault(got.service, [])
+        at = -1 if got.requested_at_ns is None else bisect_left(risen, (got.requested_at_ns,)) - 1
+        if index and (not risen or index > risen[-1][1]):
+            risen.append((got.where.arrived_at_ns, index))
+        before = risen[at][1] if at >= 0 else None
+        del risen[:-MOST_RECENT]
+        if len(self.answers) > MOST_RECENT:
+            del self.answers[next(iter(self.answers))]
+        self.note_own(got.where, index)
+        return before if before is not None and before > index >= own else None
+
     def undelivered(self, confirmed: Intervals, end: int) -> Iterator[Run]:
         """What was confirmed and not delivered, from what it resumed from or saved to before `end`."""
         begin = self.covered.floor
@@ -365,7 +396,9 @@ class _Client:
     def from_json(cls, told: dict[str, Any]) -> _Client:
         runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
         recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
-        return cls(**told | runs | {"where": _where_from_json(told["where"]), "recent": recent})
+        answers = {service: [(at_ns, index) for at_ns, index in risen] for service, risen in told["answers"].items()}
+        where = _where_from_json(told["where"])
+        return cls(**told | runs | {"where": where, "recent": recent, "answers": answers})
 
 
 def _where_to_json(where: Where) -> list[Any]:
@@ -404,6 +437,8 @@ class Fold:
         self._name: str | None = None
         self._partition: int | None = None
         self._sharing: list[tuple[str, int | None]] = []
+        #: Of a name: the address that was given last.
+        self._current: str | None = None
         self._confirmed = Intervals(most=MOST_RUNS)
         self._confirms = self._indexes = self._delivered = 0
         self._lowest: int | None = None
@@ -482,6 +517,12 @@ class Fold:
 
     def _name_used(self, init: Init) -> Sequence[Told]:
         used, self._name = self._name is not None, init.stream_name[:MOST_NAME]
+        if init.stream_address not in (None, self._current):
+            if self._current is not None:
+                # The service may have begun anew, and its indexes with it.
+                for client in self._clients.values():
+                    client.answers.clear()
+            self._current = init.stream_address
         if not used or not init.anonymous:
             return _NOTHING
         shown = f"a stream without a name is given {_quoted(init.stream_name)}, which was in use"
@@ -661,6 +702,8 @@ class Fold:
             return _NOTHING
         position = index if self._next else index + 1
         told: list[Told] = []
+        if self._address is None:
+            client.note_own(where, index)
         if not client.resumed:
             client.resume(position)
         elif position > client.covered.floor:
@@ -716,6 +759,9 @@ class Fold:
             return _NOTHING
         told: list[Told] = []
         known = client.saved or 0
+        if self._address is None and (before := client.lowered(got)) is not None:
+            shown = f"client {_quoted(client_id)} is told {index}, after {before} on another connection"
+            told.append(self._found("saved_index_lowered", where, shown))
         judged = self._address is None and client.answered and not self._partial
         # What a capture lost of a connection that may still be open would be told later.
         judged = judged and not self._speaks_elsewhere(client, where.connection_id)
@@ -894,6 +940,7 @@ _PLAIN: Final = (
     "partial",
     "name",
     "partition",
+    "current",
     "sharing",
     "confirms",
     "indexes",

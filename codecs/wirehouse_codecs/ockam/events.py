@@ -45,7 +45,7 @@ EVENT: Final = "event"
 EVENT_COLUMNS: Final = (
     *(EVENT, *Where._fields),
     *("stream_name", "partition", "client_id", "index", "anonymous"),
-    *("requested_at_ns", "requested", "missed", "indexes", "open_pushes"),
+    *("requested_at_ns", "requested", "missed", "stream_address", "service", "indexes", "open_pushes"),
 )
 
 
@@ -71,7 +71,7 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
     named: Event | None = None
     match message["kind"]:
         case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
-            named = Init(where, name, partition, answers.get("anonymous"))
+            named = Init(where, name, partition, answers.get("anonymous"), address)
         case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
             yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
         case Kind.PULL_RESPONSE if address is not None:
@@ -80,7 +80,8 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
         case Kind.INDEX_SAVE:
             named = Saved(where, client_id, name, partition, int(message["index"]), missed)
         case Kind.INDEX_RESPONSE:
-            named = Got(where, client_id, name, partition, _integer(message["index"]), missed)
+            index, service = _integer(message["index"]), "=>".join(message["return_route"])
+            named = Got(where, client_id, name, partition, index, missed, answers.get("requested_at_ns"), service)
     if named is not None:
         yield name_key(name, partition), named
         if address is not None:
@@ -106,14 +107,21 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
     return OpenPushes(where.connection_id, list(opened))
 
 
+def _got(where: Where, row: Mapping[str, Any]) -> Event:
+    client_id, name, partition, index, missed = _named(row)
+    return Got(where, client_id, name, partition, index, missed, row["requested_at_ns"], row["service"] or "")
+
+
 _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 #: By the name of the event.
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
-    "init": lambda where, row: Init(where, row["stream_name"], row["partition"], row["anonymous"]),
+    "init": lambda where, row: Init(
+        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"]
+    ),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
     "delivered": lambda where, row: Delivered(where, row["requested"], row["runs"], row["client_id"], row["missed"]),
     "saved": lambda where, row: Saved(where, *_named(row)),
-    "got": lambda where, row: Got(where, *_named(row)),
+    "got": _got,
     "partial": lambda where, row: Partial(where.connection_id),
     "open_pushes": _open_pushes,
     "closed": lambda where, row: Closed(where.connection_id),

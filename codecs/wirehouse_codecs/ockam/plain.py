@@ -111,7 +111,9 @@ class Rows:
             key = None
             if kind.startswith("index"):
                 key = short(client), short(name), None if partition is None else int(partition)
-            at = short(address[-1].removeprefix("0#")) if address else None
+            # What is behind a node is left to the session.
+            is_here = address and all(hop.startswith("0#") for hop in address[:-1])
+            at = short(address[-1].removeprefix("0#")) if is_here else None
             yield Group(text, short(text), at, key)
 
 

@@ -101,7 +101,7 @@ def span_of(row: int, what: int, numbers: Array, smalls: Array) -> tuple[int, in
         begin, end = wide(numbers[route, row]), wide(numbers[route + 4, row])
     elif what == 1:
         route = loops.RETURN if from_server else loops.ONWARD
-        begin, end = wide(numbers[route + 3, row]), wide(numbers[route + 4, row])
+        begin, end = wide(numbers[route, row]), wide(numbers[route + 4, row])
     else:
         part = loops.CLIENT if what == 2 else loops.NAME
         begin = wide(numbers[part, row])

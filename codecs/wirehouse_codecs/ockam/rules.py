@@ -145,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "index_for_other_key",
-        "An Index has another client, stream or partition than the GetIndex that it answers.",
+        "An Index has another client, stream or partition than the GetIndex that it answers, or answers no request.",
         "Creating/retrieving a stream index",
     ),
     _note(
@@ -227,10 +227,11 @@ SET_RULES: Final = frozenset(
         "consumer_hole",
         "save_ahead",
         "create_other_name",
+        "saved_index_lowered",
     }
 )
 #: Those that a connection breaks by itself too.
-ALSO_OF_A_MESSAGE: Final = frozenset({"index_decreases", "create_other_name"})
+ALSO_OF_A_MESSAGE: Final = frozenset({"index_decreases", "create_other_name", "saved_index_lowered"})
 #: About what never came; the finding stands at what should have brought it.
 WAIT_RULES: Final = frozenset(
     {

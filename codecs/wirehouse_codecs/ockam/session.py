@@ -9,9 +9,13 @@ takes the messages of one connection in arrival order, gives one `Outcome` for e
   decoded counts as missed.
 - A hole, and the search for a frame, hold messages back: when these were sent isn't known, nor whether they are
   answered already.
-- A stream is known by the Init that gave its address. A stream without partitions is partition 0 of its name.
+- A stream is known by the Init that gave its address, and by the node before it in the route.
+  A stream without partitions is partition 0 of its name.
 - An index response answers the oldest GetIndex of its requester that it can be about. Where its bytes have two
   readings, the one that fits that request is taken.
+- A request that can't be decoded may be taken by the service. So one answer that fits no other request is its own.
+- An error answers the oldest request to its address. If that request is answered after all, the error was for the next.
+- Of pulls with one id that are open together, a response answers the one that it fits best.
 - A push that is sent again once, directly after its confirm, may have crossed it: that is no reuse of its id.
 - After another address was given for a stream it is a new incarnation; that the old one answers again is the rule.
 - All that is held is bounded; texts longer than `MOST_CHARACTERS` are known by their hash.
@@ -22,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -68,7 +72,7 @@ from wirehouse_codecs.ockam.rules import RULE, RULES
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: Requesters, streams, keys of indexes and the like that a session remembers, of each.
 MOST_KNOWN: Final = 4096
 #: Runs of indexes, request ids and partitions.
@@ -225,6 +229,11 @@ class Session:
         #: By stream: its only client; None = it has several.
         self.only_clients: dict[tuple[str, int], str | None] = {}
         self.pulled: dict[str, Intervals] = {}
+        #: Requests that an error closed while others were open to its address: by requester, kind and name or id the
+        #: address.
+        self.refused: dict[tuple[str, str, str | None], str] = {}
+        #: How many requests could not be decoded, by requester and what they ask for; "" = not known.
+        self.undecoded: dict[tuple[str, str], int] = {}
         self._clear()
         if snapshot is not None:
             self._restore(json.loads(snapshot))
@@ -282,8 +291,10 @@ class Session:
         back, onward = routed.return_route, routed.onward_route
         requester = route_text(back if is_request else onward)
         self._requester = short(requester)
-        address = (onward if is_request else back)[-1:]
-        self._at, self._role = self._place_of(address)
+        address = onward if is_request else back
+        is_init = decoded.message is not None and decoded.message.kind in _INITS
+        self._at, self._role = self._place_of(address, is_init)
+        self._address_sent = address[-1].value if address else b""
         self._routed_at = bool(address)
         if is_request:
             _remember(self.requesters, self._requester, None)
@@ -294,7 +305,8 @@ class Session:
         self._message = decoded.message
         self._also = decoded.also
         self._note_names(decoded.protocol_name, decoded.message)
-        if not is_request and self._requester not in self.requesters and self._is_complete(self.requesters):
+        is_known = is_request or self._requester in self.requesters or ("", "") in self.undecoded
+        if not is_known and self._is_complete(self.requesters):
             self._break("reply_to_unknown_address", f"the response goes to {self._requester or 'no address'}")
         JUDGES[decoded.message.kind](self, decoded.message)
         if self._broken:
@@ -385,7 +397,15 @@ class Session:
             self.requests.miss()
         if received.direction is Direction.SERVER or received.rule != "routed":
             self._miss(received.place.arrived_at_ns)
+        else:
+            self._note_undecoded("", "")
         return Outcome(received, None, None, tuple(found), self.missed)
+
+    def _note_undecoded(self, requester: str, asks: str) -> None:
+        """A request that the service may have understood."""
+        self.missed += 1
+        key = (requester, asks)
+        _remember(self.undecoded, key, self.undecoded.get(key, 0) + 1)
 
     def _miss(self, since_ns: int) -> None:
         self.missed += 1
@@ -404,6 +424,7 @@ class Session:
         elif self._requester:
             # It may be refused by an error, which then answers no other request.
             self.requests.add(Request(RequestKind.OTHER, self._where, self._requester, self._at))
+            self._note_undecoded(self._requester, _ASKS.get(decoded.protocol_name or "", ""))
         found.append(Found(RULE["payload"], self._where, received.reason or decoded.reason, self._stream_of()))
         return Outcome(received, None, None, tuple(found), self.missed)
 
@@ -424,10 +445,14 @@ class Session:
     def _judge_init(self, init: CreateResponse) -> None:
         name = short(init.stream_name)
         requests, key = self.requests, (RequestKind.CREATE, self._requester)
-        request = requests.oldest(*key, "name", name) or requests.oldest(*key, "name", None)
-        if request is None and self._is_complete():
-            request = requests.oldest(*key)
-        self._take_init(init, name, 0, request)
+        request = requests.oldest(*key, "name", name)
+        excused = request is None and self._was_refused(RequestKind.CREATE, name)
+        if request is None and not excused:
+            request = requests.oldest(*key, "name", None)
+        if request is None and not excused and self._is_complete():
+            excused = self._was_refused(RequestKind.CREATE, None) or self._was_undecoded(_CREATE)
+            request = None if excused else requests.oldest(*key)
+        self._take_init(init, name, 0, request, excused)
         if request is not None:
             request.take(Input.ANSWER)
             requests.remove(request)
@@ -438,12 +463,15 @@ class Session:
         request = self._partitioned_request(name, init.partition)
         if request is None:
             asked_for = self.whole.get((self._requester, name), 0)
-            if known == self._at and init.partition < asked_for:
+            excused = self._may_be_undecoded(_CREATE) or self._may_be_refused(name)
+            if excused:
+                pass
+            elif known == self._at and init.partition < asked_for:
                 self._break("partition_not_answered", f"partition {init.partition} is answered again")
             elif 0 < asked_for <= init.partition and self._is_complete():
                 asked = f"partition {init.partition} answers a create of {asked_for}"
                 self._break("partition_not_answered", asked)
-            self._take_init(init, name, init.partition, None)
+            self._take_init(init, name, init.partition, None, excused)
             return
         assert request.partitions is not None
         stream = self.streams.get(self._at)
@@ -481,17 +509,23 @@ class Session:
             if partition < (request.partitions or 0) and partition not in request.answered
         )
         request = next(waiting, None)
-        if request is None and self._is_complete():
+        excused = self._may_be_undecoded(_CREATE) or self._may_be_refused(name)
+        if request is None and self._is_complete() and not excused:
             request = next(iter(nearest), None) or self.requests.oldest(*key)
         return request
 
     def _take_init(
-        self, init: CreateResponse | CreatePartitionedResponse, name: str, partition: int, request: Request | None
+        self,
+        init: CreateResponse | CreatePartitionedResponse,
+        name: str,
+        partition: int,
+        request: Request | None,
+        excused: bool = False,
     ) -> None:
         if init.extra:
             self._break("init_extra_bytes", f"{len(init.extra)} bytes")
         if request is None:
-            if self._is_complete():
+            if self._is_complete() and not excused:
                 self._break("init_unasked", f"no create of {self._requester} is open")
         else:
             self._answers = _answers(request)
@@ -501,7 +535,9 @@ class Session:
             return
         self._stream_address = self._at
         asked = None if request is None else request.name
-        if asked and asked not in self._at:
+        # Names and addresses are compared as they are sent: texts of addresses have escapes, long texts are hashes.
+        sent = init.stream_name if asked == name else asked
+        if sent and sent.encode() not in self._address_sent:
             self._break("address_not_from_name", f"{self._at} for {asked}")
         # Its client knows the stream by the name that it asked for.
         self._learn(asked or name, partition)
@@ -520,7 +556,7 @@ class Session:
         known = self.addresses.get((name, partition))
         former = None if known is None or known == self._at else self.streams.get(known)
         # Without a name it was forgotten since, and seen again.
-        if former is not None and former.name is not None:
+        if former is not None and former.name is not None and _node_of(known) == _node_of(self._at):
             former.replaced = True
         stream = self.streams.get(self._at)
         if stream is None:
@@ -612,9 +648,9 @@ class Session:
         self._open(RequestKind.PULL, is_right, request_id=pull.request_id, index=pull.index, limit=pull.limit)
 
     def _judge_pulled(self, pulled: PullResponse) -> None:
-        request = self._take_answer(RequestKind.PULL, pulled.request_id)
-        stream = self._answering_stream()
         indexes = [message.index for message in pulled.messages]
+        request = self._take_answer(RequestKind.PULL, pulled.request_id, indexes)
+        stream = self._answering_stream()
         if self._ignored is None:
             self.counts["delivered"] += len(indexes)
         if any(one >= following for one, following in pairwise(indexes)):
@@ -635,19 +671,25 @@ class Session:
         if lowest < request.index:
             self._break("below_requested_index", f"index {lowest}, requested from {request.index}")
 
-    def _take_answer(self, kind: RequestKind, request_id: int) -> Request | None:
+    def _take_answer(self, kind: RequestKind, request_id: int, indexes: Sequence[int] = ()) -> Request | None:
         """The request that a PushConfirm or PullResponse answers. Without one it counts for nothing."""
         if self._role in _SERVICES:
             self._break("wrong_service", f"a response to a {kind} from the {self._role}")
         narrow = (self._at, request_id) if self._stream_of() else (request_id,)
         request = self.requests.oldest(kind, self._requester, *narrow)
+        if request is None and len(narrow) > 1:
+            request = self._sent_behind_a_node(kind, self._requester, request_id)
+        elif request is not None and kind is RequestKind.PULL:
+            request = _pull_of(list(self.requests.all(kind, self._requester, *narrow)), indexes)
         if request is not None:
             request.take(Input.ANSWER)
             self.requests.remove(request)
             self._stream_address = request.target
             return request
         self._stream_address = self._stream_of()
-        if self._is_complete():
+        if not self._is_complete() or self._was_refused(kind, f"{self._at} {request_id}"):
+            return None
+        if not self._was_undecoded(kind):
             self._ignored = ANSWERS_NOTHING
             self._break("unknown_request_id", f"no {kind} of {self._requester} with id {request_id} is open")
         return None
@@ -693,7 +735,7 @@ class Session:
         assert isinstance(self._message, IndexResponse)
         key = self._index_key(self._message)
         if request is None:
-            if self._is_complete():
+            if self._is_complete() and not self._is_saved(key) and not self._was_undecoded(_INDEX):
                 self._ignored = ANSWERS_NOTHING
                 self._break("index_for_other_key", f"no GetIndex of {self._requester} is open")
             return
@@ -721,7 +763,16 @@ class Session:
             if request is not None:
                 self._message = reading
                 return request
-        return oldest if self._is_complete() else None
+        for reading in readings:
+            if self._is_saved(_key_of(reading)):
+                self._message = reading
+                return None
+        return oldest if self._is_complete() and not self._may_be_undecoded(_INDEX) else None
+
+    def _is_saved(self, key: tuple[str, str, int | None]) -> bool:
+        """A SaveIndex was sent that the service may answer too."""
+        known = self.keys.get((self._at, *key))
+        return known is not None and known.saved_at is not None
 
     def _check_index(self, request: Request, key: tuple[str, str, int | None], index: int | None) -> None:
         is_sure = self._answers is not None and not self._answers.unsure
@@ -759,18 +810,63 @@ class Session:
             self._break("wrong_service", "an error from the index service")
         key = ("to", self._requester, self._at) if self._routed_at else ("from", self._requester)
         request = self.requests.oldest(*key)
+        if request is None and self._routed_at:
+            request = self._sent_behind_a_node("from", self._requester)
         if request is None:
             self._ignored = ANSWERS_NOTHING if self._is_complete() else None
             return
-        if request.state is RequestState.UNSURE:
+        others = any(other is not request for other in self.requests.all(*key))
+        if request.state is RequestState.UNSURE or (others and request.kind is RequestKind.OTHER):
             # It may be the error of a later one.
             for later in self.requests.all(*key):
                 later.take(Input.GAP)
+        self._refuse(request, others)
+        self._answers = _answers(request, with_data=False)
+
+    def _refuse(self, request: Request, others: bool) -> None:
+        """An error closes a request; if `others` were open too, it may be about one of them."""
         request.take(Input.ERROR)
         self.requests.remove(request)
-        self._answers = _answers(request, with_data=False)
         if request.kind is RequestKind.PUSH and request.request_id is not None:
             self._note_saved(request, request.request_id, is_saved=False)
+        if others:
+            what = request.name if request.request_id is None else f"{request.target} {request.request_id}"
+            _remember(self.refused, (request.requester, request.kind, what), request.target)
+
+    def _was_refused(self, kind: RequestKind, what: str | None) -> bool:
+        """An answer fits a request that an error closed: the error was for the next one to the same address."""
+        target = self.refused.pop((self._requester, kind, what), None)
+        if target is None:
+            return False
+        to = list(self.requests.all("to", self._requester, target))
+        if to:
+            self._refuse(to[0], len(to) > 1)
+        return True
+
+    def _may_be_refused(self, name: str) -> bool:
+        """A partitioned create that an error closed may be what is answered."""
+        key = (self._requester, RequestKind.PARTITIONED)
+        return (*key, name) in self.refused or (*key, None) in self.refused
+
+    def _may_be_undecoded(self, asks: str) -> bool:
+        return any(key in self.undecoded for key in self._undecoded_keys(asks))
+
+    def _was_undecoded(self, asks: str) -> bool:
+        """The answer is that of a request that could not be decoded. Each is answered once."""
+        key = next((key for key in self._undecoded_keys(asks) if key in self.undecoded), None)
+        if key is None:
+            return False
+        self.undecoded[key] -= 1
+        if not self.undecoded[key]:
+            del self.undecoded[key]
+        other = self.requests.oldest(RequestKind.OTHER, self._requester)
+        if key[0] and other is not None:
+            other.take(Input.ANSWER)
+            self.requests.remove(other)
+        return True
+
+    def _undecoded_keys(self, asks: str) -> tuple[tuple[str, str], ...]:
+        return (self._requester, asks), (self._requester, ""), ("", "")
 
     # What all kinds share
 
@@ -811,13 +907,25 @@ class Session:
         self._break("wrong_service", f"{what} to the {self._role} {self._at}")
         return False
 
-    def _place_of(self, address: Route) -> tuple[str, Role]:
-        """The last hop of a route as text, and what is there."""
+    def _place_of(self, address: Route, is_init: bool) -> tuple[str, Role]:
+        """What a route leads to as text, and what is there. Equal addresses behind different nodes are different, but
+        a node that no Init named may be left out."""
         if not address:
             return "", Role.UNKNOWN
-        text = short(address_text(address[0]))
+        last = short(address_text(address[-1]))
+        text = last
+        node = next((hop for hop in reversed(address[:-1]) if hop.type != LOCAL), None)
+        if node is not None:
+            behind = short(f"{node.text}{_BEHIND}{last}")
+            if is_init or behind in self.streams or last not in self.streams:
+                text = behind
         known = Role.STREAM if text in self.streams else Role.UNKNOWN
-        return text, self.roles.get(text, known)
+        return text, self.roles.get(last, known)
+
+    def _sent_behind_a_node(self, *key: Hashable) -> Request | None:
+        """The oldest request whose route named a node that its response leaves out."""
+        ending = _BEHIND + self._at
+        return next((one for one in self.requests.all(*key) if one.target.endswith(ending)), None)
 
     def _stream_of(self) -> str | None:
         return None if self._role in _SERVICES or not self._routed_at else self._at
@@ -890,12 +998,27 @@ class Session:
 
 
 #: Tables that are carried as they are, with keys of several parts.
-_PLAIN: Final = ("addresses", "whole", "clients", "only_clients")
+_PLAIN: Final = ("addresses", "whole", "clients", "only_clients", "refused", "undecoded")
+#: What the requests of a protocol ask for.
+_CREATE: Final = "create"
+_INDEX: Final = "index"
+_ASKS: Mapping[str, str] = {
+    "stream_create": _CREATE,
+    "stream_create_partitions": _CREATE,
+    "stream_create_partitioned": _CREATE,
+    "stream_push": RequestKind.PUSH.value,
+    "stream_pull": RequestKind.PULL.value,
+    "stream_index": _INDEX,
+    "stream_index_partitioned": _INDEX,
+}
 _WHOSE: Mapping[str, Names] = {
     "stream_create_partitions": Names.SPECIFICATION,
     "stream_create_partitioned": Names.IMPLEMENTATION,
     "stream_index_partitioned": Names.IMPLEMENTATION,
 }
+_INITS: Final = (Kind.CREATE_RESPONSE, Kind.CREATE_PARTITIONED_RESPONSE)
+#: Between a node and an address there.
+_BEHIND: Final = "=>"
 _SERVICES: Final = (Role.STREAM_SERVICE, Role.INDEX_SERVICE)
 
 #: What is judged of a message; its kind says which direction it comes from.
@@ -915,6 +1038,10 @@ JUDGES: Mapping[Kind, Callable[[Session, Any], None]] = MappingProxyType(
         Kind.ERROR: Session._judge_error,
     }
 )
+
+
+def _node_of(address: str | None) -> str:
+    return (address or "").rpartition(_BEHIND)[0]
 
 
 def address_text(address: Address) -> str:
@@ -948,6 +1075,26 @@ def _answers(request: Request, *, with_data: bool = True) -> Answers:
         data_bytes=request.data_bytes,
         unsure=request.was_unsure or request.state is RequestState.UNSURE,
     )
+
+
+def _pull_of(requests: Sequence[Request], indexes: Sequence[int]) -> Request:
+    """Of pulls with one id, the one that a response with these indexes answers: the closest that it fits."""
+    asked = {(request.index or 0, request.limit or 0) for request in requests}
+    if len(asked) == 1:
+        return requests[0]
+
+    def fits(request: Request) -> bool:
+        index = request.index or 0
+        return len(indexes) <= (request.limit or 0) and min(indexes, default=index) >= index
+
+    fitting = list(filter(fits, requests))
+    if not fitting:
+        return requests[0]
+    if len({(request.index, request.limit) for request in fitting}) > 1:
+        # It may be that of another.
+        for request in fitting:
+            request.take(Input.GAP)
+    return max(fitting, key=lambda request: request.index or 0)
 
 
 def _key_of(message: IndexGet | IndexSave | IndexResponse) -> tuple[str, str, int | None]:

@@ -22,7 +22,7 @@ from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
-VERSION = "1"
+VERSION = "2"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -134,6 +134,8 @@ class _Run:
                     )
                 ),
                 "missed",
+                "stream_address",
+                F.when(kind == "index_response", F.array_join("message.return_route", "=>")).alias("service"),
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
             )
             .where(F.col(EVENT).isNotNull())

@@ -44,7 +44,7 @@ ADDRESS = "ST_S_1"
 KEY = address_key(ADDRESS)
 NAME_KEY = name_key("orders", None)
 LARGEST = 2**64 - 1
-MODELLED = SET_RULES - {"address_shared", "create_other_name", "data_changed"}
+MODELLED = SET_RULES - {"address_shared", "create_other_name", "data_changed", "saved_index_lowered"}
 NEXT, PROCESSED = IndexConvention
 
 
@@ -809,3 +809,45 @@ def test_the_data_at_an_index(told: str, places: list[int]) -> None:
     found = data_changed(observations[:1] + others + observations[1:])
     assert [one.where.record_number for one in found] == places
     assert {(one.rule.name, one.stream_address) for one in found} <= {("data_changed", ADDRESS)}
+
+
+def lowered(*gets: tuple[str, int | None, int | None, str]) -> list[str]:
+    """GetIndexes of one client as connection, index, time since it was sent, and service."""
+    talk = Talk()
+    for connection, index, since_ns, service in gets:
+        at = talk.where(connection)
+        sent_at_ns = None if since_ns is None else at.arrived_at_ns - since_ns
+        talk.steps.append(Got(at, "me", "orders", None, index, requested_at_ns=sent_at_ns, service=service))
+    events = [step for step in talk.steps if isinstance(step, Got)]
+    fold = Fold(NAME_KEY)
+    told: list[Told] = []
+    for event in events:
+        told += fold.take(event)
+        told += fold.end_window()
+        fold = Fold(NAME_KEY, snapshot=fold.snapshot())
+    return [one.rule.name for one in told if isinstance(one, Found) and one.rule.name == "saved_index_lowered"]
+
+
+def test_a_saved_index_is_lowered_on_whatever_connection() -> None:
+    assert lowered(("one", 10, 0, "i"), ("two", 3, 0, "i")) == ["saved_index_lowered"]
+    assert lowered(("one", 10, 0, "i"), ("two", None, 0, "i")) == ["saved_index_lowered"]
+    assert lowered(("one", 10, 0, "i"), ("two", 10, 0, "i"), ("one", 11, 0, "i")) == []
+
+
+def test_an_index_is_not_lowered_where_order_or_service_may_explain_it() -> None:
+    assert lowered(("one", 10, 0, "i"), ("two", 3, 1, "i")) == []
+    assert lowered(("one", 10, 0, "i"), ("two", 3, None, "i")) == []
+    assert lowered(("one", 10, 0, "i"), ("two", 3, 0, "other")) == []
+    # A session finds it on its own connection.
+    assert lowered(("one", 10, 0, "i"), ("one", 3, 0, "i")) == []
+
+
+def test_a_service_that_began_anew_may_answer_less() -> None:
+    fold, talk = Fold(NAME_KEY), Talk()
+    told: list[Told] = []
+    for address, index in (("old", 10), ("new", 3)):
+        init = Init(talk.where(address), "orders", None, False, address)
+        at = talk.where(address)
+        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns, service="i")
+        told += [one for event in (init, got) for one in fold.take(event)]
+    assert [one for one in told if isinstance(one, Found) and one.rule.name == "saved_index_lowered"] == []

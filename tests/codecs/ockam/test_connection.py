@@ -70,6 +70,8 @@ class Talk:
         self.random, self.envelope, self.chances = random, envelope, chances
         self.names = random.choice(tuple(Names))
         self.streams = [f"ST_S_{number}" for number in range(random.randint(1, 3))]
+        if chances.odd and len(self.streams) > 1:
+            self.streams[-1] = "1#10.0.0.1:4000=>ST_S_0"
         self.workers = ["me", "hop=>me", "other"][: random.randint(1, 3)]
         #: What is open, by kind: who, where, and the request.
         self.open: list[tuple[str, str, Message]] = []

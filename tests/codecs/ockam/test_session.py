@@ -40,7 +40,7 @@ from wirehouse_codecs.ockam.messages import (
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.reader import Received
 from wirehouse_codecs.ockam.requests import TRANSITIONS, UNANSWERED, Input, Request, RequestKind, RequestState, Where
-from wirehouse_codecs.ockam.routed import Route, Routed, local
+from wirehouse_codecs.ockam.routed import TCP, Address, Route, Routed, local
 from wirehouse_codecs.ockam.rules import RULE, SET_RULES
 from wirehouse_codecs.ockam.session import JUDGES, End, Found, Outcome, Session
 from wirehouse_codecs.rules import Place
@@ -361,7 +361,7 @@ KEPT: dict[str, Callable[[], Dialogue]] = {
     ),
 }
 #: Rules that a single connection can't break.
-ACROSS = SET_RULES - {"index_decreases", "create_other_name"}
+ACROSS = SET_RULES - {"index_decreases", "create_other_name", "saved_index_lowered"}
 
 
 def test_every_rule_of_the_list_has_its_dialogues() -> None:
@@ -472,6 +472,101 @@ MORE: dict[str, tuple[str, Callable[[], Dialogue]]] = {
 def test_breaks_the_rule_in_another_way_and_no_other(case: str) -> None:
     rule, told = MORE[case]
     assert told().found == [rule]
+
+
+SPOILT = {
+    "push": (PushRequest(1, b"x"), A, PushResponse(1, Status.OK, 0), A, "unknown_request_id"),
+    "pull": (PullRequest(1, 0, 1), A, PullResponse(1, ()), A, "unknown_request_id"),
+    "create": (CreateRequest("more"), "stream", CreateResponse("more"), "ST_more", "init_unasked"),
+    "get": (IndexGet("c", "orders"), "stream_index", IndexResponse("c", "orders", 0), "stream_index", None),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_a_request_that_cannot_be_decoded_excuses_one_answer(case: str) -> None:
+    request, to, answer, by, rule = SPOILT[case]
+    spoilt = encode_payload(request, Names.SPECIFICATION)
+    protocol, data = spoilt[1 : 1 + spoilt[0]].decode(), spoilt[2 + spoilt[0] :]
+    talk = opened().c(base_payload(protocol, data + b"\x80"), to).s(answer, by)
+    assert talk.found == ["payload"]
+    assert talk.outcomes[-1].ignored is None
+    assert talk.s(answer, by).last == [rule or "index_for_other_key"]
+    assert opened().c(base_payload("stream_create", b"\2"), "stream").s(PushResponse(1, Status.OK, 0)).found == [
+        "payload",
+        "unknown_request_id",
+    ]
+
+
+def test_a_request_of_an_unknown_requester_excuses_one_answer() -> None:
+    talk = opened().take(Direction.CLIENT, **UNDECODABLE).s(PushResponse(1, Status.OK, 0), A, "you")
+    assert talk.found == ["routed"]
+    assert talk.s(PushResponse(1, Status.OK, 1), A, "you").last == ["reply_to_unknown_address"]
+
+
+def test_an_early_error_may_be_for_a_later_request() -> None:
+    creates = (
+        opened().c(CreateRequest("one"), "stream").c(CreateRequest(""), "stream").c(CreateRequest("two"), "stream")
+    )
+    talk = creates.s(Error("Invalid request"), "stream").s(CreateResponse("one"), "one").s(CreateResponse("two"), "two")
+    assert talk.end().found == []
+    pushes = opened().c(PushRequest(1, b"x")).c(PushRequest(2, b"y")).s(Error("no")).s(PushResponse(1, Status.OK, 0))
+    assert pushes.end().found == []
+    none_left = opened().c(PushRequest(1, b"x")).c(PushRequest(2, b"y")).s(Error("no"))
+    assert none_left.end().found == ["push_unanswered"]
+    pushed = opened().c(PushRequest(1, b"x")).s(Error("no")).s(PushResponse(1, Status.OK, 0))
+    assert pushed.found == ["unknown_request_id"]
+
+
+def test_pulls_of_one_id_are_answered_in_any_order() -> None:
+    def pulls() -> Dialogue:
+        return opened().c(PullRequest(1, 0, 2)).c(PullRequest(1, 5, 3))
+
+    assert pulls().s(pulled(1, 5, 6, 7)).s(pulled(1, 0, 1)).end().found == []
+    assert pulls().s(pulled(1, 5, 6)).s(pulled(1, 0, 1)).end().found == []
+    assert pulls().s(pulled(1, 0, 1)).s(pulled(1, 5, 6, 7)).end().found == []
+    assert pulls().s(pulled(1, 1, 2, 3, 4)).found == ["too_many_messages"]
+
+
+def test_names_and_addresses_are_compared_as_they_are_sent() -> None:
+    name = "DOM\\orders"
+    assert Dialogue().create(name, name).found == []
+    assert Dialogue().create("n" * 300, "n" * 300).found == []
+    assert Dialogue().create("DOM\\\\orders", name).found == ["address_not_from_name"]
+
+
+def test_a_service_may_answer_a_save() -> None:
+    saved = opened().c(IndexSave(*KEY, 5), "stream_index").c(IndexGet("d", "orders"), "stream_index")
+    assert (
+        saved.s(IndexResponse(*KEY, 5), "stream_index").s(IndexResponse("d", "orders", 0), "stream_index").found == []
+    )
+
+
+def behind(node: str, name: str) -> Route:
+    return (Address(TCP, node.encode()), *local(name))
+
+
+def test_equal_addresses_behind_different_nodes_are_different_streams() -> None:
+    talk = Dialogue()
+    for node in ("10.0.0.1:4000", "10.0.0.2:4000"):
+        stream = behind(node, "orders")
+        talk.c(CreateRequest("orders"), behind(node, "stream")).s(CreateResponse("orders"), stream)
+        talk.c(PushRequest(1, node.encode()), stream).s(PushResponse(1, Status.OK, 0), stream)
+    assert talk.end().found == []
+    assert len({outcome.stream_address for outcome in talk.outcomes[1::2]}) == 2
+    again = opened().create("orders", B).c(PullRequest(1, 0, 1)).s(pulled(1))
+    assert again.found == ["address_changed"]
+
+
+def test_a_route_may_leave_out_the_node() -> None:
+    node = "10.0.0.1:4000"
+    to_node = Dialogue().c(CreateRequest("orders"), behind(node, "stream")).s(CreateResponse("orders"), "orders")
+    to_node.c(PushRequest(1, b"x"), behind(node, "orders")).s(PushResponse(1, Status.OK, 0), "orders")
+    to_node.c(CreateRequest(""), behind(node, "stream")).s(Error("Invalid request"), "stream")
+    assert to_node.end().found == []
+    short_answer = Dialogue().create("orders", behind(node, "orders"))
+    short_answer.c(PushRequest(1, b"x"), behind(node, "orders")).s(PushResponse(1, Status.OK, 0), "orders")
+    assert short_answer.end().found == []
+    assert {outcome.stream_address for outcome in short_answer.outcomes[1:]} == {f"1#{node}=>orders"}
 
 
 def test_a_message_breaks_only_the_first_of_its_rules() -> None:
