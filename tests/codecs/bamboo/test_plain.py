@@ -51,7 +51,8 @@ Rows = list[dict[str, Any]]
 
 
 def connection() -> Connection:
-    place, client, server = Place(1, 1, b"capture", 0), Side(A, TcpOptions()), Side(B, TcpOptions())
+    # Both sides were captured: a side without a packet would excuse the other one.
+    place, client, server = Place(1, 1, b"capture", 0), Side(A, TcpOptions(), 1), Side(B, TcpOptions(), 1)
     return Connection(b"connection", "syn", place, place, client, server)
 
 
