@@ -13,8 +13,8 @@ import kubernetes_validate
 import pyspark
 import pytest
 import yaml
+from dagster import DagsterInstance
 from dagster import __version__ as dagster_version
-from dagster._core.instance.config import dagster_instance_config
 
 from wirehouse_orchestration import config, instance
 from wirehouse_orchestration.infra import kafka, store
@@ -95,7 +95,8 @@ def test_what_a_pod_is_given_is_there() -> None:
     for source in code["envConfigMaps"]:
         _of_kind("ConfigMap", source["name"])
     for volume in code["volumes"]:
-        _of_kind("ConfigMap", volume["configMap"]["name"])
+        if "configMap" in volume:
+            _of_kind("ConfigMap", volume["configMap"]["name"])
     run = VALUES["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]
     _of_kind("ServiceAccount", run["podSpecConfig"]["serviceAccountName"])
     place = Path(_of_kind("ConfigMap", "wirehouse-settings")["data"][config.VARIABLE])
@@ -114,13 +115,38 @@ def test_the_configuration_in_kubernetes_can_be_read(tmp_path: Path, monkeypatch
 
 
 def test_dagsters_settings_are_those_of_one_machine_with_a_longer_queue(tmp_path: Path) -> None:
-    ours, theirs = yaml.safe_load(instance.SETTINGS), VALUES["additionalInstanceConfig"]
-    assert theirs["concurrency"]["runs"].pop("max_concurrent_runs") > ours["concurrency"]["runs"].pop(
-        "max_concurrent_runs"
-    )
-    assert theirs["concurrency"] == ours["concurrency"]
-    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(theirs))
-    dagster_instance_config(str(tmp_path))
+    """As the chart writes them: its own setting of the queue, and what is added beside it."""
+    ours, queue = tmp_path / "ours", VALUES["dagsterDaemon"]["runCoordinator"]["config"]["queuedRunCoordinator"]
+    theirs = tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    (ours / "dagster.yaml").write_text(instance.SETTINGS)
+    # The chart's default is -1: no limit, which is one, too.
+    limits = {
+        "max_concurrent_runs": queue.get("maxConcurrentRuns", -1),
+        "tag_concurrency_limits": queue["tagConcurrencyLimits"],
+    }
+    coordinator = {"module": "dagster._core.run_coordinator", "class": "QueuedRunCoordinator", "config": limits}
+    rendered = VALUES["additionalInstanceConfig"] | {"run_coordinator": coordinator, "telemetry": VALUES["telemetry"]}
+    (theirs / "dagster.yaml").write_text(yaml.safe_dump(rendered))
+    with DagsterInstance.from_config(str(ours)) as one, DagsterInstance.from_config(str(theirs)) as other:
+        here, there = one.get_concurrency_config(), other.get_concurrency_config()
+    assert here.pool_config.default_pool_limit == there.pool_config.default_pool_limit == 1
+    assert here.run_queue_config is not None
+    assert there.run_queue_config is not None
+    assert there.run_queue_config.tag_concurrency_limits == here.run_queue_config.tag_concurrency_limits
+    assert there.run_queue_config.max_concurrent_runs > here.run_queue_config.max_concurrent_runs
+
+
+def test_every_pod_can_write_dagsters_folder() -> None:
+    home = VALUES["global"]["dagsterHome"]
+    (code,) = VALUES["dagster-user-deployments"]["deployments"]
+    for pod in (code, VALUES["dagsterWebserver"], VALUES["dagsterDaemon"]):
+        (mount,) = (mount for mount in pod["volumeMounts"] if mount["mountPath"] == home)
+        assert not mount.get("readOnly")
+        assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"]
+    # A run has what the code server has.
+    assert code["includeConfigInLaunchedRuns"] == {"enabled": True}
 
 
 def test_the_servers_in_containers_find_the_settings_that_are_written(
