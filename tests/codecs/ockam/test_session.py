@@ -127,7 +127,7 @@ class Dialogue:
 
     # What is mostly said
 
-    def create(self, name: str = "orders", address: str = A) -> Dialogue:
+    def create(self, name: str = "orders", address: str | Route = A) -> Dialogue:
         return self.c(CreateRequest(name), "stream").s(CreateResponse(name), address)
 
     def push(self, number: int, index: int, data: bytes = b"x", to: str = A) -> Dialogue:
@@ -474,7 +474,7 @@ def test_breaks_the_rule_in_another_way_and_no_other(case: str) -> None:
     assert told().found == [rule]
 
 
-SPOILT = {
+SPOILT: dict[str, tuple[Message, str, Message, str, str | None]] = {
     "push": (PushRequest(1, b"x"), A, PushResponse(1, Status.OK, 0), A, "unknown_request_id"),
     "pull": (PullRequest(1, 0, 1), A, PullResponse(1, ()), A, "unknown_request_id"),
     "create": (CreateRequest("more"), "stream", CreateResponse("more"), "ST_more", "init_unasked"),
