@@ -13,6 +13,10 @@ Where specifications leave a passive reader to guess:
   4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
 - A gap is a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the options
   allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
+- A receiver that acknowledges the beginning of a gap lacks its bytes too, so its peer will send them again. While it
+  acknowledges no more, time makes no hole of the gap: the gap ends with its bytes, by the limits, or at the end.
+- SYNs of one side may have two sequence numbers before its first byte, as a server may have lost its first answer. The
+  other side's acknowledgment, or the first byte, selects the one that holds.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
   FIN that wasn't seen, so it isn't counted. Where such a hole is told earlier it is: one byte of a hole of its own for
   every lost packet would be worse than a hole that is too long by a FIN.
@@ -56,7 +60,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 3
+FLOW_VERSION: Final = 4
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
@@ -214,6 +218,10 @@ class Side:
     _fin: int | None = None
     #: The sequence number after the last stray.
     _stray: int = _UNKNOWN
+    #: The other sequence number that its first byte may have, while SYNs with two of them have been seen.
+    _other: int = _UNKNOWN
+    #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
+    _wanted: int = _UNKNOWN
     #: Since when a gap begins at `_next`.
     _gap_since_ns: int | None = None
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
@@ -245,8 +253,8 @@ class Side:
 
     @property
     def regular(self) -> bool:
-        """Neither is there a gap nor an end."""
-        return self._gap_since_ns is None and self._fin is None
+        """There is no gap, no end and no second numbering."""
+        return self._gap_since_ns is None and self._fin is None and self._other == _UNKNOWN
 
     @property
     def incomplete(self) -> bool:
@@ -273,6 +281,21 @@ class Side:
             self._expected = sequence & SEQUENCE_MASK
             self._initial = (sequence - 1) & SEQUENCE_MASK
 
+    def announce(self, sequence: int) -> None:
+        """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
+        self.begin(sequence)
+        is_untouched = not self._next and self._reach <= 0 and not self._waiting and self._fin is None
+        if is_untouched and sequence != self._expected:
+            self._other = sequence
+
+    def select_numbering(self, sequence: int) -> None:
+        """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
+        if self._other == _UNKNOWN:
+            return
+        nearer = min((self._expected, self._other), key=lambda first: abs(_distance(sequence, first)))
+        if abs(_distance(sequence, nearer)) < WINDOW_BYTES:
+            self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
+
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
         return self._initial == sequence & SEQUENCE_MASK
@@ -287,6 +310,8 @@ class Side:
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
         if self._expected == _UNKNOWN or ahead >= WINDOW_BYTES:
             return
+        if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
+            self._wanted = self._next
         end = self._next + ahead
         believed = end
         if end > max(self._reach, self._next, self._acknowledged) + ACKNOWLEDGED_BYTES:
@@ -352,6 +377,8 @@ class Side:
         If `needs` is None, the bytes wait for what those before them wait for.
         """
         self.begin(sequence)
+        if size:
+            self.select_numbering(sequence)
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
@@ -387,13 +414,16 @@ class Side:
         return events
 
     def tell_due_holes(self, place: Place) -> list[Event]:
-        """Give up gaps that are old, or behind which too much waits."""
+        """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
         events: list[Event] = []
         options = self.options
         while (
             self._gap_since_ns is not None
             and not self.answers_wait
-            and (place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns or self._holds_too_much)
+            and (
+                self._holds_too_much
+                or (not self._is_wanted and place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns)
+            )
         ):
             events += self._tell_hole(place)
         return events
@@ -496,6 +526,11 @@ class Side:
     def _seen_bytes(self) -> int:
         """Bytes that were delivered or wait."""
         return self.delivered_bytes + self._waiting_bytes
+
+    @property
+    def _is_wanted(self) -> bool:
+        """The receiver has acknowledged no more than the bytes before the gap."""
+        return self._wanted == self._next >= self._acknowledged
 
     @property
     def _holds_too_much(self) -> bool:
@@ -624,6 +659,8 @@ _NUMBERS: Final = (
     "_claimed",
     "_fin",
     "_stray",
+    "_other",
+    "_wanted",
     "_gap_since_ns",
 )
 
@@ -868,10 +905,11 @@ def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
         ours.zero_windows += 1
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
-        ours.begin(sequence)
+        ours.announce(sequence)
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
     if flags & ACK:
+        theirs.select_numbering(segment.acknowledgment)
         theirs.note_acknowledgment(segment.acknowledgment)
     if not size and not flags & FIN:
         return []

@@ -323,8 +323,9 @@ def test_a_hole_is_told_by_the_first_segment_after_the_wait(direction: Direction
     talk = Dialogue().open()
     assert talk.send(C, 4, b"late") == []
     talk.wait(OPTIONS.hole_wait_ns - 2000)
-    assert talk.send(direction, 0) == []
-    events = talk.send(direction, 0)
+    acknowledged = 0 if direction is C else 8
+    assert talk.send(direction, 0, acknowledgment=acknowledged) == []
+    events = talk.send(direction, 0, acknowledgment=acknowledged)
     assert plain(events) == [("client", "hole", 0, 4), ("client", 4, b"late")]
     assert {event.place.record_number for event in events if isinstance(event, Data | Hole)} == {6}
     assert (talk.connection.client.missing_bytes, talk.connection.client.delivered_bytes) == (4, 4)
@@ -344,12 +345,57 @@ def test_each_gap_waits_since_it_was_known() -> None:
     talk.send(C, 1, b"b")
     talk.wait(9 * SECOND).send(C, 3, b"d")
     assert plain(talk.wait(2 * SECOND).send(C, 5, b"f")) == [("client", "hole", 0, 1), ("client", 1, b"b")]
-    assert plain(talk.wait(9 * SECOND).send(S, 0)) == [("client", "hole", 2, 3), ("client", 3, b"d")]
+    acknowledged = talk.wait(9 * SECOND).send(S, 0, acknowledgment=6)
+    assert plain(acknowledged) == [("client", "hole", 2, 3), ("client", 3, b"d")]
     talk = Dialogue().open()
     talk.send(C, 1, b"b")
     talk.send(C, 3, b"d")
     talk.wait(9 * SECOND).send(C, 3, b"de")
-    assert joined(talk.wait(2 * SECOND).send(S, 0))[2:] == [("client", "hole", 2, 3), ("client", 3, b"de")]
+    acknowledged = talk.wait(2 * SECOND).send(S, 0, acknowledgment=5)
+    assert joined(acknowledged)[2:] == [("client", "hole", 2, 3), ("client", 3, b"de")]
+
+
+def test_bytes_that_the_receiver_lacks_too_are_waited_for() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 0, b"0123") != []
+    assert talk.send(C, 8, b"89ab") == []
+    assert talk.send(S, 0, acknowledgment=4) == []
+    assert talk.wait(60 * SECOND).send(S, 0, acknowledgment=4) == talk.send(C, 12, b"cd") == []
+    restored = new_flow(snapshot=talk.flow.snapshot())
+    assert restored.snapshot() == talk.flow.snapshot()
+    assert joined(talk.send(C, 4, b"4567")) == [("client", 4, b"456789abcd")]
+    assert talk.connection.client.missing_bytes == 0
+    # Another gap, of which the receiver has the bytes after all.
+    assert talk.send(C, 18, b"ij") == talk.send(S, 0, acknowledgment=14) == []
+    assert talk.wait(11 * SECOND).send(S, 0, acknowledgment=14) == []
+    told = talk.send(S, 0, acknowledgment=20)
+    assert plain(told) == [("client", "hole", 14, 18), ("client", 18, b"ij")]
+
+
+def test_bytes_that_the_receiver_lacks_are_waited_for_within_limits_and_until_the_end() -> None:
+    talk = Dialogue(TcpOptions(max_waiting_bytes=10)).open()
+    assert talk.send(C, 1, b"12345") == talk.send(S, 0) == talk.wait(60 * SECOND).send(C, 6, b"67890") == []
+    assert joined(talk.send(C, 11, b"x")) == [("client", "hole", 0, 1), ("client", 1, b"1234567890x")]
+    assert talk.send(C, 13, b"late") == talk.send(S, 0, acknowledgment=12) == []
+    told = plain(talk.send(S, 0, flags=RST | ACK, acknowledgment=12))
+    assert told == [("client", "hole", 12, 13), ("client", 13, b"late"), "closed reset"]
+
+
+@pytest.mark.parametrize("chosen", [0, 5000])
+@pytest.mark.parametrize("by_acknowledgment", [True, False])
+def test_of_two_answers_to_a_syn_one_is_selected(chosen: int, by_acknowledgment: bool) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    for offset in (0, 5000, 5000):
+        assert talk.send(S, offset - 1, flags=SYN | ACK) == []
+    if by_acknowledgment:
+        assert talk.send(C, 0, acknowledgment=chosen) == []
+        assert talk.send(S, 5000 - chosen - 1, flags=SYN | ACK) == [], "the other answer, late"
+        assert plain(talk.send(C, 0, b"hello", acknowledgment=chosen)) == [("client", 0, b"hello")]
+    told = talk.send(S, chosen, b"world")
+    assert plain(told) == [("server", 0, b"world")]
+    assert talk.connection.is_regular
+    assert (talk.connection.server.strays, talk.connection.server.missing_bytes) == (0, 0)
 
 
 def test_a_hole_is_told_when_too_much_waits() -> None:
