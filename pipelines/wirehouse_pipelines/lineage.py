@@ -23,7 +23,7 @@ def origins(view: Table) -> Origins:
 
 
 def _statement(found: Sequence[Token]) -> Origins:
-    """Of SELECT … FROM … [UNION ALL SELECT …], each from one relation; parts of a union give columns by one name."""
+    """Of SELECT … FROM … [UNION ALL SELECT …]; parts of a union give columns by one name."""
     columns: dict[str, set[Origin]] = {}
     for select in _split(found, "UNION"):
         items, relation = _split(select, "FROM")
@@ -36,7 +36,13 @@ def _statement(found: Sequence[Token]) -> Origins:
 
 
 def _relation(found: Sequence[Token]) -> Origins:
-    """The columns of what follows FROM: layer.name, or a statement in brackets."""
+    """The columns of what follows FROM: layer.name, or a statement in brackets.
+
+    If several are joined, each has an alias, and its columns are known as alias.column.
+    """
+    joined = [_split(part, "ON")[0] for part in _split(found, "JOIN")]
+    if len(joined) > 1:
+        return {f"{part[-1].text}.{name}": made_of for part in joined for name, made_of in _relation(part).items()}
     if found[0] == _OPENS:
         return _statement(_split(found[1:], ")")[0])
     table = all_tables()[f"{found[0].text}.{found[2].text}"]
@@ -47,14 +53,16 @@ def _item(item: Sequence[Token], known: Origins) -> Origins:
     """One item of a SELECT's list: the name that it gives a column, and what it is made of."""
     if item[0].text == "*":
         return known
-    *made_of, name = item if len(item) > 1 else [*item, *item]
+    name = item[-1]
+    made_of = item[:-1] if Token("word", "AS") in item else item
     if item[0].text == "NULLIF":
         made_of = []  # It stands for a null of a type that has no name.
     used: set[Origin] = set()
     for number, token in enumerate(made_of):
         is_field, calls = made_of[number - 1 : number] == [_DOT], made_of[number + 1 : number + 2] == [_OPENS]
         if token.kind in ("word", "quoted") and not is_field and not calls:
-            used |= known.get(token.text, set())
+            qualified = "".join(part.text for part in made_of[number : number + 3])
+            used |= known.get(qualified, known.get(token.text, set()))
     return {name.text: used}
 
 
