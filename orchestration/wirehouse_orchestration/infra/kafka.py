@@ -55,7 +55,8 @@ def _commands(installed: Path, folder: Path, settings: Settings) -> list[Command
     scala = next((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
     java = [java_program(), "-Xmx512m", "-cp", f"{installed}/*:{scala}"]
     formatting = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
-    formatting += ["--cluster-id", settings["_CLUSTER"], "--config", str(file)]
+    # One argument, as an id may begin with a hyphen.
+    formatting += [f"--cluster-id={settings['_CLUSTER']}", "--config", str(file)]
     formatted = subprocess.run(formatting, capture_output=True, text=True)
     if formatted.returncode:
         raise InfraError(name="kafka", reason=f"its folder could not be formatted: {formatted.stderr.strip()}")
