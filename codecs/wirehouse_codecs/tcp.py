@@ -60,7 +60,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 4
+FLOW_VERSION: Final = 5
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
@@ -222,6 +222,10 @@ class Side:
     _other: int = _UNKNOWN
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
     _wanted: int = _UNKNOWN
+    #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
+    _assumed: bool = False
+    #: It begins with a gap in which bytes may still come that were sent before the capture began.
+    _opening: bool = False
     #: Since when a gap begins at `_next`.
     _gap_since_ns: int | None = None
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
@@ -253,8 +257,9 @@ class Side:
 
     @property
     def regular(self) -> bool:
-        """There is no gap, no end and no second numbering."""
-        return self._gap_since_ns is None and self._fin is None and self._other == _UNKNOWN
+        """There is a numbering, and only one; there is no gap and no end."""
+        is_numbered = self._expected != _UNKNOWN and self._other == _UNKNOWN
+        return is_numbered and self._gap_since_ns is None and self._fin is None
 
     @property
     def incomplete(self) -> bool:
@@ -276,17 +281,46 @@ class Side:
         return None if self._expected == _UNKNOWN else self._next + _distance(sequence, self._expected)
 
     def begin(self, sequence: int) -> None:
-        """Number the bytes from that with `sequence` on, unless they are numbered."""
-        if self._expected == _UNKNOWN:
+        """Number the bytes from that with `sequence` on, unless they are numbered by more than an assumption."""
+        if self._expected == _UNKNOWN or (self._assumed and self._is_untouched):
+            if self._assumed:
+                self._renumber(_distance(sequence, self._expected))
             self._expected = sequence & SEQUENCE_MASK
             self._initial = (sequence - 1) & SEQUENCE_MASK
+        self._assumed = False
+
+    def begin_in_middle(self, sequence: int) -> None:
+        """The first bytes that were captured have `sequence`; those before it count if they are sent again.
+
+        They will be if the other side has acknowledged less.
+        """
+        if self._assumed and self._is_untouched:
+            self.follow()
+            self._opening = 0 < _distance(sequence, self._expected) < WINDOW_BYTES
+            self._assumed = not self._opening
+        self.begin(sequence)
+
+    def follow(self) -> None:
+        """The capture begins in the middle: what was acknowledged before its first byte was sent before that."""
+        if self._assumed and self._is_untouched:
+            self._leave_out(self._acknowledged)
 
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
         self.begin(sequence)
-        is_untouched = not self._next and self._reach <= 0 and not self._waiting and self._fin is None
-        if is_untouched and sequence != self._expected:
+        if self._is_untouched and sequence != self._expected:
             self._other = sequence
+
+    @property
+    def _is_untouched(self) -> bool:
+        """No byte and no end of it was seen or passed over."""
+        return not self._next and self._reach <= 0 and not self._waiting and self._fin is None
+
+    def _renumber(self, ahead: int) -> None:
+        """Position 0 becomes that of the byte `ahead`; where that isn't credible, what was acknowledged says nothing."""
+        for name in ("_acknowledged", "_claimed"):
+            moved = getattr(self, name) - ahead
+            setattr(self, name, max(moved, 0) if abs(ahead) < WINDOW_BYTES else 0)
 
     def select_numbering(self, sequence: int) -> None:
         """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
@@ -306,9 +340,13 @@ class Side:
         return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
-        """The other side has everything before `acknowledgment`."""
+        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+        if self._expected == _UNKNOWN:
+            self.begin(acknowledgment)
+            self._assumed = True
+            return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
-        if self._expected == _UNKNOWN or ahead >= WINDOW_BYTES:
+        if ahead >= WINDOW_BYTES:
             return
         if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
             self._wanted = self._next
@@ -320,7 +358,8 @@ class Side:
 
     def needed(self, acknowledgment: int) -> _Needs | None:
         """What data of the other side with this acknowledgment waits for; None if that can't be told."""
-        if self._expected == _UNKNOWN:
+        is_unheard = self._assumed and not self.packets
+        if self._expected == _UNKNOWN or is_unheard or self._opening:
             return None
         ahead = _distance(acknowledgment, self._expected)
         if abs(ahead) >= WINDOW_BYTES:
@@ -336,13 +375,14 @@ class Side:
         return self._next < end
 
     def is_credible(self, sequence: int) -> bool:
-        """`sequence` is near what is expected, or nothing is."""
-        return self._expected == _UNKNOWN or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+        """`sequence` is near what is expected, or nothing is known to be."""
+        return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
         start = self._next
         size = len(data)
+        self._assumed = self._opening = False
         self._next = start + size
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
@@ -354,6 +394,7 @@ class Side:
     def deliver_stretch(self, data: memoryview) -> None:
         """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
         size = len(data)
+        self._assumed = self._opening = False
         self._next += size
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
@@ -376,7 +417,6 @@ class Side:
 
         If `needs` is None, the bytes wait for what those before them wait for.
         """
-        self.begin(sequence)
         if size:
             self.select_numbering(sequence)
         events: list[Event] = []
@@ -412,6 +452,19 @@ class Side:
         elif self._gap_since_ns is None or self._next > before:
             self._gap_since_ns = place.arrived_at_ns
         return events
+
+    def pass_unheard(self, place: Place) -> list[Event]:
+        """Nothing of it is captured: what the other side acknowledged is a hole at once."""
+        if not self.lacks(self._acknowledged):
+            return []
+        self._reach = max(self._reach, self._acknowledged)
+        return self.tell_holes(place)
+
+    def settle_opening(self, place: Place) -> list[Event]:
+        """The stream begins with the first bytes that are here, once the other side has all before them."""
+        if not self._opening or not self._waiting or self._acknowledged < self._waiting[0].start:
+            return []
+        return self._tell_hole(place)
 
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
@@ -602,13 +655,28 @@ class Side:
     def _tell_hole(self, place: Place, end: int = 0) -> list[Event]:
         """Pass over the gap at `_next`, if nothing is known to stand behind it up to `end`."""
         start, end = self._next, self._waiting[0].start if self._waiting else max(self._reach, end)
+        if self._opening:
+            self._leave_out(end)
+            events: list[Event] = self._release(place)
+            self._time_gap(place)
+            return events
         self._next = end
         self._expected = (self._expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
-        events: list[Event] = [Hole(self.direction, start, end, place), *self._release(place)]
+        events = [Hole(self.direction, start, end, place), *self._release(place)]
         self._time_gap(place)
         return events
+
+    def _leave_out(self, size: int) -> None:
+        """The first `size` bytes were sent before the capture began: those behind them are the first."""
+        self._opening = False
+        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self._renumber(size)
+        self._reach -= size
+        if self._fin is not None:
+            self._fin -= size
+        self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
 
     def _time_gap(self, place: Place) -> None:
         """What was before the next gap is told; the gap is known since the bytes between them arrived."""
@@ -661,6 +729,8 @@ _NUMBERS: Final = (
     "_stray",
     "_other",
     "_wanted",
+    "_assumed",
+    "_opening",
     "_gap_since_ns",
 )
 
@@ -866,12 +936,42 @@ class Flow:
         elif flags & RST:
             events += _reset(connection, segment)
         else:
-            events += _take(segment, ours, theirs)
+            events += self._take(segment, connection)
             events += _advance(connection, place)
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
         connection.judge_regular()
         return events
+
+    def _take(self, segment: TcpSegment, connection: Connection) -> list[Event]:
+        """Take a segment of an open connection that isn't reset by it."""
+        place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
+        ours, theirs = connection.sides(segment.direction)
+        events: list[Event] = []
+        if not segment.window:
+            ours.zero_windows += 1
+        if flags & SYN:
+            sequence = (sequence + 1) & SEQUENCE_MASK
+            ours.announce(sequence)
+            if flags & ACK:
+                theirs.begin(segment.acknowledgment)
+        if flags & ACK:
+            theirs.select_numbering(segment.acknowledgment)
+            theirs.note_acknowledgment(segment.acknowledgment)
+            events += theirs.settle_opening(place)
+            age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+            if not theirs.packets and age_ns >= self._options.hole_wait_ns:
+                events += theirs.pass_unheard(place)
+            elif connection.opened == "middle":
+                theirs.follow()
+        if not size and not flags & FIN:
+            return events
+        if connection.opened == "middle":
+            ours.begin_in_middle(sequence)
+        else:
+            ours.begin(sequence)
+        needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
+        return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
 
     def _open(self, segment: TcpSegment, ordinal: int) -> Connection:
         opened: Opening = "middle"
@@ -896,25 +996,6 @@ class Flow:
         if state.get("version") != FLOW_VERSION:
             raise StateVersionError(what="TCP flow", found=state.get("version"), expected=FLOW_VERSION)
         self.connection = Connection.from_json(self._options, state["connection"])
-
-
-def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
-    """Take a segment of an open connection that isn't reset by it."""
-    flags, sequence, size = segment.flags, segment.sequence, segment.payload_bytes
-    if not segment.window:
-        ours.zero_windows += 1
-    if flags & SYN:
-        sequence = (sequence + 1) & SEQUENCE_MASK
-        ours.announce(sequence)
-        if flags & ACK:
-            theirs.begin(segment.acknowledgment)
-    if flags & ACK:
-        theirs.select_numbering(segment.acknowledgment)
-        theirs.note_acknowledgment(segment.acknowledgment)
-    if not size and not flags & FIN:
-        return []
-    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-    return ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place, needs)
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:

@@ -228,12 +228,94 @@ def test_a_syn_may_carry_data() -> None:
 
 def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
     talk = Dialogue()
-    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "an acknowledgment begins no numbering"
+    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "its own acknowledgment begins no numbering"
     assert plain(talk.send(S, 100, b"second")) == [("server", 0, b"second")]
     assert talk.send(S, 95, b"first") == []
     assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
     side = talk.connection.server
     assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+
+
+def test_in_the_middle_a_stream_begins_where_its_receiver_waits() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, acknowledgment=100)) == ["open middle"]
+    assert talk.send(C, 106, b"later") == talk.send(S, 0, acknowledgment=100) == []
+    assert plain(talk.send(C, 100, b"lost, ")) == [("client", 0, b"lost, "), ("client", 6, b"later")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_bytes_of_before_the_capture_are_no_hole(by_time: bool) -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=100)
+    assert talk.send(C, 106, b"first") == []
+    if by_time:
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 111)
+    else:
+        assert talk.send(S, 0, acknowledgment=103) == []
+        events = talk.send(S, 0, b"answer", acknowledgment=106)
+    assert plain(events) == [("client", 0, b"first"), *[("server", 0, b"answer")] * (not by_time)]
+    assert plain(talk.send(C, 111, b"second")) == [("client", 5, b"second")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=10)
+    talk.send(C, 20)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=20)) == [("server", 0, b"a")], "it waits for nothing"
+    assert plain(talk.send(S, 1, b"b", acknowledgment=30)) == [("server", 1, b"b")]
+    assert plain(talk.send(C, 15, b"arrives late...")) == [("client", 0, b"arrives late...")]
+    assert plain(talk.send(S, 2, flags=RST, acknowledgment=30)) == ["closed reset"]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_a_garbled_acknowledgment_numbers_nothing() -> None:
+    for garbled in (2**30, -(2**30)):
+        talk = Dialogue()
+        talk.send(C, -1, flags=SYN)
+        talk.send(C, 0, acknowledgment=garbled)
+        assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
+        assert talk.connection.server.strays == 0
+
+
+# One side
+
+
+def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(C, 0, b"a")) == [("client", 0, b"a")]
+    assert plain(talk.send(C, 1, b"b", acknowledgment=7)) == [("client", 1, b"b")], "the other side may come late"
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 2, b"c", acknowledgment=9)
+    assert plain(events) == [("server", "hole", 0, 9), ("client", 2, b"c")]
+    assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
+    assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
+    assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")]
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")], "the handshake was lost"
+    assert plain(talk.send(S, 9, b"!")) == []
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
+
+
+def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle", ("client", 0, b"a")]
+    assert plain(talk.send(C, 51, b"b", acknowledgment=9)) == [("client", 1, b"b")]
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 52, b"c", acknowledgment=12)
+    assert plain(events) == [("server", "hole", 0, 3), ("client", 2, b"c")]
 
 
 def test_what_arrived_before_a_late_syn_is_of_its_connection() -> None:
