@@ -317,7 +317,7 @@ class Side:
         return not self._next and self._reach <= 0 and not self._waiting and self._fin is None
 
     def _renumber(self, ahead: int) -> None:
-        """Position 0 becomes that of the byte `ahead`; where that isn't credible, what was acknowledged says nothing."""
+        """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
         for name in ("_acknowledged", "_claimed"):
             moved = getattr(self, name) - ahead
             setattr(self, name, max(moved, 0) if abs(ahead) < WINDOW_BYTES else 0)
