@@ -60,7 +60,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 5
+FLOW_VERSION: Final = 6
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
@@ -151,6 +151,13 @@ class OverlapDiffers(NamedTuple):
     place: Place
 
 
+class ResetIgnored(NamedTuple):
+    """A RST of `direction` that its alleged sender didn't send: it went on to acknowledge new data."""
+
+    direction: Direction
+    place: Place
+
+
 class Closed(NamedTuple):
     """No more events come of the connection."""
 
@@ -158,7 +165,7 @@ class Closed(NamedTuple):
     how: Ending
 
 
-Event = Opened | Data | Hole | OverlapDiffers | Closed
+Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
 
 
 class _Needs(NamedTuple):
@@ -377,6 +384,23 @@ class Side:
     def is_credible(self, sequence: int) -> bool:
         """`sequence` is near what is expected, or nothing is known to be."""
         return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+
+    @property
+    def sent(self) -> int:
+        """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
+        if self._expected == _UNKNOWN:
+            return _UNKNOWN
+        return (self._expected + max(self._reach - self._next, 0)) & SEQUENCE_MASK
+
+    def may_end_at(self, sequence: int) -> bool:
+        """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
+
+        Where its bytes aren't numbered, any does.
+        """
+        if self._expected == _UNKNOWN or self._assumed:
+            return True
+        end = self.sent
+        return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
@@ -752,6 +776,26 @@ def _distance(sequence: int, expected: int) -> int:
     return ((sequence - expected + 2**31) & SEQUENCE_MASK) - 2**31
 
 
+class _Reset(NamedTuple):
+    """A RST of `direction` that isn't where its sender's stream stands: time, or its sender, says what it was."""
+
+    direction: Direction
+    place: Place
+    #: Its own, if it has one.
+    acknowledgment: int | None
+    #: The sequence number after all that the other side had sent, and the first that its sender acknowledged later.
+    sent: int
+    acknowledged: int = _UNKNOWN
+
+    def to_json(self) -> list[Any]:
+        return [self.direction, self.place.to_json(), *self[2:]]
+
+    @classmethod
+    def from_json(cls, state: list[Any]) -> _Reset:
+        direction, place, *numbers = state
+        return cls(Direction(direction), Place.from_json(place), *numbers)
+
+
 @dataclass(slots=True)
 class Connection:
     """A connection as a table row has it. It changes with every segment, also after the end."""
@@ -765,6 +809,7 @@ class Connection:
     closed: Ending | None = None
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
+    _reset: _Reset | None = None
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -792,7 +837,8 @@ class Connection:
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
-        self._regular = self.closed is None and self.client.regular and self.server.regular
+        is_settled = self.closed is None and self._reset is None
+        self._regular = is_settled and self.client.regular and self.server.regular
 
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
@@ -801,6 +847,7 @@ class Connection:
             "opened": self.opened,
             "closed": self.closed,
             "ordinal": self.ordinal,
+            "reset": self._reset and self._reset.to_json(),
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -819,6 +866,7 @@ class Connection:
             Side.from_json(Direction.SERVER, options, state["server"]),
             state["closed"],
             state["ordinal"],
+            state["reset"] and _Reset.from_json(state["reset"]),
         )
         connection.judge_regular()
         return connection
@@ -890,9 +938,14 @@ class Flow:
         connection = self.connection
         if connection is None:
             return None
+        options, last_ns = self._options, connection.last.arrived_at_ns
+        if connection.closed is not None:
+            return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
-        soon = finished and connection.closed is None
-        return connection.last.arrived_at_ns + (self._options.hole_wait_ns if soon else self._options.idle_ns)
+        ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
+        if connection._reset is None:
+            return ends_ns
+        return min(ends_ns, connection._reset.place.arrived_at_ns + options.hole_wait_ns)
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
@@ -902,14 +955,16 @@ class Flow:
         events: list[Event] = []
         last, options = connection.last, self._options
         finished = connection.client.is_finished and connection.server.is_finished
-        ways: tuple[tuple[Ending, int, bool], ...] = (
-            ("fin", options.hole_wait_ns, finished),
-            ("idle", options.idle_ns, True),
-        )
-        for how, waits_ns, ends in ways:
-            ends_ns = last.arrived_at_ns + waits_ns
-            if ends and ends_ns <= ns and connection.closed is None:
-                events += _close(connection, how, replace(last, arrived_at_ns=ends_ns))
+        ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
+        if finished:
+            ways.append(("fin", last, options.hole_wait_ns))
+        if connection._reset is not None:
+            ways.append(("reset", connection._reset.place, options.hole_wait_ns))
+        if connection.closed is None:
+            how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
+            ends_ns = evidence.arrived_at_ns + waits_ns
+            if ends_ns <= ns:
+                events += _close(connection, how, replace(evidence, arrived_at_ns=ends_ns))
         if last.arrived_at_ns + options.idle_ns <= ns:
             self.connection = None
         return events
@@ -919,6 +974,8 @@ class Flow:
         events = self.expire(place.arrived_at_ns)
         connection = self.connection
         ordinal = 0
+        if connection is not None and connection._reset is not None:
+            events += _doubt_reset(connection, connection._reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             if connection.closed is None:
                 events += _close(connection, "reuse", place)
@@ -1022,19 +1079,43 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 
 def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
-    """Close the connection if RST is credible. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
-    answers = segment.flags & ACK and segment.acknowledgment == theirs._expected
-    if answers or ours.is_credible(segment.sequence):
-        if segment.flags & ACK:
-            theirs.note_acknowledgment(segment.acknowledgment)
+    acknowledgment = segment.acknowledgment if segment.flags & ACK else None
+    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent)
+    if ours.may_end_at(segment.sequence):
+        connection._reset = reset
         return _close(connection, "reset", segment.place)
-    ours.strays += 1
+    connection._reset = connection._reset or reset
+    return []
+
+
+def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
+    """What `segment` says of a RST that waits: a new SYN confirms it, and who acknowledges new data didn't send it."""
+    place, flags = segment.place, segment.flags
+    if flags & SYN:
+        return _close(connection, "reset", place) if connection.is_left_by(segment) else []
+    if segment.direction is not reset.direction or flags & RST or not flags & ACK:
+        return []
+    ours, theirs = connection.sides(reset.direction)
+    acknowledgment = segment.acknowledgment
+    if not theirs.is_credible(acknowledgment):
+        return []
+    known = [one for one in (reset.sent, reset.acknowledged) if one != _UNKNOWN]
+    if any(_distance(acknowledgment, one) > 0 for one in known):
+        connection._reset = None
+        ours.strays += 1
+        return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
+    if reset.acknowledged == _UNKNOWN:
+        connection._reset = reset._replace(acknowledged=acknowledgment)
     return []
 
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     connection.closed = how
+    if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
+        connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
+    connection._reset = None
     events = _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
