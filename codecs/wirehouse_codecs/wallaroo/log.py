@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -311,8 +311,8 @@ class Conversation:
         if where is not None:
             place = where.place
         bytes_of = None if where is None else Where(where.direction, where.byte_start, where.byte_end)
-        message = mask(found.message.encode(), self._cookies).decode()
-        self._log.find(found.rule, message, place, bytes_of, stream_id=found.stream_id)
+        # Only numbers and words of ours: to mask them would tell which word is a cookie.
+        self._log.find(found.rule, found.message, place, bytes_of, stream_id=found.stream_id)
 
     def _content(self, frame: Frame) -> dict[str, Any]:
         match frame:
@@ -461,7 +461,7 @@ class Conversation:
             "partial": session.partial,
             "ended": None if session.ended is None else session.ended.value,
             "ended_by": session.ended_by,
-            "error_by": ", ".join(sorted(session.errors)) or None,
+            "error_by": _who(session.errors),
             "failed": told.failed,
             "started_at_ns": told.started_ns,
             "ended_at_ns": None if session.ended is None else told.ended_ns,
@@ -484,7 +484,7 @@ class Conversation:
             "first_id": stream.first_id,
             "last_sent": stream.last_id,
             "last_acked": stream.last_acked,
-            "resume_point": stream.references[-1] if stream.references else None,
+            "resume_point": _known(stream.references, session.dialect),
             "program_name": None if program is None else text_of(program),
             "instance_name": None if instance is None else text_of(instance),
         }
@@ -525,6 +525,16 @@ _SECRET_TAGS: Final = frozenset(
     bytes([dialect.tags[kind]]) for dialect in DIALECTS.values() for kind in (Hello, Error) if kind in dialect.tags
 )
 _ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
+
+
+def _who(sides: Collection[Direction]) -> str | None:
+    """A side, `both`, or nobody."""
+    return "both" if len(sides) == len(Direction) else next(map(str, sides), None)
+
+
+def _known(references: Sequence[int], dialect: Dialect) -> int | None:
+    """The last reference, if it isn't the one that says that there is none."""
+    return references[-1] if references and references[-1] != dialect.nothing_seen else None
 
 
 def _hasher(key: bytes) -> Callable[[bytes], bytes]:

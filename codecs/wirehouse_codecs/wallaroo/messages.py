@@ -22,7 +22,8 @@ from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.rules import RULE
 
 LENGTH_BYTES: Final = 4
-#: What a point of reference says when nothing was seen yet (from January 2020 on); also resets the duplicate check.
+#: What a point of reference of v3 says when nothing was seen yet (from January 2020 on); as a message id it resets the
+#: duplicate check. See `Dialect.nothing_seen`.
 NOTHING_SEEN: Final = (1 << 64) - 1
 IMPLEMENTED_LIMIT: Final = 16_384
 #: "a few megabytes" of the text.
@@ -281,6 +282,8 @@ class Dialect:
     answers_notify: bool
     #: The worker skips message ids that aren't above the last one seen.
     skips_repeats: bool
+    #: The point of reference that says that nothing was seen yet, and is no id; None = each may be one.
+    nothing_seen: int | None = None
     #: Bits of a MESSAGE that may be set, and pairs that may not; None = the dialect has no flags.
     flags: int | None = None
     forbidden_flags: tuple[int, ...] = ()
@@ -397,16 +400,16 @@ _V2_FORBIDDEN: Final = (
 
 
 def _seed(name: str, layouts: Mapping[type[Frame], tuple[Field, ...]]) -> Dialect:
-    return Dialect(name, "little", _SEED_TAGS, layouts, SEED_LIMIT, False, False, int(_SEED_FLAGS))
+    return Dialect(name, "little", _SEED_TAGS, layouts, SEED_LIMIT, False, False, None, int(_SEED_FLAGS))
 
 
 def _v2(name: str, layouts: Mapping[type[Frame], tuple[Field, ...]], *, sink: bool = False) -> Dialect:
-    forbidden = tuple(map(int, _V2_FORBIDDEN))
-    return Dialect(name, "big", _V2_TAGS, layouts, IMPLEMENTED_LIMIT, True, True, int(_V2_FLAGS), forbidden, sink=sink)
+    flags, forbidden = int(_V2_FLAGS), tuple(map(int, _V2_FORBIDDEN))
+    return Dialect(name, "big", _V2_TAGS, layouts, IMPLEMENTED_LIMIT, True, True, None, flags, forbidden, sink=sink)
 
 
 def _v3(name: str, *, sink: bool = False) -> Dialect:
-    return Dialect(name, "big", _V3_TAGS, _V3_LAYOUTS, IMPLEMENTED_LIMIT, True, True, sink=sink)
+    return Dialect(name, "big", _V3_TAGS, _V3_LAYOUTS, IMPLEMENTED_LIMIT, True, True, NOTHING_SEEN, sink=sink)
 
 
 SEED: Final = _seed("seed", _SEED_LAYOUTS)
@@ -664,11 +667,14 @@ def _with_trailing(frame: Frame, trailing: int) -> Decoded:
 def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
     """`text` without the cookies that were seen: real workers print the one they had and the one they wanted.
 
-    The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept.
+    The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept. Nothing
+    is kept where the cookie is among these: a gap would tell which one it is.
     """
     known = sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True)
     if b"cookie" not in text.lower() and not any(cookie in text for cookie in known):
         return text
+    if any(cookie in text and cookie.lower() in word for cookie in known for word in _PLAIN_WORDS):
+        return shown
     for cookie in known:
         text = text.replace(cookie, shown)
     return b" ".join(word if word.lower().strip(b".,:;!") in _PLAIN_WORDS else shown for word in text.split())

@@ -31,7 +31,6 @@ from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     KIND_OF,
-    NOTHING_SEEN,
     Ack,
     Dialect,
     EosMessage,
@@ -50,7 +49,7 @@ from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState, StreamStep
 
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
@@ -484,6 +483,8 @@ class Session:
         """Nothing is valid any more. A side that sends after its own ERROR breaks a rule, the other is discarded."""
         assert self._where is not None
         side = self._where.direction
+        if side is Direction.CLIENT:
+            self._count(frame)
         if side in self.errors:
             self._ignored = AFTER_ERROR
             self._find("frame_after_error", f"the {side} has sent an ERROR before")
@@ -494,12 +495,26 @@ class Session:
 
     def _after_violation(self, frame: Frame | None) -> None:
         self._ignored = AFTER_VIOLATION
-        if self._violation is not None and isinstance(frame, Ack) and self._violated in frame.acks:
+        if self._where is not None and self._where.direction is Direction.CLIENT:
+            self._count(frame)
+        if self._violation is not None and isinstance(frame, Ack) and self._acks_violation(frame):
             self._not_signalled("the worker acks it")
+
+    def _acks_violation(self, ack: Ack) -> bool:
+        """The ACK names the message that broke the rule, by its id alone where it is known to belong to no stream."""
+        stream_id, message_id = self._violated
+        if message_id is None:
+            return False
+        if stream_id is not None:
+            return (stream_id, message_id) in ack.acks
+        return message_id in (pair.message_id for pair in ack.acks)
 
     # Credits
 
     def _grant(self, count: int) -> None:
+        """OK sets the balance: what comes before counts for nothing."""
+        if self.credits is None and self.state is State.HANDSHAKE:
+            return
         self.granted += count
         if self.credits is None:
             return
@@ -515,7 +530,9 @@ class Session:
             self.dry = self._where
 
     def _spend(self, kind: Kind) -> None:
-        """NOTIFY and MESSAGE take a credit each."""
+        """NOTIFY and MESSAGE take a credit each; before OK there is none."""
+        if self.state is State.HANDSHAKE:
+            return
         self.spent += 1
         if self.credits is None:
             return
@@ -579,7 +596,10 @@ class Session:
     def _check_reference(self, notify: Notify, stream: Stream) -> None:
         reference = notify.point_of_ref
         given = (0, *stream.references, stream.last_acked)
-        if reference in given or stream.was_acked(reference) or stream.assumed or self.partial or self.unattributed:
+        asked = stream.answer(reference)
+        if asked or reference in given or stream.was_acked(reference):
+            return
+        if stream.assumed or self.partial or self.unattributed:
             return
         shown = f"reference {reference}, the worker gave {', '.join(str(value) for value in given[1:] if value)}"
         self._find("notify_reference_unexpected", shown.removesuffix(", the worker gave "), notify.stream_id)
@@ -599,8 +619,9 @@ class Session:
             self._find("notify_refused", f"stream {answer.stream_id} is refused", answer.stream_id)
             return
         stream.references = [answer.point_of_ref]
-        # 0 and the sentinel: nothing was seen yet, so the first id may be any.
-        stream.last_seen = answer.point_of_ref if answer.point_of_ref not in (0, NOTHING_SEEN) else None
+        # 0, or what stands for it: nothing was seen yet, so the first id may be any.
+        nothing = answer.point_of_ref in (0, self.dialect.nothing_seen)
+        stream.last_seen = None if nothing else answer.point_of_ref
 
     def _take_message(self, message: Message) -> None:
         kept, stream = self._stream_of(message)
@@ -612,9 +633,14 @@ class Session:
             self._end_any()
         if self._next is not State.ENDED:
             self._check_flags(message)
-        else:
+        elif not self._sent_before(message.message_id, stream):
             self._violated = (self._stream_id, message.message_id)
         self._spend(Kind.MESSAGE)
+
+    def _sent_before(self, message_id: int | None, stream: Stream | None) -> bool:
+        """The id may be acked for a message that broke no rule. Without a stream it may be that of any."""
+        streams = self.streams.values() if stream is None else (stream,)
+        return message_id is not None and any(one.may_have_sent(message_id) for one in streams)
 
     def _stream_of(self, message: Message) -> tuple[bool, Stream | None]:
         """Whether the message may belong to some stream, and which one, if that can be told."""
@@ -648,11 +674,11 @@ class Session:
     def _judge_message(self, message: Message, stream: Stream) -> None:
         stream_id = self._stream_id
         last = message.has(Flag.EOS)
+        stream.messages += 1
         step = self._act(stream, Action.LAST_MESSAGE if last else Action.MESSAGE)
         if step.rule is not None:
             self._find(step.rule, f"MESSAGE for stream {stream_id}, which is {stream.state}", stream_id)
             return
-        stream.messages += 1
         if step.ignored is not None:
             self._ignore(step.ignored, stream_id)
         elif self._repeats(message, stream):
@@ -675,7 +701,7 @@ class Session:
             return False
         if message.message_id == 0 and self.dialect.flags is not None:
             return False
-        if message.message_id == NOTHING_SEEN:
+        if message.message_id == self.dialect.nothing_seen:
             stream.last_seen = None
             return False
         if stream.last_seen is not None and message.message_id <= stream.last_seen:
@@ -741,7 +767,7 @@ class Session:
         if step.rule is not None:
             self._find(step.rule, f"stream {stream_id} was never notified", stream_id)
             return
-        if message_id == NOTHING_SEEN:
+        if message_id == self.dialect.nothing_seen:
             return
         before = stream.remembered
         verdict = stream.ack(message_id)
@@ -750,6 +776,8 @@ class Session:
             self._find("ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
         elif verdict is AckVerdict.NEVER_SENT and not self._from_before(message_id, stream):
             self._find("ack_never_sent", f"stream {stream_id} never sent id {message_id}", stream_id)
+        elif verdict is not AckVerdict.FORWARD:
+            stream.ack_unseen(message_id, rises=self.dialect.skips_repeats)
         if not self.dialect.answers_notify and stream.is_unstable(message_id):
             self._find("reference_unstable", f"ACK of id {message_id}", stream_id)
 
@@ -757,7 +785,8 @@ class Session:
         """The id may have been sent before this session, or where it wasn't seen."""
         if stream.assumed or self.partial or self.unattributed or message_id in stream.references:
             return True
-        return self.dialect.skips_repeats and any(message_id <= ref < NOTHING_SEEN for ref in stream.references)
+        given = (reference for reference in stream.references if reference != self.dialect.nothing_seen)
+        return self.dialect.skips_repeats and any(message_id <= reference for reference in given)
 
     def _take_nack(self, nack: Nack) -> None:
         self._stream_id = nack.stream_id
@@ -768,6 +797,7 @@ class Session:
         step = stream.act(Action.NACK)
         self._find(step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
         stream.references = [nack.point_of_ref]
+        stream.ask(nack.point_of_ref)
         stream.rewound = True
         if stream.is_unstable(nack.point_of_ref):
             self._find("reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
@@ -782,8 +812,15 @@ class Session:
         if isinstance(frame, Message | Notify | EosMessage):
             self._stream_id = frame.stream_id
         self._ignore(AFTER_RESTART, self._stream_id)
+        self._count(frame)
+        self.eos_messages += isinstance(frame, EosMessage)
         if isinstance(frame, Message | Notify):
             self._spend(Kind(KIND_OF[type(frame)]))
+
+    def _count(self, frame: Frame | None) -> None:
+        """A MESSAGE that is ignored is one of its stream, if it names one that is known."""
+        if isinstance(frame, Message) and frame.stream_id in self.streams:
+            self.streams[frame.stream_id].messages += 1
 
     def _pass_over(self, _: Frame) -> None:
         self._ignored = NOT_FOR_SOURCES

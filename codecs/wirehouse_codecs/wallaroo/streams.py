@@ -16,6 +16,8 @@ from wirehouse_codecs.wallaroo.sent import AWAITED, UNSTABLE, Sent
 
 #: So many ids at and before the last acked one are remembered.
 KEPT_ACKED: Final = 64
+#: References of so many NACKs that wait for their NOTIFY are remembered.
+KEPT_ASKED: Final = 16
 
 
 class StreamState(StrEnum):
@@ -164,6 +166,8 @@ class Stream:
     name: bytes | None = None
     #: References that the worker gave: by OK or NOTIFY_ACK, by the last NACK.
     references: list[int] = field(default_factory=list)
+    #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
+    asked: list[int] | None = field(default_factory=list)
     last_seen: int | None = None
     last_acked: int | None = None
     messages: int = 0
@@ -205,6 +209,22 @@ class Stream:
         self.state = step.state if owed else step.settled
         return step
 
+    def ask(self, reference: int) -> None:
+        """A NACK, which was counted, asks for a NOTIFY from `reference` on."""
+        if self.nacks == 1:
+            self.asked = []
+        if self.asked is not None:
+            self.asked = [*self.asked, reference] if len(self.asked) < KEPT_ASKED else None
+
+    def answer(self, reference: int) -> bool:
+        """A NOTIFY that is about to be counted gives `reference`: a NACK that waits may have asked for it."""
+        if not self.nacks or self.asked is None:
+            return bool(self.nacks)
+        if reference not in self.asked:
+            return False
+        self.asked.remove(reference)
+        return True
+
     def forgive(self) -> None:
         """The NOTIFYs that are owed may have come where the capture has a hole."""
         self.nacks = 0
@@ -232,6 +252,20 @@ class Stream:
         self.forgotten_unacked = 0
         self._forget_acked()
         return AckVerdict.FORWARD
+
+    def ack_unseen(self, message_id: int, *, rises: bool) -> None:
+        """An id is safe that was sent before this session, or where that wasn't seen; 0 may say that none is.
+
+        `rises`: a higher id is one that was sent later.
+        """
+        if message_id and (self.acked_at is None or (rises and message_id > (self.last_acked or 0))):
+            self.last_acked = message_id
+
+    def may_have_sent(self, message_id: int) -> bool:
+        """The stream sent the id in this session, or so much that it isn't known, or goes on from it."""
+        if self.sent.get(message_id) is not None or self.forgotten_unacked or message_id in self.references:
+            return True
+        return self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
 
     def was_acked(self, message_id: int) -> bool:
         """The id was acked, by itself or by a later one, and the stream was not reset since."""
@@ -275,6 +309,7 @@ class Stream:
             "assumed": self.assumed,
             "name": None if self.name is None else self.name.hex(),
             "references": self.references,
+            "asked": self.asked,
             "last_seen": self.last_seen,
             "last_acked": self.last_acked,
             "messages": self.messages,
