@@ -49,7 +49,7 @@ from wirehouse_codecs.wallaroo.session import End, Found, Outcome, Session
 from wirehouse_codecs.wallaroo.streams import Stream
 
 SESSION, STREAM, CREDIT = "session", "stream", "credit"
-LOG_VERSION: Final = 1
+LOG_VERSION: Final = 2
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
@@ -194,13 +194,16 @@ class Conversation:
         self._credits = _Credits()
         #: Rows as they were told last: what has not changed since is not told again.
         self._told: dict[int | None, dict[str, Any]] = {}
+        #: Sides of which there was no packet when the first bytes came; None = there were none yet.
+        self._unseen: list[Direction] | None = None
         self._twin = twin.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
             self._told = self._rows()
 
     def _new_session(self, dialect: Dialect) -> Session:
-        return Session(dialect, self._options, started_late=self._late, cookie_hash=self._cookie_hash)
+        unseen = self._unseen or ()
+        return Session(dialect, self._options, started_late=self._late, unseen=unseen, cookie_hash=self._cookie_hash)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -210,6 +213,9 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
+        if self._unseen is None:
+            sides = {side: self._connection.sides(side)[0] for side in Direction}
+            self._unseen = [side for side in sides if not sides[side].packets]
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 self._take(self._twin.receive(piece.direction, piece.data, piece.place))
@@ -478,7 +484,7 @@ class Conversation:
             "stream_name": self._names.get(stream_id),
             "state": stream.state.value,
             "nack_depth": stream.nacks,
-            "notifies_waiting": stream.waiting,
+            "notifies_waiting": stream.unanswered,
             "messages": stream.messages,
             "unacked": len(stream.unacked()) + stream.forgotten_unacked,
             "first_id": stream.first_id,
@@ -502,6 +508,7 @@ class Conversation:
                 "names": [[stream_id, name] for stream_id, name in self._names.items()],
                 "credits": [since.spent, since.overdrawn, since.zero_at_ns],
                 "cookies": sorted(cookie.hex() for cookie in self._cookies),
+                "unseen": self._unseen,
             },
             separators=(",", ":"),
         )
@@ -516,6 +523,7 @@ class Conversation:
         self._twin = twin.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
         self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
+        self._unseen = None if state["unseen"] is None else [Direction(side) for side in state["unseen"]]
         self._name_characters = sum(map(len, self._names.values()))
         self._credits = _Credits(*state["credits"])
 

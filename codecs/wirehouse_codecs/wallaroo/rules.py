@@ -62,7 +62,7 @@ FRAME_RULES: tuple[Rule, ...] = (
     _warning("trailing_bytes", "Bytes follow the last field of a frame.", "Wire Format, frame definitions"),
     _violation(
         "frame_before_hello",
-        "The connector sends a frame other than ERROR before its HELLO.",
+        "A frame other than ERROR comes before the HELLO: from the connector, which ends the session, or the worker.",
         "Handshake; Protocol State Machine, Connected",
     ),
     _violation("duplicate_hello", "The connector sends a second HELLO.", "Protocol State Machine"),

@@ -6,6 +6,7 @@ each; it holds a bounded number of streams and ids, and goes on from its `snapsh
 
 - A rule about what never came is judged at a definite time: when the connection is closed, or when the time of a later
   frame or of `advance` is past it. Its finding is the same whenever that is noticed.
+- A rule is broken only if the bytes that could excuse it were captured: `lacks` says of which sides some were not.
 - The worker's RESTART is a state of its own: the connection is left, but not in error.
 - In the text MESSAGE has no stream id: it belongs to the one stream that is open, and to none that can be told if
   several are.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -167,7 +168,8 @@ class Step(NamedTuple):
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
-    `started_late`: the capture began after the connection did. `cookie_hash` makes of a cookie what may be kept of it.
+    `started_late`: the capture began after the connection did. `unseen`: sides of which nothing was captured when the
+    other one said something, so that they may have said anything. `cookie_hash` makes of a cookie what may be kept.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class Session:
         options: WallarooOptions,
         *,
         started_late: bool = False,
+        unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
         snapshot: str | None = None,
     ) -> None:
@@ -183,8 +186,9 @@ class Session:
         self._options = options
         self._cookie_hash = cookie_hash
         self.state = State.CONNECTED
-        #: Frames from before were missed: what is unknown may be legal.
-        self.partial = started_late
+        #: Frames from before were missed, and sides of which bytes were: what is unknown may be legal.
+        self.late = started_late
+        self.lacks = set(unseen)
         self.credits: int | None = None
         self.granted = self.spent = 0
         #: EOS_MESSAGE frames: workers take a credit for each, connectors count none.
@@ -213,6 +217,8 @@ class Session:
         self._hello: Where | None = None
         self._hello_judged = False
         self._answered = False
+        #: An OK came before HELLO.
+        self._early_ok = False
         #: The frames that started a time to wait: ERROR, a rule of ENDS, the last credit.
         self._error: Where | None = None
         self._violation: Where | None = None
@@ -231,21 +237,33 @@ class Session:
         self._stream_id: int | None = None
         self._next: State | None = None
 
+    @property
+    def partial(self) -> bool:
+        """The capture lacks some of it."""
+        return self.late or bool(self.lacks)
+
+    def may_miss(self, side: Direction) -> bool:
+        """`side` may have said more than was captured."""
+        return self.late or side in self.lacks
+
     # Input
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""
         if self.ended is not None:
             raise ValueError("the connection has ended")
+        frame = received.decoded.frame
+        if frame is None and received.decoded.rule is None:
+            # What would be late may stand in the hole.
+            self._miss(received.direction)
         # A late ERROR is late, but it does signal.
-        timed = self.advance(received.place.arrived_at_ns, traffic=not isinstance(received.decoded.frame, Error))
+        timed = self.advance(received.place.arrived_at_ns, traffic=not isinstance(frame, Error))
         self._clear()
         self._found += timed
         self._where = Where.of(received)
         self.first_ns = received.place.arrived_at_ns if self.first_ns is None else self.first_ns
         self.last_ns = received.place.arrived_at_ns
         granted, spent = self.granted, self.spent
-        frame = received.decoded.frame
         kind = Kind.UNDECODABLE if frame is None else Kind(KIND_OF[type(frame)])
         self._begin(received.direction, kind)
         if received.decoded.rule is not None and self.state not in (State.ENDED, State.ERROR):
@@ -274,10 +292,10 @@ class Session:
             self._catch_up(direction, kind)
             return
         self._started = True
-        if not self.partial:
-            return
         if kind is Kind.HELLO and direction is Direction.CLIENT:
-            self.partial = False
+            self.late = False
+            self.lacks.discard(Direction.CLIENT)
+        if not self.may_miss(Direction.CLIENT):
             return
         self._found.append(Found(RULE["no_handshake_seen"], self._where, "the first frame seen is " + kind))
         self.state = State.HANDSHAKE if kind is Kind.OK else State.STREAMING
@@ -285,10 +303,16 @@ class Session:
 
     def _catch_up(self, direction: Direction, kind: Kind) -> None:
         """Where the capture lacks bytes these may have been HELLO and OK, which this frame comes after."""
-        said_before = self.state is State.CONNECTED and direction is Direction.SERVER
-        if not self.partial or self.state not in (State.CONNECTED, State.HANDSHAKE) or said_before:
+        if kind is Kind.OK and direction is Direction.SERVER:
+            unseen = self.state is State.STREAMING and self.initial_credits is None
+            if unseen or (self.state is State.CONNECTED and self.may_miss(Direction.CLIENT)):
+                self.state = State.HANDSHAKE
             return
-        if kind not in _HANDSHAKE_KINDS and kind is not Kind.WORKERS_LEFT:
+        if kind in _HANDSHAKE_KINDS or self.state not in (State.CONNECTED, State.HANDSHAKE):
+            return
+        # No HELLO came if all that the connector said was captured, whatever else is missing.
+        known = self.state is State.CONNECTED and not self.may_miss(Direction.CLIENT)
+        if (self.partial and not known) or (self._early_ok and self.state is State.HANDSHAKE):
             self.state = State.STREAMING
             self._answered = self.accepted = True
 
@@ -303,7 +327,7 @@ class Session:
                 self._find(unlisted(self.state, direction, kind), shown)
             else:
                 self._next = step.state
-                self._find(step.rule, shown)
+                self._find(step.rule, shown, ends=False)
                 step.effect(self, frame)
         self.state = self._next or self.state
 
@@ -321,17 +345,15 @@ class Session:
             self._after_error(None)
         elif self.state in (State.ENDED, State.ERROR):
             self._ignored = AFTER_VIOLATION if self.state is State.ENDED else AFTER_ERROR
-        elif rule is None:
-            self._miss(received.direction)
 
     def _miss(self, direction: Direction) -> None:
         """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
-        self.partial = True
+        self.lacks.add(direction)
         self.credits = self.dry = None
+        if direction is Direction.SERVER:
+            self._violation = None
         for stream in self.streams.values():
-            stream.assumed = True
-            if direction is Direction.CLIENT:
-                stream.forgive()
+            stream.miss(direction)
 
     def advance(self, now_ns: int, *, traffic: bool = False) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now. `traffic`: a frame arrives then."""
@@ -365,14 +387,15 @@ class Session:
         return tuple(found + self._found)
 
     def _judge_end(self, how: End) -> None:
-        if self.state is State.HANDSHAKE and how is End.CLOSED and self._hello is not None and not self._answered:
+        waits = self.state is State.HANDSHAKE and self._hello is not None and not self._answered
+        if waits and how is End.CLOSED and not self.may_miss(Direction.SERVER):
             self._found.append(Found(RULE["hello_not_answered"], self._hello, "closed without OK or ERROR"))
         if self.state not in (State.STREAMING, State.RESTARTED):
             return
         for stream_id, stream in self.streams.items():
-            if stream.waiting:
-                waits = f"{stream.waiting} NOTIFY without an answer"
-                self._found.append(Found(RULE["notify_not_answered"], None, waits, stream_id))
+            if stream.unanswered:
+                shown = f"{stream.unanswered} NOTIFY without an answer"
+                self._found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
             if stream.nacks and self.state is State.STREAMING:
                 owed = f"{stream.nacks} NACK without a NOTIFY"
                 self._found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))
@@ -382,7 +405,7 @@ class Session:
     def _judge_unacked(self, stream_id: int, stream: Stream) -> None:
         """Workers that keep nothing for recovery never ack a stream, so only one that was ever acked is judged."""
         unacked = stream.unacked()
-        if not stream.ever_acked or not unacked or self.unattributed:
+        if not stream.ever_acked or not unacked or self.unattributed or self.may_miss(Direction.SERVER):
             return
         count = len(unacked) + stream.forgotten_unacked
         shown = f"{count} messages after the last acked one, the first has id {unacked[0]}"
@@ -390,8 +413,11 @@ class Session:
 
     # Findings
 
-    def _find(self, name: str | None, message: str, stream_id: int | None = None) -> bool:
-        """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts."""
+    def _find(self, name: str | None, message: str, stream_id: int | None = None, *, ends: bool = True) -> bool:
+        """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts.
+
+        Not `ends`: the table says where it leads.
+        """
         if name is None:
             return False
         if name in _FRAME_RULES:
@@ -401,10 +427,10 @@ class Session:
         elif len(self._found) >= MAX_FINDINGS:
             return False
         self._found.append(Found(RULE[name], self._where, message, stream_id))
-        if name in ENDS:
+        if name in ENDS and ends:
             self._next = State.ENDED
             self.ended_by = name
-            self._violation = self._where
+            self._violation = None if self.may_miss(Direction.SERVER) else self._where
             self.dry = None
             return True
         return False
@@ -432,7 +458,15 @@ class Session:
         if self._cookie_hash is not None and hello.cookie:
             self.cookie_digest = self._cookie_hash(hello.cookie)
 
+    def _take_early_ok(self, ok: Ok) -> None:
+        """Its rule is broken; what follows breaks none because of it."""
+        self._early_ok = True
+        self._take_ok(ok)
+        self.accepted = False
+
     def _take_ok(self, ok: Ok) -> None:
+        # The first that a worker says: all that comes after it is known.
+        self.late, self.lacks = False, self.lacks - {Direction.SERVER} | ({Direction.CLIENT} if self.late else set())
         self.accepted = self._answered = True
         self.initial_credits = ok.credits
         self.credits = 0
@@ -450,7 +484,7 @@ class Session:
         self._take_error(Direction.CLIENT)
 
     def _take_worker_error(self, error: Error) -> None:
-        if self.state is State.HANDSHAKE and self._hello is not None:
+        if self.state is State.HANDSHAKE and self._hello is not None and not self.may_miss(Direction.SERVER):
             self._refuse_hello(error)
         elif self.ended_by is None:
             self._find("worker_error", f"in state {self.state}")
@@ -556,13 +590,13 @@ class Session:
     def _known(self, stream_id: int) -> Stream | None:
         """The stream of an id for a frame that needs one; None = it can't be judged.
 
-        Where frames were missed, a stream that was never seen is taken for one that is open.
+        Where the connector's were missed, a stream that was never seen is taken for one that is open.
         """
         stream = self.streams.get(stream_id)
         if stream is None and self.untracked:
             return None
         stream = stream or self._stream(stream_id)
-        if self.partial and stream is not None and not stream.notified and not stream.assumed:
+        if self.may_miss(Direction.CLIENT) and stream is not None and not stream.notified and not stream.assumed:
             stream.assumed = True
             stream.state = StreamState.OPEN
         return stream
@@ -577,7 +611,7 @@ class Session:
             else:
                 self._check_reference(notify, stream)
                 step = stream.act(Action.NOTIFY)
-                if not stream.assumed:
+                if not stream.assumed and not self.partial:
                     self._find(step.rule, f"stream {notify.stream_id} is open", notify.stream_id)
             stream.assumed = False
         self._spend(Kind.NOTIFY)
@@ -609,8 +643,8 @@ class Session:
         stream = self._known(answer.stream_id)
         if stream is None:
             return
-        if stream.assumed and not stream.waiting:
-            stream.waiting = 1
+        if not stream.waiting and (stream.assumed or self.may_miss(Direction.CLIENT)):
+            stream.act(Action.NOTIFY_ASKED)
         step = stream.act(Action.ACCEPTED if answer.accepted else Action.REFUSED)
         if step.rule is not None:
             self._find(step.rule, f"no NOTIFY of stream {answer.stream_id} waits", answer.stream_id)
@@ -689,7 +723,7 @@ class Session:
     def _act(self, stream: Stream, action: Action) -> StreamStep:
         """A message or end of a stream, which was opened where it wasn't seen if it can't be otherwise."""
         step = stream.act(action)
-        unseen = stream.assumed or (self.partial and stream.state is StreamState.PENDING)
+        unseen = stream.assumed or (self.may_miss(Direction.SERVER) and stream.state is StreamState.PENDING)
         if step.rule is None or not unseen:
             return step
         stream.state = StreamState.OPEN
@@ -845,6 +879,7 @@ class Session:
                 "state": self.state,
                 "ended": self.ended,
                 "errors": sorted(self.errors),
+                "lacks": sorted(self.lacks),
                 "violated": self._violated,
                 "names": [[name.hex(), stream_id] for name, stream_id in self._names.items()],
                 "streams": [[stream_id, stream.to_json()] for stream_id, stream in self.streams.items()],
@@ -867,13 +902,14 @@ class Session:
         self.state = State(state["state"])
         self.ended = None if state["ended"] is None else End(state["ended"])
         self.errors = {Direction(side) for side in state["errors"]}
+        self.lacks = {Direction(side) for side in state["lacks"]}
         self._violated = (state["violated"][0], state["violated"][1])
         self._names = {bytes.fromhex(name): stream_id for name, stream_id in state["names"]}
         self.streams = {stream_id: Stream.from_json(row) for stream_id, row in state["streams"]}
 
 
 _PLAIN: Final = (
-    "partial",
+    "late",
     "credits",
     "granted",
     "spent",
@@ -891,6 +927,7 @@ _PLAIN: Final = (
     "_started",
     "_hello_judged",
     "_answered",
+    "_early_ok",
 )
 _MARKS: Final = ("_hello", "_error", "_violation", "dry")
 _BYTES: Final = ("program_name", "instance_name", "cookie_digest")
@@ -936,10 +973,12 @@ _TALKING: Final = (State.CONNECTED, State.HANDSHAKE, State.STREAMING, State.REST
 TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
     {
         (State.CONNECTED, _C, Kind.HELLO): Step(Session._take_hello, State.HANDSHAKE),
-        # No rule forbids what a worker says too early; without HELLO it means nothing.
-        (State.CONNECTED, _S, Kind.OK): Step(Session._nothing, State.CONNECTED),
-        **{(State.CONNECTED, _S, kind): Step(Session._nothing, State.CONNECTED) for kind in _WORKER_KINDS},
-        (State.CONNECTED, _S, Kind.RESTART): Step(Session._nothing, State.CONNECTED),
+        # What a worker says too early ends nothing: the HELLO that follows is judged as any.
+        (State.CONNECTED, _S, Kind.OK): Step(Session._take_early_ok, State.CONNECTED, "frame_before_hello"),
+        **{
+            (State.CONNECTED, _S, kind): Step(Session._nothing, State.CONNECTED, "frame_before_hello")
+            for kind in (*_WORKER_KINDS, Kind.RESTART, Kind.WORKERS_LEFT)
+        },
         (State.HANDSHAKE, _S, Kind.OK): Step(Session._take_ok, State.STREAMING),
         **{
             (State.HANDSHAKE, side, kind): Step(effect, State.HANDSHAKE, "frame_before_ok")
@@ -958,10 +997,13 @@ TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
         **{(state, _C, Kind.ERROR): Step(Session._take_connector_error, State.ERROR) for state in _TALKING},
         **{(state, _S, Kind.ERROR): Step(Session._take_worker_error, State.ERROR) for state in _TALKING},
         **{
-            (state, side, Kind.WORKERS_LEFT): Step(Session._pass_over, state)
-            for state in _TALKING
+            (State.HANDSHAKE, side, Kind.WORKERS_LEFT): Step(Session._pass_over, State.HANDSHAKE, "frame_before_ok")
             for side in Direction
-            if (state, side) != (State.CONNECTED, _C)
+        },
+        **{
+            (state, side, Kind.WORKERS_LEFT): Step(Session._pass_over, state)
+            for state in (State.STREAMING, State.RESTARTED)
+            for side in Direction
         },
         **{
             (State.ENDED, side, kind): Step(Session._after_violation, State.ENDED)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.sent import AWAITED, UNSTABLE, Sent
 
 #: So many ids at and before the last acked one are remembered.
@@ -159,6 +160,8 @@ class Stream:
     #: NACKs without a NOTIFY, and NOTIFYs without an answer.
     nacks: int = 0
     waiting: int = 0
+    #: Of the latter those that may have been answered in a hole.
+    excused: int = 0
     notified: bool = False
     #: It was in use before the capture, or before a hole in it, so its past is unknown.
     assumed: bool = False
@@ -205,6 +208,7 @@ class Stream:
             if not self.waiting:
                 return StreamStep(self.state, self.state, _UNASKED)
             self.waiting -= 1
+            self.excused = max(0, self.excused - 1)
         owed = self.waiting if self.state is StreamState.PENDING else self.nacks
         self.state = step.state if owed else step.settled
         return step
@@ -225,8 +229,17 @@ class Stream:
         self.asked.remove(reference)
         return True
 
-    def forgive(self) -> None:
-        """The NOTIFYs that are owed may have come where the capture has a hole."""
+    @property
+    def unanswered(self) -> int:
+        """NOTIFYs whose answer can't have come where the capture has a hole."""
+        return max(0, self.waiting - self.excused)
+
+    def miss(self, direction: Direction) -> None:
+        """The capture has a hole: what was owed may have come in it, a NACK or what was sent again too."""
+        self.assumed = self.rewound = True
+        if direction is Direction.SERVER:
+            self.excused = self.waiting
+            return
         self.nacks = 0
         if self.state is StreamState.RESET:
             self.state = StreamState.OPEN
@@ -305,6 +318,7 @@ class Stream:
             "state": self.state,
             "nacks": self.nacks,
             "waiting": self.waiting,
+            "excused": self.excused,
             "notified": self.notified,
             "assumed": self.assumed,
             "name": None if self.name is None else self.name.hex(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,18 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connection import Connection, Read
 from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.messages import DIALECTS, Ack, Frame, Hello, Message, Notify, NotifyAck, Ok, encode
+from wirehouse_codecs.wallaroo.messages import (
+    DIALECTS,
+    Ack,
+    Error,
+    Frame,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+    encode,
+)
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
 from wirehouse_codecs.wallaroo.reader import HELD_FRAMES, Reader
 from wirehouse_codecs.wallaroo.session import Session
@@ -91,6 +103,61 @@ def test_a_length_that_no_frame_has_is_not_read_as_a_tag() -> None:
     read = taken.receive(C, b"HTTP/1.1 200 OK\r\n", place(1))
     read += taken.finish(place(2))
     assert [one.received.decoded.rule and one.received.decoded.rule.name for one in read] == ["oversize_frame"]
+
+
+# What a hole excuses, and what it doesn't
+
+
+def test_what_waits_may_have_come_in_a_hole(
+    dialogue: Callable[..., Any], msg: Callable[..., Message], acked: Callable[..., Ack]
+) -> None:
+    def dry() -> Any:
+        return dialogue("v3").opened(1, granted=2).c(msg("v3", 1, 1))
+
+    # The hole may hold the grant, although it is told only later.
+    assert dry().wait(20).hole(S).c(msg("v3", 1, 2)).wait(20).c(msg("v3", 1, 3)).end().found == []
+    assert dry().wait(20).c(msg("v3", 1, 2)).found == ["credits_not_replenished", "credits_overdrawn"]
+    # An answer that was due before the hole is not missing, one that is due after it is.
+    asked = dialogue("v3").opened(1).c(Notify(2, b"two"))
+    assert asked.hole(S).end().found == []
+    assert dialogue("v3").opened(1).hole(S).c(Notify(2, b"two")).end().found == ["notify_not_answered"]
+    late = dialogue("v3").opened(1).c(Notify(2, b"two")).hole(S).c(Notify(2, b"two"))
+    assert late.w(NotifyAck(0, 2, 0), NotifyAck(1, 2, 0)).c(msg("v3", 2, 1)).end().found == ["notify_refused"]
+    assert dialogue("v3").opened(1).c(msg("v3", 9, 1)).hole(S).wait(9).c(msg("v3", 9, 2)).found == [
+        "message_unknown_stream"
+    ]
+    # The ERROR that refuses a HELLO comes right after it.
+    refused = dialogue("v3").c(Hello(b"0.0.1", b"c", b"p", b"i"))
+    assert refused.hole(S).w(Error(b"bad cookie")).found == ["worker_error"]
+    unsaid = dialogue("v3").c(Hello(b"0.0.1", b"c", b"p", b"i"))
+    assert unsaid.hole(S).end().found == []
+
+
+def test_an_answer_may_be_that_of_a_notify_in_a_hole(dialogue: Callable[..., Any], msg: Callable[..., Message]) -> None:
+    told = dialogue("v3").opened(1).hole(C).c(Notify(2, b"two"))
+    told.w(NotifyAck(0, 2, 0), NotifyAck(1, 2, 0)).c(msg("v3", 2, 1)).end()
+    assert told.found == ["notify_refused"]
+    # A hole of the worker hides no NOTIFY.
+    unasked = dialogue("v3").opened(1).hole(S)
+    unasked.w(NotifyAck(1, 2, 0)).c(msg("v3", 3, 1))
+    assert unasked.found == ["notify_ack_unasked", "message_unknown_stream"]
+
+
+@pytest.mark.parametrize("name", ["seed", "seed_sid"])
+def test_a_nack_may_stand_in_a_hole(
+    name: str, dialogue: Callable[..., Any], msg: Callable[..., Message], acked: Callable[..., Ack]
+) -> None:
+    told = dialogue(name).opened(1).c(*[msg(name, 1, n) for n in (1, 2, 3)]).w(acked(1, (1, 3))).hole(S)
+    told.c(Notify(1, b"s1", 2), Notify(1, b"s1", 1)).w(acked(1, (1, 1))).end()
+    assert told.found == []
+
+
+@pytest.mark.parametrize("kind", [Ack(1), Ok(5)])
+def test_a_worker_that_is_heard_first_breaks_no_rule_if_hello_may_be_missing(
+    kind: Frame, dialogue: Callable[..., Any]
+) -> None:
+    assert dialogue("v3").hole(C).w(kind).c(Notify(1, b"s")).end().found == ["no_handshake_seen", "notify_not_answered"]
+    assert dialogue("v3").hole(S).w(kind).found == ["frame_before_hello"]
 
 
 # Packets that are missing in a capture

@@ -97,7 +97,8 @@ def test_a_frame_leads_where_the_table_says_or_breaks_the_rule_of_its_pair(
     outcome = session.receive(received(direction, FRAMES[kind], 90))
     found = [finding.rule.name for finding in outcome.findings]
     step = TRANSITIONS.get((state, direction, kind))
-    ended = any(name in ENDS for name in found if name not in ("cookie_refused", "version_refused"))
+    refused = {"cookie_refused", "version_refused", None if step is None else step.rule}
+    ended = any(name in ENDS for name in found if name not in refused)
     if step is None:
         rule = unlisted(state, direction, kind)
         assert rule is not None
@@ -229,6 +230,41 @@ def test_a_late_start_is_noted_and_forgives_what_it_cannot_know(
 def test_frame_before_hello(name: str, dialogue: Opens, acked: Acks) -> None:
     assert dialogue(name).c(Notify(1, b"s")).w(Error(b"no")).end().found == ["frame_before_hello"]
     assert dialogue(name).c(acked(1)).found == ["frame_before_hello"]
+
+
+@pytest.mark.parametrize("name", [*SOURCES, "sink"])
+def test_what_a_worker_says_before_hello_is_found_and_breaks_nothing_else(
+    name: str, dialogue: Opens, msg: Messages, acked: Acks, greeting: Greetings
+) -> None:
+    rule = ["frame_before_hello"]
+    own: dict[str, list[Frame]] = {"v2a": [Restart()], "v2b": [Restart(b"")], "v3": [Restart(b""), WorkersLeft(1)]}
+    own |= dict.fromkeys(SEEDS, [Nack(1, 1, 0)])
+    if name in IMPLEMENTED:
+        own[name].append(NotifyAck(1, 1, 0))
+    for early in (acked(5), *own.get(name, [])):
+        told = dialogue(name).w(early)
+        assert told.found == rule
+        assert told.session.state is State.CONNECTED
+        told.opened(1).c(*[msg(name, 1, 1)] * (name != "sink")).wait(9).w(acked(1))
+        assert told.found == rule
+    # The ERROR is legal.
+    assert dialogue(name).w(Error(b"no")).found == ["worker_error"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_ok_before_hello_is_found_once(name: str, dialogue: Opens, msg: Messages, greeting: Greetings) -> None:
+    told = dialogue(name).w(Ok(9)).c(greeting(name), Notify(1, b"s"))
+    assert told.found == ["frame_before_hello"]
+    assert (told.session.state, told.session.credits) == (State.STREAMING, 8)
+    again = dialogue(name).w(Ok(9)).opened(1)
+    assert again.found == ["frame_before_hello"]
+    assert dialogue(name).c(greeting(name)).w(Ok(9), Ok(9)).found == ["duplicate_ok"]
+
+
+def test_the_text_has_no_workers_left_in_the_handshake(dialogue: Opens, greeting: Greetings) -> None:
+    assert dialogue("v3").c(greeting("v3"), WorkersLeft(1)).found == ["frame_before_ok"]
+    assert dialogue("v3").c(greeting("v3")).w(WorkersLeft(1)).found == ["frame_before_ok"]
+    assert dialogue("v3").opened(1).c(WorkersLeft(1)).w(WorkersLeft(1)).found == []
 
 
 @breaks("duplicate_hello")
