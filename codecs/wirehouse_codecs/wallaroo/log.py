@@ -301,6 +301,8 @@ class Conversation:
     def _kept(self, received: Received, outcome: Outcome | None) -> bytes | None:
         """Bytes that are no frame. Those that may hold a cookie stay in bronze alone: before OK, of HELLO, of ERROR."""
         raw = received.undecoded
+        if not raw:
+            return None
         early = received.direction is Direction.CLIENT and (outcome is None or not outcome.accepted)
         # Of a frame that was cut only the body is there, else its length comes first.
         at = 0 if len(raw) < received.byte_end - received.byte_start else LENGTH_BYTES

@@ -42,8 +42,8 @@ FRAME_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "oversize_frame",
-        "The length of a frame is above the limit: 16384 bytes where the protocol was implemented, else 4 MiB, "
-        "unless it is configured.",
+        "The length of a frame is above the limit: 16384 bytes of what an implemented worker receives, unless that is "
+        "configured, else 4 MiB.",
         "Wire Format [B1]",
         quarantines=True,
     ),

@@ -238,7 +238,7 @@ def test_what_a_worker_says_before_hello_is_found_and_breaks_nothing_else(
 ) -> None:
     rule = ["frame_before_hello"]
     own: dict[str, list[Frame]] = {"v2a": [Restart()], "v2b": [Restart(b"")], "v3": [Restart(b""), WorkersLeft(1)]}
-    own |= dict.fromkeys(SEEDS, [Nack(1, 1, 0)])
+    own |= {key: [Nack(1, 1, 0)] for key in SEEDS}
     if name in IMPLEMENTED:
         own[name].append(NotifyAck(1, 1, 0))
     for early in (acked(5), *own.get(name, [])):
