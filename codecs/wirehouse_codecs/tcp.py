@@ -60,9 +60,11 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 6
+FLOW_VERSION: Final = 7
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
+#: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
+HELD_SEGMENTS: Final = 64
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
 ACKNOWLEDGED_BYTES: Final = 1 << 16
 
@@ -810,6 +812,8 @@ class Connection:
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
     _reset: _Reset | None = None
+    #: The first segments with bytes of a side that nothing has numbered.
+    _held: list[TcpSegment] = field(default_factory=list, repr=False)
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -819,6 +823,8 @@ class Connection:
     def is_left_by(self, segment: TcpSegment) -> bool:
         """A segment with SYN begins another connection."""
         ours, theirs = self.sides(segment.direction)
+        if self._held and self.numbers_held(segment):
+            return False
         answers = bool(segment.flags & ACK)
         if ours.began_after(segment.sequence):
             is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
@@ -829,6 +835,14 @@ class Connection:
             return not theirs.is_answered_by(segment.acknowledgment)
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
+
+    def numbers_held(self, segment: TcpSegment) -> bool:
+        """It says where the bytes stand that are held: it acknowledges some of their side, or is its SYN."""
+        is_answer = segment.direction is not self._held[0].direction
+        if not segment.flags & (ACK if is_answer else SYN):
+            return False
+        numbered = segment.acknowledgment if is_answer else segment.sequence
+        return abs(_distance(numbered, self._held[0].sequence)) < WINDOW_BYTES
 
     @property
     def is_regular(self) -> bool:
@@ -848,6 +862,7 @@ class Connection:
             "closed": self.closed,
             "ordinal": self.ordinal,
             "reset": self._reset and self._reset.to_json(),
+            "held": [_segment_to_json(segment) for segment in self._held],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -867,9 +882,21 @@ class Connection:
             state["closed"],
             state["ordinal"],
             state["reset"] and _Reset.from_json(state["reset"]),
+            [_segment_from_json(segment) for segment in state["held"]],
         )
         connection.judge_regular()
         return connection
+
+
+def _segment_to_json(segment: TcpSegment) -> list[Any]:
+    place, *header, payload, payload_bytes = segment
+    return [place.to_json(), *header, b64encode(payload).decode(), payload_bytes]
+
+
+def _segment_from_json(state: list[Any]) -> TcpSegment:
+    place, direction, sequence, acknowledgment, flags, window, payload, size = state
+    header = (sequence, acknowledgment, flags, window)
+    return TcpSegment(Place.from_json(place), Direction(direction), *header, b64decode(payload), size)
 
 
 def connection_id(
@@ -943,9 +970,10 @@ class Flow:
             return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
         ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
-        if connection._reset is None:
-            return ends_ns
-        return min(ends_ns, connection._reset.place.arrived_at_ns + options.hole_wait_ns)
+        waiting = [segment.place for segment in connection._held[:1]]
+        if connection._reset is not None:
+            waiting.append(connection._reset.place)
+        return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
@@ -954,6 +982,9 @@ class Flow:
             return []
         events: list[Event] = []
         last, options = connection.last, self._options
+        if connection._held and connection._held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
+            events += _release_held(connection)
+            connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
         if finished:
@@ -992,43 +1023,13 @@ class Flow:
             ours.ignored_bytes += len(segment.payload)
         elif flags & RST:
             events += _reset(connection, segment)
-        else:
-            events += self._take(segment, connection)
+        elif not _hold_back(connection, segment):
+            events += _take_turn(connection, segment)
             events += _advance(connection, place)
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
         connection.judge_regular()
         return events
-
-    def _take(self, segment: TcpSegment, connection: Connection) -> list[Event]:
-        """Take a segment of an open connection that isn't reset by it."""
-        place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
-        ours, theirs = connection.sides(segment.direction)
-        events: list[Event] = []
-        if not segment.window:
-            ours.zero_windows += 1
-        if flags & SYN:
-            sequence = (sequence + 1) & SEQUENCE_MASK
-            ours.announce(sequence)
-            if flags & ACK:
-                theirs.begin(segment.acknowledgment)
-        if flags & ACK:
-            theirs.select_numbering(segment.acknowledgment)
-            theirs.note_acknowledgment(segment.acknowledgment)
-            events += theirs.settle_opening(place)
-            age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-            if not theirs.packets and age_ns >= self._options.hole_wait_ns:
-                events += theirs.pass_unheard(place)
-            elif connection.opened == "middle":
-                theirs.follow()
-        if not size and not flags & FIN:
-            return events
-        if connection.opened == "middle":
-            ours.begin_in_middle(sequence)
-        else:
-            ours.begin(sequence)
-        needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-        return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
 
     def _open(self, segment: TcpSegment, ordinal: int) -> Connection:
         opened: Opening = "middle"
@@ -1053,6 +1054,76 @@ class Flow:
         if state.get("version") != FLOW_VERSION:
             raise StateVersionError(what="TCP flow", found=state.get("version"), expected=FLOW_VERSION)
         self.connection = Connection.from_json(self._options, state["connection"])
+
+
+def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
+    """Hold the segment until the other side says where its bytes stand, if nothing has said so."""
+    ours, _ = connection.sides(segment.direction)
+    has_bytes = segment.payload_bytes or segment.flags & FIN
+    if connection.opened != "middle" or ours.expected != _UNKNOWN or not has_bytes:
+        return False
+    held = connection._held
+    if held and (segment.direction is not held[0].direction or segment.flags & SYN or len(held) == HELD_SEGMENTS):
+        return False
+    held.append(segment)
+    return True
+
+
+def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
+    """Take a segment, and before it those that were held for it, or for as long as may be."""
+    held = connection._held
+    if not held:
+        return _take(connection, segment)
+    is_answer = segment.direction is not held[0].direction
+    ours, theirs = connection.sides(segment.direction)
+    if connection.numbers_held(segment):
+        if is_answer:
+            theirs.note_acknowledgment(segment.acknowledgment)
+        else:
+            ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+    elif not is_answer and len(held) < HELD_SEGMENTS:
+        return _take(connection, segment)
+    return [*_release_held(connection), *_take(connection, segment)]
+
+
+def _release_held(connection: Connection) -> list[Event]:
+    """Take the segments that were held, as they came."""
+    events: list[Event] = []
+    held, connection._held = connection._held, []
+    for segment in held:
+        events += [*_take(connection, segment), *_advance(connection, segment.place)]
+    return events
+
+
+def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
+    """Take a segment of an open connection that isn't reset by it."""
+    place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
+    ours, theirs = connection.sides(segment.direction)
+    events: list[Event] = []
+    if not segment.window:
+        ours.zero_windows += 1
+    if flags & SYN:
+        sequence = (sequence + 1) & SEQUENCE_MASK
+        ours.announce(sequence)
+        if flags & ACK:
+            theirs.begin(segment.acknowledgment)
+    if flags & ACK:
+        theirs.select_numbering(segment.acknowledgment)
+        theirs.note_acknowledgment(segment.acknowledgment)
+        events += theirs.settle_opening(place)
+        age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+        if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+            events += theirs.pass_unheard(place)
+        elif connection.opened == "middle":
+            theirs.follow()
+    if not size and not flags & FIN:
+        return events
+    if connection.opened == "middle":
+        ours.begin_in_middle(sequence)
+    else:
+        ours.begin(sequence)
+    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
+    return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -1080,15 +1151,16 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
     acknowledgment = segment.acknowledgment if segment.flags & ACK else None
     reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent)
     if ours.may_end_at(segment.sequence):
         connection._reset = reset
-        return _close(connection, "reset", segment.place)
+        return events + _close(connection, "reset", segment.place)
     connection._reset = connection._reset or reset
-    return []
+    return events
 
 
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
@@ -1113,9 +1185,10 @@ def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> 
 
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
+    events = _release_held(connection)
     connection.closed = how
     if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
         connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
     connection._reset = None
-    events = _advance(connection, place, ending=True)
+    events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
