@@ -60,11 +60,15 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 7
+FLOW_VERSION: Final = 8
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
 HELD_SEGMENTS: Final = 64
+#: So many segments that did not go on where their side ended are kept, as a SYN may say that they are of the next
+#: connection; and so many bytes of them.
+EARLY_SEGMENTS: Final = 16
+EARLY_BYTES: Final = 1 << 16
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
 ACKNOWLEDGED_BYTES: Final = 1 << 16
 
@@ -492,6 +496,28 @@ class Side:
             return []
         return self._tell_hole(place)
 
+    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
+        """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
+        is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
+        behind = _distance(segment.sequence, syn.sequence)
+        if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
+            return False
+        if closed or not self.is_credible(segment.sequence):
+            self.strays -= not closed
+            self.ignored_bytes -= len(segment.payload)
+            return True
+        start = self._next + _distance(segment.sequence, self._expected)
+        inside = [
+            piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
+        ]
+        if sum(len(piece.data) for piece in inside) < len(segment.payload):
+            return False
+        self._waiting = [piece for piece in self._waiting if piece not in inside]
+        self._waiting_bytes -= len(segment.payload)
+        self._reach = max([self._next, *(piece.end for piece in self._waiting)])
+        self._time_gap(syn.place)
+        return True
+
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
         events: list[Event] = []
@@ -814,6 +840,8 @@ class Connection:
     _reset: _Reset | None = None
     #: The first segments with bytes of a side that nothing has numbered.
     _held: list[TcpSegment] = field(default_factory=list, repr=False)
+    #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
+    _apart: list[TcpSegment] = field(default_factory=list, repr=False)
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -844,6 +872,20 @@ class Connection:
         numbered = segment.acknowledgment if is_answer else segment.sequence
         return abs(_distance(numbered, self._held[0].sequence)) < WINDOW_BYTES
 
+    def keep_apart(self, segment: TcpSegment) -> None:
+        """Remember a segment that may be of the next connection, captured before its SYN."""
+        kept = [*self._apart, segment][-EARLY_SEGMENTS:]
+        while sum(len(one.payload) for one in kept) > EARLY_BYTES:
+            del kept[0]
+        self._apart = kept
+
+    def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
+        """The segments of the connection which `syn` opens; they no longer count here."""
+        ours, _ = self.sides(syn.direction)
+        given = [segment for segment in self._apart if ours.gives_away(segment, syn, closed=self.closed is not None)]
+        ours.packets -= len(given)
+        return given
+
     @property
     def is_regular(self) -> bool:
         """It is open, without gaps and FINs: the next segment can be a plain one."""
@@ -863,6 +905,7 @@ class Connection:
             "ordinal": self.ordinal,
             "reset": self._reset and self._reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self._held],
+            "apart": [_segment_to_json(segment) for segment in self._apart],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -883,6 +926,7 @@ class Connection:
             state["ordinal"],
             state["reset"] and _Reset.from_json(state["reset"]),
             [_segment_from_json(segment) for segment in state["held"]],
+            [_segment_from_json(segment) for segment in state["apart"]],
         )
         connection.judge_regular()
         return connection
@@ -1004,12 +1048,13 @@ class Flow:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
         connection = self.connection
-        ordinal = 0
+        ordinal, early = 0, []
         if connection is not None and connection._reset is not None:
             events += _doubt_reset(connection, connection._reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
+            early = [] if flags & RST else connection.give_away(segment)
             if connection.closed is None:
-                events += _close(connection, "reuse", place)
+                events += _close(connection, "reset" if connection._reset else "reuse", place)
             if connection.first.arrived_at_ns == place.arrived_at_ns:
                 ordinal = connection.ordinal + 1
             connection = None
@@ -1019,6 +1064,7 @@ class Flow:
         connection.last = place
         ours, theirs = connection.sides(segment.direction)
         ours.packets += 1
+        before = ours.expected if connection.closed is None else _UNKNOWN
         if connection.closed is not None:
             ours.ignored_bytes += len(segment.payload)
         elif flags & RST:
@@ -1026,8 +1072,13 @@ class Flow:
         elif not _hold_back(connection, segment):
             events += _take_turn(connection, segment)
             events += _advance(connection, place)
+            for one in early:
+                ours.packets += 1
+                events += [*_take(connection, one), *_advance(connection, place)]
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
+        if segment.payload and segment.sequence != before and not flags & (SYN | RST):
+            connection.keep_apart(segment)
         connection.judge_regular()
         return events
 
@@ -1164,11 +1215,9 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
 
 
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
-    """What `segment` says of a RST that waits: a new SYN confirms it, and who acknowledges new data didn't send it."""
+    """What `segment` says of a RST that waits: who acknowledges new data didn't send it."""
     place, flags = segment.place, segment.flags
-    if flags & SYN:
-        return _close(connection, "reset", place) if connection.is_left_by(segment) else []
-    if segment.direction is not reset.direction or flags & RST or not flags & ACK:
+    if segment.direction is not reset.direction or flags & (SYN | RST) or not flags & ACK:
         return []
     ours, theirs = connection.sides(reset.direction)
     acknowledgment = segment.acknowledgment
@@ -1189,6 +1238,6 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     connection.closed = how
     if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
         connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
-    connection._reset = None
+    connection._reset, connection._apart = None, []
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]

@@ -880,6 +880,34 @@ def test_a_lone_reset_is_a_connection() -> None:
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
+@pytest.mark.parametrize("ahead", [500, 2**30])
+def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: int) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if end == "fin":
+        talk.send(S, 0, flags=FIN | ACK)
+        talk.send(C, 3, flags=FIN | ACK)
+    elif end == "reset":
+        talk.send(C, 3, flags=RST)
+    before = talk.connection
+    assert talk.send(C, ahead + 1, b"hello") == talk.send(C, ahead + 8, b"?") == []
+    events = talk.send(C, ahead, flags=SYN)
+    assert plain(events) == [*["closed reuse"] * (end == "reuse"), "open syn", ("client", 0, b"hello")]
+    assert before.closed == end
+    assert (before.client.ignored_bytes, before.client.strays, before.client.missing_bytes) == (0, 0, 0)
+    assert plain(talk.send(C, ahead + 6, b", ")) == [("client", 5, b", "), ("client", 7, b"?")]
+    assert talk.connection.client.packets == 4
+
+
+def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, flags=RST)
+    talk.send(C, 501, b"old")
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 500, flags=SYN)) == ["open syn"]
+    assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
 def test_a_syn_with_another_number_begins_another_connection(end: str) -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"old")
