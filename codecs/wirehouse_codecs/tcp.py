@@ -60,7 +60,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 8
+FLOW_VERSION: Final = 9
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -157,6 +157,23 @@ class OverlapDiffers(NamedTuple):
     place: Place
 
 
+class Why(StrEnum):
+    """Why captured bytes are no part of a stream."""
+
+    BEFORE = "they were sent before the first byte that was seen"
+    AFTER = "they came after the end of the connection"
+    FAR = "their sequence number is far from what was expected"
+
+
+class Ignored(NamedTuple):
+    """Captured bytes of a direction that are no part of its stream, and where the first of them stand."""
+
+    direction: Direction
+    why: Why
+    size: int
+    place: Place
+
+
 class ResetIgnored(NamedTuple):
     """A RST of `direction` that its alleged sender didn't send: it went on to acknowledge new data."""
 
@@ -239,6 +256,9 @@ class Side:
     _assumed: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
+    #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
+    _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
+    _said: int = 0
     #: Since when a gap begins at `_next`.
     _gap_since_ns: int | None = None
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
@@ -452,7 +472,7 @@ class Side:
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
-                self._ignore_stray(sequence, payload, size)
+                self._ignore_stray(sequence, payload, size, place)
                 return []
             self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
@@ -505,6 +525,7 @@ class Side:
         if closed or not self.is_credible(segment.sequence):
             self.strays -= not closed
             self.ignored_bytes -= len(segment.payload)
+            self._ignore(Why.AFTER if closed else Why.FAR, -len(segment.payload), segment.place)
             return True
         start = self._next + _distance(segment.sequence, self._expected)
         inside = [
@@ -580,9 +601,34 @@ class Side:
         self._recent, self._recent_bytes = [], 0
         return events
 
-    def _ignore_stray(self, sequence: int, payload: bytes, size: int) -> None:
+    def ignore_late(self, sequence: int, payload: bytes, place: Place) -> None:
+        """The connection has ended; of `payload` nothing is taken any more. It may be sent again, or be new."""
+        self.ignored_bytes += len(payload)
+        at = self.position(sequence)
+        end = self._next if self._fin is None else self._fin
+        if at is None or at + len(payload) > end:
+            self._ignore(Why.AFTER, len(payload), place)
+
+    def take_ignored(self) -> list[Ignored]:
+        """What is ignored for reasons of which this wasn't said before."""
+        ignored = []
+        for at, why in enumerate(Why):
+            if why in self._ignored and not self._said >> at & 1:
+                self._said |= 1 << at
+                ignored.append(self._ignored[why])
+        self._ignored = {}
+        return ignored
+
+    def _ignore(self, why: Why, size: int, place: Place) -> None:
+        """Note that bytes are ignored; if `size` is negative, that some aren't."""
+        known = self._ignored.pop(why, Ignored(self.direction, why, 0, place))
+        if known.size + size > 0:
+            self._ignored[why] = known._replace(size=known.size + size)
+
+    def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
         self.ignored_bytes += len(payload)
+        self._ignore(Why.FAR, len(payload), place)
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
 
@@ -602,6 +648,7 @@ class Side:
         """Bytes from before `_next`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
+        self._ignore(Why.BEFORE, ignored, place)
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
         skipped = max(self._next - len(kept) - start, 0)
@@ -744,7 +791,9 @@ class Side:
             [piece.start, piece.arrived_at_ns, *piece.needs, b64encode(piece.data).decode()] for piece in self._waiting
         ]
         recent = b64encode(self._kept()).decode()
-        return {"numbers": [getattr(self, name) for name in _NUMBERS], "waiting": waiting, "recent": recent}
+        numbers = [getattr(self, name) for name in _NUMBERS]
+        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self._ignored.items())]
+        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored}
 
     @classmethod
     def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
@@ -757,6 +806,8 @@ class Side:
             needs = _Needs(needed, seen_bytes)
             side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs))
             side._waiting_bytes += len(data)
+        for name, size, place in state["ignored"]:
+            side._ignore(Why[name], size, Place.from_json(place))
         side._recent = [b64decode(state["recent"])]
         side._recent_bytes = len(side._recent[0])
         return side
@@ -783,6 +834,7 @@ _NUMBERS: Final = (
     "_wanted",
     "_assumed",
     "_opening",
+    "_said",
     "_gap_since_ns",
 )
 
@@ -1066,7 +1118,7 @@ class Flow:
         ours.packets += 1
         before = ours.expected if connection.closed is None else _UNKNOWN
         if connection.closed is not None:
-            ours.ignored_bytes += len(segment.payload)
+            ours.ignore_late(segment.sequence, segment.payload, place)
         elif flags & RST:
             events += _reset(connection, segment)
         elif not _hold_back(connection, segment):

@@ -36,6 +36,7 @@ from wirehouse_codecs.tcp import (
     OverlapDiffers,
     ResetIgnored,
     TcpSegment,
+    Why,
 )
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -239,6 +240,9 @@ def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
     assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
     side = talk.connection.server
     assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+    assert [(one.why, one.size, one.place.record_number) for one in side.take_ignored()] == [(Why.BEFORE, 5, 4)]
+    talk.send(S, 90, b"again")
+    assert side.take_ignored() == [], "it was said"
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -895,8 +899,30 @@ def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: i
     assert plain(events) == [*["closed reuse"] * (end == "reuse"), "open syn", ("client", 0, b"hello")]
     assert before.closed == end
     assert (before.client.ignored_bytes, before.client.strays, before.client.missing_bytes) == (0, 0, 0)
+    assert before.client.take_ignored() == []
     assert plain(talk.send(C, ahead + 6, b", ")) == [("client", 5, b", "), ("client", 7, b"?")]
     assert talk.connection.client.packets == 4
+
+
+@pytest.mark.parametrize(("at", "why"), [(2**30, Why.FAR), (20, Why.AFTER)])
+def test_what_is_ignored_is_said(at: int, why: Why) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if why is Why.AFTER:
+        talk.send(S, 0, flags=RST)
+    talk.send(C, at, b"more")
+    talk.send(C, at - 10, b"and more")
+    assert talk.connection.client.take_ignored() == [(C, why, 12, talk.sent[-2].place)]
+
+
+def test_what_is_sent_again_after_the_end_is_not_said() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all", FIN | ACK)
+    talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)
+    assert talk.connection.closed == "fin"
+    talk.send(C, 0, b"all", FIN | ACK)
+    assert talk.connection.client.take_ignored() == []
+    assert talk.connection.client.ignored_bytes == 3
 
 
 def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
