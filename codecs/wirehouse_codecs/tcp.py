@@ -1,9 +1,9 @@
 """Reassembly: the segments of a TCP connection become the byte streams of its two sides (RFC 9293).
 
 A `Flow` takes the segments of one pair of ports in order of arrival. It returns events: a connection opens or closes,
-the next bytes of a direction are there, or bytes are missing (a hole). It knows no protocol and does no input or output.
-Its memory is bounded, and its state is JSON (`snapshot`). Events depend on the segments alone, not on where the flow was
-cut into snapshots.
+the next bytes of a direction are there, or bytes are missing (a hole). It knows no protocol and does no input or
+output. Its memory is bounded, and its state is JSON (`snapshot`). Events depend on the segments alone, not on where
+the flow was cut into snapshots.
 
 How a passive reader can know
 -----------------------------
@@ -22,20 +22,20 @@ A single number may be garbled or forged. So a number far from what is expected 
 Numbering
 ---------
 
-- Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first answer).
-  Then the other side's acknowledgment, or the first byte, selects the one that holds.
-- If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an assumption:
-  a SYN or the first bytes of the side itself override it.
-- A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged of
-  it is a hole at once, before the bytes that acknowledge it.
-- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
-  `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins at its
-  acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the capture began.
-  That is no hole: the stream then begins with the first bytes that are there. What arrives from before its first byte is
-  ignored.
-- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless it
-  goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known modulo
-  4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
+- Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
+  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds.
+- If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
+  assumption: a SYN or the first bytes of the side itself override it.
+- A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
+  of it is a hole at once, before the bytes that acknowledge it.
+- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
+  for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
+  at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
+  capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives from before
+  its first byte is ignored.
+- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
+  it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
+  modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
 
 Gaps and holes
 --------------
@@ -44,21 +44,21 @@ Gaps and holes
   options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
   taken. If the receiver acknowledges the beginning of the gap and no more, it lacks the bytes too. Then time makes no
   hole of the gap.
-- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a FIN
-  that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own for each
-  lost packet would be worse than a hole that is too long by a FIN.
-- An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side says
-  as much or more, and for no more than the smaller.
+- Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
+  FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
+  for each lost packet would be worse than a hole that is too long by a FIN.
+- An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
+  says as much or more, and for no more than the smaller.
 
 The order of the two directions
 -------------------------------
 
 - Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
-  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole, also
-  if nothing waits behind it. It is none if the acknowledgment isn't believed, or if bytes before the acknowledged one
-  have come in meanwhile and none from behind it: such an acknowledgment is garbled.
-- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after the
-  last that was seen may be a FIN.
+  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
+  also if nothing waits behind it. It is none if the acknowledgment isn't believed, or if bytes before the
+  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
+  the last that was seen may be a FIN.
 - Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
   both sides wait for each other nevertheless, what arrived later goes first.
 
@@ -75,11 +75,11 @@ The end
 - A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
   closes after `hole_wait_ns` of silence, and these bytes are a hole.
 - A RST closes at once if it stands where its sender's stream does, or if nothing says where that is. Anyone can send
-  another one (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or a SYN confirms it,
-  and it is ignored if its alleged sender later acknowledges new data.
+  another one (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or a SYN confirms
+  it, and it is ignored if its alleged sender later acknowledges new data.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
-  (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as a
-  copy does. Otherwise it is a retransmission.
+  (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
+  a copy does. Otherwise it is a retransmission.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
   ignored. Data may be captured shortly before the SYN of its connection: then it moves to that connection.
 - What is ignored is counted, and `Side.take_ignored` says why and where it begins.
