@@ -969,10 +969,13 @@ class Connection:
 
     def keep_apart(self, segment: TcpSegment) -> None:
         """Remember a segment that may be of the next connection, captured before its SYN."""
-        kept = [*self._apart, segment][-EARLY_SEGMENTS:]
-        while sum(len(one.payload) for one in kept) > EARLY_BYTES:
-            del kept[0]
-        self._apart = kept
+        apart = self._apart
+        apart.append(segment)
+        if len(apart) > EARLY_SEGMENTS:
+            del apart[0]
+        if len(segment.payload) > EARLY_BYTES // EARLY_SEGMENTS:
+            while sum(len(one.payload) for one in apart) > EARLY_BYTES:
+                del apart[0]
 
     def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
         """The segments of the connection which `syn` opens; they no longer count here."""
@@ -991,6 +994,9 @@ class Connection:
         is_settled = self.closed is None and self._reset is None
         self._regular = is_settled and self.client.regular and self.server.regular
 
+    def _is_recent(self, segment: TcpSegment) -> bool:
+        return self.last.arrived_at_ns - segment.place.arrived_at_ns < self.client.options.hole_wait_ns
+
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
         return {
@@ -1000,7 +1006,7 @@ class Connection:
             "ordinal": self.ordinal,
             "reset": self._reset and self._reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self._held],
-            "apart": [_segment_to_json(segment) for segment in self._apart],
+            "apart": [_segment_to_json(segment) for segment in self._apart if self._is_recent(segment)],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
