@@ -395,8 +395,8 @@ class FlowLog:
     def receive(self, segment: TcpSegment) -> None:
         """The next segment."""
         connection = self._flow.connection
-        if connection is not None and not connection.sides(segment.direction)[0].packets:
-            # Whoever reads what the other side said before is to know that this one had no packet yet.
+        if connection is not None and connection.sides(segment.direction)[0].is_guessed:
+            # Whoever reads what the other side said before is to know that this one had said nothing yet.
             self.flush()
         for event in self._flow.receive(segment):
             self._take(event)

@@ -103,6 +103,8 @@ class Detector:
         self._messages = 0
         #: MESSAGE frames of the text that read well both with and without a stream id.
         self._undecided = 0
+        #: Ids that messages have if they are read without a stream id, where what else they say tells nothing.
+        self._literal: list[int] = []
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -123,6 +125,10 @@ class Detector:
         if self._forced is not None:
             return Detection(DIALECTS[self._forced], DIALECTS[self._forced].name, "forced by the configuration")
         if self._order == "little":
+            if len(set(self._literal)) * 2 > len(self._literal):
+                return _found(SEED, "its stream isn't known, and without a stream id messages have ids of their own")
+            if self._literal:
+                return _found(SEED_SID, "its stream isn't known, and without a stream id messages have few ids")
             if self._undecided:
                 return _found(SEED_SID, "messages begin with an id of a notified stream, and nothing else tells")
             return _found(SEED, "little endian, and no message tells whether it has a stream id")
@@ -216,7 +222,11 @@ class Detector:
         if not self._notified or (self.lacks and with_id.stream_id not in self._notified):
             # Read without it, a small stream id gives id 0 or, by the flags, a huge one; a large one no sane flags.
             reads = isinstance(literal, Message) and _sane(literal) and 0 < (literal.message_id or 0) < PLAUSIBLE_ID
-            if plausible and not reads:
+            if self.lacks and _sane(literal) and plausible == reads:
+                assert isinstance(literal, Message)
+                self._literal.append(literal.message_id or 0)
+                return self.conclude() if len(self._literal) >= SCORED_MESSAGES else None
+            if (plausible and not reads) or (self.lacks and not _sane(literal)):
                 return _found(SEED_SID, "its stream isn't known, and messages read well with a stream id only")
             return _found(SEED, "its stream isn't known, and messages read well without a stream id")
         if with_id.stream_id not in self._notified:
@@ -242,6 +252,7 @@ class Detector:
                 "messages": self._messages,
                 "undecided": self._undecided,
                 "lacks": self.lacks,
+                "literal": self._literal,
             },
             separators=(",", ":"),
         )
@@ -255,6 +266,7 @@ class Detector:
         self._notified, self._scores = state["notified"], state["scores"]
         self._last = {name: dict(ids) for name, ids in state["last"].items()}
         self._messages, self._undecided, self.lacks = state["messages"], state["undecided"], state["lacks"]
+        self._literal = state["literal"]
 
 
 def _found(dialect: Dialect, reason: str) -> Detection:

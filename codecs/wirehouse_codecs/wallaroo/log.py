@@ -194,7 +194,7 @@ class Conversation:
         self._credits = _Credits()
         #: Rows as they were told last: what has not changed since is not told again.
         self._told: dict[int | None, dict[str, Any]] = {}
-        #: Sides of which there was no packet when the first bytes came; None = there were none yet.
+        #: Sides that may have said something before the first bytes came; None = none came yet.
         self._unseen: list[Direction] | None = None
         self._twin = twin.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
@@ -215,7 +215,7 @@ class Conversation:
         """Bytes of both directions, in arrival order."""
         if self._unseen is None:
             sides = {side: self._connection.sides(side)[0] for side in Direction}
-            self._unseen = [side for side in sides if not sides[side].packets]
+            self._unseen = [side for side in sides if sides[side].is_guessed]
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 self._take(self._twin.receive(piece.direction, piece.data, piece.place))

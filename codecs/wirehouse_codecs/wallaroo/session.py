@@ -189,6 +189,8 @@ class Session:
         #: Frames from before were missed, and sides of which bytes were: what is unknown may be legal.
         self.late = started_late
         self.lacks = set(unseen)
+        #: What the sides said may have come in another order.
+        self.unordered = bool(unseen)
         self.credits: int | None = None
         self.granted = self.spent = 0
         #: EOS_MESSAGE frames: workers take a credit for each, connectors count none.
@@ -323,7 +325,9 @@ class Session:
         elif self._next is None:
             shown = f"{kind} from the {direction} in state {self.state}"
             step = self._step(direction, kind)
-            if step is None:
+            if step is None and self._may_be_of_sink(direction, kind):
+                self._ignored = NOT_FOR_SOURCES
+            elif step is None:
                 self._find(unlisted(self.state, direction, kind), shown)
             else:
                 self._next = step.state
@@ -337,6 +341,11 @@ class Session:
         if self.dialect.sink and kind not in _HANDSHAKE_KINDS and self.state in (State.HANDSHAKE, State.STREAMING):
             return Step(Session._nothing, self.state, None if step is None else step.rule)
         return step
+
+    def _may_be_of_sink(self, direction: Direction, kind: Kind) -> bool:
+        """What only sinks send, where the HELLO was not captured that tells a sink."""
+        known = self.version is not None or self.dialect.byte_order == "little"
+        return kind is Kind.MESSAGE and direction is Direction.SERVER and not known and self.may_miss(Direction.CLIENT)
 
     def _take_undecodable(self, received: Received) -> None:
         rule = received.decoded.rule
@@ -396,7 +405,7 @@ class Session:
             if stream.unanswered:
                 shown = f"{stream.unanswered} NOTIFY without an answer"
                 self._found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
-            if stream.nacks and self.state is State.STREAMING:
+            if stream.nacks and self.state is State.STREAMING and not self.may_miss(Direction.CLIENT):
                 owed = f"{stream.nacks} NACK without a NOTIFY"
                 self._found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))
             if how is End.CLOSED and self.state is State.STREAMING:
@@ -466,11 +475,15 @@ class Session:
 
     def _take_ok(self, ok: Ok) -> None:
         # The first that a worker says: all that comes after it is known.
+        hello_missed = Direction.CLIENT in self.lacks
         self.late, self.lacks = False, self.lacks - {Direction.SERVER} | ({Direction.CLIENT} if self.late else set())
         self.accepted = self._answered = True
         self.initial_credits = ok.credits
         self.credits = 0
         self._grant(ok.credits)
+        if hello_missed:
+            # Sinks use none, and only their HELLO tells them.
+            self.credits = None
         if not ok.credits:
             self._find("zero_initial_credits", "OK with 0 credits")
             self._run_dry()
@@ -596,10 +609,17 @@ class Session:
         if stream is None and self.untracked:
             return None
         stream = stream or self._stream(stream_id)
-        if self.may_miss(Direction.CLIENT) and stream is not None and not stream.notified and not stream.assumed:
+        new = stream is not None and not stream.notified and stream.state is StreamState.INTRO
+        if new and stream is not None and self._may_follow_unseen():
             stream.assumed = True
             stream.state = StreamState.OPEN
         return stream
+
+    def _may_follow_unseen(self) -> bool:
+        """What the connector said before this frame may not have been captured, or not have been told yet."""
+        assert self._where is not None
+        answers = self.unordered and self._where.direction is Direction.SERVER
+        return answers or self.may_miss(Direction.CLIENT)
 
     def _take_notify(self, notify: Notify) -> None:
         self._stream_id = notify.stream_id
@@ -643,7 +663,7 @@ class Session:
         stream = self._known(answer.stream_id)
         if stream is None:
             return
-        if not stream.waiting and (stream.assumed or self.may_miss(Direction.CLIENT)):
+        if not stream.waiting and (stream.assumed or self._may_follow_unseen()):
             stream.act(Action.NOTIFY_ASKED)
         step = stream.act(Action.ACCEPTED if answer.accepted else Action.REFUSED)
         if step.rule is not None:
@@ -910,6 +930,7 @@ class Session:
 
 _PLAIN: Final = (
     "late",
+    "unordered",
     "credits",
     "granted",
     "spent",
