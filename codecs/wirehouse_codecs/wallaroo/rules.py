@@ -179,7 +179,8 @@ HABIT_RULES: tuple[Rule, ...] = (
     ),
     _warning(
         "stream_id_reused",
-        "One stream id has two names, or one name two ids, in a session or in sessions of one program and instance.",
+        "One stream id has two names, or one name two ids, in a session, by an OK and a NOTIFY, or in sessions of one "
+        "program and instance.",
         'Handshake [C1]; Streaming: "should be unique"',
     ),
     _violation(
@@ -189,7 +190,7 @@ HABIT_RULES: tuple[Rule, ...] = (
     ),
     _warning(
         "ack_never_sent",
-        "An ACK names a message id that its stream never sent.",
+        "An ACK names a message id that its stream never sent, nor can have sent in an earlier session.",
         'Acks and Nacks: "message ids", "completed"',
     ),
     _warning(

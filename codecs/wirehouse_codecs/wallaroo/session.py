@@ -44,6 +44,7 @@ from wirehouse_codecs.wallaroo.messages import (
     Notify,
     NotifyAck,
     Ok,
+    StreamReference,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Received
@@ -491,6 +492,14 @@ class Session:
             stream = self._stream(reference.stream_id)
             if stream is not None:
                 stream.references = [reference.point_of_ref]
+                self._note_listed(reference, stream)
+
+    def _note_listed(self, reference: StreamReference, stream: Stream) -> None:
+        """The name that OK gives a stream, which the connector chose in an earlier session; the text gives none."""
+        if reference.stream_name:
+            stream.listed = _digest(reference.stream_name)
+            if len(self._names) < MAX_STREAMS:
+                self._names.setdefault(stream.listed, reference.stream_id)
 
     def _take_connector_error(self, _: Error) -> None:
         self._find("connector_error", f"in state {self.state}")
@@ -637,12 +646,14 @@ class Session:
         self._spend(Kind.NOTIFY)
 
     def _check_name(self, notify: Notify, stream: Stream) -> None:
-        digest = hashlib.blake2b(notify.stream_name, digest_size=_DIGEST_BYTES).digest()
+        digest = _digest(notify.stream_name)
         other = self._names.get(digest, notify.stream_id)
         if len(self._names) < MAX_STREAMS:
             self._names.setdefault(digest, notify.stream_id)
         if stream.name not in (None, digest):
             self._find("stream_id_reused", f"stream {notify.stream_id} had another name", notify.stream_id)
+        elif stream.listed not in (None, digest):
+            self._find("stream_id_reused", f"OK gives stream {notify.stream_id} another name", notify.stream_id)
         elif other != notify.stream_id:
             self._find("stream_id_reused", f"the name was that of stream {other}", notify.stream_id)
         stream.name = digest
@@ -839,6 +850,9 @@ class Session:
         """The id may have been sent before this session, or where it wasn't seen."""
         if stream.assumed or self.partial or self.unattributed or message_id in stream.references:
             return True
+        # Where no NOTIFY_ACK says how far the worker is, it may go on with what came before a reconnect.
+        if not self.dialect.answers_notify and stream.acked_at is None:
+            return True
         given = (reference for reference in stream.references if reference != self.dialect.nothing_seen)
         return self.dialect.skips_repeats and any(message_id <= reference for reference in given)
 
@@ -955,6 +969,10 @@ _BYTES: Final = ("program_name", "instance_name", "cookie_digest")
 
 #: The word in an ERROR that says what is refused, in the order of the rules.
 _REFUSALS: Mapping[bytes, str] = {b"cookie": "cookie_refused", b"version": "version_refused"}
+
+
+def _digest(name: bytes) -> bytes:
+    return hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
 
 
 def _late(since: Where, timeout_ns: int, now_ns: int) -> bool:

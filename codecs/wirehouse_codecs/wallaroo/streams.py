@@ -167,6 +167,8 @@ class Stream:
     assumed: bool = False
     #: Digest of the name that the last NOTIFY gave.
     name: bytes | None = None
+    #: Digest of the name that OK gives.
+    listed: bytes | None = None
     #: References that the worker gave: by OK or NOTIFY_ACK, by the last NACK.
     references: list[int] = field(default_factory=list)
     #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
@@ -322,6 +324,7 @@ class Stream:
             "notified": self.notified,
             "assumed": self.assumed,
             "name": None if self.name is None else self.name.hex(),
+            "listed": None if self.listed is None else self.listed.hex(),
             "references": self.references,
             "asked": self.asked,
             "last_seen": self.last_seen,
@@ -343,7 +346,8 @@ class Stream:
         """The stream that `to_json` wrote."""
         taken = dict(row)
         taken["state"] = StreamState(row["state"])
-        taken["name"] = None if row["name"] is None else bytes.fromhex(row["name"])
+        for key in ("name", "listed"):
+            taken[key] = None if row[key] is None else bytes.fromhex(row[key])
         taken["sent"] = Sent()
         for entry in row["sent"]:
             taken["sent"].add(*entry)

@@ -510,6 +510,28 @@ def test_stream_id_reused(name: str, dialogue: Opens) -> None:
     assert dialogue(name).opened(1).c(Notify(2, b"s1")).found == ["stream_id_reused"]
 
 
+@pytest.mark.parametrize("name", V2)
+def test_ok_and_notify_name_a_stream_alike(name: str, dialogue: Opens, greeting: Greetings) -> None:
+    def resumed(*notifies: Notify) -> list[str]:
+        told = dialogue(name).c(greeting(name)).w(Ok(9, (StreamReference(1, 5, b"one"), StreamReference(2, 0, b""))))
+        return list(told.c(*notifies).found)
+
+    assert resumed(Notify(1, b"one", 5), Notify(2, b"two"), Notify(3, b"three")) == []
+    assert resumed(Notify(1, b"two", 5)) == ["stream_id_reused"]
+    assert resumed(Notify(3, b"one", 5)) == ["stream_id_reused"]
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_worker_of_the_text_may_ack_what_an_earlier_session_sent(
+    name: str, dialogue: Opens, msg: Messages, acked: Acks
+) -> None:
+    told = dialogue(name).opened(1).w(acked(0, (1, 2))).c(msg(name, 1, 8)).w(acked(1, (1, 3)))
+    assert told.found == []
+    assert told.session.streams[1].last_acked == 3
+    # Not after it has acked what this one sent.
+    assert told.w(acked(1, (1, 8)), acked(1, (1, 3))).rules == ["ack_never_sent"]
+
+
 @breaks("ack_unknown_stream", "ack_never_sent", "ack_goes_back")
 @pytest.mark.parametrize("name", SOURCES)
 def test_acks_of_what_was_not_sent(name: str, dialogue: Opens, msg: Messages, acked: Acks) -> None:
