@@ -213,9 +213,7 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
-        if self._unseen is None:
-            sides = {side: self._connection.sides(side)[0] for side in Direction}
-            self._unseen = [side for side in sides if sides[side].is_guessed]
+        self._notice_unseen()
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 self._take(self._twin.receive(piece.direction, piece.data, piece.place))
@@ -235,6 +233,7 @@ class Conversation:
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
+        self._notice_unseen()
         self._take(self._twin.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def close(self, closed: Closed) -> None:
@@ -253,6 +252,12 @@ class Conversation:
             self._find(found, closed.place)
         if session.credits is not None:
             self._turn(closed.place, 0, session.credits)
+
+    def _notice_unseen(self) -> None:
+        """Before the first bytes: the sides of which nothing was captured that tells where theirs begin."""
+        if self._unseen is None:
+            sides = {side: self._connection.sides(side)[0] for side in Direction}
+            self._unseen = [side for side in sides if sides[side].is_guessed]
 
     # Frames
 
