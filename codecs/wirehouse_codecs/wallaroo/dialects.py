@@ -51,6 +51,9 @@ SCORED_STREAMS: Final = 256
 #: Ids above this are taken for bytes of something else where nothing better tells.
 PLAUSIBLE_ID: Final = 1 << 48
 
+#: Why v2b may be v2a.
+UNTOLD: Final = "no OK or RESTART tells v2a from v2b"
+
 _LETTERS: Final = frozenset(SEED.tags.values())
 _NUMBERS: Final = frozenset(V3.tags.values())
 
@@ -140,7 +143,7 @@ class Detector:
             return _found(V3, why)
         why = f"messages read better with flags ({v2} to {v3})" if self._v3 else "a message is too short for v3"
         chosen = V2B if self._v2b else V2A
-        return _found(chosen, why + (", and no OK or RESTART tells v2a from v2b" if self._v2a and self._v2b else ""))
+        return _found(chosen, why + (f", and {UNTOLD}" if self._v2a and self._v2b else ""))
 
     # Implemented dialects
 

@@ -13,6 +13,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -20,18 +21,20 @@ from wirehouse_codecs.conversations import other
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo.dialects import Detection, Detector, byte_order_of
+from wirehouse_codecs.wallaroo.dialects import UNTOLD, Detection, Detector, byte_order_of
 from wirehouse_codecs.wallaroo.messages import (
     CUT,
     DIALECTS,
     LENGTH_BYTES,
     SEED,
+    V2A,
     V3,
     ByteOrder,
     Decoded,
     Dialect,
     Framed,
     Framer,
+    Restart,
     decode,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
@@ -226,7 +229,9 @@ class Reader:
             self._detector.lacks = True
         if self.detection is not None:
             return [_undecodable(direction, place, end - len(pending), pending, CUT)]
-        if not self._held or self._held[-1][2].reason != CUT:
+        # Holes of a side with no frame between are one to whoever judges.
+        holes = takewhile(lambda one: one[2].reason == CUT, self._held[:-3:-1])
+        if direction not in {side for side, _, _ in holes}:
             self._held.append((direction, place, Framed(end, end, b"", reason=CUT)))
         return [_undecodable(direction, place, end - len(pending), pending, CUT)] if pending else []
 
@@ -437,9 +442,16 @@ class Reader:
         if framed.reason:
             decoded = Decoded(rule=framed.rule, reason=framed.reason)
         else:
-            decoded = decode(framed.body, self.dialect, self._options.version_form)
+            decoded = decode(framed.body, self._dialect_of(framed.body), self._options.version_form)
         undecoded = framed.body if decoded.frame is None else b""
         return Received(direction, place, framed.byte_start, framed.byte_end, decoded, undecoded)
+
+    def _dialect_of(self, body: bytes) -> Dialect:
+        """The dialect of a frame: where nothing had told v2a from v2b, a RESTART without a body does."""
+        assert self.detection is not None
+        assert self.detection.dialect is not None
+        is_v2a = body == bytes([V2A.tags[Restart]]) and self.detection.reason.endswith(UNTOLD)
+        return V2A if is_v2a else self.detection.dialect
 
     def _unfinished(self, direction: Direction, place: Place, closed: bool) -> list[Received]:
         framer = self._framers.get(direction)

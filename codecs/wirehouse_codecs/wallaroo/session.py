@@ -296,8 +296,9 @@ class Session:
             return
         self._started = True
         if kind is Kind.HELLO and direction is Direction.CLIENT:
+            # A late start misses nothing of the connector then, but the place of the worker's first frames may be lost.
+            self.lacks = self.lacks - {Direction.CLIENT} | ({Direction.SERVER} if self.late else set())
             self.late = False
-            self.lacks.discard(Direction.CLIENT)
         if not self.may_miss(Direction.CLIENT):
             return
         self._found.append(Found(RULE["no_handshake_seen"], self._where, "the first frame seen is " + kind))

@@ -30,6 +30,7 @@ from wirehouse_codecs.wallaroo.messages import (
     Notify,
     NotifyAck,
     Ok,
+    Restart,
     StreamMessage,
     encode,
 )
@@ -204,6 +205,30 @@ def test_a_worker_may_send_more_than_it_takes(greeting: Callable[..., Hello]) ->
     assert read.received.decoded.frame == large
     (lost,) = taken.receive(C, (16_385).to_bytes(4, "big"), place(3))
     assert lost.received.decoded.rule is RULE["oversize_frame"]
+
+
+def test_holes_of_both_sides_before_the_dialect_is_known_are_both_told(msg: Callable[..., Message]) -> None:
+    for sides in ((C, S), (S, C)):
+        taken = connection(AUTO)
+        read = [*taken.hole(sides[0], 63, place(0)), *taken.hole(sides[1], 63, place(1))]
+        frames: list[Frame] = [Notify(1, b"one"), *(msg("v3", 1, number) for number in range(1, 20))]
+        for frame in frames:
+            read += taken.receive(C, encode(frame, DIALECTS["v3"]), place(2))
+        read += taken.finish(place(3))
+        told = [found.rule.name for one in read if one.outcome is not None for found in one.outcome.findings]
+        assert told == ["no_handshake_seen"]
+
+
+def test_a_restart_without_a_body_is_read_where_nothing_told_v2a_from_v2b(msg: Callable[..., Message]) -> None:
+    taken = connection(AUTO)
+    taken.hole(C, 63, place(0))
+    for number in range(1, 30):
+        taken.receive(C, encode(msg("v2a", 1, number, 48), DIALECTS["v2a"]), place(number))
+    assert taken.reader.dialect is DIALECTS["v2b"]
+    (read,) = taken.receive(S, encode(Restart(), DIALECTS["v2a"]), place(99))
+    assert read.received.decoded.frame == Restart()
+    (other,) = taken.receive(S, encode(Restart(b"host:1"), DIALECTS["v2b"]), place(99))
+    assert other.received.decoded.frame == Restart(b"host:1")
 
 
 # What a hole excuses, and what it doesn't
