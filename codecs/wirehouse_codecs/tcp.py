@@ -60,7 +60,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 4
+FLOW_VERSION: Final = 5
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
@@ -156,6 +156,9 @@ class Closed(NamedTuple):
 
     place: Place
     how: Ending
+    #: Who closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence or a new
+    #: connection did, or both sides did before they heard of each other.
+    side: Direction | None = None
 
 
 Event = Opened | Data | Hole | OverlapDiffers | Closed
@@ -214,8 +217,9 @@ class Side:
     #: far to be believed alone.
     _acknowledged: int = 0
     _claimed: int = 0
-    #: Where the FIN stands.
+    #: Where the FIN stands, and what it acknowledges.
     _fin: int | None = None
+    _fin_acknowledges: int = _UNKNOWN
     #: The sequence number after the last stray.
     _stray: int = _UNKNOWN
     #: The other sequence number that its first byte may have, while SYNs with two of them have been seen.
@@ -250,6 +254,11 @@ class Side:
     def ended(self) -> bool:
         """Its FIN was reached."""
         return self._fin == self._next
+
+    def knew_end_of(self, theirs: Side) -> bool:
+        """Its FIN acknowledges the other side's."""
+        known = self._fin_acknowledges != _UNKNOWN and theirs._fin is not None
+        return known and theirs.position(self._fin_acknowledges - 1) == theirs._fin
 
     @property
     def regular(self) -> bool:
@@ -658,6 +667,7 @@ _NUMBERS: Final = (
     "_acknowledged",
     "_claimed",
     "_fin",
+    "_fin_acknowledges",
     "_stray",
     "_other",
     "_wanted",
@@ -839,7 +849,8 @@ class Flow:
         for how, waits_ns, ends in ways:
             ends_ns = last.arrived_at_ns + waits_ns
             if ends and ends_ns <= ns and connection.closed is None:
-                events += _close(connection, how, replace(last, arrived_at_ns=ends_ns))
+                side = _closed_by(connection.client, connection.server) if how == "fin" else None
+                events += _close(connection, how, replace(last, arrived_at_ns=ends_ns), side)
         if last.arrived_at_ns + options.idle_ns <= ns:
             self.connection = None
         return events
@@ -869,7 +880,7 @@ class Flow:
             events += _take(segment, ours, theirs)
             events += _advance(connection, place)
             if ours.ended and theirs.ended:
-                events += _close(connection, "fin", place)
+                events += _close(connection, "fin", place, _closed_by(ours, theirs))
         connection.judge_regular()
         return events
 
@@ -914,7 +925,11 @@ def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
     if not size and not flags & FIN:
         return []
     needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-    return ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place, needs)
+    open_before = ours._fin is None
+    events = ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place, needs)
+    if open_before and ours._fin is not None and flags & ACK:
+        ours._fin_acknowledges = segment.acknowledgment
+    return events
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -948,12 +963,21 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     if answers or ours.is_credible(segment.sequence):
         if segment.flags & ACK:
             theirs.note_acknowledgment(segment.acknowledgment)
-        return _close(connection, "reset", segment.place)
+        # It may be the answer to the other side's FIN.
+        side = segment.direction if theirs._fin is None else theirs.direction
+        return _close(connection, "reset", segment.place, side)
     ours.strays += 1
     return []
 
 
-def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
+def _closed_by(one: Side, other: Side) -> Direction | None:
+    """Both sides have sent their FINs: who did so first."""
+    if one.knew_end_of(other) == other.knew_end_of(one):
+        return None
+    return other.direction if one.knew_end_of(other) else one.direction
+
+
+def _close(connection: Connection, how: Ending, place: Place, side: Direction | None = None) -> list[Event]:
     connection.closed = how
     events = _advance(connection, place, ending=True)
-    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
+    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]
