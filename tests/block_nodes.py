@@ -225,12 +225,12 @@ class Call(talk.Call):
         self.at[side] += size
         return self
 
-    def close(self, how: str = "fin") -> Call:
+    def close(self, how: str = "fin", by: Direction | None = C) -> Call:
         if self.closed:
             return self
         self.closed = True
         self.world.log.connection_id = self.connection.connection_id
-        self.conversation.close(Closed(self.world.place(), how))  # type: ignore[arg-type]
+        self.conversation.close(Closed(self.world.place(), how, by))  # type: ignore[arg-type]
         return self
 
     def header(self, number: int) -> Call:

@@ -157,8 +157,8 @@ class Known:
                 other.changed = True
             return
 
-    def _end(self, call: Call, at_ns: int, ended_by: str) -> None:
-        """Nothing more is to come on the call."""
+    def _end(self, call: Call, at_ns: int, ended_by: str, *, broken: bool = False) -> None:
+        """Nothing more is to come on the call. `broken`: a reset or the end of its connection ended it."""
         if call.ended_ns is not None:
             return
         call.ended_ns, call.ended_by = at_ns, ended_by
@@ -169,7 +169,7 @@ class Known:
         counts = not call.acknowledged and not call.partial
         if not counts:
             attempts.gaps.clear()
-        failed = call.refused or call.error or ended_by in ("reset", "closed")
+        failed = call.refused or call.error or broken
         attempts.failed_ns = at_ns if failed and counts else None
 
     def _know(self, node: Node, number: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from wirehouse_codecs.hiero import grpc, http2
 from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.blocks import BlockBuilder, is_old, split
-from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, Rpc, rpc_from_json, rpc_to_json
+from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
 from wirehouse_codecs.hiero.hashes import settle
 from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name
 from wirehouse_codecs.hiero.messages import (
@@ -87,6 +87,8 @@ class Calls:
         self._node, self._port, self._client = node, port, client
         #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
         self._lost = set(Direction) if late else set()
+        #: Sides that sent GOAWAY, in the order of the first ones.
+        self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
         self._assembly = Assembly(min(options.max_message_bytes, MOST_ITEM_BYTES))
 
@@ -107,6 +109,8 @@ class Calls:
                     self._reset(event)
                 case grpc.Closed():
                     self._close(event)
+                case http2.GoAway():
+                    self._go_away(event)
                 case Undecodable():
                     self._undecodable(event)
                 case http2.Lost() | http2.Placed() | grpc.Missed():
@@ -208,15 +212,30 @@ class Calls:
                 self._find(one.rule.name, one.message, place, where, rpc)
 
     def _close(self, event: grpc.Closed) -> None:
-        if event.how is grpc.How.CLOSED:
-            self._signal(event.call, Input.DISCONNECT, event.place, event)
-        rpc = self._rpcs.pop(event.call, None)
+        rpc = self._rpcs.get(event.call)
         if rpc is None:
             return
+        if event.how is grpc.How.CLOSED and not rpc.ended:
+            by = rpc.reset_by = self._closed_by(rpc, event)
+            if by is not None:
+                said = Input.DISCONNECT if by is Direction.CLIENT else Input.NODE_DISCONNECT
+                self._signal(event.call, said, event.place, event)
+        del self._rpcs[event.call]
         for direction in Direction:
             self._drop(rpc, direction, event.place, "the call ends within it")
         self._end_block(rpc, event.place, "call")
         self._end_call(rpc, event.place, event.how.value)
+
+    def _go_away(self, event: http2.GoAway) -> None:
+        told = (event.last_stream_id, event.code)
+        first = self._goes_away.setdefault(event.direction, GoesAway(event.place.arrived_at_ns, *told))
+        self._goes_away[event.direction] = GoesAway(first.began_ns, *told)
+
+    def _closed_by(self, rpc: Rpc, event: grpc.Closed) -> Direction | None:
+        """Who ended a call by closing its connection: who ended all calls by GOAWAY, or took this one no further."""
+        in_flight_ns = self._options.in_flight_ns
+        ended = (side for side, away in self._goes_away.items() if away.ends(rpc, side, in_flight_ns))
+        return next(ended, event.by)
 
     def _end_call(self, rpc: Rpc, place: Place, how: str) -> None:
         """Tell how the call ended, once: by the first thing that ends it."""
@@ -563,13 +582,15 @@ class Calls:
     def to_json(self) -> dict[str, Any]:
         """The state, as JSON has it."""
         rpcs = [rpc_to_json(rpc) for rpc in self._rpcs.values()]
-        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost)}
+        away = {side: list(told) for side, told in self._goes_away.items()}
+        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost), "goes_away": away}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_json` gave."""
         limit = min(self._options.max_message_bytes, MOST_ITEM_BYTES)
         self._assembly = Assembly(limit, state["assembly"])
         self._lost = set(map(Direction, state["lost"]))
+        self._goes_away = {Direction(side): GoesAway(*told) for side, told in state["goes_away"].items()}
         for told in state["rpcs"]:
             rpc = rpc_from_json(told, self._options)
             self._rpcs[rpc.number] = rpc

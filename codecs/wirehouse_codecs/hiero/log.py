@@ -25,7 +25,7 @@ from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
-LOG_VERSION: Final = 1
+LOG_VERSION: Final = 2
 
 
 def starter(options: HieroOptions) -> Start:
@@ -103,7 +103,7 @@ class Conversation:
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
-        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset")))
+        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))
 
     def conclude(self) -> None:
         """A row for each side whose framing grew."""

@@ -93,7 +93,8 @@ class Input(StrEnum):
     END_OF_STREAM = "EndOfStream"
     TRAILERS = "trailers"
     RESET = "reset"
-    DISCONNECT = "connection ends"
+    DISCONNECT = "publisher closes the connection"
+    NODE_DISCONNECT = "node closes the connection"
 
 
 #: What the publisher sends.
@@ -351,6 +352,9 @@ def _over(call: Call, said: Said) -> Broken:
 
 def _node_leaves(call: Call, said: Said) -> Broken:
     _over(call, said)
+    if call.memory.missed:
+        # It may be among what is missing.
+        return []
     return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
 
 
@@ -421,14 +425,17 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         },
         (State.PUBLISHER_ENDED, Input.DISCONNECT): Step(State.PUBLISHER_ENDED, _leave),
         (State.PUBLISHER_ENDED, Input.TRAILERS): Step(State.OVER, _leave),
-        **{(state, Input.TRAILERS): Step(State.OVER, _node_leaves) for state in _OPEN},
-        **{(state, Input.RESET): Step(State.OVER, _node_leaves) for state in _OPEN},
+        **{
+            (state, said): Step(State.OVER, _node_leaves)
+            for state in _OPEN
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+        },
         **{
             (state, said): Step(State.OVER, _over)
             for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
-            for said in (Input.TRAILERS, Input.RESET)
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
         },
-        (State.PUBLISHER_ENDED, Input.RESET): Step(State.OVER),
+        **{(State.PUBLISHER_ENDED, said): Step(State.OVER) for said in (Input.RESET, Input.NODE_DISCONNECT)},
     }
 )
 

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tests.block_nodes import C, World, block
+from tests.block_nodes import C, S, World, block
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
@@ -152,6 +152,17 @@ def _skip_unanswered(world: World) -> object:
     return call.end_stream().half_close().trailers()
 
 
+def _goes_away(call: Any, side: Any, last_stream: int = 1, code: int = 0) -> Any:
+    return call.say(side, call.peers[side].go_away(last_stream, code))
+
+
+def _goes_on_after_go_away(world: World) -> object:
+    """The node takes no further call; this one goes on for longer than messages cross."""
+    call = _goes_away(world.publisher().block(121).ack(121), S)
+    world.wait(50)
+    return call.header(122).close()
+
+
 #: The rule, the profile, and what breaks it.
 BROKEN: list[tuple[str, str, Script]] = [
     ("structure", "B", lambda world: world.publisher().items(121)),
@@ -187,6 +198,14 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).half_close()),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).cancel()),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).close()),
+    ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).close("reset")),
+    ("ended_without_end_stream", "B", lambda world: _goes_away(world.publisher().header(121), C).close(by=S)),
+    ("ended_without_end_stream", "B", _goes_on_after_go_away),
+    ("node_ended_without_status", "B", lambda world: world.publisher().header(121).close(by=S)),
+    ("node_ended_without_status", "B", lambda world: world.publisher().header(121).close("reset", by=S)),
+    ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher().header(121), S).close()),
+    ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher(), S, 0).header(121).close()),
+    ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher(), S, 1, 2).header(121).close()),
     ("node_ended_without_status", "B", lambda world: world.publisher().header(121).trailers()),
     ("node_ended_without_status", "B", lambda world: world.publisher().block(121).ack(121).reset()),
     ("code_set", "B", lambda world: world.publisher().client(PublisherEndStream(0, 1, 2))),
@@ -247,6 +266,12 @@ LEGAL: list[tuple[str, Script]] = [
     ("B", lambda world: world.publisher().block(121).ack(121).end_stream("ERROR", 0, 0).half_close()),
     ("B", lambda world: world.publisher().block(121).ack(121).close()),
     ("B", lambda world: world.publisher().close("reset")),
+    # Both sides closed it before they heard of each other.
+    ("B", lambda world: world.publisher().header(121).close(by=None)),
+    ("B", lambda world: world.publisher().header(121).end_stream().close(by=S)),
+    ("B", lambda world: world.publisher().header(121).end("SUCCESS", 120).close(by=S)),
+    # The status may be among what is missing.
+    ("B", lambda world: world.publisher().header(121).miss(S).header(122).close(by=S)),
     ("B", lambda world: world.subscriber().deliver(121).deliver(122).status("SUCCESS").trailers()),
     ("A", lambda world: world.subscriber(start=121).deliver(121).status("NOT_AVAILABLE").trailers()),
     ("B", lambda world: world.call(Service.STATUS, "10.3.0.1").server_status(120).trailers()),
