@@ -116,7 +116,8 @@ CALL_RULES: tuple[Rule, ...] = (
     _violation(
         "skip_pair",
         "SkipBlock doesn't name the publisher's last header, or neither an acknowledgement nor ResendBlock follows, or "
-        "ResendBlock names an acknowledged block.",
+        "ResendBlock names an acknowledged block, or the publisher goes on with the items of a skipped block, or with "
+        "another header than that of the block to be sent again.",
         "Block node API, SkipBlock and ResendBlock",
     ),
     _warning(

@@ -205,8 +205,19 @@ def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
 
+def _offer_after_resend(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    wanted, crossed = memory.reported, call.in_flight(said)
+    _offer(call, said)
+    if crossed or wanted is None or number in (None, wanted):
+        return []
+    if memory.acknowledged is not None and memory.acknowledged >= wanted:
+        return []
+    return [("skip_pair", f"after ResendBlock({wanted}) comes the header of {number}")]
+
+
 def _go_on(rule: str) -> Effect:
-    """Items of the refused block, of which some may have been on their way."""
+    """Items of the refused or skipped block, of which some may have been on their way."""
 
     def effect(call: Call, said: Said) -> Broken:
         call.memory.complete |= said.input is Input.PROOF
@@ -299,6 +310,7 @@ def _skip(call: Call, said: Said) -> Broken:
     assert said.number is not None
     memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
+    memory.refused, memory.reported_ns, memory.went_on = memory.header, said.at_ns, False
     if memory.header is None or said.number == memory.header:
         return []
     if said.number < memory.header and call.state is not State.SKIPPED:
@@ -313,6 +325,7 @@ def _resend(call: Call, said: Said) -> Broken:
     memory.answered = True
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
+    memory.reported, memory.reported_ns = number, said.at_ns
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
     return []
@@ -380,7 +393,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
         (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
         (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
-        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
         (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
         (State.STREAMING, Input.PROOF): Step(State.PROVEN),
@@ -391,12 +404,16 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.PROVEN, Input.BLOCK_END): Step(State.PROVEN, _end_block),
         **{
             (state, said): Step(state, _go_on(rule))
-            for state, rule in ((State.DUPLICATE, "recheck"), (State.BEHIND, "resend_from_l1"))
+            for state, rule in (
+                (State.DUPLICATE, "recheck"),
+                (State.BEHIND, "resend_from_l1"),
+                (State.SKIPPED, "skip_pair"),
+            )
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{
             (state, said): Step(state)
-            for state in (State.SKIPPED, State.RESEND, State.UNKNOWN)
+            for state in (State.RESEND, State.UNKNOWN)
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{(state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream) for state in (*_OPEN, State.UNKNOWN)},
@@ -591,7 +608,8 @@ class Call:
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
         broken = step.effect(self, said) if step.effect else []
-        self.state = step.state
+        if not self._skips_earlier(said):
+            self.state = step.state
         return None, tuple(Found(RULE[rule], message) for rule, message in broken)
 
     def _unlisted(self, said: Said) -> tuple[Found, ...]:
@@ -614,6 +632,11 @@ class Call:
         if earlier is not None:
             memory.waiting.remove(earlier)
         return earlier is not None
+
+    def _skips_earlier(self, said: Said) -> bool:
+        """SkipBlock names a block before the last header: the publisher had gone on before it read this."""
+        number, header = said.number, self.memory.header
+        return said.input is Input.SKIP and number is not None and header is not None and number < header
 
     def miss(self) -> None:
         """Messages of the call are missing."""

@@ -163,6 +163,30 @@ def _goes_on_after_go_away(world: World) -> object:
     return call.header(122).close()
 
 
+def _items_after_skip(wait_ms: int) -> Script:
+    """The last items had been sent so long after the node's answer arrived."""
+
+    def script(world: World) -> object:
+        call = world.publisher().header(121).skip(121).items(121)
+        world.wait(wait_ms - 2)
+        return call.items(121).ack(121).header(122)
+
+    return script
+
+
+def _header_after_resend(wait_ms: int, *, acknowledged: int | None = None, number: int = 123) -> Script:
+    """What the publisher was sending when ResendBlock came is finished; then comes another header."""
+
+    def script(world: World) -> object:
+        call = world.publisher().header(121).skip(121).block(122).resend(121)
+        if acknowledged is not None:
+            call.ack(acknowledged)
+        world.wait(wait_ms - 1 - (acknowledged is not None))
+        return call.header(number)
+
+    return script
+
+
 #: The rule, the profile, and what breaks it.
 BROKEN: list[tuple[str, str, Script]] = [
     ("structure", "B", lambda world: world.publisher().items(121)),
@@ -195,6 +219,11 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("skip_pair", "B", lambda world: world.publisher().skip(121)),
     ("skip_pair", "B", lambda world: world.publisher().block(121).ack(121).resend(121)),
     ("skip_pair", "B", _skip_unanswered),
+    ("skip_pair", "B", _items_after_skip(51)),
+    ("skip_pair", "A'", _items_after_skip(51)),
+    ("skip_pair", "B", _header_after_resend(51)),
+    ("skip_pair", "A'", _header_after_resend(51, number=120)),
+    ("skip_pair", "B", _header_after_resend(51, acknowledged=120)),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).half_close()),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).cancel()),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).close()),
@@ -235,6 +264,12 @@ def _offered_at_once(call: Any, *numbers: int) -> Any:
     return call
 
 
+def _skipped_late(world: World) -> object:
+    call = _offered_at_once(world.publisher(), 121, 122).header(123).skip(121).skip(122)
+    world.wait(100)
+    return call.rest(123).ack(121, 122, 123)
+
+
 #: Nothing is broken.
 LEGAL: list[tuple[str, Script]] = [
     ("B", lambda world: world.publisher().block(121).ack(121).block(122).ack(122).end_stream().half_close().trailers()),
@@ -259,6 +294,12 @@ LEGAL: list[tuple[str, Script]] = [
     # Another publisher's block is taken; this one's is needed after all.
     ("B", lambda world: world.publisher().header(121).skip(121).items(121).ack(121).block(122).ack(122)),
     ("B", lambda world: world.publisher().header(121).skip(121).header(122).resend(121).block(121).ack(121)),
+    ("B", _items_after_skip(50)),
+    ("B", _header_after_resend(50)),
+    ("B", _header_after_resend(51, number=121)),
+    ("B", _header_after_resend(51, acknowledged=121)),
+    # SkipBlock crossed the next header; the items that follow are of that.
+    ("B", _skipped_late),
     # The block was acknowledged from elsewhere.
     ("B", lambda world: world.publisher().header(121).ack(121).header(122).rest(122).ack(122)),
     ("B", lambda world: world.publisher().header(121).end("ERROR", 120).cancel()),
