@@ -108,8 +108,8 @@ class World:
         metadata = [("hiero-correlation-id", f"{name}-{self._count}")]
         return self.call(Service.PUBLISH, f"10.1.0.{ord(name[-1])}", node, metadata=metadata, **options)
 
-    def subscriber(self, client: str = "10.2.0.1", start: int = 0, end: int | None = None, **options: Any) -> Call:
-        """A subscription that has asked for blocks."""
+    def subscriber(self, client: str = "10.2.0.1", start: int = OPEN, end: int | None = None, **options: Any) -> Call:
+        """A subscription that has asked for blocks, from any on."""
         call = self.call(Service.SUBSCRIBE, client, **options)
         last = (0 if self.profile.startswith("A") else OPEN) if end is None else end
         call.client(SubscribeRequest(start, last, False if self.profile.startswith("A") else None))

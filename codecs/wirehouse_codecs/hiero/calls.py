@@ -65,6 +65,12 @@ CORRELATION_ID: Final = "hiero-correlation-id"
 _ATTEMPT: Final = re.compile(r"(.+)-[A-Za-z]*[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
 _PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
+#: What ends a side of a call, or all of it.
+_Ending = grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
+_SUBSCRIPTION_ENDS: Final = {
+    **dict.fromkeys((Input.CANCEL, Input.DISCONNECT), SubscriptionInput.SUBSCRIBER_ENDS),
+    **dict.fromkeys((Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT), SubscriptionInput.NODE_ENDS),
+}
 _ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
 
 
@@ -193,23 +199,29 @@ class Calls:
         if rpc is not None:
             self._end_call(rpc, event.place, "reset")
 
-    def _signal(
-        self, number: int, said: Input, place: Place, event: grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
-    ) -> None:
+    def _signal(self, number: int, said: Input, place: Place, event: _Ending) -> None:
         """What ends a side of the call, or all of it."""
         rpc = self._rpcs.get(number)
         if rpc is None:
             return
         rpc.place = place
-        if rpc.service is Service.PUBLISH:
+        if rpc.service is Service.SUBSCRIBE:
+            self._end_subscription(rpc, said, place, event)
+        elif rpc.service is Service.PUBLISH:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._end_block(rpc, place, "call")
             _, found = self._hear(rpc, Said(said, place.arrived_at_ns))
-            where = None
-            if not isinstance(event, grpc.Closed):
-                where = Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
             for one in found:
-                self._find(one.rule.name, one.message, place, where, rpc)
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc)
+
+    def _end_subscription(self, rpc: Rpc, said: Input, place: Place, event: _Ending) -> None:
+        ends = _SUBSCRIPTION_ENDS.get(said)
+        # Who is refused before anything is delivered may not have reached a block node.
+        refused = isinstance(event, grpc.Trailers) and event.status and not rpc.counts["headers"]
+        if ends is not None and not refused:
+            _, found = self._hear(rpc, Said(ends, place.arrived_at_ns))
+            for one in found:
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc)
 
     def _close(self, event: grpc.Closed) -> None:
         rpc = self._rpcs.get(event.call)
@@ -395,7 +407,7 @@ class Calls:
         if isinstance(message, BlockEnd):
             broken += self._end_block(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
-            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns))
+            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile))
             broken += [(one.rule.name, one.message) for one in found]
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
         number = getattr(message, "block_number", None)
@@ -601,6 +613,12 @@ def _is_ambiguous(message: Message) -> bool:
     return hasattr(message, "code") and len({code_name(message, profile_of(name)) for name in _PACKAGES}) > 1
 
 
+def _where_of(event: _Ending) -> Where | None:
+    if isinstance(event, grpc.Closed):
+        return None
+    return Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
+
+
 def _number(rpc: Rpc) -> int | None:
     header = None if rpc.block is None else rpc.block.builder.header
     return None if header is None else header.number
@@ -608,16 +626,15 @@ def _number(rpc: Rpc) -> int | None:
 
 def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
     """What a set says to its call: its header, its proof, or that items go on."""
-    if rpc.service is not Service.PUBLISH:
-        yield SubscriptionInput.ITEMS, None
-        return
+    kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
     proven = ItemNumber.BLOCK_PROOF in carried.counts
     if carried.headers:
-        yield Input.HEADER, carried.header
+        # Of a set with several blocks one is judged, and it isn't known which comes next.
+        yield kinds.HEADER, carried.header if kinds is Input or carried.headers == 1 else None
     if proven:
-        yield Input.PROOF, carried.proof
+        yield kinds.PROOF, carried.proof
     if not carried.headers and not proven:
-        yield Input.ITEMS, None
+        yield kinds.ITEMS, None
 
 
 def _hashes(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:

@@ -130,6 +130,27 @@ CALL_RULES: tuple[Rule, ...] = (
         "The node ends a publisher's call without an EndOfStream.",
         'Error Handling: "will send an EndStream response"',
     ),
+    _violation(
+        "subscriber_order",
+        "A subscriber is sent a block again, or one below the last, or blocks or another status after the status.",
+        'Block node API, SubscribeStreamRequest: "The blocks SHALL be streamed in ascending order"',
+    ),
+    _violation(
+        "subscriber_gap",
+        "A subscriber misses a block, or the end of one, before the next block begins.",
+        'Block node API, SubscribeStreamRequest: "SHALL stream the full contents of the blocks requested"',
+    ),
+    _violation(
+        "subscriber_range",
+        "The first block of a subscription isn't the first one asked for, or a block comes after the last one asked "
+        "for, or SUCCESS before that.",
+        "Block node API, SubscribeStreamRequest, start_block_number and end_block_number",
+    ),
+    _warning(
+        "subscriber_ended_without_status",
+        "The node ends a subscription without a status.",
+        'Block node API, SubscribeStreamResponse: "a single `status` message"; Error Handling',
+    ),
     _warning(
         "block_not_acknowledged",
         "A block was sent with its proof, and neither acknowledged nor refused by the end.",

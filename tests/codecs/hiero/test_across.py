@@ -249,7 +249,7 @@ def _overrun(world: World) -> object:
     _behind(world, 122)
     fetch = _fetch(world, 121).deliver(121)
     world.publisher().block(122).ack(122)
-    return fetch.deliver(123)
+    return fetch.deliver(122)
 
 
 BROKEN: list[tuple[str, str, Script]] = [

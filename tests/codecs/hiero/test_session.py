@@ -12,7 +12,7 @@ from tests.block_nodes import C, S, World, block
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES, Service
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.rules import CALL_RULES, RULE
 from wirehouse_codecs.hiero.session import (
     ASKING,
@@ -30,6 +30,7 @@ from wirehouse_codecs.hiero.session import (
     SubscriptionInput,
     input_of,
     publishing_rule,
+    subscribing_rule,
 )
 
 OPTIONS = HieroOptions()
@@ -51,19 +52,29 @@ def test_every_input_in_every_state(state: State, said: Input) -> None:
     assert all(RULE[one.rule.name] in CALL_RULES for one in found)
 
 
+def _no_rule(state: Any, said: Any) -> str | None:
+    return None
+
+
 @pytest.mark.parametrize(
-    ("service", "table", "states", "inputs"),
+    ("service", "table", "states", "inputs", "unlisted"),
     [
-        (Service.SUBSCRIBE, SUBSCRIBING, Subscription, SubscriptionInput),
-        (Service.STATUS, ASKING, Query, QueryInput),
+        (Service.SUBSCRIBE, SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule),
+        (Service.STATUS, ASKING, Query, QueryInput, _no_rule),
     ],
 )
-def test_other_calls_break_no_rule(service: Service, table: Any, states: Any, inputs: Any) -> None:
+def test_other_calls_break_rules_in_their_order(
+    service: Service, table: Any, states: Any, inputs: Any, unlisted: Callable[[Any, Any], str | None]
+) -> None:
+    open_states = (Subscription.SUBSCRIBED, Subscription.DELIVERING, Subscription.DELIVERED)
     for state, said in product(states, inputs):
         call = Call(service, OPTIONS)
         call.state = state
         ignored, found = call.receive(Said(said, 1))
-        assert found == ()
+        rule = unlisted(state, said) if (state, said) not in table else None
+        if said is SubscriptionInput.NODE_ENDS and state in open_states:
+            rule = "subscriber_ended_without_status"
+        assert [one.rule.name for one in found] == ([] if rule is None else [rule])
         assert call.state is (table[state, said].state if (state, said) in table else state)
         assert (ignored is None) == ((state, said) in table)
 
@@ -187,6 +198,19 @@ def _header_after_resend(wait_ms: int, *, acknowledged: int | None = None, numbe
     return script
 
 
+def _delivered(world: World, *numbers: int, start: int = OPEN, end: int | None = None) -> Any:
+    call = world.subscriber(start=start, end=end)
+    for number in numbers:
+        call.deliver(number)
+    return call
+
+
+def _part(call: Any, number: int) -> Any:
+    """A block without its proof."""
+    parts = block(number, call.profile.name)
+    return call.server(BlockItems(parts.header), BlockItems(parts.items))
+
+
 #: The rule, the profile, and what breaks it.
 BROKEN: list[tuple[str, str, Script]] = [
     ("structure", "B", lambda world: world.publisher().items(121)),
@@ -237,6 +261,25 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher(), S, 1, 2).header(121).close()),
     ("node_ended_without_status", "B", lambda world: world.publisher().header(121).trailers()),
     ("node_ended_without_status", "B", lambda world: world.publisher().block(121).ack(121).reset()),
+    ("subscriber_order", "B", lambda world: _part(world.subscriber(), 121).deliver(121).deliver(122)),
+    ("subscriber_order", "A", lambda world: _delivered(world, 121, 122, 122, 123)),
+    ("subscriber_order", "B", lambda world: _delivered(world, 121, 122, 120, 121, 122, 123)),
+    ("subscriber_order", "B", lambda world: _delivered(world, 121).status("SUCCESS").deliver(122).deliver(123)),
+    ("subscriber_order", "B", lambda world: _delivered(world, 121).status("SUCCESS").status("SUCCESS")),
+    ("subscriber_gap", "B", lambda world: _delivered(world, 121, 123, 124)),
+    ("subscriber_gap", "A", lambda world: _delivered(world, 121, 123, 124)),
+    ("subscriber_gap", "B", lambda world: _part(_delivered(world, 121), 122).deliver(123).deliver(124)),
+    ("subscriber_range", "B", lambda world: _delivered(world, 122, 123, start=121)),
+    ("subscriber_range", "A", lambda world: _delivered(world, 121, 122, start=122)),
+    ("subscriber_range", "B", lambda world: _delivered(world, 121, 122, 123, start=121, end=121)),
+    ("subscriber_range", "A", lambda world: _delivered(world, 121, 122, start=121, end=123).status("SUCCESS")),
+    ("subscriber_range", "B", lambda world: _part(_delivered(world, start=121, end=121), 121).status("SUCCESS")),
+    ("subscriber_range", "B", lambda world: _delivered(world, start=121, end=121).status("SUCCESS")),
+    ("subscriber_ended_without_status", "B", lambda world: world.subscriber().trailers()),
+    ("subscriber_ended_without_status", "B", lambda world: _delivered(world, 121).trailers(14)),
+    ("subscriber_ended_without_status", "A", lambda world: _delivered(world, 121).half_close().reset()),
+    ("subscriber_ended_without_status", "B", lambda world: _delivered(world, 121).close("reset", by=S)),
+    ("subscriber_ended_without_status", "B", lambda world: _goes_away(_delivered(world, 121), S).close()),
     ("code_set", "B", lambda world: world.publisher().client(PublisherEndStream(0, 1, 2))),
     ("code_set", "B", lambda world: world.publisher().header(121).server(EndOfStream(0, 120))),
     ("malformed_message", "B", lambda world: world.publisher().client(b"\x0a\x05abc")),
@@ -315,6 +358,25 @@ LEGAL: list[tuple[str, Script]] = [
     ("B", lambda world: world.publisher().header(121).miss(S).header(122).close(by=S)),
     ("B", lambda world: world.subscriber().deliver(121).deliver(122).status("SUCCESS").trailers()),
     ("A", lambda world: world.subscriber(start=121).deliver(121).status("NOT_AVAILABLE").trailers()),
+    ("B", lambda world: _delivered(world, 121, 122, 123, start=121, end=123).status("SUCCESS").trailers()),
+    ("A", lambda world: _delivered(world, 121, start=121, end=121).half_close().status("SUCCESS").trailers()),
+    ("B", lambda world: _delivered(world, 0, 1, start=0, end=1).status("SUCCESS").trailers()),
+    ("B", lambda world: _part(_delivered(world, 121, start=121, end=122), 122).status("ERROR").trailers()),
+    ("B", lambda world: _delivered(world, start=122, end=121).status("INVALID_START_BLOCK_NUMBER").trailers()),
+    ("B", lambda world: _delivered(world, 121).status("SUCCESS").trailers()),
+    # Who is refused by something else.
+    ("B", lambda world: world.subscriber().trailers(12)),
+    # The subscriber ends its call, and both sides do.
+    ("B", lambda world: _part(world.subscriber(), 121).cancel()),
+    ("B", lambda world: _part(world.subscriber(), 121).close()),
+    ("B", lambda world: _delivered(world, 121).cancel().deliver(122).trailers()),
+    ("B", lambda world: _delivered(world, 121).close(by=None)),
+    # A block, a status, or the first blocks may be among what is missing.
+    ("B", lambda world: _part(world.subscriber(), 121).miss(S).deliver(123).deliver(124)),
+    ("B", lambda world: _delivered(world, 121, start=121, end=122).miss(S).status("SUCCESS").trailers()),
+    ("B", lambda world: _delivered(world, 121).miss(S).trailers()),
+    ("B", lambda world: _delivered(world, start=121).miss(S).deliver(122).deliver(123)),
+    ("B", lambda world: _delivered(world, 121).status("SUCCESS").miss(S).deliver(122)),
     ("B", lambda world: world.call(Service.STATUS, "10.3.0.1").server_status(120).trailers()),
 ]
 
@@ -366,4 +428,20 @@ def test_messages_after_a_subscription_are_passed_over() -> None:
     world = World()
     world.subscriber().status("SUCCESS").deliver(121).client(SubscribeRequest(1, 2))
     assert [row["message"]["ignored"] is None for row in world.of("message")] == [True, True, *[False] * 5]
-    assert world.broken == []
+    assert world.broken == ["subscriber_order"]
+
+
+def test_after_missing_bytes_a_subscription_is_judged_from_the_next_block_on() -> None:
+    world = World()
+    call = _delivered(world, 121, start=121, end=130).miss(S)
+    # The first frames are needed for finding the place.
+    call.deliver(123).deliver(124).deliver(126).status("SUCCESS")
+    assert world.broken == ["subscriber_gap", "subscriber_range"]
+
+
+def test_what_follows_on_a_set_of_two_blocks_is_its_fault() -> None:
+    world = World()
+    first, second = block(121), block(122)
+    both = BlockItems(first.header + first.items + first.proof + second.header + second.items + second.proof)
+    _delivered(world, 120).server(both).delivered(122).deliver(123).deliver(124)
+    assert world.broken == ["structure"]
