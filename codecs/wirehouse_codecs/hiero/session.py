@@ -8,7 +8,7 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
   is judged in across.py.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
 - What a publisher sends within the options' `in_flight_ms` of an answer may have crossed it.
-- A subscription is judged block by block: its blocks follow each other, each whole, from the first to the last one asked
+- A subscription is judged block by block: they follow each other, each whole, from the first to the last one asked
   for, and then comes the status.
 - An unlisted pair is the rule that it breaks; where it breaks none, the message is passed over.
 """
