@@ -42,6 +42,11 @@ RULES: tuple[Rule, ...] = (
         "Reassembly, streams",
     ),
     _note(
+        "reset_ignored",
+        "A RST isn't where its sender's stream stands, and the sender went on: somebody else may have sent it.",
+        "Reassembly, streams",
+    ),
+    _note(
         "hole",
         "Bytes of a TCP stream were acknowledged or passed over, but are not in the capture.",
         "Reassembly, streams",

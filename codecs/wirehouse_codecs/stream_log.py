@@ -36,6 +36,7 @@ from wirehouse_codecs.tcp import (
     Hole,
     Opened,
     OverlapDiffers,
+    ResetIgnored,
     TcpSegment,
 )
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -499,6 +500,9 @@ class FlowLog:
             case OverlapDiffers():
                 size = event.byte_end - event.byte_start
                 self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
+            case ResetIgnored():
+                message = f"the {event.direction} went on, and acknowledged new data"
+                self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place)
             case Closed():
                 self._close(event)
 

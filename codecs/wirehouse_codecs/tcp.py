@@ -60,7 +60,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 5
+FLOW_VERSION: Final = 7
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
@@ -151,6 +151,13 @@ class OverlapDiffers(NamedTuple):
     place: Place
 
 
+class ResetIgnored(NamedTuple):
+    """A RST of `direction` that its alleged sender didn't send: it went on to acknowledge new data."""
+
+    direction: Direction
+    place: Place
+
+
 class Closed(NamedTuple):
     """No more events come of the connection."""
 
@@ -161,7 +168,7 @@ class Closed(NamedTuple):
     side: Direction | None = None
 
 
-Event = Opened | Data | Hole | OverlapDiffers | Closed
+Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
 
 
 class _Needs(NamedTuple):
@@ -226,6 +233,10 @@ class Side:
     _other: int = _UNKNOWN
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
     _wanted: int = _UNKNOWN
+    #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
+    _assumed: bool = False
+    #: It begins with a gap in which bytes may still come that were sent before the capture began.
+    _opening: bool = False
     #: Since when a gap begins at `_next`.
     _gap_since_ns: int | None = None
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
@@ -262,8 +273,9 @@ class Side:
 
     @property
     def regular(self) -> bool:
-        """There is no gap, no end and no second numbering."""
-        return self._gap_since_ns is None and self._fin is None and self._other == _UNKNOWN
+        """There is a numbering, and only one; there is no gap and no end."""
+        is_numbered = self._expected != _UNKNOWN and self._other == _UNKNOWN
+        return is_numbered and self._gap_since_ns is None and self._fin is None
 
     @property
     def incomplete(self) -> bool:
@@ -285,17 +297,46 @@ class Side:
         return None if self._expected == _UNKNOWN else self._next + _distance(sequence, self._expected)
 
     def begin(self, sequence: int) -> None:
-        """Number the bytes from that with `sequence` on, unless they are numbered."""
-        if self._expected == _UNKNOWN:
+        """Number the bytes from that with `sequence` on, unless they are numbered by more than an assumption."""
+        if self._expected == _UNKNOWN or (self._assumed and self._is_untouched):
+            if self._assumed:
+                self._renumber(_distance(sequence, self._expected))
             self._expected = sequence & SEQUENCE_MASK
             self._initial = (sequence - 1) & SEQUENCE_MASK
+        self._assumed = False
+
+    def begin_in_middle(self, sequence: int) -> None:
+        """The first bytes that were captured have `sequence`; those before it count if they are sent again.
+
+        They will be if the other side has acknowledged less.
+        """
+        if self._assumed and self._is_untouched:
+            self.follow()
+            self._opening = 0 < _distance(sequence, self._expected) < WINDOW_BYTES
+            self._assumed = not self._opening
+        self.begin(sequence)
+
+    def follow(self) -> None:
+        """The capture begins in the middle: what was acknowledged before its first byte was sent before that."""
+        if self._assumed and self._is_untouched:
+            self._leave_out(self._acknowledged)
 
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
         self.begin(sequence)
-        is_untouched = not self._next and self._reach <= 0 and not self._waiting and self._fin is None
-        if is_untouched and sequence != self._expected:
+        if self._is_untouched and sequence != self._expected:
             self._other = sequence
+
+    @property
+    def _is_untouched(self) -> bool:
+        """No byte and no end of it was seen or passed over."""
+        return not self._next and self._reach <= 0 and not self._waiting and self._fin is None
+
+    def _renumber(self, ahead: int) -> None:
+        """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
+        for name in ("_acknowledged", "_claimed"):
+            moved = getattr(self, name) - ahead
+            setattr(self, name, max(moved, 0) if abs(ahead) < WINDOW_BYTES else 0)
 
     def select_numbering(self, sequence: int) -> None:
         """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
@@ -315,9 +356,13 @@ class Side:
         return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
-        """The other side has everything before `acknowledgment`."""
+        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+        if self._expected == _UNKNOWN:
+            self.begin(acknowledgment)
+            self._assumed = True
+            return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
-        if self._expected == _UNKNOWN or ahead >= WINDOW_BYTES:
+        if ahead >= WINDOW_BYTES:
             return
         if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
             self._wanted = self._next
@@ -329,7 +374,8 @@ class Side:
 
     def needed(self, acknowledgment: int) -> _Needs | None:
         """What data of the other side with this acknowledgment waits for; None if that can't be told."""
-        if self._expected == _UNKNOWN:
+        is_unheard = self._assumed and not self.packets
+        if self._expected == _UNKNOWN or is_unheard or self._opening:
             return None
         ahead = _distance(acknowledgment, self._expected)
         if abs(ahead) >= WINDOW_BYTES:
@@ -345,13 +391,31 @@ class Side:
         return self._next < end
 
     def is_credible(self, sequence: int) -> bool:
-        """`sequence` is near what is expected, or nothing is."""
-        return self._expected == _UNKNOWN or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+        """`sequence` is near what is expected, or nothing is known to be."""
+        return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+
+    @property
+    def sent(self) -> int:
+        """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
+        if self._expected == _UNKNOWN:
+            return _UNKNOWN
+        return (self._expected + max(self._reach - self._next, 0)) & SEQUENCE_MASK
+
+    def may_end_at(self, sequence: int) -> bool:
+        """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
+
+        Where its bytes aren't numbered, any does.
+        """
+        if self._expected == _UNKNOWN or self._assumed:
+            return True
+        end = self.sent
+        return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
         start = self._next
         size = len(data)
+        self._assumed = self._opening = False
         self._next = start + size
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
@@ -363,6 +427,7 @@ class Side:
     def deliver_stretch(self, data: memoryview) -> None:
         """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
         size = len(data)
+        self._assumed = self._opening = False
         self._next += size
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
@@ -385,7 +450,6 @@ class Side:
 
         If `needs` is None, the bytes wait for what those before them wait for.
         """
-        self.begin(sequence)
         if size:
             self.select_numbering(sequence)
         events: list[Event] = []
@@ -421,6 +485,19 @@ class Side:
         elif self._gap_since_ns is None or self._next > before:
             self._gap_since_ns = place.arrived_at_ns
         return events
+
+    def pass_unheard(self, place: Place) -> list[Event]:
+        """Nothing of it is captured: what the other side acknowledged is a hole at once."""
+        if not self.lacks(self._acknowledged):
+            return []
+        self._reach = max(self._reach, self._acknowledged)
+        return self.tell_holes(place)
+
+    def settle_opening(self, place: Place) -> list[Event]:
+        """The stream begins with the first bytes that are here, once the other side has all before them."""
+        if not self._opening or not self._waiting or self._acknowledged < self._waiting[0].start:
+            return []
+        return self._tell_hole(place)
 
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
@@ -611,13 +688,28 @@ class Side:
     def _tell_hole(self, place: Place, end: int = 0) -> list[Event]:
         """Pass over the gap at `_next`, if nothing is known to stand behind it up to `end`."""
         start, end = self._next, self._waiting[0].start if self._waiting else max(self._reach, end)
+        if self._opening:
+            self._leave_out(end)
+            events: list[Event] = self._release(place)
+            self._time_gap(place)
+            return events
         self._next = end
         self._expected = (self._expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
-        events: list[Event] = [Hole(self.direction, start, end, place), *self._release(place)]
+        events = [Hole(self.direction, start, end, place), *self._release(place)]
         self._time_gap(place)
         return events
+
+    def _leave_out(self, size: int) -> None:
+        """The first `size` bytes were sent before the capture began: those behind them are the first."""
+        self._opening = False
+        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self._renumber(size)
+        self._reach -= size
+        if self._fin is not None:
+            self._fin -= size
+        self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
 
     def _time_gap(self, place: Place) -> None:
         """What was before the next gap is told; the gap is known since the bytes between them arrived."""
@@ -671,6 +763,8 @@ _NUMBERS: Final = (
     "_stray",
     "_other",
     "_wanted",
+    "_assumed",
+    "_opening",
     "_gap_since_ns",
 )
 
@@ -692,6 +786,26 @@ def _distance(sequence: int, expected: int) -> int:
     return ((sequence - expected + 2**31) & SEQUENCE_MASK) - 2**31
 
 
+class _Reset(NamedTuple):
+    """A RST of `direction` that isn't where its sender's stream stands: time, or its sender, says what it was."""
+
+    direction: Direction
+    place: Place
+    #: Its own, if it has one.
+    acknowledgment: int | None
+    #: The sequence number after all that the other side had sent, and the first that its sender acknowledged later.
+    sent: int
+    acknowledged: int = _UNKNOWN
+
+    def to_json(self) -> list[Any]:
+        return [self.direction, self.place.to_json(), *self[2:]]
+
+    @classmethod
+    def from_json(cls, state: list[Any]) -> _Reset:
+        direction, place, *numbers = state
+        return cls(Direction(direction), Place.from_json(place), *numbers)
+
+
 @dataclass(slots=True)
 class Connection:
     """A connection as a table row has it. It changes with every segment, also after the end."""
@@ -705,6 +819,7 @@ class Connection:
     closed: Ending | None = None
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
+    _reset: _Reset | None = None
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -732,7 +847,8 @@ class Connection:
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
-        self._regular = self.closed is None and self.client.regular and self.server.regular
+        is_settled = self.closed is None and self._reset is None
+        self._regular = is_settled and self.client.regular and self.server.regular
 
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
@@ -741,6 +857,7 @@ class Connection:
             "opened": self.opened,
             "closed": self.closed,
             "ordinal": self.ordinal,
+            "reset": self._reset and self._reset.to_json(),
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -759,6 +876,7 @@ class Connection:
             Side.from_json(Direction.SERVER, options, state["server"]),
             state["closed"],
             state["ordinal"],
+            state["reset"] and _Reset.from_json(state["reset"]),
         )
         connection.judge_regular()
         return connection
@@ -830,9 +948,14 @@ class Flow:
         connection = self.connection
         if connection is None:
             return None
+        options, last_ns = self._options, connection.last.arrived_at_ns
+        if connection.closed is not None:
+            return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
-        soon = finished and connection.closed is None
-        return connection.last.arrived_at_ns + (self._options.hole_wait_ns if soon else self._options.idle_ns)
+        ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
+        if connection._reset is None:
+            return ends_ns
+        return min(ends_ns, connection._reset.place.arrived_at_ns + options.hole_wait_ns)
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
@@ -842,15 +965,16 @@ class Flow:
         events: list[Event] = []
         last, options = connection.last, self._options
         finished = connection.client.is_finished and connection.server.is_finished
-        ways: tuple[tuple[Ending, int, bool], ...] = (
-            ("fin", options.hole_wait_ns, finished),
-            ("idle", options.idle_ns, True),
-        )
-        for how, waits_ns, ends in ways:
-            ends_ns = last.arrived_at_ns + waits_ns
-            if ends and ends_ns <= ns and connection.closed is None:
-                side = _closed_by(connection.client, connection.server) if how == "fin" else None
-                events += _close(connection, how, replace(last, arrived_at_ns=ends_ns), side)
+        ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
+        if finished:
+            ways.append(("fin", last, options.hole_wait_ns))
+        if connection._reset is not None:
+            ways.append(("reset", connection._reset.place, options.hole_wait_ns))
+        if connection.closed is None:
+            how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
+            ends_ns = evidence.arrived_at_ns + waits_ns
+            if ends_ns <= ns:
+                events += _close(connection, how, replace(evidence, arrived_at_ns=ends_ns))
         if last.arrived_at_ns + options.idle_ns <= ns:
             self.connection = None
         return events
@@ -860,6 +984,8 @@ class Flow:
         events = self.expire(place.arrived_at_ns)
         connection = self.connection
         ordinal = 0
+        if connection is not None and connection._reset is not None:
+            events += _doubt_reset(connection, connection._reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             if connection.closed is None:
                 events += _close(connection, "reuse", place)
@@ -877,11 +1003,45 @@ class Flow:
         elif flags & RST:
             events += _reset(connection, segment)
         else:
-            events += _take(segment, ours, theirs)
+            events += self._take(segment, connection)
             events += _advance(connection, place)
             if ours.ended and theirs.ended:
-                events += _close(connection, "fin", place, _closed_by(ours, theirs))
+                events += _close(connection, "fin", place)
         connection.judge_regular()
+        return events
+
+    def _take(self, segment: TcpSegment, connection: Connection) -> list[Event]:
+        """Take a segment of an open connection that isn't reset by it."""
+        place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
+        ours, theirs = connection.sides(segment.direction)
+        events: list[Event] = []
+        if not segment.window:
+            ours.zero_windows += 1
+        if flags & SYN:
+            sequence = (sequence + 1) & SEQUENCE_MASK
+            ours.announce(sequence)
+            if flags & ACK:
+                theirs.begin(segment.acknowledgment)
+        if flags & ACK:
+            theirs.select_numbering(segment.acknowledgment)
+            theirs.note_acknowledgment(segment.acknowledgment)
+            events += theirs.settle_opening(place)
+            age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+            if not theirs.packets and age_ns >= self._options.hole_wait_ns:
+                events += theirs.pass_unheard(place)
+            elif connection.opened == "middle":
+                theirs.follow()
+        if not size and not flags & FIN:
+            return events
+        if connection.opened == "middle":
+            ours.begin_in_middle(sequence)
+        else:
+            ours.begin(sequence)
+        needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
+        had_end = ours._fin is not None
+        events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
+        if ours._fin is not None and not had_end and flags & ACK:
+            ours._fin_acknowledges = segment.acknowledgment
         return events
 
     def _open(self, segment: TcpSegment, ordinal: int) -> Connection:
@@ -909,29 +1069,6 @@ class Flow:
         self.connection = Connection.from_json(self._options, state["connection"])
 
 
-def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
-    """Take a segment of an open connection that isn't reset by it."""
-    flags, sequence, size = segment.flags, segment.sequence, segment.payload_bytes
-    if not segment.window:
-        ours.zero_windows += 1
-    if flags & SYN:
-        sequence = (sequence + 1) & SEQUENCE_MASK
-        ours.announce(sequence)
-        if flags & ACK:
-            theirs.begin(segment.acknowledgment)
-    if flags & ACK:
-        theirs.select_numbering(segment.acknowledgment)
-        theirs.note_acknowledgment(segment.acknowledgment)
-    if not size and not flags & FIN:
-        return []
-    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-    open_before = ours._fin is None
-    events = ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place, needs)
-    if open_before and ours._fin is not None and flags & ACK:
-        ours._fin_acknowledges = segment.acknowledgment
-    return events
-
-
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
     """Tell what waits no longer, and the holes that are due; all of them if the connection is `ending`."""
     events: list[Event] = []
@@ -956,28 +1093,56 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 
 def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
-    """Close the connection if RST is credible. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
-    answers = segment.flags & ACK and segment.acknowledgment == theirs._expected
-    if answers or ours.is_credible(segment.sequence):
-        if segment.flags & ACK:
-            theirs.note_acknowledgment(segment.acknowledgment)
-        # It may be the answer to the other side's FIN.
-        side = segment.direction if theirs._fin is None else theirs.direction
-        return _close(connection, "reset", segment.place, side)
-    ours.strays += 1
+    acknowledgment = segment.acknowledgment if segment.flags & ACK else None
+    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent)
+    if ours.may_end_at(segment.sequence):
+        connection._reset = reset
+        return _close(connection, "reset", segment.place)
+    connection._reset = connection._reset or reset
     return []
 
 
-def _closed_by(one: Side, other: Side) -> Direction | None:
-    """Both sides have sent their FINs: who did so first."""
-    if one.knew_end_of(other) == other.knew_end_of(one):
+def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
+    """What `segment` says of a RST that waits: a new SYN confirms it, and who acknowledges new data didn't send it."""
+    place, flags = segment.place, segment.flags
+    if flags & SYN:
+        return _close(connection, "reset", place) if connection.is_left_by(segment) else []
+    if segment.direction is not reset.direction or flags & RST or not flags & ACK:
+        return []
+    ours, theirs = connection.sides(reset.direction)
+    acknowledgment = segment.acknowledgment
+    if not theirs.is_credible(acknowledgment):
+        return []
+    known = [one for one in (reset.sent, reset.acknowledged) if one != _UNKNOWN]
+    if any(_distance(acknowledgment, one) > 0 for one in known):
+        connection._reset = None
+        ours.strays += 1
+        return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
+    if reset.acknowledged == _UNKNOWN:
+        connection._reset = reset._replace(acknowledged=acknowledgment)
+    return []
+
+
+def _closed_by(connection: Connection, how: Ending) -> Direction | None:
+    """Who sent the first FIN, if only the other one's acknowledges it; else, who sent the RST."""
+    client, server = connection.client, connection.server
+    if how == "reset" and connection._reset is not None:
+        ours, theirs = connection.sides(connection._reset.direction)
+        # It may be the answer to the other side's FIN.
+        return ours.direction if theirs._fin is None else theirs.direction
+    if how != "fin" or client.knew_end_of(server) == server.knew_end_of(client):
         return None
-    return other.direction if one.knew_end_of(other) else one.direction
+    return server.direction if client.knew_end_of(server) else client.direction
 
 
-def _close(connection: Connection, how: Ending, place: Place, side: Direction | None = None) -> list[Event]:
+def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     connection.closed = how
+    side = _closed_by(connection, how)
+    if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
+        connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
+    connection._reset = None
     events = _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

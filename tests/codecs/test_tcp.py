@@ -33,6 +33,7 @@ from wirehouse_codecs.tcp import (
     Hole,
     Opened,
     OverlapDiffers,
+    ResetIgnored,
     TcpSegment,
 )
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -120,6 +121,8 @@ def plain(events: Iterable[Event]) -> list[Any]:
                 found.append((str(direction), "hole", start, end))
             case OverlapDiffers(direction, start, end, _):
                 found.append((str(direction), "differs", start, end))
+            case ResetIgnored(direction, _):
+                found.append(f"reset of {direction} ignored")
             case Closed(_, how, _):
                 found.append(f"closed {how}")
     return found
@@ -158,10 +161,10 @@ def test_connections_of_one_moment_have_ids_of_their_own() -> None:
 
 def test_a_copy_of_a_syn_that_was_refused_opens_nothing() -> None:
     talk = Dialogue()
-    for flags in (SYN, RST, SYN, RST):
+    for direction, flags in ((C, SYN), (S, RST), (C, SYN), (S, RST)):
         talk.ns = 0
-        talk.send(C, -1, flags=flags)
-    assert talk.connection.client.packets == 4
+        talk.send(direction, -1, flags=flags)
+    assert (talk.connection.client.packets, talk.connection.server.packets) == (2, 2)
     assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
 
 
@@ -228,12 +231,94 @@ def test_a_syn_may_carry_data() -> None:
 
 def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
     talk = Dialogue()
-    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "an acknowledgment begins no numbering"
+    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "its own acknowledgment begins no numbering"
     assert plain(talk.send(S, 100, b"second")) == [("server", 0, b"second")]
     assert talk.send(S, 95, b"first") == []
     assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
     side = talk.connection.server
     assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+
+
+def test_in_the_middle_a_stream_begins_where_its_receiver_waits() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, acknowledgment=100)) == ["open middle"]
+    assert talk.send(C, 106, b"later") == talk.send(S, 0, acknowledgment=100) == []
+    assert plain(talk.send(C, 100, b"lost, ")) == [("client", 0, b"lost, "), ("client", 6, b"later")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_bytes_of_before_the_capture_are_no_hole(by_time: bool) -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=100)
+    assert talk.send(C, 106, b"first") == []
+    if by_time:
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 111)
+    else:
+        assert talk.send(S, 0, acknowledgment=103) == []
+        events = talk.send(S, 0, b"answer", acknowledgment=106)
+    assert plain(events) == [("client", 0, b"first"), *[("server", 0, b"answer")] * (not by_time)]
+    assert plain(talk.send(C, 111, b"second")) == [("client", 5, b"second")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=10)
+    talk.send(C, 20)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=20)) == [("server", 0, b"a")], "it waits for nothing"
+    assert plain(talk.send(S, 1, b"b", acknowledgment=30)) == [("server", 1, b"b")]
+    assert plain(talk.send(C, 15, b"arrives late...")) == [("client", 0, b"arrives late...")]
+    assert plain(talk.send(S, 2, flags=RST, acknowledgment=30)) == ["closed reset"]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_a_garbled_acknowledgment_numbers_nothing() -> None:
+    for garbled in (2**30, -(2**30)):
+        talk = Dialogue()
+        talk.send(C, -1, flags=SYN)
+        talk.send(C, 0, acknowledgment=garbled)
+        assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
+        assert talk.connection.server.strays == 0
+
+
+# One side
+
+
+def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(C, 0, b"a")) == [("client", 0, b"a")]
+    assert plain(talk.send(C, 1, b"b", acknowledgment=7)) == [("client", 1, b"b")], "the other side may come late"
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 2, b"c", acknowledgment=9)
+    assert plain(events) == [("server", "hole", 0, 9), ("client", 2, b"c")]
+    assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
+    assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
+    assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")]
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")], "the handshake was lost"
+    assert plain(talk.send(S, 9, b"!")) == []
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
+
+
+def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle", ("client", 0, b"a")]
+    assert plain(talk.send(C, 51, b"b", acknowledgment=9)) == [("client", 1, b"b")]
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 52, b"c", acknowledgment=12)
+    assert plain(events) == [("server", "hole", 0, 3), ("client", 2, b"c")]
 
 
 def test_what_arrived_before_a_late_syn_is_of_its_connection() -> None:
@@ -685,21 +770,74 @@ def test_a_fin_before_bytes_that_were_delivered_is_none() -> None:
     assert talk.connection.client.regular
 
 
-def test_a_reset_closes_if_it_is_credible() -> None:
-    for start, flags, acknowledgment, closes in (
-        (0, RST, 0, True),
-        (WINDOW_BYTES - 1, RST, 0, True),
-        (-WINDOW_BYTES + 1, RST | ACK, 0, True),
-        (WINDOW_BYTES, RST, 0, False),
-        (2**31, RST | ACK, 9, False),
-        (2**31, RST | ACK, 0, True),
-    ):
-        talk = Dialogue().open()
-        events = talk.send(S, start, b"why", flags, acknowledgment=acknowledgment)
-        assert plain(events) == ["closed reset"] * closes, (start, flags)
-        side = talk.connection.server
-        assert (side.strays, side.ignored_bytes) == (not closes, 3)
-        assert plain(talk.send(C, 0, b"data")) == [("client", 0, b"data")] * (not closes)
+@pytest.mark.parametrize("start", [0, 5, 9])
+def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
+    talk = Dialogue().open()
+    for at, data in ((0, b"hello"), (8, b"!"))[: (start > 0) + (start > 5)]:
+        talk.send(S, at, data)
+    assert plain(talk.send(S, start, b"why", RST))[-1:] == ["closed reset"]
+    assert talk.connection.server.ignored_bytes == 3
+
+
+def test_a_reset_behind_a_fin_closes() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, flags=FIN | ACK)
+    assert plain(talk.send(S, 1, flags=RST)) == ["closed reset"]
+
+
+#: A RST that stands elsewhere: far away, in the window, with no number at all.
+DOUBTFUL = (
+    (2**31, RST),
+    (WINDOW_BYTES, RST),
+    (100, RST | ACK),
+    (-50, RST),
+    (-ISN[S] - 1, RST),
+    (-ISN[S] - 1, RST | ACK),
+)
+
+
+@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: int, flags: int) -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, start, b"why", flags) == []
+    assert plain(talk.send(C, 0, b"goes on")) == [("client", 0, b"goes on")]
+    events = talk.send(S, 0, b"me too", acknowledgment=7)
+    assert plain(events) == ["reset of server ignored", ("server", 0, b"me too")]
+    assert isinstance(events[0], ResetIgnored)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, talk.ns)
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 7, b"!")) == [("client", 7, b"!")]
+    side = talk.connection.server
+    assert (side.strays, side.ignored_bytes) == (1, 3)
+
+
+@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+@pytest.mark.parametrize("confirmed", ["time", "segment", "syn"])
+def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int, flags: int, confirmed: str) -> None:
+    talk = Dialogue().open()
+    talk.send(S, start, b"", flags)
+    reset_ns = talk.ns
+    assert plain(talk.send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
+    assert talk.send(S, 0) == [], "an acknowledgment that was on its way too"
+    assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
+    assert talk.flow.ends_ns == reset_ns + OPTIONS.hole_wait_ns
+    if confirmed == "syn":
+        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        return
+    if confirmed == "time":
+        events = talk.flow.expire(reset_ns + OPTIONS.hole_wait_ns)
+    else:
+        talk.ns = reset_ns - 1000
+        events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
+    assert plain(events) == ["closed reset"]
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
+
+
+def test_who_acknowledges_more_after_a_reset_did_not_send_it() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all of it")
+    talk.send(S, 1000, flags=RST)
+    assert talk.send(S, 0, acknowledgment=4) == []
+    assert plain(talk.send(S, 0, acknowledgment=9)) == ["reset of server ignored"]
 
 
 def test_a_reset_acknowledges() -> None:
