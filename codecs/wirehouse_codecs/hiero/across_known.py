@@ -42,6 +42,8 @@ MOST_PENDING: Final = 4_096
 MOST_WAITING: Final = 256
 #: What stands behind missing bytes is held back for less.
 HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
+#: A connection that was silent for longer has ended, and told what its missing bytes held back.
+SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
 NEVER: Final = 1 << 63
 
 
@@ -75,7 +77,7 @@ class Known:
         if call is None:
             about = (event.service, event.node, event.client, event.publisher)
             call = self._calls[event.call] = Call(event.call, event.where, *about, event.at_ns)
-            call.partial = event.kind != OPENED
+            call.partial = event.kind != OPENED or bool(event.told["partial"])
             self._active[event.call] = call
             self._bound_calls()
         if call.service is None:

@@ -47,13 +47,14 @@ from wirehouse_codecs.hiero.session import (
     Input,
     QueryInput,
     Said,
+    Subscription,
     SubscriptionInput,
     input_of,
     said_of,
 )
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Log, Where
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Connection, Direction
 
 #: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
 BODIES_BYTES: Final = 1 << 20
@@ -87,11 +88,18 @@ class Calls:
     """The calls of one connection, or of one gRPC log, as rows. It takes the events of grpc.py in their order."""
 
     def __init__(
-        self, log: Log, options: HieroOptions, node: str | None, port: int | None, client: str | None, *, late: bool
+        self,
+        log: Log,
+        options: HieroOptions,
+        node: str | None,
+        port: int | None,
+        client: str | None,
+        connection: Connection | None = None,
     ) -> None:
-        self._log, self._options = log, options
+        self._log, self._options, self._connection = log, options, connection
         self._node, self._port, self._client = node, port, client
         #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
+        late = connection is not None and connection.opened == "middle"
         self._lost = set(Direction) if late else set()
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
@@ -126,8 +134,10 @@ class Calls:
 
     def _open(self, event: grpc.Opened) -> None:
         metadata = dict(event.metadata[:MOST_METADATA])
-        # Without any header fields the call began before the capture, or they are lost.
-        rpc = Rpc(event.call, event.place, late=not metadata)
+        # Without any header fields the call began before the capture, or they are lost. If the node was heard before
+        # the request, messages of it may be missing.
+        late = not metadata or event.call in self._rpcs or self._is_one_sided
+        rpc = Rpc(event.call, event.place, late=late)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
         rpc.metadata = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in metadata.items()}
@@ -176,7 +186,8 @@ class Calls:
                 None,
             )
         if shape.new is not None and rpc.service in (None, service):
-            rpc.profile = profile_of(NEW_PACKAGE if shape.new else OLD_PACKAGE, self._options.forced)
+            package = NEW_PACKAGE if shape.new else OLD_PACKAGE
+            rpc.profile = profile_of(None if self._options.forced else package, self._options.forced)
             rpc.sure = True
         if service is not None and rpc.service is None:
             rpc.path_inferred = True
@@ -334,6 +345,9 @@ class Calls:
             return
         if rpc.path is None and not rpc.sure and event.first:
             self._infer(rpc, event)
+        if direction is Direction.SERVER and rpc.session is not None and rpc.session.state is Subscription.CONNECTED:
+            # Blocks before the request: what the sides said isn't in order.
+            self._miss(rpc, place)
         tag = None
         if rpc.service is not None and not rpc.profile.one_item:
             tag = _SET_TAGS.get((rpc.service, direction))
@@ -571,10 +585,16 @@ class Calls:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
         ignored, found = rpc.session.receive(said)
-        if not self._lost:
+        if not (self._lost or self._is_one_sided):
             return ignored, found
         rpc.session.miss()
         return ignored, ()
+
+    @property
+    def _is_one_sided(self) -> bool:
+        """Nothing of one side was captured: it may have said anything."""
+        one = self._connection
+        return one is not None and not (one.client.packets and one.server.packets)
 
     def _find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None

@@ -74,7 +74,7 @@ class Conversation:
         # Where services are parted by port, they are still those of one node.
         node = server.address if server.port in ports else f"{server.address} {server.port}"
         client = None if log.client is None else log.client.address
-        self._calls = Calls(log, options, node, server.port, client, late=late)
+        self._calls = Calls(log, options, node, server.port, client, connection)
         limit = options.max_message_bytes
         if snapshot is None:
             self._reader = grpc.Reader(started_late=late, max_message_bytes=limit)
@@ -128,7 +128,7 @@ class EntryLog:
 
     def __init__(self, log: Log, options: HieroOptions, snapshot: str | None = None) -> None:
         self._log = log
-        self._rows = Calls(log, options, None, None, None, late=False)
+        self._rows = Calls(log, options, None, None, None)
         limit = options.max_message_bytes
         self._calls = grpc_log.Calls(max_message_bytes=limit)
         if snapshot is not None:

@@ -302,7 +302,7 @@ def test_a_rule_is_broken_once(rule: str, profile: str, script: Script) -> None:
     world = World(profile=profile)
     script(world)
     assert world.broken == []
-    found = world.found(until_ms=2 * HOUR_MS)
+    found = world.found(until_ms=3 * HOUR_MS)
     assert [one for one in found if one not in ALSO.get(rule, ())] == [rule]
 
 

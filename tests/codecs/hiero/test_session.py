@@ -405,6 +405,21 @@ def test_what_is_missing_breaks_nothing() -> None:
     assert world.broken == []
 
 
+@pytest.mark.parametrize("side", [C, S])
+def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
+    world = World(restored=True)
+    call = world.publisher(opened="none")
+    (call.connection.client if side is C else call.connection.server).packets = 0
+    other = S if side is C else C
+    call.say(other, call.opening[other])
+    if side is S:
+        call.header(121).header(122).rest(122).items(123).cancel()
+    else:
+        call.ack(122, 121).behind(130).trailers()
+    assert world.all_broken(3 * 3_600_000) == []
+    assert all(row["call_event"]["partial"] for row in world.of("call"))
+
+
 @pytest.mark.parametrize("profile", ["A", "B"])
 def test_an_answer_is_to_an_earlier_header_only_if_the_last_one_is_new(profile: str) -> None:
     world = World(profile=profile)
