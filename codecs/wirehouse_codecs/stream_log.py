@@ -539,6 +539,9 @@ class FlowLog:
         self._log.connection_id = connection.connection_id
         if self._dialogue is not None:
             self._conclude_dialogue(self._dialogue)
+        for ignored in (*connection.client.take_ignored(), *connection.server.take_ignored()):
+            message = f"{ignored.size} bytes of the {ignored.direction} from here on: {ignored.why}"
+            self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place)
         told = _connection_row(*self._ends, connection, self._packets, self._dialect)
         self._log.add(CONNECTION, connection.first, connection=told)
         self._packets = 0

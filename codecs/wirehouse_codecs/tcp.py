@@ -1,45 +1,88 @@
-"""TCP connections put together from their segments (RFC 9293), in order of arrival and in bounded memory.
+"""Reassembly: the segments of a TCP connection become the byte streams of its two sides (RFC 9293).
 
-A `Flow` takes the segments of one pair of ports and gives events: connections that open and close, bytes in the order
-of each direction's stream, holes in them. It knows no protocol, does no input or output, and goes on from its
-`snapshot()`. What an event says depends on the segments alone, not on where the flow was cut into snapshots.
+A `Flow` takes the segments of one pair of ports in order of arrival. It returns events: a connection opens or closes,
+the next bytes of a direction are there, or bytes are missing (a hole). It knows no protocol and does no input or
+output. Its memory is bounded, and its state is JSON (`snapshot`). Events depend on the segments alone, not on where
+the flow was cut into snapshots.
 
-Where specifications leave a passive reader to guess:
+How a passive reader can know
+-----------------------------
 
-- Bytes are numbered from the first after SYN; where the SYN wasn't seen, from the first byte that arrives. What stands
-  before that one and arrives later is ignored. An acknowledgment alone begins no numbering.
-- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray: ignored, unless it
-  goes on where the last stray ended. Then it is believed, and what lies between is a hole (its length is known modulo
-  4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
-- A gap is a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the options
-  allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
-- A receiver that acknowledges the beginning of a gap lacks its bytes too, so its peer will send them again. While it
-  acknowledges no more, time makes no hole of the gap: the gap ends with its bytes, by the limits, or at the end.
-- SYNs of one side may have two sequence numbers before its first byte, as a server may have lost its first answer. The
-  other side's acknowledgment, or the first byte, selects the one that holds.
+A capture is what one observer saw. Packets are missing, come twice, come in another order, or come from two observers
+with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost. But each segment
+says more than its bytes: its sequence number says where its sender's stream stands, and its acknowledgment says which
+bytes of the other side its sender's host had received. Reassembly rests on these two facts:
+
+- What a receiver acknowledged was sent. If the capture lacks it, it is missing, not unsaid.
+- What a receiver did not acknowledge will be sent again. So it is worth waiting for.
+- What a host acknowledges after an event, it received after it. So it was alive.
+
+A single number may be garbled or forged. So a number far from what is expected counts only when a second one agrees.
+
+Numbering
+---------
+
+- Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
+  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds.
+- If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
+  assumption: a SYN or the first bytes of the side itself override it.
+- A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
+  of it is a hole at once, before the bytes that acknowledge it.
+- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
+  for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
+  at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
+  capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives from before
+  its first byte is ignored.
+- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
+  it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
+  modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
+
+Gaps and holes
+--------------
+
+- A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
+  options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
+  taken. If the receiver acknowledges the beginning of the gap and no more, it lacks the bytes too. Then time makes no
+  hole of the gap.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. Where such a hole is told earlier it is: one byte of a hole of its own for
-  every lost packet would be worse than a hole that is too long by a FIN.
+  FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
+  for each lost packet would be worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
-  says as much or more, and for no more than the smaller: one that is garbled makes no hole of megabytes.
-- What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were
-  not delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than
-  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if the acknowledgment isn't
-  believed, and if bytes before the acknowledged one have come in meanwhile and none from behind it: such an
-  acknowledgment is garbled. Nobody waits for one that isn't credible, or is of a side whose bytes aren't numbered. One
-  byte after the last that was seen may be a FIN.
-- Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both
-  sides wait for each other nevertheless, what arrived later goes first.
-- The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
-  were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is not compared.
-- A connection is closed when both FINs were reached. Where they were acknowledged and bytes before them are missing,
-  it is after `hole_wait_ns` of silence, and these are a hole.
-- RST ends a connection if its sequence number is credible or not known to be otherwise, or if it acknowledges exactly
-  what the other side sent. RFC 5961 asks receivers for more, but what they answer isn't always captured.
-- SYN with another initial sequence number begins another connection. So does one with the same number after a reset
-  (the connection was refused, and the client tries again) unless it arrived at the same moment as the first one, as a
-  copy does; else it is a retransmission. All other segments after the end belong to the connection that ended, until
-  it has been silent for `idle_ns`; their bytes are ignored.
+  says as much or more, and for no more than the smaller.
+
+The order of the two directions
+-------------------------------
+
+- Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
+  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
+  also if nothing waits behind it. It is none if the acknowledgment isn't believed, or if bytes before the
+  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
+  the last that was seen may be a FIN.
+- Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
+  both sides wait for each other nevertheless, what arrived later goes first.
+
+Copies
+------
+
+- The first copy of a byte to arrive counts. Repeated bytes are compared with what waits and with the last
+  `compared_bytes` that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
+  not compared.
+
+The end
+-------
+
+- A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
+  closes after `hole_wait_ns` of silence, and these bytes are a hole.
+- A RST closes at once if it stands where its sender's stream does, or if nothing says where that is. Anyone can send
+  another one (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or a SYN confirms
+  it, and it is ignored if its alleged sender later acknowledges new data.
+- A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
+  (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
+  a copy does. Otherwise it is a retransmission.
+- Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
+  ignored. Data may be captured shortly before the SYN of its connection: then it moves to that connection.
+- What is ignored is counted, and `Side.take_ignored` says why and where it begins.
 """
 
 from __future__ import annotations
@@ -60,9 +103,15 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 7
+FLOW_VERSION: Final = 10
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
+#: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
+HELD_SEGMENTS: Final = 64
+#: So many segments that did not go on where their side ended are kept, as a SYN may say that they are of the next
+#: connection; and so many bytes of them.
+EARLY_SEGMENTS: Final = 16
+EARLY_BYTES: Final = 1 << 16
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
 ACKNOWLEDGED_BYTES: Final = 1 << 16
 
@@ -148,6 +197,23 @@ class OverlapDiffers(NamedTuple):
     direction: Direction
     byte_start: int
     byte_end: int
+    place: Place
+
+
+class Why(StrEnum):
+    """Why captured bytes are no part of a stream."""
+
+    BEFORE = "they were sent before the first byte that was seen"
+    AFTER = "they came after the end of the connection"
+    FAR = "their sequence number is far from what was expected"
+
+
+class Ignored(NamedTuple):
+    """Captured bytes of a direction that are no part of its stream, and where the first of them stand."""
+
+    direction: Direction
+    why: Why
+    size: int
     place: Place
 
 
@@ -237,6 +303,9 @@ class Side:
     _assumed: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
+    #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
+    _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
+    _said: int = 0
     #: Since when a gap begins at `_next`.
     _gap_since_ns: int | None = None
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
@@ -455,7 +524,7 @@ class Side:
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
-                self._ignore_stray(sequence, payload, size)
+                self._ignore_stray(sequence, payload, size, place)
                 return []
             self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
@@ -498,6 +567,29 @@ class Side:
         if not self._opening or not self._waiting or self._acknowledged < self._waiting[0].start:
             return []
         return self._tell_hole(place)
+
+    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
+        """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
+        is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
+        behind = _distance(segment.sequence, syn.sequence)
+        if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
+            return False
+        if closed or not self.is_credible(segment.sequence):
+            self.strays -= not closed
+            self.ignored_bytes -= len(segment.payload)
+            self._ignore(Why.AFTER if closed else Why.FAR, -len(segment.payload), segment.place)
+            return True
+        start = self._next + _distance(segment.sequence, self._expected)
+        inside = [
+            piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
+        ]
+        if sum(len(piece.data) for piece in inside) < len(segment.payload):
+            return False
+        self._waiting = [piece for piece in self._waiting if piece not in inside]
+        self._waiting_bytes -= len(segment.payload)
+        self._reach = max([self._next, *(piece.end for piece in self._waiting)])
+        self._time_gap(syn.place)
+        return True
 
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
@@ -561,9 +653,34 @@ class Side:
         self._recent, self._recent_bytes = [], 0
         return events
 
-    def _ignore_stray(self, sequence: int, payload: bytes, size: int) -> None:
+    def ignore_late(self, sequence: int, payload: bytes, place: Place) -> None:
+        """The connection has ended; of `payload` nothing is taken any more. It may be sent again, or be new."""
+        self.ignored_bytes += len(payload)
+        at = self.position(sequence)
+        end = self._next if self._fin is None else self._fin
+        if at is None or at + len(payload) > end:
+            self._ignore(Why.AFTER, len(payload), place)
+
+    def take_ignored(self) -> list[Ignored]:
+        """What is ignored for reasons of which this wasn't said before."""
+        ignored = []
+        for at, why in enumerate(Why):
+            if why in self._ignored and not self._said >> at & 1:
+                self._said |= 1 << at
+                ignored.append(self._ignored[why])
+        self._ignored = {}
+        return ignored
+
+    def _ignore(self, why: Why, size: int, place: Place) -> None:
+        """Note that bytes are ignored; if `size` is negative, that some aren't."""
+        known = self._ignored.pop(why, Ignored(self.direction, why, 0, place))
+        if known.size + size > 0:
+            self._ignored[why] = known._replace(size=known.size + size)
+
+    def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
         self.ignored_bytes += len(payload)
+        self._ignore(Why.FAR, len(payload), place)
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
 
@@ -583,6 +700,7 @@ class Side:
         """Bytes from before `_next`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
+        self._ignore(Why.BEFORE, ignored, place)
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
         skipped = max(self._next - len(kept) - start, 0)
@@ -725,7 +843,9 @@ class Side:
             [piece.start, piece.arrived_at_ns, *piece.needs, b64encode(piece.data).decode()] for piece in self._waiting
         ]
         recent = b64encode(self._kept()).decode()
-        return {"numbers": [getattr(self, name) for name in _NUMBERS], "waiting": waiting, "recent": recent}
+        numbers = [getattr(self, name) for name in _NUMBERS]
+        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self._ignored.items())]
+        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored}
 
     @classmethod
     def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
@@ -738,6 +858,8 @@ class Side:
             needs = _Needs(needed, seen_bytes)
             side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs))
             side._waiting_bytes += len(data)
+        for name, size, place in state["ignored"]:
+            side._ignore(Why[name], size, Place.from_json(place))
         side._recent = [b64decode(state["recent"])]
         side._recent_bytes = len(side._recent[0])
         return side
@@ -765,6 +887,7 @@ _NUMBERS: Final = (
     "_wanted",
     "_assumed",
     "_opening",
+    "_said",
     "_gap_since_ns",
 )
 
@@ -820,6 +943,10 @@ class Connection:
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
     _reset: _Reset | None = None
+    #: The first segments with bytes of a side that nothing has numbered.
+    _held: list[TcpSegment] = field(default_factory=list, repr=False)
+    #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
+    _apart: list[TcpSegment] = field(default_factory=list, repr=False)
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -829,6 +956,8 @@ class Connection:
     def is_left_by(self, segment: TcpSegment) -> bool:
         """A segment with SYN begins another connection."""
         ours, theirs = self.sides(segment.direction)
+        if self._held and self.numbers_held(segment):
+            return False
         answers = bool(segment.flags & ACK)
         if ours.began_after(segment.sequence):
             is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
@@ -840,6 +969,31 @@ class Connection:
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
 
+    def numbers_held(self, segment: TcpSegment) -> bool:
+        """It says where the bytes stand that are held: it acknowledges some of their side, or is its SYN."""
+        is_answer = segment.direction is not self._held[0].direction
+        if not segment.flags & (ACK if is_answer else SYN):
+            return False
+        numbered = segment.acknowledgment if is_answer else segment.sequence
+        return abs(_distance(numbered, self._held[0].sequence)) < WINDOW_BYTES
+
+    def keep_apart(self, segment: TcpSegment) -> None:
+        """Remember a segment that may be of the next connection, captured before its SYN."""
+        apart = self._apart
+        apart.append(segment)
+        if len(apart) > EARLY_SEGMENTS:
+            del apart[0]
+        if len(segment.payload) > EARLY_BYTES // EARLY_SEGMENTS:
+            while sum(len(one.payload) for one in apart) > EARLY_BYTES:
+                del apart[0]
+
+    def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
+        """The segments of the connection which `syn` opens; they no longer count here."""
+        ours, _ = self.sides(syn.direction)
+        given = [segment for segment in self._apart if ours.gives_away(segment, syn, closed=self.closed is not None)]
+        ours.packets -= len(given)
+        return given
+
     @property
     def is_regular(self) -> bool:
         """It is open, without gaps and FINs: the next segment can be a plain one."""
@@ -850,6 +1004,9 @@ class Connection:
         is_settled = self.closed is None and self._reset is None
         self._regular = is_settled and self.client.regular and self.server.regular
 
+    def _is_recent(self, segment: TcpSegment) -> bool:
+        return self.last.arrived_at_ns - segment.place.arrived_at_ns < self.client.options.hole_wait_ns
+
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
         return {
@@ -858,6 +1015,8 @@ class Connection:
             "closed": self.closed,
             "ordinal": self.ordinal,
             "reset": self._reset and self._reset.to_json(),
+            "held": [_segment_to_json(segment) for segment in self._held],
+            "apart": [_segment_to_json(segment) for segment in self._apart if self._is_recent(segment)],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -877,9 +1036,22 @@ class Connection:
             state["closed"],
             state["ordinal"],
             state["reset"] and _Reset.from_json(state["reset"]),
+            [_segment_from_json(segment) for segment in state["held"]],
+            [_segment_from_json(segment) for segment in state["apart"]],
         )
         connection.judge_regular()
         return connection
+
+
+def _segment_to_json(segment: TcpSegment) -> list[Any]:
+    place, *header, payload, payload_bytes = segment
+    return [place.to_json(), *header, b64encode(payload).decode(), payload_bytes]
+
+
+def _segment_from_json(state: list[Any]) -> TcpSegment:
+    place, direction, sequence, acknowledgment, flags, window, payload, size = state
+    header = (sequence, acknowledgment, flags, window)
+    return TcpSegment(Place.from_json(place), Direction(direction), *header, b64decode(payload), size)
 
 
 def connection_id(
@@ -953,9 +1125,10 @@ class Flow:
             return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
         ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
-        if connection._reset is None:
-            return ends_ns
-        return min(ends_ns, connection._reset.place.arrived_at_ns + options.hole_wait_ns)
+        waiting = [segment.place for segment in connection._held[:1]]
+        if connection._reset is not None:
+            waiting.append(connection._reset.place)
+        return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
@@ -964,6 +1137,9 @@ class Flow:
             return []
         events: list[Event] = []
         last, options = connection.last, self._options
+        if connection._held and connection._held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
+            events += _release_held(connection)
+            connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
         if finished:
@@ -983,12 +1159,13 @@ class Flow:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
         connection = self.connection
-        ordinal = 0
+        ordinal, early = 0, []
         if connection is not None and connection._reset is not None:
             events += _doubt_reset(connection, connection._reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
+            early = [] if flags & RST else connection.give_away(segment)
             if connection.closed is None:
-                events += _close(connection, "reuse", place)
+                events += _close(connection, "reset" if connection._reset else "reuse", place)
             if connection.first.arrived_at_ns == place.arrived_at_ns:
                 ordinal = connection.ordinal + 1
             connection = None
@@ -998,50 +1175,22 @@ class Flow:
         connection.last = place
         ours, theirs = connection.sides(segment.direction)
         ours.packets += 1
+        before = ours.expected if connection.closed is None else _UNKNOWN
         if connection.closed is not None:
-            ours.ignored_bytes += len(segment.payload)
+            ours.ignore_late(segment.sequence, segment.payload, place)
         elif flags & RST:
             events += _reset(connection, segment)
-        else:
-            events += self._take(segment, connection)
+        elif not _hold_back(connection, segment):
+            events += _take_turn(connection, segment)
             events += _advance(connection, place)
+            for one in early:
+                ours.packets += 1
+                events += [*_take(connection, one), *_advance(connection, place)]
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
+        if segment.payload and segment.sequence != before and not flags & (SYN | RST):
+            connection.keep_apart(segment)
         connection.judge_regular()
-        return events
-
-    def _take(self, segment: TcpSegment, connection: Connection) -> list[Event]:
-        """Take a segment of an open connection that isn't reset by it."""
-        place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
-        ours, theirs = connection.sides(segment.direction)
-        events: list[Event] = []
-        if not segment.window:
-            ours.zero_windows += 1
-        if flags & SYN:
-            sequence = (sequence + 1) & SEQUENCE_MASK
-            ours.announce(sequence)
-            if flags & ACK:
-                theirs.begin(segment.acknowledgment)
-        if flags & ACK:
-            theirs.select_numbering(segment.acknowledgment)
-            theirs.note_acknowledgment(segment.acknowledgment)
-            events += theirs.settle_opening(place)
-            age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-            if not theirs.packets and age_ns >= self._options.hole_wait_ns:
-                events += theirs.pass_unheard(place)
-            elif connection.opened == "middle":
-                theirs.follow()
-        if not size and not flags & FIN:
-            return events
-        if connection.opened == "middle":
-            ours.begin_in_middle(sequence)
-        else:
-            ours.begin(sequence)
-        needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-        had_end = ours._fin is not None
-        events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
-        if ours._fin is not None and not had_end and flags & ACK:
-            ours._fin_acknowledges = segment.acknowledgment
         return events
 
     def _open(self, segment: TcpSegment, ordinal: int) -> Connection:
@@ -1069,6 +1218,80 @@ class Flow:
         self.connection = Connection.from_json(self._options, state["connection"])
 
 
+def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
+    """Hold the segment until the other side says where its bytes stand, if nothing has said so."""
+    ours, _ = connection.sides(segment.direction)
+    has_bytes = segment.payload_bytes or segment.flags & FIN
+    if connection.opened != "middle" or ours.expected != _UNKNOWN or not has_bytes:
+        return False
+    held = connection._held
+    if held and (segment.direction is not held[0].direction or segment.flags & SYN or len(held) == HELD_SEGMENTS):
+        return False
+    held.append(segment)
+    return True
+
+
+def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
+    """Take a segment, and before it those that were held for it, or for as long as may be."""
+    held = connection._held
+    if not held:
+        return _take(connection, segment)
+    is_answer = segment.direction is not held[0].direction
+    ours, theirs = connection.sides(segment.direction)
+    if connection.numbers_held(segment):
+        if is_answer:
+            theirs.note_acknowledgment(segment.acknowledgment)
+        else:
+            ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+    elif not is_answer and len(held) < HELD_SEGMENTS:
+        return _take(connection, segment)
+    return [*_release_held(connection), *_take(connection, segment)]
+
+
+def _release_held(connection: Connection) -> list[Event]:
+    """Take the segments that were held, as they came."""
+    events: list[Event] = []
+    held, connection._held = connection._held, []
+    for segment in held:
+        events += [*_take(connection, segment), *_advance(connection, segment.place)]
+    return events
+
+
+def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
+    """Take a segment of an open connection that isn't reset by it."""
+    place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
+    ours, theirs = connection.sides(segment.direction)
+    events: list[Event] = []
+    if not segment.window:
+        ours.zero_windows += 1
+    if flags & SYN:
+        sequence = (sequence + 1) & SEQUENCE_MASK
+        ours.announce(sequence)
+        if flags & ACK:
+            theirs.begin(segment.acknowledgment)
+    if flags & ACK:
+        theirs.select_numbering(segment.acknowledgment)
+        theirs.note_acknowledgment(segment.acknowledgment)
+        events += theirs.settle_opening(place)
+        age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+        if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+            events += theirs.pass_unheard(place)
+        elif connection.opened == "middle":
+            theirs.follow()
+    if not size and not flags & FIN:
+        return events
+    if connection.opened == "middle":
+        ours.begin_in_middle(sequence)
+    else:
+        ours.begin(sequence)
+    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
+    had_end = ours._fin is not None
+    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
+    if ours._fin is not None and not had_end and flags & ACK:
+        ours._fin_acknowledges = segment.acknowledgment
+    return events
+
+
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
     """Tell what waits no longer, and the holes that are due; all of them if the connection is `ending`."""
     events: list[Event] = []
@@ -1094,23 +1317,22 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
     acknowledgment = segment.acknowledgment if segment.flags & ACK else None
     reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent)
     if ours.may_end_at(segment.sequence):
         connection._reset = reset
-        return _close(connection, "reset", segment.place)
+        return events + _close(connection, "reset", segment.place)
     connection._reset = connection._reset or reset
-    return []
+    return events
 
 
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
-    """What `segment` says of a RST that waits: a new SYN confirms it, and who acknowledges new data didn't send it."""
+    """What `segment` says of a RST that waits: who acknowledges new data didn't send it."""
     place, flags = segment.place, segment.flags
-    if flags & SYN:
-        return _close(connection, "reset", place) if connection.is_left_by(segment) else []
-    if segment.direction is not reset.direction or flags & RST or not flags & ACK:
+    if segment.direction is not reset.direction or flags & (SYN | RST) or not flags & ACK:
         return []
     ours, theirs = connection.sides(reset.direction)
     acknowledgment = segment.acknowledgment
@@ -1139,10 +1361,11 @@ def _closed_by(connection: Connection, how: Ending) -> Direction | None:
 
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
+    events = _release_held(connection)
     connection.closed = how
     side = _closed_by(connection, how)
     if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
         connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
-    connection._reset = None
-    events = _advance(connection, place, ending=True)
+    connection._reset, connection._apart = None, []
+    events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

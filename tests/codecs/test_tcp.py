@@ -22,6 +22,7 @@ from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN, parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import (
     ACKNOWLEDGED_BYTES,
+    HELD_SEGMENTS,
     WINDOW_BYTES,
     Closed,
     Connection,
@@ -35,6 +36,7 @@ from wirehouse_codecs.tcp import (
     OverlapDiffers,
     ResetIgnored,
     TcpSegment,
+    Why,
 )
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -232,17 +234,26 @@ def test_a_syn_may_carry_data() -> None:
 def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
     talk = Dialogue()
     assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "its own acknowledgment begins no numbering"
-    assert plain(talk.send(S, 100, b"second")) == [("server", 0, b"second")]
+    assert talk.send(S, 100, b"second") == []
+    assert plain(talk.send(C, 0, acknowledgment=106)) == [("server", 0, b"second")]
     assert talk.send(S, 95, b"first") == []
     assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
     side = talk.connection.server
     assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+    assert [(one.why, one.size, one.place.record_number) for one in side.take_ignored()] == [(Why.BEFORE, 5, 4)]
+    talk.send(S, 90, b"again")
+    assert side.take_ignored() == [], "it was said"
 
 
-def test_in_the_middle_a_stream_begins_where_its_receiver_waits() -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_in_the_middle_a_stream_begins_where_its_receiver_waits(is_first: bool) -> None:
     talk = Dialogue()
-    assert plain(talk.send(S, 0, acknowledgment=100)) == ["open middle"]
-    assert talk.send(C, 106, b"later") == talk.send(S, 0, acknowledgment=100) == []
+    if is_first:
+        assert plain(talk.send(S, 0, acknowledgment=100)) == ["open middle"]
+        assert talk.send(C, 106, b"later") == []
+    else:
+        assert plain(talk.send(C, 106, b"later")) == ["open middle"]
+    assert talk.send(S, 0, acknowledgment=100) == []
     assert plain(talk.send(C, 100, b"lost, ")) == [("client", 0, b"lost, "), ("client", 6, b"later")]
     assert talk.connection.client.missing_bytes == 0
 
@@ -260,6 +271,37 @@ def test_bytes_of_before_the_capture_are_no_hole(by_time: bool) -> None:
     assert plain(events) == [("client", 0, b"first"), *[("server", 0, b"answer")] * (not by_time)]
     assert plain(talk.send(C, 111, b"second")) == [("client", 5, b"second")]
     assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_bytes_come_as_they_were_sent_once_they_are_answered() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"one", acknowledgment=80)) == ["open middle"]
+    assert talk.send(C, 53, acknowledgment=80) == talk.send(C, 53, b"two", acknowledgment=80) == []
+    events = talk.send(S, 80, b"answer", acknowledgment=56)
+    assert plain(events) == [("client", 0, b"one"), ("client", 3, b"two"), ("server", 0, b"answer")]
+    assert [event.place.record_number for event in events if isinstance(event, Data)] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["time", "segment", "many", "reset", "idle"])
+def test_in_the_middle_bytes_that_nobody_answers_come_nevertheless(how: str) -> None:
+    talk = Dialogue()
+    talk.send(C, 50, b"one")
+    end: list[Any] = []
+    if how == "many":
+        events = [event for at in range(HELD_SEGMENTS) for event in talk.send(C, 53 + at, b"x")]
+        assert len(events) == HELD_SEGMENTS + 1
+    elif how == "reset":
+        events, end = talk.send(C, 53, flags=RST), ["closed reset"]
+    elif how == "segment":
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 53)
+    elif how == "time":
+        assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
+        events = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    else:
+        events, end = talk.flow.expire(talk.ns + OPTIONS.idle_ns), ["closed idle"]
+    assert plain(events)[: 1 + len(end)] == [("client", 0, b"one"), *end]
+    assert isinstance(events[0], Data)
+    assert events[0].place.record_number == 1
 
 
 def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
@@ -315,16 +357,28 @@ def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
 
 def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
     talk = Dialogue()
-    assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle", ("client", 0, b"a")]
-    assert plain(talk.send(C, 51, b"b", acknowledgment=9)) == [("client", 1, b"b")]
+    assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle"]
+    assert talk.send(C, 51, b"b", acknowledgment=9) == []
     events = talk.wait(OPTIONS.hole_wait_ns).send(C, 52, b"c", acknowledgment=12)
-    assert plain(events) == [("server", "hole", 0, 3), ("client", 2, b"c")]
+    assert plain(events) == [("client", 0, b"a"), ("client", 1, b"b"), ("server", "hole", 0, 3), ("client", 2, b"c")]
 
 
-def test_what_arrived_before_a_late_syn_is_of_its_connection() -> None:
+@pytest.mark.parametrize("starts", [(0,), (5, 0)])
+def test_what_arrived_before_a_late_syn_is_of_its_connection(starts: tuple[int, ...]) -> None:
     talk = Dialogue()
-    assert plain(talk.send(C, 0, b"first")) == ["open middle", ("client", 0, b"first")]
-    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+    for start in starts:
+        talk.send(C, start, b"first"[:5])
+    expected = [("client", start, b"first") for start in sorted(starts)]
+    assert plain(talk.send(C, -1, flags=SYN)) == expected
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert talk.connection.client.missing_bytes == talk.connection.client.ignored_bytes == 0
+
+
+def test_what_arrived_before_the_answer_to_its_syn_is_of_its_connection() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, b"first")
+    assert plain(talk.send(S, -1, flags=SYN | ACK)) == [("client", 0, b"first")]
+    assert talk.send(C, -1, flags=SYN) == []
 
 
 # Order, repetition, wrap
@@ -660,7 +714,8 @@ def test_an_acknowledged_fin_is_no_byte() -> None:
 
 def test_nobody_waits_for_bytes_that_have_no_number_or_are_far_away() -> None:
     talk = Dialogue()
-    assert plain(talk.send(S, 0, b"a", acknowledgment=9)) == ["open middle", ("server", 0, b"a")]
+    talk.send(C, 0)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=9)) == [("server", 0, b"a")]
     talk = Dialogue().open()
     for at, distance in enumerate((WINDOW_BYTES, 2**31, -1, -WINDOW_BYTES)):
         assert plain(talk.send(S, at, b"a", acknowledgment=distance)) == [("server", at, b"a")]
@@ -829,6 +884,7 @@ def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int
         talk.ns = reset_ns - 1000
         events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
     assert plain(events) == ["closed reset"]
+    assert isinstance(events[0], Closed)
     assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
 
 
@@ -860,6 +916,56 @@ def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
 
 def test_a_lone_reset_is_a_connection() -> None:
     assert plain(Dialogue().send(C, 5, flags=RST)) == ["open middle", "closed reset"]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
+@pytest.mark.parametrize("ahead", [500, 2**30])
+def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: int) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if end == "fin":
+        talk.send(S, 0, flags=FIN | ACK)
+        talk.send(C, 3, flags=FIN | ACK)
+    elif end == "reset":
+        talk.send(C, 3, flags=RST)
+    before = talk.connection
+    assert talk.send(C, ahead + 1, b"hello") == talk.send(C, ahead + 8, b"?") == []
+    events = talk.send(C, ahead, flags=SYN)
+    assert plain(events) == [*["closed reuse"] * (end == "reuse"), "open syn", ("client", 0, b"hello")]
+    assert before.closed == end
+    assert (before.client.ignored_bytes, before.client.strays, before.client.missing_bytes) == (0, 0, 0)
+    assert before.client.take_ignored() == []
+    assert plain(talk.send(C, ahead + 6, b", ")) == [("client", 5, b", "), ("client", 7, b"?")]
+    assert talk.connection.client.packets == 4
+
+
+@pytest.mark.parametrize(("at", "why"), [(2**30, Why.FAR), (20, Why.AFTER)])
+def test_what_is_ignored_is_said(at: int, why: Why) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if why is Why.AFTER:
+        talk.send(S, 0, flags=RST)
+    talk.send(C, at, b"more")
+    talk.send(C, at - 10, b"and more")
+    assert talk.connection.client.take_ignored() == [(C, why, 12, talk.sent[-2].place)]
+
+
+def test_what_is_sent_again_after_the_end_is_not_said() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all", FIN | ACK)
+    talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)
+    assert talk.connection.closed == "fin"
+    talk.send(C, 0, b"all", FIN | ACK)
+    assert talk.connection.client.take_ignored() == []
+    assert talk.connection.client.ignored_bytes == 3
+
+
+def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, flags=RST)
+    talk.send(C, 501, b"old")
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 500, flags=SYN)) == ["open syn"]
+    assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
@@ -907,7 +1013,7 @@ def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment()
     by_segment.ns -= 1000
     told += by_time.send(C, 7, b"back")
     assert plain(by_segment.send(C, 7, b"back")) == plain(told)
-    assert plain(told)[-2:] == ["open middle", ("client", 0, b"back")]
+    assert plain(told)[-1:] == ["open middle"]
     assert by_time.flow.snapshot() == by_segment.flow.snapshot()
 
 
@@ -915,7 +1021,7 @@ def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment()
 def test_silence_ends_a_connection_to_the_nanosecond(pause_ns: int, idle: bool) -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"a")
-    ended = ["closed idle", "open middle", ("client", 0, b"b")]
+    ended = ["closed idle", "open middle"]
     assert plain(talk.wait(pause_ns - 1000).send(C, 1, b"b")) == (ended if idle else [("client", 1, b"b")])
 
 
