@@ -33,6 +33,7 @@ from wirehouse_codecs.hiero.items import (
     decode_proof,
     item_class,
     item_name,
+    with_footer,
 )
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.rules import Rule
@@ -127,6 +128,7 @@ def split(items: Items) -> list[Items]:
             ends=items.ends[begin:end],
             numbers=items.numbers[begin:end],
             unknown_fields=0 if begin else items.unknown_fields,
+            several=0 if begin else items.several,
             fault=None,
         )
         for begin, end in pairwise(cuts)
@@ -187,6 +189,7 @@ class BlockBuilder:
 
     def add(self, items: Items) -> None:
         """The next items of the block."""
+        items = with_footer(items)
         self._place(items)
         for number in _DECODERS:
             for position in items.where(number):
@@ -196,6 +199,8 @@ class BlockBuilder:
                 self._break("item_refused", f"an item of number {number}")
             key = number if number in self.counts or len(self.counts) < MOST_NUMBERS else OTHER_NUMBERS
             self.counts[key] = self.counts.get(key, 0) + count
+        if items.several:
+            self._break("item_refused", "an item of several fields")
         self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
         self.unknown_fields += items.unknown_fields
         self._hasher.add(items)

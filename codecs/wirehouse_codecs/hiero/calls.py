@@ -16,7 +16,7 @@ from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, Rpc, rpc_from_json, rpc_to_json
 from wirehouse_codecs.hiero.hashes import settle
-from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name
+from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name, with_footer
 from wirehouse_codecs.hiero.messages import (
     KIND_OF,
     BlockEnd,
@@ -466,6 +466,7 @@ class Calls:
     def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
         """Items of a set, in chunks as they come."""
         carried = rpc.sets[direction]
+        items = with_footer(items)
         for block_items in split(items) if len(items) else [items]:
             begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
             if begins and carried.counts:

@@ -39,7 +39,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "item_refused",
-        "A block has an item of a reserved number, or of a class that a reader must refuse.",
+        "A block has an item of a reserved number, of a class that a reader must refuse, or of several fields.",
         "Block stream, BlockItem: reserved numbers and classes of numbers from 20 on",
     ),
     _violation(
