@@ -349,13 +349,17 @@ class Publishers(Known):
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
-        at = self._answered_by(call, event, answer, number)
+        at = self._answered_by(call, answer, number)
         decision = None if at is None else call.decisions.pop(at)
         offered = call.header if decision is None else decision[1]
         is_first = call.headers == 1 if decision is None else decision[4]
         call.refused = True
         call.proofs = [proof for proof in call.proofs if proof[1] != offered]
         call.streaming &= offered != call.header
+        for one in call.decisions:
+            # It was the next one only while the refused one came.
+            if one[3] == "next" and self._expected(call, node, one[1]) == "behind":
+                one[3] = "behind"
         rule = self._judge_report(call, event, number, offered)
         if decision is not None:
             self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
@@ -374,15 +378,13 @@ class Publishers(Known):
         if is_first and number != NO_BLOCK and number:
             self._measure(call, attempts, node, event, offered - number)
 
-    def _answered_by(self, call: Call, event: Event, answer: str, number: int) -> int | None:
-        """Which of the headers that wait is answered: the last one, unless that crossed the answer to another."""
+    def _answered_by(self, call: Call, answer: str, number: int) -> int | None:
+        """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
         if not call.decisions:
             return None
-        where, offered, *_ = call.decisions[-1]
-        last = len(call.decisions) - 1
-        if event.at_ns - where.arrived_at_ns > self._options.in_flight_ns or fits(answer, number, offered):
-            return last
-        return next((at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])), last)
+        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])]
+        expected = [at for at in fitting if call.decisions[at][3] == answer]
+        return next(iter(expected or fitting), len(call.decisions) - 1)
 
     def _note_behind(self, call: Call, node: Node, event: Event, offered: int, number: int) -> None:
         catch_up = node.catch_up

@@ -10,6 +10,7 @@ import pytest
 from tests.block_nodes import C, World, block
 
 from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.across_rows import DecisionRow
 from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES, Service
@@ -155,7 +156,6 @@ def _skip_unanswered(world: World) -> object:
 #: The rule, the profile, and what breaks it.
 BROKEN: list[tuple[str, str, Script]] = [
     ("structure", "B", lambda world: world.publisher().items(121)),
-    ("structure", "B", lambda world: world.publisher().header(121).header(122)),
     ("structure", "B", lambda world: world.publisher().header(121).client(BlockEnd(121))),
     ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).client(BlockEnd(122))),
     ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).items(121)),
@@ -261,10 +261,16 @@ def test_nothing_is_broken(profile: str, script: Script) -> None:
     assert [row for row in world.rows if row["row_kind"] == "quarantine"] == []
 
 
-def test_a_header_within_a_block_is_no_fault_where_real_nodes_are_read() -> None:
-    world = World(HieroOptions(reading="tolerant"))
-    world.publisher().header(121).block(122)
-    assert world.broken == []
+@pytest.mark.parametrize("reading", ["strict", "tolerant"])
+@pytest.mark.parametrize("number", [121, 122])
+def test_a_header_within_a_block_drops_that_one(number: int, reading: str) -> None:
+    world = World(HieroOptions(reading=reading))
+    world.publisher("K").block(120).ack(120)
+    call = world.publisher().header(121).items(121)
+    if number == 122:
+        call.block(122).behind(120).block(121).ack(121)
+    call.block(number).ack(number).end_stream().half_close()
+    assert world.all_broken() == []
 
 
 def test_what_is_missing_breaks_nothing() -> None:
@@ -278,12 +284,51 @@ def test_what_is_missing_breaks_nothing() -> None:
 
 
 @pytest.mark.parametrize("profile", ["A", "B"])
-def test_an_answer_is_to_an_earlier_header_only_if_the_last_one_is_new(profile: str) -> None:
+@pytest.mark.parametrize(("numbers", "broken"), [(range(118, 121), []), (range(119, 122), ["next"])])
+def test_an_answer_is_to_the_first_header_that_may_be_answered_so(
+    profile: str, numbers: range, broken: list[str]
+) -> None:
     world = World(profile=profile)
-    call = _offered_at_once(world.publisher(), *range(115, 121))
+    call = _offered_at_once(world.publisher(), *numbers)
     world.wait(100)
     call.duplicate(118)
-    assert world.broken == ["next"]
+    assert world.broken == broken
+
+
+@pytest.mark.parametrize("wait_ms", [0, 100, 10_000])
+@pytest.mark.parametrize("restored", [False, True])
+def test_each_refused_header_has_an_answer_of_its_own(wait_ms: int, restored: bool) -> None:
+    world = World(restored=restored)
+    world.publisher("K").block(120).ack(120)
+    call = world.publisher().block(123).header(124)
+    world.wait(wait_ms)
+    call.behind(120).header(121)
+    world.wait(wait_ms)
+    call.behind(120).rest(121).ack(121).block(122).ack(122).block(123).ack(123).end_stream()
+    assert world.all_broken() == []
+    told = [one for one in world.told() if isinstance(one, DecisionRow) and one.actual is not None]
+    shown = [(one.offered, one.expected, one.actual, one.reported, one.legal) for one in told]
+    assert shown[1:3] == [(123, "behind", "behind", 120, True), (124, "behind", "behind", 120, True)]
+    assert [row[0] for row in shown[3:]] == [121, 122, 123]
+    assert all(row[2] == "accepted" and row[4] for row in shown[3:])
+
+
+def test_after_behind_for_two_headers_the_publisher_goes_back() -> None:
+    world = World()
+    call = world.publisher().header(125).header(126).behind(120)
+    world.wait(100)
+    call.behind(120).header(127)
+    assert world.broken == ["resend_from_l1"]
+
+
+def test_what_goes_on_after_two_answers_is_found_once() -> None:
+    world = World()
+    call = world.publisher().block(125).header(126).behind(120)
+    world.wait(100)
+    call.items(126).behind(120)
+    world.wait(100)
+    call.items(126)
+    assert world.broken == ["resend_from_l1"]
 
 
 @pytest.mark.parametrize("end", [lambda call: call.end_stream(), lambda call: call.end("SUCCESS", 121).trailers()])
