@@ -43,6 +43,7 @@ from wirehouse_codecs.hiero.rows import (
 )
 from wirehouse_codecs.hiero.rules import RULE, RULES
 from wirehouse_codecs.hiero.session import (
+    ANSWERS,
     Found,
     Input,
     QueryInput,
@@ -369,7 +370,8 @@ class Calls:
             return
         content |= message_content(message, rpc.profile)
         said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
-        ignored = None
+        # A finding about an answer names the offered block.
+        ignored, number, about = None, getattr(message, "block_number", None), None
         if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
             content["meaning"], ignored, said = None, "the version of the API isn't known", None
             self._miss(rpc, place)
@@ -378,11 +380,12 @@ class Calls:
         if said is not None and rpc.session is not None:
             ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns))
             broken += [(one.rule.name, one.message) for one in found]
+            if said in ANSWERS:
+                about = rpc.session.memory.refused
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
-        number = getattr(message, "block_number", None)
         raw = data if isinstance(message, Unread) else None
         self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
-        self._find_first(broken, place, where, rpc, number)
+        self._find_first(broken, place, where, rpc, number if about is None else about)
 
     def _row(
         self,

@@ -344,7 +344,8 @@ def _node_leaves(call: Call, said: Said) -> Broken:
 # A publisher's call: the table
 
 _ANSWERABLE: Final = (State.CONNECTED, State.STREAMING, State.PROVEN, State.DUPLICATE, State.BEHIND)
-_ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
+#: Answers to a header, and whether it is one by `duplicate` or `behind`.
+ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
     {
         Input.DUPLICATE: "duplicate",
         Input.DUPLICATE_END: "duplicate",
@@ -586,7 +587,7 @@ class Call:
     def _goes_on(self, said: Said) -> bool:
         """An answer is to the first header that waits for such a one. The call may have gone on to another since."""
         memory = self.memory
-        answer = _ANSWERS.get(said.input)
+        answer = ANSWERS.get(said.input)
         if answer is None or said.number is None:
             return False
         fitting = [number for number in memory.waiting if fits(answer, said.number, number)]
