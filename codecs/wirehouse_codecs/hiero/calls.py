@@ -62,15 +62,15 @@ BODIES_BYTES: Final = 1 << 20
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
 CORRELATION_ID: Final = "hiero-correlation-id"
-#: A correlation id is a publisher's name and the number of its connection.
-_ATTEMPT: Final = re.compile(r"(.+)-[A-Za-z]*[0-9]+")
+#: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
+_ATTEMPT: Final = re.compile(r"(N[0-9]+)-STR[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
 _PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
 _ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
 
 
 def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
-    """Who publishes: the correlation id without the number of its connection, else the client's address."""
+    """Who publishes: the correlation id without the number of its stream, else the client's address."""
     told = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
     if not told or told == "?":
         return client

@@ -71,7 +71,7 @@ class Scene(Stage):
     def publisher(self, name: str = "A") -> Publishing:
         """A publisher's call on a connection of its own."""
         self._calls += 1
-        return Publishing(self, self.line(f"10.1.{_HOST}.{ord(name)}").publish(f"{name}-of-scene", self._calls))
+        return Publishing(self, self.line(f"10.1.{_HOST}.{ord(name)}").publish(f"N{_HOST}{ord(name)}", self._calls))
 
     def subscriber(self) -> Talk:
         """A subscriber that wants all blocks."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, World, block
+from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, World, block, publisher_name
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import across_known, across_publishers, across_subscribers
@@ -559,7 +559,7 @@ def test_gaps_of_real_publishers(gaps: tuple[int, ...], broken: bool) -> None:
 def test_the_answer_settles_the_header_that_it_is_to(profile: str) -> None:
     world = World(profile=profile)
     _wins_elsewhere(world)
-    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.publisher == "B"]
+    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.publisher == publisher_name("B")]
     told = [(one.offered, one.actual, one.reported, one.legal) for one in decisions]
     assert told[0] == (121, "duplicate", 121, True)
     assert [(offered, actual) for offered, actual, *_ in told[1:]] == [(122, "none" if profile == "B" else "accepted")]
@@ -713,8 +713,8 @@ def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
     second.ack(121)
     rows = [one for one in newest(world.told()).values() if isinstance(one, BlockRow)]
     assert [(one.block_number, one.publishers, one.chains) for one in rows] == [
-        (121, ("A", "B"), True),
-        (122, ("A",), None),
+        (121, (publisher_name("A"), publisher_name("B")), True),
+        (122, (publisher_name("A"),), None),
     ]
     assert rows[0].block_root == block(121).root == rows[1].previous_hash
     assert dict(rows[0].item_counts)["event_header"] == 1
