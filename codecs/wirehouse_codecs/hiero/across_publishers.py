@@ -180,9 +180,9 @@ class Publishers(Known):
         call.earliest = whole(event.told["earliest_block_number"])
         call.latest = whole(event.told["latest_block_number"])
         unproven = call.streaming
-        if code != "ERROR" and not call.earliest and not call.latest and node.known:
+        if code not in ("ERROR", "UNKNOWN") and not call.earliest and not call.latest and node.known:
             shown = f"the EndStream has no earliest and no latest block, {node.known} is verified"
-            self._find("earliest", event.where, shown, call)
+            self._find("earliest", event.where, shown, call, call.header)
         if code in _PUBLISHER_ERRORS:
             call.error = True
             node.publisher_error_ns = event.at_ns
@@ -393,10 +393,10 @@ class Publishers(Known):
                 self._end_catch_up(node, event.at_ns)
             return
         attempts.behind = True
-        if number != NO_BLOCK or offered:
+        if rule != "last_known_set" and (number != NO_BLOCK or offered):
             self._note_behind(call, node, event, offered, number)
         if is_first and number != NO_BLOCK and number:
-            self._measure(call, attempts, node, event, offered - number)
+            self._measure(call, attempts, node, event, offered, number)
 
     def _answered_by(self, call: Call, answer: str, number: int) -> int | None:
         """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
@@ -416,14 +416,16 @@ class Publishers(Known):
         catch_up.attempts = [*catch_up.attempts, [event.at_ns, call.publisher, offered, number]][-MOST_SHOWN:]
         catch_up.changed = True
 
-    def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, distance: int) -> None:
-        attempts.distances = [*attempts.distances, distance][-GAPS:]
+    def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, offered: int, number: int) -> None:
+        attempts.distances = [*attempts.distances, offered - number][-GAPS:]
         stalled = len(attempts.distances) == GAPS and attempts.distances == sorted(attempts.distances)
         if node.catch_up is not None:
             node.catch_up.stalled = stalled
         if stalled:
             shown = ", ".join(map(str, attempts.distances))
-            self._find("target_closer", event.where, f"three attempts are {shown} blocks ahead of the node", call)
+            self._find(
+                "target_closer", event.where, f"three attempts are {shown} blocks ahead of the node", call, offered
+            )
             attempts.distances.clear()
 
     def _judge_report(

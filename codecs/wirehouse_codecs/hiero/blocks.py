@@ -222,12 +222,12 @@ class BlockBuilder:
         after = items.numbers[proved:]
         late = after[after != ItemNumber.BLOCK_PROOF]
         if len(late):
-            self._break("structure", f"{item_name(int(late[0]))} after the proof")
+            self._break("structure", f"{item_name(int(late[0]))} after the proof", once=True)
         footed = self._end(items, ItemNumber.BLOCK_FOOTER, proved)
         between = items.numbers[footed:proved]
         between = between[between != ItemNumber.BLOCK_FOOTER]
         if len(between):
-            self._break("structure", f"{item_name(int(between[0]))} after the footer")
+            self._break("structure", f"{item_name(int(between[0]))} after the footer", once=True)
 
     def _end(self, items: Items, number: int, end: int) -> int:
         """From where on an item of `number` stands before what follows; `end` = there is none."""
@@ -235,8 +235,11 @@ class BlockBuilder:
             return 0
         return items.where(number)[0] if number in items.counts else end
 
-    def _break(self, rule: str, reason: str) -> None:
+    def _break(self, rule: str, reason: str, *, once: bool = False) -> None:
+        """`once`: of any item."""
         broken = Broken(RULE[rule], reason)
+        if once and any(other.reason.partition(" ")[2] == reason.partition(" ")[2] for other in self._broken):
+            return
         if broken not in self._broken and len(self._broken) < MOST_BROKEN:
             self._broken.append(broken)
 

@@ -201,12 +201,13 @@ class Calls:
         if rpc.service is Service.PUBLISH:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._end_block(rpc, place, "call")
+            assert rpc.session is not None
             _, found = self._hear(rpc, Said(said, place.arrived_at_ns))
             where = None
             if not isinstance(event, grpc.Closed):
                 where = Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
             for one in found:
-                self._find(one.rule.name, one.message, place, where, rpc)
+                self._find(one.rule.name, one.message, place, where, rpc, rpc.session.memory.header)
 
     def _close(self, event: grpc.Closed) -> None:
         if event.how is grpc.How.CLOSED:
@@ -370,7 +371,7 @@ class Calls:
             return
         content |= message_content(message, rpc.profile)
         said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
-        # A finding about an answer names the offered block.
+        # A finding about an answer, or an end, names the offered block.
         ignored, number, about = None, getattr(message, "block_number", None), None
         if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
             content["meaning"], ignored, said = None, "the version of the API isn't known", None
@@ -382,6 +383,8 @@ class Calls:
             broken += [(one.rule.name, one.message) for one in found]
             if said in ANSWERS:
                 about = rpc.session.memory.refused
+            elif said is Input.END_STREAM:
+                about = rpc.session.memory.header
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
         raw = data if isinstance(message, Unread) else None
         self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
@@ -481,9 +484,10 @@ class Calls:
             self._count(carried, block_items, begins)
             block = rpc.block
             block.builder.add(block_items)
+            if begins:
+                carried.last_header = _number(rpc)
             if begins and carried.header is None:
-                header = block.builder.header
-                carried.header = None if header is None else header.number
+                carried.header = carried.last_header
             if ItemNumber.BLOCK_PROOF in block_items.counts and carried.proof is None:
                 proof = block.builder.proof
                 carried.proof = None if proof is None else proof.block
@@ -597,6 +601,8 @@ def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | Subscrip
     proven = ItemNumber.BLOCK_PROOF in carried.counts
     if carried.headers:
         yield Input.HEADER, carried.header
+        if carried.headers > 1:
+            yield Input.HEADER, carried.last_header
     if proven:
         yield Input.PROOF, carried.proof
     if not carried.headers and not proven:

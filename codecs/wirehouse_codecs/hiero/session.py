@@ -177,7 +177,8 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
     reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
     went_on = memory.went_on
     _offer(call, said)
-    if reported is None or number is None or number == after(reported) or went_on:
+    # 0 is also what says no number at all: the publisher doesn't know where to go on.
+    if not reported or number is None or number == after(reported) or went_on:
         return []
     if memory.complete and crossed and before is not None and number == before + 1:
         return []
@@ -213,6 +214,10 @@ def _after_end(call: Call, said: Said) -> Broken:
         return []
     memory.went_on = True
     return [("end_last", f"{said.input} while the call is {call.state}")]
+
+
+def _without_header(call: Call, said: Said) -> Broken:
+    return [("structure", f"{said.input} before any header")]
 
 
 def _end_block(call: Call, said: Said) -> Broken:
@@ -283,12 +288,11 @@ def _duplicate(call: Call, said: Said) -> Broken:
 def _skip(call: Call, said: Said) -> Broken:
     memory = call.memory
     assert said.number is not None
-    memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
-    if memory.header is None or said.number == memory.header:
-        return []
-    if said.number < memory.header and call.state is not State.SKIPPED:
-        # The publisher may have gone on before it read this.
+    # The publisher may have gone on before it read this.
+    gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
+    if memory.header is None or said.number == memory.header or gone_on:
+        memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
         return []
     return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
 
@@ -367,6 +371,11 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
         (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
+        # It is found once.
+        **{
+            (State.CONNECTED, said): Step(State.UNKNOWN, _without_header)
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
         (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
         (State.STREAMING, Input.PROOF): Step(State.PROVEN),
         (State.STREAMING, Input.BLOCK_END): Step(State.PROVEN, _end_unproven),
@@ -427,7 +436,7 @@ def publishing_rule(state: State, said: Input) -> str | None:
     if state in (State.PUBLISHER_ENDED, State.OVER) and said in OF_PUBLISHER:
         return "end_last"
     if state is State.CONNECTED:
-        return {Input.SKIP: "skip_pair"}.get(said, "structure" if said in OF_PUBLISHER else None)
+        return {Input.SKIP: "skip_pair"}.get(said)
     return None
 
 

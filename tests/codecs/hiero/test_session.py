@@ -11,6 +11,7 @@ from tests.block_nodes import C, World, block
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero.across_rows import DecisionRow
+from wirehouse_codecs.hiero.items import encode_item
 from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES, Service
@@ -32,6 +33,7 @@ from wirehouse_codecs.hiero.session import (
     input_of,
     publishing_rule,
 )
+from wirehouse_codecs.rules import Severity
 
 OPTIONS = HieroOptions()
 
@@ -329,6 +331,55 @@ def test_what_goes_on_after_two_answers_is_found_once() -> None:
     world.wait(100)
     call.items(126)
     assert world.broken == ["resend_from_l1"]
+
+
+def _known(world: World) -> World:
+    world.publisher("K").block(120).ack(120)
+    world.wait(100)
+    return world
+
+
+def _two_blocks_in_a_set(world: World) -> None:
+    first, second = block(121), block(122)
+    data = b"".join((first.header, first.items, first.proof, second.header, second.items, second.proof))
+    world.publisher().client(BlockItems(data)).block_end(122).ack(121, 122).end_stream(latest=122).half_close()
+
+
+#: What breaks one rule, whatever follows from it.
+ONE_FAULT: list[tuple[str, Script]] = [
+    ("structure", _two_blocks_in_a_set),
+    ("structure", lambda world: world.publisher().rest(121).block(122).ack(122)),
+    (
+        "structure",
+        lambda world: world.publisher().header(121).proof(121).items(121).client(BlockItems(encode_item(7, b""))),
+    ),
+    ("last_known_set", lambda world: _known(world).publisher().header(123).behind(0).block(121).ack(121)),
+    ("last_known_set", lambda world: _known(world).publisher().header(123).behind(0).header(124).behind(120)),
+    ("code_set", lambda world: _known(world).publisher().client(PublisherEndStream(0, 0, 0)).half_close().trailers()),
+    ("code_set", lambda world: _known(world).publisher().server(EndOfStream(0, 0)).trailers()),
+    ("skip_pair", lambda world: world.publisher().header(121).skip(125).rest(121).ack(121).end_stream().half_close()),
+]
+
+
+@pytest.mark.parametrize(("rule", "script"), ONE_FAULT)
+def test_one_fault_is_one_finding(rule: str, script: Script) -> None:
+    world = World()
+    script(world)
+    world.wait(1000)
+    assert [name for name in world.all_broken() if RULE[name].severity != Severity.NOTE] == [rule]
+
+
+def test_a_finding_about_an_end_names_the_block_that_was_offered() -> None:
+    world = World()
+    world.publisher("A").header(125).behind(120).end_stream()
+    world.publisher("B").header(121).cancel()
+    world.publisher("C").header(122).trailers()
+    numbers = {row["finding"]["rule"]: row["block_number"] for row in world.of("violation")}
+    assert numbers == {
+        "hiero.too_far_code": 125,
+        "hiero.ended_without_end_stream": 121,
+        "hiero.node_ended_without_status": 122,
+    }
 
 
 @pytest.mark.parametrize("end", [lambda call: call.end_stream(), lambda call: call.end("SUCCESS", 121).trailers()])
