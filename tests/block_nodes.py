@@ -85,6 +85,11 @@ def block(number: int, profile: str = "B") -> Parts:
     return replace(parts, root=roots.by_layout[roots.told])
 
 
+def publisher_name(name: str) -> str:
+    """How a publisher of a test is known by its correlation id."""
+    return "N" + "".join(str(ord(letter)) for letter in name)
+
+
 @dataclass
 class World:
     """Nodes and who calls them. Each thing that is said takes a millisecond."""
@@ -105,7 +110,7 @@ class World:
 
     def publisher(self, name: str = "P", node: Endpoint = NODE, **options: Any) -> Call:
         """A publisher's call, which has the number of its attempt in its correlation id."""
-        metadata = [("hiero-correlation-id", f"{name}-{self._count}")]
+        metadata = [("hiero-correlation-id", f"{publisher_name(name)}-STR{self._count}")]
         return self.call(Service.PUBLISH, f"10.1.0.{ord(name[-1])}", node, metadata=metadata, **options)
 
     def subscriber(self, client: str = "10.2.0.1", start: int = OPEN, end: int | None = None, **options: Any) -> Call:

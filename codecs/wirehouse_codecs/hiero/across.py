@@ -155,7 +155,7 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
     "block_not_acknowledged": Fold._judge_waiting,
     **dict.fromkeys(
         (
-            *("ack_order", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
+            *("ack_order", "ack_unoffered", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
             *("recorded_target", "catchup_range"),
         ),
         Fold._judge_never,

@@ -31,7 +31,7 @@ from wirehouse_codecs.hiero.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp_options import TcpOptions
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096

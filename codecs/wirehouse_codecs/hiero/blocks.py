@@ -33,6 +33,7 @@ from wirehouse_codecs.hiero.items import (
     decode_proof,
     item_class,
     item_name,
+    with_footer,
 )
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.rules import Rule
@@ -127,6 +128,7 @@ def split(items: Items) -> list[Items]:
             ends=items.ends[begin:end],
             numbers=items.numbers[begin:end],
             unknown_fields=0 if begin else items.unknown_fields,
+            several=0 if begin else items.several,
             fault=None,
         )
         for begin, end in pairwise(cuts)
@@ -187,6 +189,7 @@ class BlockBuilder:
 
     def add(self, items: Items) -> None:
         """The next items of the block."""
+        items = with_footer(items)
         self._place(items)
         for number in _DECODERS:
             for position in items.where(number):
@@ -196,6 +199,8 @@ class BlockBuilder:
                 self._break("item_refused", f"an item of number {number}")
             key = number if number in self.counts or len(self.counts) < MOST_NUMBERS else OTHER_NUMBERS
             self.counts[key] = self.counts.get(key, 0) + count
+        if items.several:
+            self._break("item_refused", "an item of several fields")
         self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
         self.unknown_fields += items.unknown_fields
         self._hasher.add(items)
@@ -217,12 +222,12 @@ class BlockBuilder:
         after = items.numbers[proved:]
         late = after[after != ItemNumber.BLOCK_PROOF]
         if len(late):
-            self._break("structure", f"{item_name(int(late[0]))} after the proof")
+            self._break("structure", f"{item_name(int(late[0]))} after the proof", once=True)
         footed = self._end(items, ItemNumber.BLOCK_FOOTER, proved)
         between = items.numbers[footed:proved]
         between = between[between != ItemNumber.BLOCK_FOOTER]
         if len(between):
-            self._break("structure", f"{item_name(int(between[0]))} after the footer")
+            self._break("structure", f"{item_name(int(between[0]))} after the footer", once=True)
 
     def _end(self, items: Items, number: int, end: int) -> int:
         """From where on an item of `number` stands before what follows; `end` = there is none."""
@@ -230,8 +235,11 @@ class BlockBuilder:
             return 0
         return items.where(number)[0] if number in items.counts else end
 
-    def _break(self, rule: str, reason: str) -> None:
+    def _break(self, rule: str, reason: str, *, once: bool = False) -> None:
+        """`once`: of any item."""
         broken = Broken(RULE[rule], reason)
+        if once and any(other.reason.partition(" ")[2] == reason.partition(" ")[2] for other in self._broken):
+            return
         if broken not in self._broken and len(self._broken) < MOST_BROKEN:
             self._broken.append(broken)
 

@@ -48,6 +48,8 @@ class ComingSet:
     part_counts: dict[int, int] = field(default_factory=dict)
     part_bytes: int = 0
     header: int | None = None
+    #: Of the last block.
+    last_header: int | None = None
     proof: int | None = None
     headers: int = 0
     unknown_fields: int = 0

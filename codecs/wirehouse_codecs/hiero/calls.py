@@ -16,7 +16,7 @@ from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.blocks import BlockBuilder, is_old, split
 from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
 from wirehouse_codecs.hiero.hashes import settle
-from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name
+from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name, with_footer
 from wirehouse_codecs.hiero.messages import (
     KIND_OF,
     BlockEnd,
@@ -43,6 +43,7 @@ from wirehouse_codecs.hiero.rows import (
 )
 from wirehouse_codecs.hiero.rules import RULE, RULES
 from wirehouse_codecs.hiero.session import (
+    ANSWERS,
     Found,
     Input,
     QueryInput,
@@ -62,8 +63,8 @@ BODIES_BYTES: Final = 1 << 20
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
 CORRELATION_ID: Final = "hiero-correlation-id"
-#: A correlation id is a publisher's name and the number of its connection.
-_ATTEMPT: Final = re.compile(r"(.+)-[A-Za-z]*[0-9]+")
+#: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
+_ATTEMPT: Final = re.compile(r"(N[0-9]+)-STR[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
 _PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
 #: What ends a side of a call, or all of it.
@@ -76,7 +77,7 @@ _ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
 
 
 def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
-    """Who publishes: the correlation id without the number of its connection, else the client's address."""
+    """Who publishes: the correlation id without the number of its stream, else the client's address."""
     told = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
     if not told or told == "?":
         return client
@@ -221,9 +222,10 @@ class Calls:
         elif rpc.service is Service.PUBLISH:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._end_block(rpc, place, "call")
+            assert rpc.session is not None
             _, found = self._hear(rpc, Said(said, place.arrived_at_ns))
             for one in found:
-                self._find(one.rule.name, one.message, place, _where_of(event), rpc)
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
 
     def _end_subscription(self, rpc: Rpc, said: Input, place: Place, event: _Ending) -> None:
         ends = _SUBSCRIPTION_ENDS.get(said)
@@ -414,7 +416,8 @@ class Calls:
             return
         content |= message_content(message, rpc.profile)
         said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
-        ignored = None
+        # A finding about an answer, or an end, names the offered block.
+        ignored, number, about = None, getattr(message, "block_number", None), None
         if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
             content["meaning"], ignored, said = None, "the version of the API isn't known", None
             self._miss(rpc, place)
@@ -423,11 +426,14 @@ class Calls:
         if said is not None and rpc.session is not None:
             ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile))
             broken += [(one.rule.name, one.message) for one in found]
+            if said in ANSWERS:
+                about = rpc.session.memory.refused
+            elif said is Input.END_STREAM:
+                about = rpc.session.memory.header
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
-        number = getattr(message, "block_number", None)
         raw = data if isinstance(message, Unread) else None
         self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
-        self._find_first(broken, place, where, rpc, number)
+        self._find_first(broken, place, where, rpc, number if about is None else about)
 
     def _row(
         self,
@@ -511,6 +517,7 @@ class Calls:
     def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
         """Items of a set, in chunks as they come."""
         carried = rpc.sets[direction]
+        items = with_footer(items)
         for block_items in split(items) if len(items) else [items]:
             begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
             if begins and carried.counts:
@@ -522,9 +529,10 @@ class Calls:
             self._count(carried, block_items, begins)
             block = rpc.block
             block.builder.add(block_items)
+            if begins:
+                carried.last_header = _number(rpc)
             if begins and carried.header is None:
-                header = block.builder.header
-                carried.header = None if header is None else header.number
+                carried.header = carried.last_header
             if ItemNumber.BLOCK_PROOF in block_items.counts and carried.proof is None:
                 proof = block.builder.proof
                 carried.proof = None if proof is None else proof.block
@@ -649,8 +657,9 @@ def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | Subscrip
     kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
     proven = ItemNumber.BLOCK_PROOF in carried.counts
     if carried.headers:
-        # Of a set with several blocks one is judged, and it isn't known which comes next.
-        yield kinds.HEADER, carried.header if kinds is Input or carried.headers == 1 else None
+        yield kinds.HEADER, carried.header
+        if carried.headers > 1:
+            yield kinds.HEADER, carried.last_header
     if proven:
         yield kinds.PROOF, carried.proof
     if not carried.headers and not proven:

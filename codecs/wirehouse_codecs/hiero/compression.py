@@ -18,8 +18,20 @@ IDENTITY: Final = "identity"
 #: A message inflates to so many times its size, of which the first bytes are not judged.
 UNJUDGED_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 18
+#: So much is inflated to tell whether it can be.
+PROBED_BYTES: Final = 256
+#: How zlib data begins (RFC 1950): the method and a window, then a check of both, without a dictionary.
+_ZLIB: Final = tuple(
+    bytes([method, flags])
+    for method in range(0x08, 0x88, 0x10)
+    for flags in range(256)
+    if not (method << 8 | flags) % 31 and not flags & 0x20
+)
 #: The first bytes of what was compressed, where no header says how.
-MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\x06\x00\x00sNaPpY", "snappy"))
+MAGIC: Final = (
+    *((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\x06\x00\x00sNaPpY", "snappy")),
+    *((magic, "deflate") for magic in _ZLIB),
+)
 _SNAPPY_START: Final = b"\xff\x06\x00\x00sNaPpY"
 _CHUNK_HEADER_BYTES: Final = 4
 
@@ -38,6 +50,17 @@ class _Damaged(Exception):
 def encoding_of(data: bytes) -> str | None:
     """The coding that `data` looks like."""
     return next((encoding for magic, encoding in MAGIC if data.startswith(magic)), None)
+
+
+def is_begun(data: bytes) -> bool:
+    """`data` is how something compressed begins. The few first bytes of zlib data say little: it is inflated."""
+    if encoding_of(data) != "deflate":
+        return encoding_of(data) is not None
+    try:
+        zlib.decompressobj().decompress(data[:PROBED_BYTES])
+    except zlib.error:
+        return False
+    return True
 
 
 def inflate(data: bytes, encoding: str, limit: int) -> Inflated:

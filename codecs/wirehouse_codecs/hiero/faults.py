@@ -71,7 +71,7 @@ class Scene(Stage):
     def publisher(self, name: str = "A") -> Publishing:
         """A publisher's call on a connection of its own."""
         self._calls += 1
-        return Publishing(self, self.line(f"10.1.{_HOST}.{ord(name)}").publish(f"{name}-of-scene", self._calls))
+        return Publishing(self, self.line(f"10.1.{_HOST}.{ord(name)}").publish(f"N{_HOST}{ord(name)}", self._calls))
 
     def subscriber(self) -> Talk:
         """A subscriber that wants all blocks."""
@@ -458,6 +458,16 @@ def _catch_up_overrun(scene: Scene) -> None:
     scene.deliver(fetch, KNOWN + 2).cancel()
 
 
+def _last_block_again(scene: Scene) -> None:
+    scene.known()
+    scene.publisher().block(KNOWN).ack(KNOWN).leave(KNOWN)
+
+
+def _ack_unoffered(scene: Scene) -> None:
+    scene.known()
+    scene.publisher().block(KNOWN + 1).ack(KNOWN + 1).ack(KNOWN + 5).leave(KNOWN + 1)
+
+
 def _subscriber_not_resumed(scene: Scene) -> None:
     scene.known()
     scene.deliver(scene.subscriber(), KNOWN).status(scene.source_error).trailers()
@@ -545,6 +555,8 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "gap_not_filled": Fault("A node fetches only one of the blocks that it lacks.", _gap_not_filled, late=True),
         "catch_up_not_started": Fault("A node that is behind asks nobody.", _catch_up_not_started, late=True),
         "catch_up_overrun": Fault("A node that has caught up is sent more.", _catch_up_overrun),
+        "last_block_again": Fault("A publisher's block is acknowledged that another one had sent.", _last_block_again),
+        "ack_unoffered": Fault("A block is acknowledged that nobody offered.", _ack_unoffered),
         "subscriber_not_resumed": Fault(
             "A subscriber doesn't come back after an error.", _subscriber_not_resumed, late=True
         ),

@@ -699,6 +699,8 @@ def _is_message(data: bytes, at: int, limit: int) -> bool:
         number, reached = _walk(data, begin, end)
         if reached != end or (number > 1 and end > len(data)):
             return False
+    elif not compression.is_begun(data[begin : min(end, begin + compression.PROBED_BYTES)]):
+        return False
     following = data[end : end + PREFIX_BYTES]
     return not following or (following[0] <= 1 and int.from_bytes(following[1:], "big") <= limit)
 

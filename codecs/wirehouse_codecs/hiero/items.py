@@ -49,6 +49,8 @@ class ItemNumber(IntEnum):
     TRACE_DATA = 11
     BLOCK_FOOTER = 12
     REDACTED_ITEM = 19
+    #: block_footer before it got the number 12.
+    STORED_FOOTER = 21
 
 
 _NAMES: Mapping[int, str] = MappingProxyType(
@@ -94,7 +96,7 @@ class ItemClass(StrEnum):
     TRACE = "trace"
     #: Trees of leaves 8 to 15, for what later versions add.
     EXTENSION = "extension"
-    #: Footer, proof, redacted items, and classes 0 and 19.
+    #: Footer, proof, and classes 0 and 19.
     NOT_HASHED = "not hashed"
     #: Stands for items that were left out.
     FILTERED = "filtered"
@@ -116,10 +118,10 @@ _CLASS_OF_NUMBER: Mapping[int, ItemClass] = MappingProxyType(
         ItemNumber.RECORD_FILE: ItemClass.OUTPUT,
         ItemNumber.TRACE_DATA: ItemClass.TRACE,
         ItemNumber.BLOCK_FOOTER: ItemClass.NOT_HASHED,
-        ItemNumber.REDACTED_ITEM: ItemClass.NOT_HASHED,
+        ItemNumber.REDACTED_ITEM: ItemClass.FILTERED,
     }
 )
-#: Numbers above the listed ones are classed by their remainder; the lowest of them is reserved.
+#: Numbers from here on are classed by their remainder.
 CLASSES: Final = 20
 _CLASS_OF_REMAINDER: Mapping[int, ItemClass] = MappingProxyType(
     {
@@ -137,7 +139,7 @@ _CLASS_OF_REMAINDER: Mapping[int, ItemClass] = MappingProxyType(
 
 def item_class(number: int) -> ItemClass:
     """The class of the items of a number."""
-    if number <= CLASSES:
+    if number < CLASSES:
         return _CLASS_OF_NUMBER.get(number, ItemClass.REFUSED)
     return _CLASS_OF_REMAINDER.get(number % CLASSES, ItemClass.REFUSED)
 
@@ -165,6 +167,8 @@ class Items:
     numbers: Array
     #: Fields of the run that are no items.
     unknown_fields: int = 0
+    #: Items that have more than one field.
+    several: int = 0
     #: What follows these items can't be read.
     fault: Fault | None = None
 
@@ -212,9 +216,9 @@ def cut(data: bytes | memoryview, begin: int = 0) -> Iterator[Items]:
 def _walk(data: bytes | memoryview, at: int) -> tuple[Items, int, int]:
     room = min(CHUNK_ITEMS, (len(data) - at) // _LEAST_BYTES + 1)
     out = np.empty((loops.ROWS, room), np.int32)
-    count, at, stopped, unknown = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
+    count, at, stopped, unknown, several = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
     starts, bodies, ends, numbers = out[:, :count]
-    return Items(data, starts, bodies, ends, numbers, unknown), at, stopped
+    return Items(data, starts, bodies, ends, numbers, unknown, several), at, stopped
 
 
 def _reason(data: bytes | memoryview, at: int) -> str:
@@ -234,6 +238,8 @@ class Item(NamedTuple):
     end: int
     #: None: the field is no item.
     number: int | None
+    #: It has more than one field.
+    several: bool = False
 
 
 def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
@@ -245,10 +251,31 @@ def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
         return Item(at, field.value_start, field.end, ItemNumber.UNSET)
     try:
         first = protobuf.read_field(data, field.value_start, field.end)
+        here = first.end
+        while here < field.end:
+            here = protobuf.read_field(data, here, field.end).end
     except Malformed as malformed:
         raise Malformed(at, f"an item of {field.end - field.value_start} bytes: {malformed.reason}") from None
     number = first.number if first.wire_type == WireType.LEN else ItemNumber.UNSET
-    return Item(at, field.value_start, field.end, number)
+    return Item(at, field.value_start, field.end, number, first.end < field.end)
+
+
+def with_footer(items: Items) -> Items:
+    """`items`, in which a footer of the number that it had before is one of the number of today."""
+    footers = [
+        position
+        for position in items.where(ItemNumber.STORED_FOOTER)
+        if _is_footer(decode_footer(items.body(position)))
+    ]
+    if not footers:
+        return items
+    numbers = items.numbers.copy()
+    numbers[footers] = ItemNumber.BLOCK_FOOTER
+    return replace(items, numbers=numbers)
+
+
+def _is_footer(decoded: DecodedItem) -> bool:
+    return not decoded.unknown_fields and len(getattr(decoded.value, "previous_block_root_hash", b"")) == HASH_BYTES
 
 
 class ItemReader:
@@ -598,10 +625,11 @@ class DecodedItem(NamedTuple):
     reason: str = ""
 
 
-def _decoded(body: bytes, number: int, read: Callable[[bytes], protobuf.Read]) -> DecodedItem:
+def _decoded(body: bytes, number: int, read: Callable[[bytes], protobuf.Read], before: int = 0) -> DecodedItem:
+    """`before`: the number that the item had before."""
     try:
         field = protobuf.read_field(body, 0, len(body))
-        if field.number != number or field.wire_type != WireType.LEN:
+        if field.number not in (number, before) or field.wire_type != WireType.LEN:
             return DecodedItem(reason=f"the item is of number {field.number}, not {number}")
         return DecodedItem(*read(body[field.value_start : field.end]))
     except Malformed as malformed:
@@ -638,7 +666,7 @@ def _is_old_header(data: bytes) -> bool:
 
 def decode_footer(body: bytes) -> DecodedItem:
     """The BlockFooter in a BlockItem."""
-    return _decoded(body, ItemNumber.BLOCK_FOOTER, lambda data: protobuf.read(data, _FOOTER))
+    return _decoded(body, ItemNumber.BLOCK_FOOTER, lambda data: protobuf.read(data, _FOOTER), ItemNumber.STORED_FOOTER)
 
 
 def decode_proof(body: bytes) -> DecodedItem:

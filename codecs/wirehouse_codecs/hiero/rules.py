@@ -39,7 +39,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "item_refused",
-        "A block has an item of a reserved number, or of a class that a reader must refuse.",
+        "A block has an item of a reserved number, of a class that a reader must refuse, or of several fields.",
         "Block stream, BlockItem: reserved numbers and classes of numbers from 20 on",
     ),
     _violation(
@@ -75,7 +75,8 @@ CALL_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "last_known_set",
-        "A duplicate answer or a Behind carries no block number although the node has verified blocks.",
+        "A duplicate answer, a Behind or an EndOfStream with an error carries no block number although the node has "
+        "verified blocks.",
         'Base Protocol: "Response includes the last known block"',
     ),
     _violation(
@@ -243,6 +244,16 @@ NODE_RULES: tuple[Rule, ...] = (
         "catch_up_overrun",
         "A node goes on fetching blocks after it has caught up.",
         'Base Protocol: "quit when caught up"',
+    ),
+    _note(
+        "last_block_again",
+        "The header of L, which the node had acknowledged, is acknowledged again and not answered as a duplicate.",
+        "Base Protocol Diagram, which leaves N = L out",
+    ),
+    _note(
+        "ack_unoffered",
+        "A block is acknowledged that no captured call ever offered to the node.",
+        "Block node API, BlockAcknowledgement",
     ),
     _note(
         "subscriber_not_resumed",

@@ -54,7 +54,7 @@ from wirehouse_codecs.rules import Rule
 SNAPSHOT_VERSION: Final = 3
 #: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
 MOST_SKIPS: Final = 16
-#: Headers of a call that wait for an answer besides the last one.
+#: Headers of a call that wait for an answer; of more the oldest is forgotten.
 MOST_WAITING: Final = 16
 _TOO_FAR_BEHIND: Final = "TOO_FAR_BEHIND"
 
@@ -129,12 +129,10 @@ class Found(NamedTuple):
 class _Memory:
     """What a publisher's call remembers. All of it is as JSON has it."""
 
-    #: The last header and when it came, how many there were, and whether the node said anything since.
+    #: The last header, and how many there were.
     header: int | None = None
-    header_ns: int = 0
     headers: int = 0
-    answered: bool = False
-    #: Those before it that have no answer.
+    #: Headers that have no answer, in the order in which they came.
     waiting: list[int] = field(default_factory=list)
     #: The last answer's number and time, and the header that it answered.
     reported: int | None = None
@@ -175,20 +173,11 @@ class Step:
 
 def _offer(call: Call, said: Said) -> Broken:
     memory = call.memory
-    if memory.header is not None and not memory.answered:
-        memory.waiting = [*memory.waiting, memory.header][-MOST_WAITING:]
-    memory.header, memory.header_ns, memory.answered = said.number, said.at_ns, False
+    if said.number is not None:
+        memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
+    memory.header = said.number
     memory.headers += 1
     return []
-
-
-def _offer_within(call: Call, said: Said) -> Broken:
-    """A header while the block before it has no proof."""
-    header, answered = call.memory.header, call.memory.answered
-    _offer(call, said)
-    if answered or call.options.tolerant:
-        return []
-    return [("structure", f"the header of block {said.number} comes within block {header}, which has no proof")]
 
 
 def _offer_after_behind(call: Call, said: Said) -> Broken:
@@ -196,7 +185,8 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
     reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
     went_on = memory.went_on
     _offer(call, said)
-    if reported is None or number is None or number == after(reported) or went_on:
+    # 0 is also what says no number at all: the publisher doesn't know where to go on.
+    if not reported or number is None or number == after(reported) or went_on:
         return []
     if memory.complete and crossed and before is not None and number == before + 1:
         return []
@@ -231,7 +221,7 @@ def _go_on(rule: str) -> Effect:
         if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
             return []
         call.memory.went_on = True
-        return [(rule, f"items of block {call.memory.refused} go on after the answer")]
+        return [(rule, f"items of block {call.memory.header} go on after the answer")]
 
     return effect
 
@@ -243,6 +233,10 @@ def _after_end(call: Call, said: Said) -> Broken:
         return []
     memory.went_on = True
     return [("end_last", f"{said.input} while the call is {call.state}")]
+
+
+def _without_header(call: Call, said: Said) -> Broken:
+    return [("structure", f"{said.input} before any header")]
 
 
 def _end_block(call: Call, said: Said) -> Broken:
@@ -274,7 +268,6 @@ def _range(said: Said) -> Broken:
 def _acknowledge(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     assert number is not None
-    memory.answered = memory.answered or memory.header is None or number >= memory.header
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
@@ -285,14 +278,14 @@ def _acknowledge(call: Call, said: Said) -> Broken:
 
 def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
-    memory.answered, memory.reported, memory.reported_ns = True, said.number, said.at_ns
-    memory.refused, memory.went_on, memory.complete = memory.header, False, call.state is State.PROVEN
-    memory.waiting.clear()
+    memory.reported, memory.reported_ns, memory.complete = said.number, said.at_ns, call.state is State.PROVEN
+    # Before its next header the publisher is told once that it goes on.
+    memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
 
 def _behind(call: Call, said: Said) -> Broken:
     _refuse(call, said)
-    number, reported = call.memory.header, said.number
+    number, reported = call.memory.refused, said.number
     if number is None or reported is None:
         return []
     if number == after(reported):
@@ -304,7 +297,7 @@ def _behind(call: Call, said: Said) -> Broken:
 
 def _duplicate(call: Call, said: Said) -> Broken:
     _refuse(call, said)
-    number, reported = call.memory.header, said.number
+    number, reported = call.memory.refused, said.number
     if number is None or reported is None or number <= reported != NO_BLOCK:
         return []
     # Without a number the answer breaks another rule: see across.py.
@@ -313,15 +306,15 @@ def _duplicate(call: Call, said: Said) -> Broken:
 
 def _skip(call: Call, said: Said) -> Broken:
     memory = call.memory
-    memory.answered = True
     assert said.number is not None
-    memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
-    memory.refused, memory.reported_ns, memory.went_on = memory.header, said.at_ns, False
-    if memory.header is None or said.number == memory.header:
-        return []
-    if said.number < memory.header and call.state is not State.SKIPPED:
-        # The publisher may have gone on before it read this.
+    # The publisher may have gone on before it read this.
+    gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
+    if not call.skips_earlier(said):
+        memory.refused = said.number if said.number == memory.header else None
+        memory.reported_ns, memory.went_on = said.at_ns, False
+    if memory.header is None or said.number == memory.header or gone_on:
+        memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
         return []
     return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
 
@@ -329,7 +322,6 @@ def _skip(call: Call, said: Said) -> Broken:
 def _resend(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     assert number is not None
-    memory.answered = True
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
     memory.reported, memory.reported_ns = number, said.at_ns
@@ -339,8 +331,9 @@ def _resend(call: Call, said: Said) -> Broken:
 
 
 def _node_ends(call: Call, said: Said) -> Broken:
-    call.memory.answered, call.memory.ended_ns, call.memory.went_on = True, said.at_ns, False
+    call.memory.ended_ns, call.memory.went_on = said.at_ns, False
     call.memory.skips.clear()
+    call.memory.waiting.clear()
     return []
 
 
@@ -381,7 +374,8 @@ def _node_leaves(call: Call, said: Said) -> Broken:
 # A publisher's call: the table
 
 _ANSWERABLE: Final = (State.CONNECTED, State.STREAMING, State.PROVEN, State.DUPLICATE, State.BEHIND)
-_ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
+#: Answers to a header, and whether it is one by `duplicate` or `behind`.
+ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
     {
         Input.DUPLICATE: "duplicate",
         Input.DUPLICATE_END: "duplicate",
@@ -395,13 +389,19 @@ _ENDED: Final = (State.PUBLISHER_ENDED, State.NODE_ENDED)
 PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
     {
         (State.CONNECTED, Input.HEADER): Step(State.STREAMING, _offer),
-        (State.STREAMING, Input.HEADER): Step(State.STREAMING, _offer_within),
+        # The block before it is dropped.
+        (State.STREAMING, Input.HEADER): Step(State.STREAMING, _offer),
         (State.PROVEN, Input.HEADER): Step(State.STREAMING, _offer),
         (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
         (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
         (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
         (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
+        # It is found once.
+        **{
+            (State.CONNECTED, said): Step(State.UNKNOWN, _without_header)
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
         (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
         (State.STREAMING, Input.PROOF): Step(State.PROVEN),
         (State.STREAMING, Input.BLOCK_END): Step(State.PROVEN, _end_unproven),
@@ -469,7 +469,7 @@ def publishing_rule(state: State, said: Input) -> str | None:
     if state in (State.PUBLISHER_ENDED, State.OVER) and said in OF_PUBLISHER:
         return "end_last"
     if state is State.CONNECTED:
-        return {Input.SKIP: "skip_pair"}.get(said, "structure" if said in OF_PUBLISHER else None)
+        return {Input.SKIP: "skip_pair"}.get(said)
     return None
 
 
@@ -689,12 +689,12 @@ class Call:
         step = self._table.get((self.state, said.input))
         if step is None:
             return f"the call is {self.state}", self._unlisted(said)
-        if self._answers_earlier(said):
+        if self._goes_on(said):
             if said.input in (Input.DUPLICATE, Input.BEHIND):
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
         broken = step.effect(self, said) if step.effect else []
-        if not self._skips_earlier(said):
+        if not self.skips_earlier(said):
             self.state = step.state
         return None, tuple(Found(RULE[rule], message) for rule, message in broken)
 
@@ -712,20 +712,22 @@ class Call:
         broken = _after_end(self, said) if rule == "end_last" else [] if rule is None else [(rule, shown)]
         return tuple(Found(RULE[name], message) for name, message in broken)
 
-    def _answers_earlier(self, said: Said) -> bool:
-        """The answer is to a header before the last one, which may have crossed it."""
+    def _goes_on(self, said: Said) -> bool:
+        """An answer is to the first header that waits for such a one. The call may have gone on to another since."""
         memory = self.memory
-        answer = _ANSWERS.get(said.input)
-        if answer is None or said.number is None or memory.header is None:
+        answer = ANSWERS.get(said.input)
+        if answer is None or said.number is None:
             return False
-        if said.at_ns - memory.header_ns > self.options.in_flight_ns or fits(answer, said.number, memory.header):
-            return False
-        earlier = next((number for number in memory.waiting if fits(answer, said.number, number)), None)
-        if earlier is not None:
-            memory.waiting.remove(earlier)
-        return earlier is not None
+        fitting = [number for number in memory.waiting if fits(answer, said.number, number)]
+        answered = fitting[0] if fitting else memory.header
+        if answered in memory.waiting:
+            memory.waiting.remove(answered)
+        if fitting and memory.header not in fitting:
+            return True
+        memory.refused = answered
+        return False
 
-    def _skips_earlier(self, said: Said) -> bool:
+    def skips_earlier(self, said: Said) -> bool:
         """SkipBlock names a block before the last header: the publisher had gone on before it read this."""
         number, header = said.number, self.memory.header
         return said.input is Input.SKIP and number is not None and header is not None and number < header

@@ -274,7 +274,7 @@ def test_a_call_is_told_when_it_begins_and_once_when_it_ends() -> None:
     world = World()
     world.publisher("A").block(121).ack(121).end_stream().half_close().trailers(3).close()
     opened, closed = (row["call_event"] for row in world.of("call"))
-    assert (opened["event"], opened["correlation_id"], opened["profile"]) == ("opened", "A-0", "B")
+    assert (opened["event"], opened["correlation_id"], opened["profile"]) == ("opened", "N65-STR0", "B")
     assert (closed["event"], closed["how"], closed["status"], closed["state"]) == ("closed", "trailers", 3, "over")
     assert (closed["headers"], closed["proofs"], closed["acknowledgements"]) == (1, 1, 1)
 
@@ -312,7 +312,11 @@ def test_secrets_stay_out_of_the_log() -> None:
 
 @pytest.mark.parametrize(
     ("told_id", "publisher"),
-    [("A-1", "A"), ("N0-STR12", "N0"), ("node", "node"), ("-1", "-1"), ("", "10.0.0.9"), ("?", "10.0.0.9")],
+    [
+        *(("N0-STR12", "N0"), ("N123-STR0", "N123"), ("", "10.0.0.9"), ("?", "10.0.0.9")),
+        # Names.
+        *((name, name) for name in ("node", "-1", "node-1", "A-STR1", "N1-2", "n1-STR2", "N1-STR", "N1-STR2-3")),
+    ],
 )
 def test_a_publisher_is_known_by_its_correlation_id(told_id: str, publisher: str) -> None:
     assert publisher_of({CORRELATION_ID: told_id}, "10.0.0.9") == publisher

@@ -55,7 +55,7 @@ WARNINGS = {
 SUBSCRIBERS = {"subscriber_order", "subscriber_gap", "subscriber_range"}
 NOTES = {
     *("retry_after_node_error", "gap_not_filled", "catch_up_not_started", "catch_up_overrun"),
-    "subscriber_not_resumed",
+    *("subscriber_not_resumed", "last_block_again", "ack_unoffered"),
 }
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.block_nodes import C, S, World, block
 
 from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.across_rows import DecisionRow
+from wirehouse_codecs.hiero.items import encode_item
 from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import NO_BLOCK, OPEN, PROFILES, Service
@@ -32,6 +34,7 @@ from wirehouse_codecs.hiero.session import (
     publishing_rule,
     subscribing_rule,
 )
+from wirehouse_codecs.rules import Severity
 
 OPTIONS = HieroOptions()
 
@@ -214,7 +217,6 @@ def _part(call: Any, number: int) -> Any:
 #: The rule, the profile, and what breaks it.
 BROKEN: list[tuple[str, str, Script]] = [
     ("structure", "B", lambda world: world.publisher().items(121)),
-    ("structure", "B", lambda world: world.publisher().header(121).header(122)),
     ("structure", "B", lambda world: world.publisher().header(121).client(BlockEnd(121))),
     ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).client(BlockEnd(122))),
     ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).items(121)),
@@ -389,10 +391,16 @@ def test_nothing_is_broken(profile: str, script: Script) -> None:
     assert [row for row in world.rows if row["row_kind"] == "quarantine"] == []
 
 
-def test_a_header_within_a_block_is_no_fault_where_real_nodes_are_read() -> None:
-    world = World(HieroOptions(reading="tolerant"))
-    world.publisher().header(121).block(122)
-    assert world.broken == []
+@pytest.mark.parametrize("reading", ["strict", "tolerant"])
+@pytest.mark.parametrize("number", [121, 122])
+def test_a_header_within_a_block_drops_that_one(number: int, reading: str) -> None:
+    world = World(HieroOptions(reading=reading))
+    world.publisher("K").block(120).ack(120)
+    call = world.publisher().header(121).items(121)
+    if number == 122:
+        call.block(122).behind(120).block(121).ack(121)
+    call.block(number).ack(number).end_stream().half_close()
+    assert world.all_broken() == []
 
 
 def test_what_is_missing_breaks_nothing() -> None:
@@ -421,12 +429,100 @@ def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
 
 
 @pytest.mark.parametrize("profile", ["A", "B"])
-def test_an_answer_is_to_an_earlier_header_only_if_the_last_one_is_new(profile: str) -> None:
+@pytest.mark.parametrize(("numbers", "broken"), [(range(118, 121), []), (range(119, 122), ["next"])])
+def test_an_answer_is_to_the_first_header_that_may_be_answered_so(
+    profile: str, numbers: range, broken: list[str]
+) -> None:
     world = World(profile=profile)
-    call = _offered_at_once(world.publisher(), *range(115, 121))
+    call = _offered_at_once(world.publisher(), *numbers)
     world.wait(100)
     call.duplicate(118)
-    assert world.broken == ["next"]
+    assert world.broken == broken
+
+
+@pytest.mark.parametrize("wait_ms", [0, 100, 10_000])
+@pytest.mark.parametrize("restored", [False, True])
+def test_each_refused_header_has_an_answer_of_its_own(wait_ms: int, restored: bool) -> None:
+    world = World(restored=restored)
+    world.publisher("K").block(120).ack(120)
+    call = world.publisher().block(123).header(124)
+    world.wait(wait_ms)
+    call.behind(120).header(121)
+    world.wait(wait_ms)
+    call.behind(120).rest(121).ack(121).block(122).ack(122).block(123).ack(123).end_stream()
+    assert world.all_broken() == []
+    told = [one for one in world.told() if isinstance(one, DecisionRow) and one.actual is not None]
+    shown = [(one.offered, one.expected, one.actual, one.reported, one.legal) for one in told]
+    assert shown[1:3] == [(123, "behind", "behind", 120, True), (124, "behind", "behind", 120, True)]
+    assert [row[0] for row in shown[3:]] == [121, 122, 123]
+    assert all(row[2] == "accepted" and row[4] for row in shown[3:])
+
+
+def test_after_behind_for_two_headers_the_publisher_goes_back() -> None:
+    world = World()
+    call = world.publisher().header(125).header(126).behind(120)
+    world.wait(100)
+    call.behind(120).header(127)
+    assert world.broken == ["resend_from_l1"]
+
+
+def test_what_goes_on_after_two_answers_is_found_once() -> None:
+    world = World()
+    call = world.publisher().block(125).header(126).behind(120)
+    world.wait(100)
+    call.items(126).behind(120)
+    world.wait(100)
+    call.items(126)
+    assert world.broken == ["resend_from_l1"]
+
+
+def _known(world: World) -> World:
+    world.publisher("K").block(120).ack(120)
+    world.wait(100)
+    return world
+
+
+def _two_blocks_in_a_set(world: World) -> None:
+    first, second = block(121), block(122)
+    data = b"".join((first.header, first.items, first.proof, second.header, second.items, second.proof))
+    world.publisher().client(BlockItems(data)).block_end(122).ack(121, 122).end_stream(latest=122).half_close()
+
+
+#: What breaks one rule, whatever follows from it.
+ONE_FAULT: list[tuple[str, Script]] = [
+    ("structure", _two_blocks_in_a_set),
+    ("structure", lambda world: world.publisher().rest(121).block(122).ack(122)),
+    (
+        "structure",
+        lambda world: world.publisher().header(121).proof(121).items(121).client(BlockItems(encode_item(7, b""))),
+    ),
+    ("last_known_set", lambda world: _known(world).publisher().header(123).behind(0).block(121).ack(121)),
+    ("last_known_set", lambda world: _known(world).publisher().header(123).behind(0).header(124).behind(120)),
+    ("code_set", lambda world: _known(world).publisher().client(PublisherEndStream(0, 0, 0)).half_close().trailers()),
+    ("code_set", lambda world: _known(world).publisher().server(EndOfStream(0, 0)).trailers()),
+    ("skip_pair", lambda world: world.publisher().header(121).skip(125).rest(121).ack(121).end_stream().half_close()),
+]
+
+
+@pytest.mark.parametrize(("rule", "script"), ONE_FAULT)
+def test_one_fault_is_one_finding(rule: str, script: Script) -> None:
+    world = World()
+    script(world)
+    world.wait(1000)
+    assert [name for name in world.all_broken() if RULE[name].severity != Severity.NOTE] == [rule]
+
+
+def test_a_finding_about_an_end_names_the_block_that_was_offered() -> None:
+    world = World()
+    world.publisher("A").header(125).behind(120).end_stream()
+    world.publisher("B").header(121).cancel()
+    world.publisher("C").header(122).trailers()
+    numbers = {row["finding"]["rule"]: row["block_number"] for row in world.of("violation")}
+    assert numbers == {
+        "hiero.too_far_code": 125,
+        "hiero.ended_without_end_stream": 121,
+        "hiero.node_ended_without_status": 122,
+    }
 
 
 @pytest.mark.parametrize("end", [lambda call: call.end_stream(), lambda call: call.end("SUCCESS", 121).trailers()])
