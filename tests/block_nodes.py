@@ -197,6 +197,8 @@ class Call(talk.Call):
         self.conversation = self._conversation(None)
         self.peers = {side: Peer(side, encoding=encoding) for side in Direction}
         self.at = dict.fromkeys(Direction, 0)
+        #: Who says something has received what the other side said before.
+        self.acknowledges = True
         #: The connection is closed: nothing is said on it any more.
         self.closed = False
         stream, request = self.peers[C].request(self.profile.path(service), metadata)
@@ -218,6 +220,8 @@ class Call(talk.Call):
         self.world.log.connection_id = self.connection.connection_id
         if self.world.restored:
             self.conversation = self._conversation(self.conversation.snapshot())
+        if self.acknowledges:
+            self.connection.sides(side)[0].note_heard(self.at[side], self.at[S if side is C else C])
         self.conversation.receive([Data(side, self.at[side], data, self.world.place())])
         self.at[side] += len(data)
         return self

@@ -223,7 +223,7 @@ class Calls:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._end_block(rpc, place, "call")
             assert rpc.session is not None
-            _, found = self._hear(rpc, Said(said, place.arrived_at_ns))
+            _, found = self._hear(rpc, Said(said, place.arrived_at_ns), _where_of(event))
             for one in found:
                 self._find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
 
@@ -424,7 +424,7 @@ class Calls:
         if isinstance(message, BlockEnd):
             broken += self._end_block(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
-            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile))
+            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile), where)
             broken += [(one.rule.name, one.message) for one in found]
             if said in ANSWERS:
                 about = rpc.session.memory.refused
@@ -505,7 +505,7 @@ class Calls:
         rpc.counts["proofs"] += carried.proof is not None
         if rpc.session is not None:
             for said, said_number in _set_inputs(rpc, carried):
-                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number))
+                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number), where)
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
         if carried.proof is not None and not rpc.profile.block_end:
@@ -589,9 +589,12 @@ class Calls:
 
     # Findings
 
-    def _hear(self, rpc: Rpc, said: Said) -> tuple[str | None, tuple[Found, ...]]:
+    def _hear(self, rpc: Rpc, said: Said, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
+        if where is not None and self._connection is not None:
+            side = self._connection.sides(where.direction)[0]
+            said = said._replace(byte_end=where.byte_end, received=side.peer_received(where.byte_end))
         ignored, found = rpc.session.receive(said)
         if not (self._lost or self._is_one_sided):
             return ignored, found

@@ -7,7 +7,8 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
 - A header is accepted by silence. What only other calls tell (L over all connections, blocks that others delivered)
   is judged in across.py.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
-- What a publisher sends within the options' `in_flight_ms` of an answer may have crossed it.
+- What a publisher sends without having acknowledged an answer, or within the options' `in_flight_ms` of it, may have
+  crossed it. A node can't answer a header that it hadn't received.
 - A subscription is judged block by block: they follow each other, each whole, from the first to the last one asked
   for, and then comes the status.
 - An unlisted pair is the rule that it breaks; where it breaks none, the message is passed over.
@@ -116,6 +117,10 @@ class Said(NamedTuple):
     earliest: int = 0
     #: Of the publisher's EndStream, or the last block that a subscriber asks for; None = there is no end.
     latest: int | None = 0
+    #: Position after its last byte, and how many bytes of the other side its sender had received, at most; None = that
+    #: isn't known.
+    byte_end: int = 0
+    received: int | None = None
 
 
 class Found(NamedTuple):
@@ -129,14 +134,16 @@ class Found(NamedTuple):
 class _Memory:
     """What a publisher's call remembers. All of it is as JSON has it."""
 
-    #: The last header, and how many there were.
+    #: The last header, where it ends, and how many there were.
     header: int | None = None
+    header_end: int = 0
     headers: int = 0
     #: Headers that have no answer, in the order in which they came.
     waiting: list[int] = field(default_factory=list)
-    #: The last answer's number and time, and the header that it answered.
+    #: The last answer's number, time and end, and the header that it answered.
     reported: int | None = None
     reported_ns: int = 0
+    reported_end: int = 0
     refused: int | None = None
     #: What was found about it already.
     went_on: bool = False
@@ -146,8 +153,9 @@ class _Memory:
     acknowledged: int | None = None
     #: Skipped blocks, and when, that wait for an acknowledgement or ResendBlock.
     skips: list[list[int]] = field(default_factory=list)
-    #: When the node ended the call.
+    #: When and where the node ended the call.
     ended_ns: int = 0
+    ended_end: int = 0
     #: Messages were missed: what was held back behind them comes late.
     missed: bool = False
     #: Of a subscription: the first and the last block that were asked for.
@@ -175,7 +183,7 @@ def _offer(call: Call, said: Said) -> Broken:
     memory = call.memory
     if said.number is not None:
         memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
-    memory.header = said.number
+    memory.header, memory.header_end = said.number, said.byte_end
     memory.headers += 1
     return []
 
@@ -229,7 +237,8 @@ def _go_on(rule: str) -> Effect:
 def _after_end(call: Call, said: Said) -> Broken:
     """Something of the publisher after the end. It is told once."""
     memory = call.memory
-    if memory.went_on or memory.missed or said.at_ns - memory.ended_ns <= call.options.in_flight_ns:
+    in_time = said.at_ns - memory.ended_ns <= call.options.in_flight_ns
+    if memory.went_on or memory.missed or in_time or _unknowing(said, memory.ended_end):
         return []
     memory.went_on = True
     return [("end_last", f"{said.input} while the call is {call.state}")]
@@ -278,7 +287,8 @@ def _acknowledge(call: Call, said: Said) -> Broken:
 
 def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
-    memory.reported, memory.reported_ns, memory.complete = said.number, said.at_ns, call.state is State.PROVEN
+    memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
+    memory.complete = call.state is State.PROVEN
     # Before its next header the publisher is told once that it goes on.
     memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
@@ -312,7 +322,7 @@ def _skip(call: Call, said: Said) -> Broken:
     gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
     if not call.skips_earlier(said):
         memory.refused = said.number if said.number == memory.header else None
-        memory.reported_ns, memory.went_on = said.at_ns, False
+        memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
     if memory.header is None or said.number == memory.header or gone_on:
         memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
         return []
@@ -324,14 +334,14 @@ def _resend(call: Call, said: Said) -> Broken:
     assert number is not None
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
-    memory.reported, memory.reported_ns = number, said.at_ns
+    memory.reported, memory.reported_ns, memory.reported_end = number, said.at_ns, said.byte_end
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
     return []
 
 
 def _node_ends(call: Call, said: Said) -> Broken:
-    call.memory.ended_ns, call.memory.went_on = said.at_ns, False
+    call.memory.ended_ns, call.memory.ended_end, call.memory.went_on = said.at_ns, said.byte_end, False
     call.memory.skips.clear()
     call.memory.waiting.clear()
     return []
@@ -359,7 +369,9 @@ def _leave_unproven(call: Call, said: Said) -> Broken:
 
 
 def _over(call: Call, said: Said) -> Broken:
-    call.memory.ended_ns = call.memory.ended_ns or said.at_ns
+    memory = call.memory
+    if not memory.ended_ns:
+        memory.ended_ns, memory.ended_end = said.at_ns, said.byte_end
     return []
 
 
@@ -718,8 +730,12 @@ class Call:
         answer = ANSWERS.get(said.input)
         if answer is None or said.number is None:
             return False
-        fitting = [number for number in memory.waiting if fits(answer, said.number, number)]
+        # A node that hadn't received the last header answers another one.
+        unseen = memory.header if _unknowing(said, memory.header_end) else None
+        fitting = [number for number in memory.waiting if number != unseen and fits(answer, said.number, number)]
         answered = fitting[0] if fitting else memory.header
+        if unseen is not None and not fitting:
+            return True
         if answered in memory.waiting:
             memory.waiting.remove(answered)
         if fitting and memory.header not in fitting:
@@ -750,7 +766,9 @@ class Call:
 
     def in_flight(self, said: Said) -> bool:
         """It may have crossed the last answer."""
-        return said.at_ns - self.memory.reported_ns <= self.options.in_flight_ns
+        memory = self.memory
+        in_time = said.at_ns - memory.reported_ns <= self.options.in_flight_ns
+        return in_time or _unknowing(said, memory.reported_end)
 
     def otherwise(self, rule: str) -> str:
         """A wrong decision about a header that isn't the call's first has a rule of its own."""
@@ -760,6 +778,11 @@ class Call:
         """The state, as JSON has it."""
         memory = {name: getattr(self.memory, name) for name in _Memory.__slots__}
         return {"version": SNAPSHOT_VERSION, "state": self.state, "partial": self.partial, "memory": memory}
+
+
+def _unknowing(said: Said, end: int) -> bool:
+    """Its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
+    return said.received is not None and said.received < end
 
 
 def after(number: int) -> int:

@@ -413,6 +413,44 @@ def test_what_is_missing_breaks_nothing() -> None:
     assert world.broken == []
 
 
+#: What a publisher goes on with long after the node's answer, and the rule that it breaks if it knew the answer.
+GOES_ON: list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any]]] = [
+    ("skip_pair", "B", lambda call: call.header(121).skip(121), lambda call: call.items(121).ack(121)),
+    ("skip_pair", "B", lambda call: call.header(121).skip(121).resend(121), lambda call: call.header(122)),
+    ("recheck", "A", lambda call: call.header(110).exists(120), lambda call: call.items(110)),
+    ("resend_from_l1", "B", lambda call: call.header(126).behind(120), lambda call: call.items(126)),
+    ("end_last", "B", lambda call: call.block(121).end("SUCCESS", 121), lambda call: call.header(122)),
+    ("end_last", "B", lambda call: call.block(121).end("SUCCESS", 121).trailers(), lambda call: call.header(122)),
+]
+
+
+@pytest.mark.parametrize("received", [True, False])
+@pytest.mark.parametrize(("rule", "profile", "answer", "goes_on"), GOES_ON)
+def test_who_had_not_received_the_last_byte_of_an_answer_did_not_know_it(
+    rule: str, profile: str, answer: Callable[[Any], Any], goes_on: Callable[[Any], Any], received: bool
+) -> None:
+    world = World(profile=profile, restored=True)
+    call = answer(world.publisher())
+    world.wait(10_000)
+    call.acknowledges = False
+    end = next(row["byte_end"] for row in reversed(world.of("message")) if row["direction"] == S)
+    call.connection.client.note_heard(call.at[C], end - (not received))
+    goes_on(call)
+    assert world.broken == ([rule] if received else [])
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_a_node_does_not_answer_what_it_had_not_received(received: bool) -> None:
+    world = World(restored=True)
+    call = world.publisher().header(126).behind(120).header(121)
+    call.acknowledges = False
+    call.connection.server.note_heard(call.at[S], call.at[C] - (not received))
+    call.behind(120).rest(121)
+    world.wait(10_000)
+    call.ack(121)
+    assert world.broken == (["next"] if received else [])
+
+
 @pytest.mark.parametrize("side", [C, S])
 def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
     world = World(restored=True)
