@@ -592,7 +592,7 @@ class Calls:
     def _hear(self, rpc: Rpc, said: Said, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
-        if where is not None and self._connection is not None:
+        if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
             side = self._connection.sides(where.direction)[0]
             said = said._replace(byte_end=where.byte_end, received=side.peer_received(where.byte_end))
         ignored, found = rpc.session.receive(said)
