@@ -113,8 +113,8 @@ class World:
         metadata = [("hiero-correlation-id", f"{publisher_name(name)}-STR{self._count}")]
         return self.call(Service.PUBLISH, f"10.1.0.{ord(name[-1])}", node, metadata=metadata, **options)
 
-    def subscriber(self, client: str = "10.2.0.1", start: int = 0, end: int | None = None, **options: Any) -> Call:
-        """A subscription that has asked for blocks."""
+    def subscriber(self, client: str = "10.2.0.1", start: int = OPEN, end: int | None = None, **options: Any) -> Call:
+        """A subscription that has asked for blocks, from any on."""
         call = self.call(Service.SUBSCRIBE, client, **options)
         last = (0 if self.profile.startswith("A") else OPEN) if end is None else end
         call.client(SubscribeRequest(start, last, False if self.profile.startswith("A") else None))
@@ -190,8 +190,8 @@ class Call(talk.Call):
             opened,  # type: ignore[arg-type]
             first,
             first,
-            Side(C, TcpOptions()),
-            Side(S, TcpOptions()),
+            Side(C, TcpOptions(), packets=1),
+            Side(S, TcpOptions(), packets=1),
         )
         self.endpoint = client
         self.conversation = self._conversation(None)
@@ -230,12 +230,12 @@ class Call(talk.Call):
         self.at[side] += size
         return self
 
-    def close(self, how: str = "fin") -> Call:
+    def close(self, how: str = "fin", by: Direction | None = C) -> Call:
         if self.closed:
             return self
         self.closed = True
         self.world.log.connection_id = self.connection.connection_id
-        self.conversation.close(Closed(self.world.place(), how))  # type: ignore[arg-type]
+        self.conversation.close(Closed(self.world.place(), how, by))  # type: ignore[arg-type]
         return self
 
     def header(self, number: int) -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from wirehouse_codecs.hiero.across_known import MOST_WAITING, Known
+from wirehouse_codecs.hiero.across_known import MOST_WAITING, SILENT_NS, Known
 from wirehouse_codecs.hiero.across_rows import DecisionRow
 from wirehouse_codecs.hiero.across_state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.events import Event, Where, whole
@@ -68,9 +68,10 @@ class Publishers(Known):
         self._drop("node_error_all", call=call.call)
         if not lost and not self._publishing(call.node):
             self._judge_proofs_soon(call.node, event.at_ns)
-        if not lost and call.node_code is None and not call.partial:
+        if call.node_code is None and not call.partial:
             for where, number in call.proofs:
-                self._not_acknowledged(call, node, where, number)
+                if not lost or event.at_ns - where.arrived_at_ns > self._options.patience_ns:
+                    self._not_acknowledged(call, node, where, number)
         call.proofs.clear()
 
     def _judge_waiting(self, pending: Pending) -> int:
@@ -81,6 +82,9 @@ class Publishers(Known):
         while call.proofs:
             where, number = call.proofs[0]
             due: int = where.arrived_at_ns + self._options.patience_ns
+            if call.last_ns < due:
+                # Nothing was said since: missing bytes may hold it back until the connection ends.
+                due = max(due, call.last_ns + SILENT_NS)
             if due >= self._now_ns:
                 return due
             call.proofs.pop(0)

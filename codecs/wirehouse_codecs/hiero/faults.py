@@ -297,6 +297,25 @@ def _node_ended_without_status(scene: Scene) -> None:
     scene.publisher().block(KNOWN).ack(KNOWN).talk.trailers()
 
 
+def _subscriber_order(scene: Scene) -> None:
+    subscriber = scene.subscriber().forward(scene.block(KNOWN).opening)
+    scene.deliver(subscriber, KNOWN, KNOWN + 1).cancel()
+
+
+def _subscriber_gap(scene: Scene) -> None:
+    scene.deliver(scene.subscriber(), KNOWN, KNOWN + 2, KNOWN + 3).cancel()
+
+
+def _subscriber_range(scene: Scene) -> None:
+    subscriber = scene.line(f"10.2.{_HOST}.1").call(Service.SUBSCRIBE)
+    subscriber.subscribe(number_of(KNOWN), number_of(KNOWN + 1))
+    scene.deliver(subscriber, KNOWN).status("SUCCESS").trailers()
+
+
+def _subscriber_ended_without_status(scene: Scene) -> None:
+    scene.deliver(scene.subscriber(), KNOWN).trailers()
+
+
 def _block_not_acknowledged(scene: Scene) -> None:
     scene.known()
     scene.publisher().block(KNOWN + 1).leave(KNOWN)
@@ -500,6 +519,12 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "skip_pair": Fault("ResendBlock names a block that is acknowledged.", _skip_pair),
         "ended_without_end_stream": Fault("A publisher closes its side within a block.", _ended_without_end_stream),
         "node_ended_without_status": Fault("The node ends a call by its trailers alone.", _node_ended_without_status),
+        "subscriber_order": Fault("A subscriber is sent a part of a block and then all of it.", _subscriber_order),
+        "subscriber_gap": Fault("A subscriber isn't sent one of the blocks.", _subscriber_gap),
+        "subscriber_range": Fault("A subscriber is told SUCCESS before the last block.", _subscriber_range),
+        "subscriber_ended_without_status": Fault(
+            "A node ends a subscription by its trailers alone.", _subscriber_ended_without_status
+        ),
         "block_not_acknowledged": Fault("A whole block is never answered.", _block_not_acknowledged),
         "last_known": Fault("Behind names a block below one that was acknowledged.", _last_known),
         "backoff": Fault("A publisher comes back after the same time again and again.", _backoff),

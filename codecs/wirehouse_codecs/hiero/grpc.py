@@ -165,6 +165,8 @@ class Closed(NamedTuple):
     place: Place
     call: int
     how: How
+    #: Who closed the connection, where that is known.
+    by: Direction | None = None
 
 
 class Missed(NamedTuple):
@@ -288,14 +290,17 @@ class Reader:
         """Bytes that never came."""
         return self._take(self._http2.hole(hole))
 
-    def finish(self, place: Place, *, closed: bool = True) -> list[Event]:
-        """No more bytes come: tell what is left unfinished. Not `closed`: the capture ends, not the connection."""
+    def finish(self, place: Place, *, closed: bool = True, by: Direction | None = None) -> list[Event]:
+        """No more bytes come, as one side closed the connection: tell what is left unfinished.
+
+        Not `closed`: the capture ends, not the connection.
+        """
         events = self._take(self._http2.finish(place))
         reason = f"the {'connection' if closed else 'capture'} ends within it"
         for number, call in self._calls.items():
             for inbound in call.values():
                 self._stop(number, inbound, place, reason, events)
-            events.append(Closed(place, number, How.CLOSED if closed else How.CAPTURE_END))
+            events.append(Closed(place, number, How.CLOSED, by) if closed else Closed(place, number, How.CAPTURE_END))
         self._calls.clear()
         return events
 

@@ -75,7 +75,7 @@ class Conversation:
         # Where services are parted by port, they are still those of one node.
         node = server.address if server.port in ports else f"{server.address} {server.port}"
         client = None if log.client is None else log.client.address
-        self._calls = Calls(log, options, node, server.port, client, late=late)
+        self._calls = Calls(log, options, node, server.port, client, connection)
         reader = partial(grpc.Reader, max_message_bytes=options.max_message_bytes)
         reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
         if snapshot is None:
@@ -105,7 +105,7 @@ class Conversation:
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
-        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset")))
+        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))
 
     def conclude(self) -> None:
         """A row for each side whose framing grew."""
@@ -130,7 +130,7 @@ class EntryLog:
 
     def __init__(self, log: Log, options: HieroOptions, snapshot: str | None = None) -> None:
         self._log = log
-        self._rows = Calls(log, options, None, None, None, late=False)
+        self._rows = Calls(log, options, None, None, None)
         limit = options.max_message_bytes
         self._calls = grpc_log.Calls(max_message_bytes=limit)
         if snapshot is not None:

@@ -117,7 +117,8 @@ CALL_RULES: tuple[Rule, ...] = (
     _violation(
         "skip_pair",
         "SkipBlock doesn't name the publisher's last header, or neither an acknowledgement nor ResendBlock follows, or "
-        "ResendBlock names an acknowledged block.",
+        "ResendBlock names an acknowledged block, or the publisher goes on with the items of a skipped block, or with "
+        "another header than that of the block to be sent again.",
         "Block node API, SkipBlock and ResendBlock",
     ),
     _warning(
@@ -129,6 +130,27 @@ CALL_RULES: tuple[Rule, ...] = (
         "node_ended_without_status",
         "The node ends a publisher's call without an EndOfStream.",
         'Error Handling: "will send an EndStream response"',
+    ),
+    _violation(
+        "subscriber_order",
+        "A subscriber is sent a block again, or one below the last, or blocks or another status after the status.",
+        'Block node API, SubscribeStreamRequest: "The blocks SHALL be streamed in ascending order"',
+    ),
+    _violation(
+        "subscriber_gap",
+        "A subscriber misses a block, or the end of one, before the next block begins.",
+        'Block node API, SubscribeStreamRequest: "SHALL stream the full contents of the blocks requested"',
+    ),
+    _violation(
+        "subscriber_range",
+        "The first block of a subscription isn't the first one asked for, or a block comes after the last one asked "
+        "for, or SUCCESS before that.",
+        "Block node API, SubscribeStreamRequest, start_block_number and end_block_number",
+    ),
+    _warning(
+        "subscriber_ended_without_status",
+        "The node ends a subscription without a status.",
+        'Block node API, SubscribeStreamResponse: "a single `status` message"; Error Handling',
     ),
     _warning(
         "block_not_acknowledged",

@@ -8,6 +8,8 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
   is judged in across.py.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
 - What a publisher sends within the options' `in_flight_ms` of an answer may have crossed it.
+- A subscription is judged block by block: they follow each other, each whole, from the first to the last one asked
+  for, and then comes the status.
 - An unlisted pair is the rule that it breaks; where it breaks none, the message is passed over.
 """
 
@@ -40,6 +42,7 @@ from wirehouse_codecs.hiero.profiles import (
     BEHIND_CODE,
     DUPLICATE_CODE,
     NO_BLOCK,
+    OPEN,
     PUBLISHER_CODES,
     Profile,
     Service,
@@ -93,7 +96,8 @@ class Input(StrEnum):
     END_OF_STREAM = "EndOfStream"
     TRAILERS = "trailers"
     RESET = "reset"
-    DISCONNECT = "connection ends"
+    DISCONNECT = "publisher closes the connection"
+    NODE_DISCONNECT = "node closes the connection"
 
 
 #: What the publisher sends.
@@ -107,10 +111,11 @@ class Said(NamedTuple):
     at_ns: int
     #: Of the header, the acknowledgement or the answer.
     number: int | None = None
-    #: Of the publisher's EndStream.
+    #: Of the publisher's EndStream, or the subscriber's status.
     code: str | None = None
     earliest: int = 0
-    latest: int = 0
+    #: Of the publisher's EndStream, or the last block that a subscriber asks for; None = there is no end.
+    latest: int | None = 0
 
 
 class Found(NamedTuple):
@@ -145,6 +150,9 @@ class _Memory:
     ended_ns: int = 0
     #: Messages were missed: what was held back behind them comes late.
     missed: bool = False
+    #: Of a subscription: the first and the last block that were asked for.
+    first: int | None = None
+    last: int | None = None
 
 
 Broken = list[tuple[str, str]]
@@ -194,8 +202,19 @@ def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
 
+def _offer_after_resend(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    wanted, crossed = memory.reported, call.in_flight(said)
+    _offer(call, said)
+    if crossed or wanted is None or number in (None, wanted):
+        return []
+    if memory.acknowledged is not None and memory.acknowledged >= wanted:
+        return []
+    return [("skip_pair", f"after ResendBlock({wanted}) comes the header of {number}")]
+
+
 def _go_on(rule: str) -> Effect:
-    """Items of the refused block, of which some may have been on their way."""
+    """Items of the refused or skipped block, of which some may have been on their way."""
 
     def effect(call: Call, said: Said) -> Broken:
         call.memory.complete |= said.input is Input.PROOF
@@ -241,7 +260,7 @@ def _end_stream(call: Call, said: Said) -> Broken:
 
 def _range(said: Said) -> Broken:
     """A range that is missing is judged in across.py: there L is known."""
-    if said.code == "ERROR" or said.earliest <= said.latest:
+    if said.code == "ERROR" or said.latest is None or said.earliest <= said.latest:
         return []
     return [("earliest", f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}")]
 
@@ -291,6 +310,9 @@ def _skip(call: Call, said: Said) -> Broken:
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
     # The publisher may have gone on before it read this.
     gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
+    if not call.skips_earlier(said):
+        memory.refused = said.number if said.number == memory.header else None
+        memory.reported_ns, memory.went_on = said.at_ns, False
     if memory.header is None or said.number == memory.header or gone_on:
         memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
         return []
@@ -302,6 +324,7 @@ def _resend(call: Call, said: Said) -> Broken:
     assert number is not None
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
+    memory.reported, memory.reported_ns = number, said.at_ns
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
     return []
@@ -342,6 +365,9 @@ def _over(call: Call, said: Said) -> Broken:
 
 def _node_leaves(call: Call, said: Said) -> Broken:
     _over(call, said)
+    if call.memory.missed:
+        # It may be among what is missing.
+        return []
     return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
 
 
@@ -369,7 +395,7 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
         (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
         (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
-        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
         # It is found once.
         **{
@@ -385,12 +411,16 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.PROVEN, Input.BLOCK_END): Step(State.PROVEN, _end_block),
         **{
             (state, said): Step(state, _go_on(rule))
-            for state, rule in ((State.DUPLICATE, "recheck"), (State.BEHIND, "resend_from_l1"))
+            for state, rule in (
+                (State.DUPLICATE, "recheck"),
+                (State.BEHIND, "resend_from_l1"),
+                (State.SKIPPED, "skip_pair"),
+            )
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{
             (state, said): Step(state)
-            for state in (State.SKIPPED, State.RESEND, State.UNKNOWN)
+            for state in (State.RESEND, State.UNKNOWN)
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{(state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream) for state in (*_OPEN, State.UNKNOWN)},
@@ -419,14 +449,17 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         },
         (State.PUBLISHER_ENDED, Input.DISCONNECT): Step(State.PUBLISHER_ENDED, _leave),
         (State.PUBLISHER_ENDED, Input.TRAILERS): Step(State.OVER, _leave),
-        **{(state, Input.TRAILERS): Step(State.OVER, _node_leaves) for state in _OPEN},
-        **{(state, Input.RESET): Step(State.OVER, _node_leaves) for state in _OPEN},
+        **{
+            (state, said): Step(State.OVER, _node_leaves)
+            for state in _OPEN
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+        },
         **{
             (state, said): Step(State.OVER, _over)
             for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
-            for said in (Input.TRAILERS, Input.RESET)
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
         },
-        (State.PUBLISHER_ENDED, Input.RESET): Step(State.OVER),
+        **{(State.PUBLISHER_ENDED, said): Step(State.OVER) for said in (Input.RESET, Input.NODE_DISCONNECT)},
     }
 )
 
@@ -448,7 +481,9 @@ class Subscription(StrEnum):
 
     CONNECTED = "connected"
     SUBSCRIBED = "subscribed"
+    #: Within a block.
     DELIVERING = "delivering"
+    DELIVERED = "block delivered"
     ENDED = "ended by a status"
     OVER = "over"
     UNKNOWN = "unknown"
@@ -458,24 +493,100 @@ class SubscriptionInput(StrEnum):
     """What is said on a subscriber's call."""
 
     REQUEST = "request"
+    HEADER = "header"
     ITEMS = "items"
+    PROOF = "proof"
     STATUS = "status"
+    SUBSCRIBER_ENDS = "subscriber ends the call"
+    NODE_ENDS = "node ends the call"
     END = "end"
 
 
+def _subscribe(call: Call, said: Said) -> Broken:
+    call.memory.first, call.memory.last = said.number, said.latest
+    return []
+
+
+def _begin_within(call: Call, said: Said) -> Broken:
+    """The first items have no header: which block they are of isn't known."""
+    call.memory.headers = max(call.memory.headers, 1)
+    return []
+
+
+def _deliver(call: Call, said: Said) -> Broken:
+    """The next block. What follows on a wrong one is judged by that one."""
+    memory, number = call.memory, said.number
+    first, before, last = memory.first, memory.header, memory.last
+    is_first = not memory.headers and not memory.missed
+    memory.header, memory.headers = number, memory.headers + 1
+    if number is None:
+        return []
+    if before is None:
+        if is_first and first is not None and number != first:
+            return [("subscriber_range", f"block {number} comes first, {first} was asked for")]
+    elif number <= before:
+        return [("subscriber_order", f"block {number} begins after block {before}")]
+    elif number > before + 1:
+        return [("subscriber_gap", f"block {number} follows on block {before}")]
+    elif call.state is Subscription.DELIVERING:
+        return [("subscriber_gap", f"block {number} begins before the proof of block {before}")]
+    if last is None or number <= last or memory.went_on:
+        return []
+    memory.went_on = True
+    return [("subscriber_range", f"block {number} comes, the last one asked for is {last}")]
+
+
+def _end_subscription(call: Call, said: Said) -> Broken:
+    """SUCCESS comes when the last requested block was delivered."""
+    memory = call.memory
+    first, last, block = memory.first, memory.last, memory.header
+    unknown = block is None and bool(memory.missed or memory.headers)
+    if said.code != "SUCCESS" or last is None or unknown or (first is not None and first > last):
+        return []
+    if block is not None and (block > last or (block == last and call.state is Subscription.DELIVERED)):
+        return []
+    shown = "any block" if block is None else f"block {last}, the last header is {block}"
+    return [("subscriber_range", f"SUCCESS comes before {shown}")]
+
+
+def _leave_subscriber(call: Call, said: Said) -> Broken:
+    # The status may be among what is missing.
+    return [] if call.memory.missed else [("subscriber_ended_without_status", f"{said.input} without a status")]
+
+
+_SUBSCRIBED: Final = (Subscription.SUBSCRIBED, Subscription.DELIVERING, Subscription.DELIVERED, Subscription.UNKNOWN)
+
 SUBSCRIBING: Final[Mapping[tuple[Subscription, SubscriptionInput], Step]] = MappingProxyType(
     {
-        (Subscription.CONNECTED, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED),
-        (Subscription.UNKNOWN, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED),
-        (Subscription.SUBSCRIBED, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
+        (Subscription.CONNECTED, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED, _subscribe),
+        (Subscription.UNKNOWN, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED, _subscribe),
+        **{(state, SubscriptionInput.HEADER): Step(Subscription.DELIVERING, _deliver) for state in _SUBSCRIBED},
+        **{
+            (state, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING, _begin_within)
+            for state in (Subscription.SUBSCRIBED, Subscription.UNKNOWN)
+        },
         (Subscription.DELIVERING, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
-        (Subscription.UNKNOWN, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
-        (Subscription.SUBSCRIBED, SubscriptionInput.STATUS): Step(Subscription.ENDED),
-        (Subscription.DELIVERING, SubscriptionInput.STATUS): Step(Subscription.ENDED),
-        (Subscription.UNKNOWN, SubscriptionInput.STATUS): Step(Subscription.ENDED),
-        **{(state, SubscriptionInput.END): Step(Subscription.OVER) for state in Subscription},
+        # What stands behind a proof is judged with the block.
+        (Subscription.DELIVERED, SubscriptionInput.ITEMS): Step(Subscription.DELIVERED),
+        **{(state, SubscriptionInput.PROOF): Step(Subscription.DELIVERED, _begin_within) for state in _SUBSCRIBED},
+        **{(state, SubscriptionInput.STATUS): Step(Subscription.ENDED, _end_subscription) for state in _SUBSCRIBED},
+        **{
+            (state, said): Step(Subscription.OVER)
+            for state in Subscription
+            for said in (SubscriptionInput.SUBSCRIBER_ENDS, SubscriptionInput.NODE_ENDS, SubscriptionInput.END)
+        },
+        **{
+            (state, SubscriptionInput.NODE_ENDS): Step(Subscription.OVER, _leave_subscriber)
+            for state in _SUBSCRIBED
+            if state is not Subscription.UNKNOWN
+        },
     }
 )
+
+
+def subscribing_rule(state: Subscription, said: SubscriptionInput) -> str | None:
+    """The rule that an unlisted pair breaks; None = it is passed over."""
+    return "subscriber_order" if state is Subscription.ENDED and said is not SubscriptionInput.REQUEST else None
 
 
 class Query(StrEnum):
@@ -528,6 +639,7 @@ MACHINES: Final = (
         "subscriber's call",
         Subscription.CONNECTED,
         SUBSCRIBING,
+        unlisted=subscribing_rule,
         besides=MappingProxyType({(Subscription.CONNECTED, "messages are missing"): Subscription.UNKNOWN}),
     ),
     Machine(
@@ -582,14 +694,21 @@ class Call:
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
         broken = step.effect(self, said) if step.effect else []
-        self.state = step.state
+        if not self.skips_earlier(said):
+            self.state = step.state
         return None, tuple(Found(RULE[rule], message) for rule, message in broken)
 
     def _unlisted(self, said: Said) -> tuple[Found, ...]:
-        if not isinstance(self.state, State) or not isinstance(said.input, Input):
-            return ()
-        rule = publishing_rule(self.state, said.input)
+        rule = None
         shown = f"{said.input} while the call is {self.state}"
+        if isinstance(self.state, State) and isinstance(said.input, Input):
+            rule = publishing_rule(self.state, said.input)
+        elif isinstance(self.state, Subscription) and isinstance(said.input, SubscriptionInput):
+            rule = subscribing_rule(self.state, said.input)
+        if rule == "subscriber_order":
+            if self.memory.went_on or self.memory.missed:
+                return ()
+            self.memory.went_on = True
         broken = _after_end(self, said) if rule == "end_last" else [] if rule is None else [(rule, shown)]
         return tuple(Found(RULE[name], message) for name, message in broken)
 
@@ -608,6 +727,11 @@ class Call:
         memory.refused = answered
         return False
 
+    def skips_earlier(self, said: Said) -> bool:
+        """SkipBlock names a block before the last header: the publisher had gone on before it read this."""
+        number, header = said.number, self.memory.header
+        return said.input is Input.SKIP and number is not None and header is not None and number < header
+
     def miss(self) -> None:
         """Messages of the call are missing."""
         self.partial = True
@@ -618,7 +742,10 @@ class Call:
             self.memory = _Memory(
                 acknowledged=known.acknowledged, headers=max(known.headers, 1), ended_ns=known.ended_ns, missed=True
             )
-        elif self.state in (Subscription.CONNECTED, Query.CONNECTED):
+            return
+        if self.service is Service.SUBSCRIBE:
+            self.memory = _Memory(first=self.memory.first, last=self.memory.last, headers=1, missed=True)
+        if self.state in (Subscription.CONNECTED, Query.CONNECTED):
             self.state = type(self.state)("unknown")
 
     def in_flight(self, said: Said) -> bool:
@@ -690,9 +817,15 @@ def _end_input(message: EndOfStream, profile: Profile) -> Input:
     return Input.DUPLICATE_END if code == DUPLICATE_CODE else Input.END_OF_STREAM
 
 
-def said_of(said: StrEnum, message: Message, at_ns: int) -> Said:
+def said_of(said: StrEnum, message: Message, at_ns: int, profile: Profile) -> Said:
     """A message as its call takes it."""
     number = getattr(message, "block_number", None)
+    if isinstance(message, SubscribeRequest):
+        endless = message.end_block_number == (OPEN if profile.new else 0)
+        first = None if message.start_block_number == OPEN else message.start_block_number
+        return Said(said, at_ns, first, latest=None if endless else message.end_block_number)
+    if isinstance(message, SubscribeStatus):
+        return Said(said, at_ns, None, profile.subscribe_codes.get(message.code))
     if isinstance(message, PublisherEndStream):
         code = PUBLISHER_CODES.get(message.code)
         return Said(said, at_ns, None, code, message.earliest_block_number, message.latest_block_number)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, World, block, publisher_name
+from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, S, World, block, publisher_name
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import across_known, across_publishers, across_subscribers
@@ -277,7 +277,7 @@ def _overrun(world: World) -> object:
     _behind(world, 122)
     fetch = _fetch(world, 121).deliver(121)
     world.publisher().block(122).ack(122)
-    return fetch.deliver(123)
+    return fetch.deliver(122)
 
 
 BROKEN: list[tuple[str, str, Script]] = [
@@ -340,7 +340,7 @@ def test_a_rule_is_broken_once(rule: str, profile: str, script: Script) -> None:
     world = World(profile=profile)
     script(world)
     assert world.broken == []
-    found = world.found(until_ms=2 * HOUR_MS)
+    found = world.found(until_ms=3 * HOUR_MS)
     assert [one for one in found if one not in ALSO.get(rule, ())] == [rule]
 
 
@@ -647,6 +647,26 @@ def test_anything_that_is_said_tells_the_same_through_windows(seed: int, profile
     ends = sorted(random.choices(times, k=3))
     once, cut = world.told(until_ms=2 * HOUR_MS), world.told(ends, until_ms=2 * HOUR_MS)
     assert newest(cut) == newest(once)
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "cause"),
+    [
+        (lambda call: call.cancel(), "publisher", "subscriber"),
+        (lambda call: call.close(), "publisher", "subscriber"),
+        (lambda call: call.reset(), "node", "lost"),
+        (lambda call: call.close("reset", by=S), "node", "lost"),
+        (lambda call: call.close(by=None), "closed", "lost"),
+        (lambda call: call.trailers(), "node", "lost"),
+    ],
+)
+def test_who_ended_a_call_is_who_closed_it(end: Callable[[Call], object], by: str, cause: str) -> None:
+    world = World()
+    end(world.publisher().block(121))
+    end(world.subscriber().deliver(121))
+    told = newest(world.told()).values()
+    assert [one.ended_by for one in told if isinstance(one, SessionRow)] == [by]
+    assert [one.cause for one in told if isinstance(one, SubscriptionRow)] == [cause]
 
 
 def test_a_decision_says_what_was_known_and_answered() -> None:
