@@ -33,14 +33,18 @@ from wirehouse_codecs.hiero.items import (
     decode_proof,
     item_class,
     item_name,
+    short_proof,
     with_footer,
 )
+from wirehouse_codecs.hiero.protobuf import Malformed
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.rules import Rule
 
-#: So many proofs of a block are decoded; real ones have one. A header, footer or proof is at most so large.
+#: So many proofs of a block are decoded; real ones have one. A header, footer or proof that is larger isn't: of a proof
+#: the block is told.
 MOST_PROOFS: Final = 16
 MOST_BODY_BYTES: Final = 1 << 18
+_HEAD_BYTES: Final = 32
 #: So many numbers of items are counted apart; the rest is one.
 MOST_NUMBERS: Final = 64
 OTHER_NUMBERS: Final = -1
@@ -201,7 +205,7 @@ class BlockBuilder:
             self.counts[key] = self.counts.get(key, 0) + count
         if items.several:
             self._break("item_refused", "an item of several fields")
-        self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
+        self.item_bytes += int((items.ends - items.starts).sum(dtype="int64")) + items.passed_over
         self.unknown_fields += items.unknown_fields
         self._hasher.add(items)
         if items.fault is not None:
@@ -247,11 +251,16 @@ class BlockBuilder:
         values = self._values.setdefault(number, [])
         if len(values) == (MOST_PROOFS if number == ItemNumber.BLOCK_PROOF else 1):
             return
-        size = int(items.ends[position] - items.bodies[position])
-        if size > MOST_BODY_BYTES:
-            self._break("malformed_message", f"{item_name(number)} of {size} bytes, at most {MOST_BODY_BYTES}")
+        size = int(items.ends[position] - items.bodies[position]) + items.passed_over
+        if size <= MOST_BODY_BYTES:
+            body = items.body(position)
+        elif number == ItemNumber.BLOCK_PROOF:
+            try:
+                body = short_proof(items.body(position)[:_HEAD_BYTES])
+            except Malformed:
+                return
+        else:
             return
-        body = items.body(position)
         decoded = _DECODERS[number](body)
         if decoded.reason:
             self._break("malformed_message", decoded.reason)

@@ -59,7 +59,7 @@ from wirehouse_codecs.tcp import Connection, Direction
 
 #: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
 BODIES_BYTES: Final = 1 << 20
-#: An item that is larger can't be held until it is whole.
+#: An item that is larger isn't held until it is whole: of such a one only number and size are told.
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
 CORRELATION_ID: Final = "hiero-correlation-id"
@@ -105,7 +105,7 @@ class Calls:
         #: Sides that sent GOAWAY, in the order of the first ones.
         self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
-        self._assembly = Assembly(min(options.max_message_bytes, MOST_ITEM_BYTES))
+        self._assembly = Assembly(options.max_message_bytes, MOST_ITEM_BYTES)
 
     def take(self, events: Iterable[grpc.Event]) -> None:
         """What a reader tells."""
@@ -513,6 +513,9 @@ class Calls:
         self._row(rpc, event, where, content | {"ignored": ignored}, raw, number)
         self._find_first(broken, place, where, rpc, number)
         rpc.sets.pop(event.direction, None)
+        if any(rule == "malformed_message" for rule, _ in broken):
+            # What couldn't be read is missing.
+            self._miss(rpc, place)
 
     def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
         """Items of a set, in chunks as they come."""
@@ -548,7 +551,7 @@ class Calls:
             for counts in (carried.counts, carried.part_counts):
                 key = kind if kind in counts or len(counts) < MOST_METADATA else -1
                 counts[key] = counts.get(key, 0) + count
-        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64"))
+        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64")) + items.passed_over
         carried.headers += begins
         carried.unknown_fields += items.unknown_fields
 
@@ -630,8 +633,7 @@ class Calls:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_json` gave."""
-        limit = min(self._options.max_message_bytes, MOST_ITEM_BYTES)
-        self._assembly = Assembly(limit, state["assembly"])
+        self._assembly = Assembly(self._options.max_message_bytes, MOST_ITEM_BYTES, snapshot=state["assembly"])
         self._lost = set(map(Direction, state["lost"]))
         self._goes_away = {Direction(side): GoesAway(*told) for side, told in state["goes_away"].items()}
         for told in state["rpcs"]:

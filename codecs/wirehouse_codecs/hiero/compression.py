@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import cramjam
 
-from wirehouse_codecs.inflate import MAX_INFLATED_RATIO, Gzip, Plain, Zstd
+from wirehouse_codecs.hiero.options import MOST_RATIO
+from wirehouse_codecs.inflate import Gzip, Plain, Zstd
 
 IDENTITY: Final = "identity"
 #: A message inflates to so many times its size, of which the first bytes are not judged.
@@ -63,18 +64,19 @@ def is_begun(data: bytes) -> bool:
     return True
 
 
-def inflate(data: bytes, encoding: str, limit: int) -> Inflated:
-    """The content of a compressed message, at most `limit` bytes and MAX_INFLATED_RATIO times its size."""
+def inflate(data: bytes, encoding: str, limit: int, ratio: int = MOST_RATIO) -> Inflated:
+    """The content of a compressed message, at most `limit` bytes and `ratio` times its size."""
     inflater = _INFLATERS.get(encoding)
     if inflater is None:
         return Inflated((), f"compressed by {encoding[:64]!r}, which is not known")
     pieces: list[bytes] = []
-    size, most = 0, min(limit, max(UNJUDGED_BYTES, MAX_INFLATED_RATIO * len(data)))
+    size, most = 0, min(limit, max(UNJUDGED_BYTES, ratio * len(data)))
     try:
         for piece in inflater(data, most):
             size += len(piece)
             if size > most:
-                return Inflated((), f"inflates to more than {most} bytes")
+                times = f", {ratio} times its size" if most < limit else ""
+                return Inflated((), f"inflates to more than {most} bytes{times}")
             pieces.append(piece)
     except _Damaged as damage:
         return Inflated((), str(damage))

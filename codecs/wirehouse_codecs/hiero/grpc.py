@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, http2
-from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
+from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, MOST_RATIO
 from wirehouse_codecs.hiero.pieces import (
     UNDECODABLE_BYTES,
     Content,
@@ -262,9 +262,10 @@ class Reader:
         *,
         started_late: bool = False,
         max_message_bytes: int = MOST_MESSAGE_BYTES,
+        max_inflated_ratio: int = MOST_RATIO,
         snapshot: str | None = None,
     ) -> None:
-        self._limit = max_message_bytes
+        self._limit, self._ratio = max_message_bytes, max_inflated_ratio
         self._calls: dict[int, _Call] = {}
         #: Calls in which a side said something since it lost its place; there may be many others.
         self._placed: dict[Direction, set[int]] = {direction: set() for direction in Direction}
@@ -562,7 +563,7 @@ class Reader:
         if encoding is None:
             self._fail(number, inbound, place, "compressed, and no header says how", events)
             return
-        inflated = compression.inflate(data, encoding, self._limit)
+        inflated = compression.inflate(data, encoding, self._limit, self._ratio)
         if inflated.fault is not None:
             self._fail(number, inbound, place, inflated.fault, events)
             return

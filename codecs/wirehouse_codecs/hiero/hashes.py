@@ -206,6 +206,8 @@ class BlockHasher:
             self._wrapped = True
         if items.several:
             self._give_up("an item has several fields")
+        if items.passed_over:
+            self._give_up("an item is too large to be hashed")
         if len(self._families) > 1 and set(items.counts) - {ItemNumber.BLOCK_HEADER}:
             self._decide()
         for family, trees in self._families.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from wirehouse_codecs.errors import StateVersionError
@@ -75,15 +76,16 @@ class Conversation:
         node = server.address if server.port in ports else f"{server.address} {server.port}"
         client = None if log.client is None else log.client.address
         self._calls = Calls(log, options, node, server.port, client, connection)
-        limit = options.max_message_bytes
+        reader = partial(grpc.Reader, max_message_bytes=options.max_message_bytes)
+        reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
         if snapshot is None:
-            self._reader = grpc.Reader(started_late=late, max_message_bytes=limit)
+            self._reader = reader(started_late=late)
             self._told = dict.fromkeys(Direction, 0)
             return
         state = json.loads(snapshot)
         if state.get("version") != LOG_VERSION:
             raise StateVersionError(what="hiero log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = grpc.Reader(max_message_bytes=limit, snapshot=state["reader"])
+        self._reader = reader(snapshot=state["reader"])
         self._told = self._framing()
         self._calls.restore(state["calls"])
 

@@ -556,7 +556,21 @@ def test_what_is_kept_of_a_hostile_block_is_bounded() -> None:
     assert block.item_counts["other"] == block.counts[OTHER_NUMBERS] > 1900
     assert len(block.broken) == MOST_BROKEN
     assert len(builder.snapshot()) < 10_000
-    assert "block_proof of" in broken(HEADER + encode_item(9, bytes(MOST_BODY_BYTES + 1)))[0][1]
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_proof_that_is_too_large_to_be_decoded_says_its_block(carried: bool) -> None:
+    for number, expected in ((7, []), (8, [("structure", "the proof of block 7 names block 8")])):
+        builder = BlockBuilder()
+        for items in cut(HEADER + FOOTER + encode_proof(BlockProof(number, ProofKind.SIGNED, bytes(MOST_BODY_BYTES)))):
+            builder.add(items)
+        builder = BlockBuilder(builder.snapshot()) if carried else builder
+        block = builder.finish()
+        assert (block.proofs, builder.proved) == ((BlockProof(number),), True)
+        assert [(rule.name, reason) for rule, reason in block.broken] == expected
+        assert builder.held_bytes < 1000
+    for one in (encode_item(9, bytes(MOST_BODY_BYTES + 1)), encode_item(12, bytes(MOST_BODY_BYTES + 1))):
+        assert broken(HEADER + one) == []
 
 
 def test_items_are_parted_before_each_header() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
@@ -163,6 +164,51 @@ def test_an_item_above_the_limit_is_refused_by_its_length() -> None:
     assert reader.fault == Fault(6, "an entry of 1003 bytes, the limit is 100")
     assert reader.receive(encode_round_header(1)) == []
     assert reader.received == 6 + 3 + 6
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 5000), max_size=8), st.integers(0, 40), st.booleans())
+def test_an_item_that_is_too_large_to_be_held_is_told_without_its_end(
+    cuts: list[int], number: int, carried: bool
+) -> None:
+    large = encode_item(number + 1, bytes(3000))
+    if number % 2:
+        large = delimited(1, delimited(number + 1, bytes(2900)) + delimited(5, bytes(100)))
+    data = encode_round_header(1) + large + encode_round_header(2) + delimited(2, bytes(2000)) + encode_round_header(3)
+    reader = ItemReader(LIMIT, 1000)
+    edges = [0, *sorted(min(at, len(data)) for at in cuts), len(data)]
+    pieces = [
+        data[begin + part : min(begin + part + 900, end)]
+        for begin, end in pairwise(edges)
+        for part in range(0, end - begin, 900)
+    ]
+    numbers: list[int] = []
+    size = several = unknown = 0
+    for piece in pieces:
+        for chunk in reader.receive(piece):
+            numbers += chunk.numbers.tolist()
+            size += int((chunk.ends - chunk.starts).sum()) + (chunk.passed_over if len(chunk) else 0)
+            several, unknown = several + chunk.several, unknown + chunk.unknown_fields
+        assert reader.held <= 1000
+        if carried:
+            reader = ItemReader.from_json(json.loads(json.dumps(reader.to_json())), LIMIT, 1000)
+    assert (reader.finish(), reader.received) == (None, len(data))
+    assert (numbers, several, unknown) == ([3, number + 1, 3, 3], number % 2, 1)
+    assert size == len(large) + 3 * len(encode_round_header(1))
+
+
+def test_what_is_wrong_with_an_item_that_is_not_held() -> None:
+    for data, reason in (
+        (encode_item(5, bytes(3000))[:-1], "1 bytes of an item are missing"),
+        (delimited(1, b"\x2a\xff\x7f" + bytes(3000)), "an item of 3006 bytes: a field has 16383 bytes"),
+        (b"\x0a\x80\x80\x80\x01", f"an entry of {(1 << 21) + 5} bytes, the limit is {LIMIT}"),
+    ):
+        reader = ItemReader(LIMIT, 1000)
+        for at in range(0, len(data), 500):
+            reader.receive(data[at : at + 500])
+        fault = reader.finish()
+        assert fault is not None
+        assert fault.reason == reason
 
 
 def test_an_unfinished_item_is_held_and_not_read_again_and_again() -> None:
