@@ -47,6 +47,17 @@ RULES: tuple[Rule, ...] = (
         "Reassembly, streams",
     ),
     _note(
+        "bytes_ignored",
+        "Captured bytes are no part of their TCP stream: they come before its first byte or after its end, or their "
+        "sequence number isn't credible. Said once for a connection, direction and reason; the connection counts them.",
+        "Reassembly, streams",
+    ),
+    _note(
+        "reset_ignored",
+        "A RST isn't where its sender's stream stands, and the sender went on: somebody else may have sent it.",
+        "Reassembly, streams",
+    ),
+    _note(
         "hole",
         "Bytes of a TCP stream were acknowledged or passed over, but are not in the capture.",
         "Reassembly, streams",

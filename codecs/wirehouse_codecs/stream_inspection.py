@@ -101,8 +101,16 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
         case "connection":
             told = dict(row["connection"])
             del told["window_packets"]
+            told["one_sided"] = _only_side(told)
             return inspecting.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
     return None
+
+
+def _only_side(connection: Row) -> Direction | None:
+    """The side of a connection whose packets alone were captured; None: both sides' were."""
+    if not connection["server_packets"]:
+        return Direction.CLIENT
+    return None if connection["client_packets"] else Direction.SERVER
 
 
 def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[str] = ()) -> Inspected:

@@ -36,6 +36,7 @@ from wirehouse_codecs.tcp import (
     Hole,
     Opened,
     OverlapDiffers,
+    ResetIgnored,
     TcpSegment,
 )
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -408,9 +409,7 @@ class FlowLog:
             self._apart -= self._apart > 0
             self.receive(rows.segment(row))
             return row + 1
-        expected = (connection.client.expected, connection.server.expected)
-        last_ns, most = connection.last.arrived_at_ns, RUN_BYTES - self._pieces.size
-        plain = rows.plain(row, end, last_ns, expected, self._options.idle_ns, most)
+        plain = rows.plain(row, end, connection, self._options.idle_ns, RUN_BYTES - self._pieces.size)
         if plain.stop == row:
             self._apart = 2 * FEW_SEGMENTS
             self.receive(rows.segment(row))
@@ -421,7 +420,10 @@ class FlowLog:
     def _pass_plain(self, connection: Connection, plain: Plain, segments: int) -> None:
         """As `receive` does with each."""
         for stretch in plain.stretches(connection.client, connection.server):
-            connection.sides(stretch.direction)[0].deliver_stretch(stretch.data)
+            ours, theirs = connection.sides(stretch.direction)
+            for start, acknowledgment in stretch.acknowledgments():
+                ours.hear(start, acknowledgment, theirs)
+            ours.deliver_stretch(stretch.data)
             self._pieces.add(stretch)
         connection.last = plain.rows.place(plain.stop - 1)
         connection.client.packets += plain.client_packets
@@ -449,6 +451,9 @@ class FlowLog:
             pieces, self._pieces = self._pieces, Pieces()
             if self._dialogue is not None:
                 self._dialogue.receive(pieces)
+            if self._connection is not None:
+                for direction, byte_end in pieces.ends.items():
+                    self._connection.sides(direction)[0].forget_heard(byte_end)
 
     def expire(self, ns: int) -> None:
         """Until `ns` no segment has come: what ends with time alone does."""
@@ -499,6 +504,9 @@ class FlowLog:
             case OverlapDiffers():
                 size = event.byte_end - event.byte_start
                 self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
+            case ResetIgnored():
+                message = f"the {event.direction} went on, and acknowledged new data"
+                self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place)
             case Closed():
                 self._close(event)
 
@@ -529,6 +537,9 @@ class FlowLog:
         self._log.connection_id = connection.connection_id
         if self._dialogue is not None:
             self._conclude_dialogue(self._dialogue)
+        for ignored in (*connection.client.take_ignored(), *connection.server.take_ignored()):
+            message = f"{ignored.size} bytes of the {ignored.direction} from here on: {ignored.why}"
+            self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place)
         told = _connection_row(*self._ends, connection, self._packets, self._dialect)
         self._log.add(CONNECTION, connection.first, connection=told)
         self._packets = 0

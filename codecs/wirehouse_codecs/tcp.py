@@ -1,45 +1,88 @@
-"""TCP connections put together from their segments (RFC 9293), in order of arrival and in bounded memory.
+"""Reassembly: the segments of a TCP connection become the byte streams of its two sides (RFC 9293).
 
-A `Flow` takes the segments of one pair of ports and gives events: connections that open and close, bytes in the order
-of each direction's stream, holes in them. It knows no protocol, does no input or output, and goes on from its
-`snapshot()`. What an event says depends on the segments alone, not on where the flow was cut into snapshots.
+A `Flow` takes the segments of one pair of ports in order of arrival. It returns events: a connection opens or closes,
+the next bytes of a direction are there, or bytes are missing (a hole). It knows no protocol and does no input or
+output. Its memory is bounded, and its state is JSON (`snapshot`). Events depend on the segments alone, not on where
+the flow was cut into snapshots.
 
-Where specifications leave a passive reader to guess:
+How a passive reader can know
+-----------------------------
 
-- Bytes are numbered from the first after SYN; where the SYN wasn't seen, from the first byte that arrives. What stands
-  before that one and arrives later is ignored. An acknowledgment alone begins no numbering.
-- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray: ignored, unless it
-  goes on where the last stray ended. Then it is believed, and what lies between is a hole (its length is known modulo
-  4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
-- A gap is a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the options
-  allow, or when the connection ends. The first segment to arrive then tells it, after its own bytes were taken.
-- A receiver that acknowledges the beginning of a gap lacks its bytes too, so its peer will send them again. While it
-  acknowledges no more, time makes no hole of the gap: the gap ends with its bytes, by the limits, or at the end.
-- SYNs of one side may have two sequence numbers before its first byte, as a server may have lost its first answer. The
-  other side's acknowledgment, or the first byte, selects the one that holds.
+A capture is what one observer saw. Packets are missing, come twice, come in another order, or come from two observers
+with two clocks. The order of arrival alone can't tell a packet that is late from one that was lost. But each segment
+says more than its bytes: its sequence number says where its sender's stream stands, and its acknowledgment says which
+bytes of the other side its sender's host had received. Reassembly rests on these two facts:
+
+- What a receiver acknowledged was sent. If the capture lacks it, it is missing, not unsaid.
+- What a receiver did not acknowledge will be sent again. So it is worth waiting for.
+- What a host acknowledges after an event, it received after it. So it was alive.
+
+A single number may be garbled or forged. So a number far from what is expected counts only when a second one agrees.
+
+Numbering
+---------
+
+- Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
+  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds.
+- If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
+  assumption: a SYN or the first bytes of the side itself override it.
+- A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
+  of it is a hole at once, before the bytes that acknowledge it.
+- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
+  for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
+  at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
+  capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives from before
+  its first byte is ignored.
+- A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
+  it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
+  modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
+
+Gaps and holes
+--------------
+
+- A gap becomes a hole when nothing has moved its beginning for `hole_wait_ns`, when more waits behind it than the
+  options allow, or when the connection ends. The first segment after that moment reports it, after its own bytes were
+  taken. If the receiver acknowledges the beginning of the gap and no more, it lacks the bytes too. Then time makes no
+  hole of the gap.
 - Bytes that were acknowledged and never seen are a hole when the connection ends. The last of them may have been a
-  FIN that wasn't seen, so it isn't counted. Where such a hole is told earlier it is: one byte of a hole of its own for
-  every lost packet would be worse than a hole that is too long by a FIN.
+  FIN that wasn't seen, so it isn't counted. In a hole that is reported earlier it is: one byte of a hole of its own
+  for each lost packet would be worse than a hole that is too long by a FIN.
 - An acknowledgment of more than ACKNOWLEDGED_BYTES beyond what was seen is believed if another one of the same side
-  says as much or more, and for no more than the smaller: one that is garbled makes no hole of megabytes.
-- What one side sends after it had bytes of the other is told after these. So data that acknowledges bytes which were
-  not delivered waits for them, or for their hole: for `hole_wait_ns` since it arrived at most, and among no more than
-  the options allow. Then their gap is a hole, also if nothing waits behind it. It is none if the acknowledgment isn't
-  believed, and if bytes before the acknowledged one have come in meanwhile and none from behind it: such an
-  acknowledgment is garbled. Nobody waits for one that isn't credible, or is of a side whose bytes aren't numbered. One
-  byte after the last that was seen may be a FIN.
-- Bytes acknowledge no more than those behind them: a retransmission says more than what was sent first. Where both
-  sides wait for each other nevertheless, what arrived later goes first.
-- The first byte to arrive counts. Repeated bytes are compared with what waits and with the last `compared_bytes` that
-  were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is not compared.
-- A connection is closed when both FINs were reached. Where they were acknowledged and bytes before them are missing,
-  it is after `hole_wait_ns` of silence, and these are a hole.
-- RST ends a connection if its sequence number is credible or not known to be otherwise, or if it acknowledges exactly
-  what the other side sent. RFC 5961 asks receivers for more, but what they answer isn't always captured.
-- SYN with another initial sequence number begins another connection. So does one with the same number after a reset
-  (the connection was refused, and the client tries again) unless it arrived at the same moment as the first one, as a
-  copy does; else it is a retransmission. All other segments after the end belong to the connection that ended, until
-  it has been silent for `idle_ns`; their bytes are ignored.
+  says as much or more, and for no more than the smaller.
+
+The order of the two directions
+-------------------------------
+
+- Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
+  and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
+  also if nothing waits behind it. It is none if the acknowledgment isn't believed, or if bytes before the
+  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+- Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
+  the last that was seen may be a FIN.
+- Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
+  both sides wait for each other nevertheless, what arrived later goes first.
+
+Copies
+------
+
+- The first copy of a byte to arrive counts. Repeated bytes are compared with what waits and with the last
+  `compared_bytes` that were delivered. One byte right before the next is a keep-alive (RFC 9293 section 3.8.4) and is
+  not compared.
+
+The end
+-------
+
+- A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
+  closes after `hole_wait_ns` of silence, and these bytes are a hole.
+- A RST closes at once if it stands where its sender's stream does, or if nothing says where that is. Anyone can send
+  another one (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or a SYN confirms
+  it, and it is ignored if its alleged sender later acknowledges new data.
+- A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
+  (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
+  a copy does. Otherwise it is a retransmission.
+- Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
+  ignored. Data may be captured shortly before the SYN of its connection: then it moves to that connection.
+- What is ignored is counted, and `Side.take_ignored` says why and where it begins.
 """
 
 from __future__ import annotations
@@ -51,6 +94,7 @@ import json
 import struct
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
@@ -60,9 +104,15 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 4
+FLOW_VERSION: Final = 11
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
+#: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
+HELD_SEGMENTS: Final = 64
+#: So many segments that did not go on where their side ended are kept, as a SYN may say that they are of the next
+#: connection; and so many bytes of them.
+EARLY_SEGMENTS: Final = 16
+EARLY_BYTES: Final = 1 << 16
 #: An acknowledgment so far beyond what was seen is believed alone; as many bytes as an unscaled window.
 ACKNOWLEDGED_BYTES: Final = 1 << 16
 
@@ -151,6 +201,30 @@ class OverlapDiffers(NamedTuple):
     place: Place
 
 
+class Why(StrEnum):
+    """Why captured bytes are no part of a stream."""
+
+    BEFORE = "they were sent before the first byte that was seen"
+    AFTER = "they came after the end of the connection"
+    FAR = "their sequence number is far from what was expected"
+
+
+class Ignored(NamedTuple):
+    """Captured bytes of a direction that are no part of its stream, and where the first of them stand."""
+
+    direction: Direction
+    why: Why
+    size: int
+    place: Place
+
+
+class ResetIgnored(NamedTuple):
+    """A RST of `direction` that its alleged sender didn't send: it went on to acknowledge new data."""
+
+    direction: Direction
+    place: Place
+
+
 class Closed(NamedTuple):
     """No more events come of the connection."""
 
@@ -158,7 +232,7 @@ class Closed(NamedTuple):
     how: Ending
 
 
-Event = Opened | Data | Hole | OverlapDiffers | Closed
+Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
 
 
 class _Needs(NamedTuple):
@@ -178,6 +252,8 @@ class _Piece(NamedTuple):
     data: bytes
     arrived_at_ns: int
     needs: _Needs = _Needs()
+    #: What their sender had received of the other side, as `Side.peer_received`; -1 if it isn't known.
+    heard: int = _UNKNOWN
 
 
 @dataclass(slots=True)
@@ -222,11 +298,25 @@ class Side:
     _other: int = _UNKNOWN
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
     _wanted: int = _UNKNOWN
-    #: Since when a gap begins at `_next`.
+    #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
+    _assumed: bool = False
+    #: It begins with a gap in which bytes may still come that were sent before the capture began.
+    _opening: bool = False
+    #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
+    _sent_from: int = _UNKNOWN
+    #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
+    _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
+    _said: int = 0
+    #: Since when a gap begins at `_next`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
+    _gap_end: int = 0
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[_Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
+    #: From which position on its sender had received how many bytes of the other side; both rise.
+    _heard: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
+    #: The acknowledgment that was looked at last for this.
+    _heard_last: int = field(default=_UNKNOWN, repr=False)
     #: The last bytes that were delivered, without a hole up to `_next`.
     _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
     _recent_bytes: int = 0
@@ -253,8 +343,9 @@ class Side:
 
     @property
     def regular(self) -> bool:
-        """There is no gap, no end and no second numbering."""
-        return self._gap_since_ns is None and self._fin is None and self._other == _UNKNOWN
+        """There is a numbering, and only one; there is no gap and no end."""
+        is_numbered = self._expected != _UNKNOWN and self._other == _UNKNOWN
+        return is_numbered and self._gap_since_ns is None and self._fin is None
 
     @property
     def incomplete(self) -> bool:
@@ -276,17 +367,79 @@ class Side:
         return None if self._expected == _UNKNOWN else self._next + _distance(sequence, self._expected)
 
     def begin(self, sequence: int) -> None:
-        """Number the bytes from that with `sequence` on, unless they are numbered."""
-        if self._expected == _UNKNOWN:
+        """Number the bytes from that with `sequence` on, unless they are numbered by more than an assumption."""
+        if self._expected == _UNKNOWN or (self._assumed and self._is_untouched):
+            if self._assumed:
+                self._renumber(_distance(sequence, self._expected))
             self._expected = sequence & SEQUENCE_MASK
             self._initial = (sequence - 1) & SEQUENCE_MASK
+        self._assumed = False
+
+    def begin_with_bytes(self, sequence: int, *, in_middle: bool) -> None:
+        """The first bytes that were captured have `sequence`.
+
+        Where the capture begins `in_middle`, bytes before them count if they are sent again, and they will be if the
+        other side has acknowledged less. Otherwise bytes from the first one that it acknowledged are missing.
+        """
+        if in_middle and self._expected == _UNKNOWN and 1 < self._sent_since_first(sequence) < WINDOW_BYTES:
+            # A byte less may have been a keep-alive.
+            self.begin(self._sent_from)
+        if self._assumed and self._is_untouched:
+            if in_middle:
+                self.follow()
+            ahead = _distance(sequence, self._expected)
+            self._opening = in_middle and 0 < ahead < WINDOW_BYTES
+            self._assumed = not 0 <= ahead < WINDOW_BYTES
+        self.begin(sequence)
+
+    def begin_before(self, held: Sequence[tuple[int, int]]) -> None:
+        """Of the first bytes that were captured some lie before the others, and go on up to where the stream begins."""
+        if self._expected != _UNKNOWN and not self._assumed:
+            return
+        first = held[0][0] if self._expected == _UNKNOWN else self._expected
+        lowest = 0
+        for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
+            if start < lowest <= start + size:
+                lowest = start
+        if lowest < 0:
+            self.begin((first + lowest) & SEQUENCE_MASK)
+
+    def begin_to_send(self, sequence: int) -> None:
+        """In the middle, its first packet that was captured: what stands before `sequence` was sent before."""
+        if self._sent_from == _UNKNOWN:
+            self._sent_from = sequence
+
+    def follow(self) -> None:
+        """What was sent and acknowledged before the first byte that was captured is no part of the stream."""
+        if self._assumed and self._is_untouched:
+            self._leave_out(min(self._acknowledged, self._sent_before(self._acknowledged)))
+
+    def _sent_since_first(self, sequence: int) -> int:
+        """How many bytes before `sequence` were sent after its first packet that was captured; 0 if there is none."""
+        return 0 if self._sent_from == _UNKNOWN else _distance(sequence, self._sent_from)
+
+    def _sent_before(self, most: int) -> int:
+        """How many of the first `most` bytes were sent before its first packet was captured; all if none was."""
+        if self._sent_from == _UNKNOWN:
+            return most
+        return min(max(_distance(self._sent_from, self._expected), 0), most)
 
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
         self.begin(sequence)
-        is_untouched = not self._next and self._reach <= 0 and not self._waiting and self._fin is None
-        if is_untouched and sequence != self._expected:
+        if self._is_untouched and sequence != self._expected:
             self._other = sequence
+
+    @property
+    def _is_untouched(self) -> bool:
+        """No byte and no end of it was seen or passed over."""
+        return not self._next and self._reach <= 0 and not self._waiting and self._fin is None
+
+    def _renumber(self, ahead: int) -> None:
+        """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
+        for name in ("_acknowledged", "_claimed"):
+            moved = getattr(self, name) - ahead
+            setattr(self, name, max(moved, 0) if abs(ahead) < WINDOW_BYTES else 0)
 
     def select_numbering(self, sequence: int) -> None:
         """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
@@ -300,15 +453,36 @@ class Side:
         """`sequence` is the initial sequence number."""
         return self._initial == sequence & SEQUENCE_MASK
 
+    def may_have_begun_at(self, sequence: int) -> bool:
+        """Its bytes are numbered from `sequence`, or from a little behind it."""
+        first = self._expected - self._next
+        return self._expected != _UNKNOWN and 0 <= _distance(first, sequence) < WINDOW_BYTES
+
     def is_answered_by(self, acknowledgment: int) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
         taken = (acknowledgment - self._initial) & SEQUENCE_MASK
         return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
-        """The other side has everything before `acknowledgment`."""
+        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+        if self._expected == _UNKNOWN:
+            self.begin(acknowledgment)
+            self._assumed = True
+            return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
-        if self._expected == _UNKNOWN or ahead >= WINDOW_BYTES:
+        if ahead >= WINDOW_BYTES:
+            if (
+                self._assumed
+                and self._is_untouched
+                and self._sent_from == _UNKNOWN
+                and -ahead & SEQUENCE_MASK < WINDOW_BYTES
+            ):
+                # This one was sent before that which the numbering was taken from.
+                self.begin(acknowledgment)
+                self._assumed = True
+            if self._is_untouched and abs(_distance(acknowledgment, self._expected)) >= WINDOW_BYTES:
+                # The answer to a SYN that counts may be one that wasn't captured.
+                self._other = acknowledgment
             return
         if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
             self._wanted = self._next
@@ -320,12 +494,18 @@ class Side:
 
     def needed(self, acknowledgment: int) -> _Needs | None:
         """What data of the other side with this acknowledgment waits for; None if that can't be told."""
-        if self._expected == _UNKNOWN:
+        is_unheard = self._assumed and not self.packets
+        if self._expected == _UNKNOWN or is_unheard or self._opening:
             return None
         ahead = _distance(acknowledgment, self._expected)
         if abs(ahead) >= WINDOW_BYTES:
             return None
         return _Needs(self._next + ahead, self._seen_bytes) if self.lacks(self._next + ahead) else _Needs()
+
+    def received(self, acknowledgment: int) -> int:
+        """How many of its bytes the other side had received that acknowledges this; -1 if it isn't credible."""
+        at = self.position(acknowledgment)
+        return _UNKNOWN if at is None or at > max(self._reach, self._next, self._acknowledged) + 1 else at
 
     def lacks(self, end: int) -> bool:
         """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
@@ -336,13 +516,58 @@ class Side:
         return self._next < end
 
     def is_credible(self, sequence: int) -> bool:
-        """`sequence` is near what is expected, or nothing is."""
-        return self._expected == _UNKNOWN or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+        """`sequence` is near what is expected, or nothing is known to be."""
+        return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+
+    def peer_received(self, byte_end: int) -> int:
+        """So many bytes of the other side its host had received when it sent the byte before `byte_end`, at most.
+
+        The application may have read fewer, and may have written its own bytes earlier. 0 if nothing is known. Answers
+        for bytes since the last `forget_heard`.
+        """
+        at = bisect_left(self._heard, (byte_end,)) - 1
+        return self._heard[max(at, 0)][1]
+
+    def note_heard(self, start: int, received: int) -> None:
+        """The bytes from `start` on were sent after `received` bytes of the other side came in."""
+        if received > self._heard[-1][1]:
+            self._heard.append((start, received))
+
+    def hear(self, start: int, acknowledgment: int, theirs: Side) -> None:
+        """The bytes from `start` on acknowledge what was delivered of the other side, or less."""
+        self._heard_last = acknowledgment
+        behind = (theirs._expected - acknowledgment) & SEQUENCE_MASK
+        if theirs._next - behind > self._heard[-1][1]:
+            self._heard.append((start, theirs._next - behind))
+
+    def forget_heard(self, byte_end: int) -> None:
+        """Nobody asks what was known when the bytes before `byte_end` were sent."""
+        del self._heard[: max(bisect_left(self._heard, (byte_end,)) - 1, 0)]
+
+    @property
+    def sent(self) -> int:
+        """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
+        if self._expected == _UNKNOWN:
+            return _UNKNOWN
+        return (self._expected + max(self._reach - self._next, 0)) & SEQUENCE_MASK
+
+    def may_end_at(self, sequence: int) -> bool:
+        """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
+
+        Where nothing says where that is, any does.
+        """
+        if self._expected == _UNKNOWN:
+            return self._sent_from in (_UNKNOWN, sequence)
+        end = self.sent
+        if self._assumed:
+            return sequence in (end, (end + self._acknowledged) & SEQUENCE_MASK, self._sent_from)
+        return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
         start = self._next
         size = len(data)
+        self._assumed = self._opening = False
         self._next = start + size
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
@@ -354,6 +579,7 @@ class Side:
     def deliver_stretch(self, data: memoryview) -> None:
         """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
         size = len(data)
+        self._assumed = self._opening = False
         self._next += size
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._recent.append(data)
@@ -370,19 +596,19 @@ class Side:
             self._kept()
 
     def take(
-        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None
+        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None, heard: int
     ) -> list[Event]:
         """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
 
-        If `needs` is None, the bytes wait for what those before them wait for.
+        If `needs` is None, the bytes wait for what those before them wait for. Their sender had received `heard` bytes
+        of the other side.
         """
-        self.begin(sequence)
         if size:
             self.select_numbering(sequence)
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
-                self._ignore_stray(sequence, payload, size)
+                self._ignore_stray(sequence, payload, size, place)
                 return []
             self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
@@ -403,15 +629,58 @@ class Side:
             events += self._repeated(start, payload[:seen], place)
             start, payload = self._next, payload[seen:]
         if payload:
-            events += self._hold(start, payload, place, needs)
+            # What fills a gap was probably sent before, and then its sender knew less.
+            events += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
         self._reach = max(self._reach, end)
         before = self._next
         events += self._release(place)
         if self._reach <= self._next:
             self._gap_since_ns = None
         elif self._gap_since_ns is None or self._next > before:
-            self._gap_since_ns = place.arrived_at_ns
+            self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
         return events
+
+    def pass_unheard(self, place: Place) -> list[Event]:
+        """Nothing of it is captured: what the other side acknowledged is a hole at once."""
+        if not self.lacks(self._acknowledged):
+            return []
+        self._reach = max(self._reach, self._acknowledged)
+        return self.tell_holes(place)
+
+    def settle_opening(self, place: Place) -> list[Event]:
+        """The stream begins with the first bytes that are here, once the other side has all that were sent before."""
+        if not self._opening or not self._waiting:
+            return []
+        before = self._sent_before(self._waiting[0].start)
+        if self._acknowledged < before:
+            return []
+        self._leave_out(before)
+        events = self._release(place)
+        self._time_gap(place)
+        return events
+
+    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
+        """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
+        is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
+        behind = _distance(segment.sequence, syn.sequence)
+        if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
+            return False
+        if closed or not self.is_credible(segment.sequence):
+            self.strays -= not closed
+            self.ignored_bytes -= len(segment.payload)
+            self._ignore(Why.AFTER if closed else Why.FAR, -len(segment.payload), segment.place)
+            return True
+        start = self._next + _distance(segment.sequence, self._expected)
+        inside = [
+            piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
+        ]
+        if sum(len(piece.data) for piece in inside) < len(segment.payload):
+            return False
+        self._waiting = [piece for piece in self._waiting if piece not in inside]
+        self._waiting_bytes -= len(segment.payload)
+        self._reach = max([self._next, *(piece.end for piece in self._waiting)])
+        self._time_gap(syn.place)
+        return True
 
     def tell_due_holes(self, place: Place) -> list[Event]:
         """Give up gaps that are old, unless the receiver waits for their bytes too, or behind which too much waits."""
@@ -425,7 +694,7 @@ class Side:
                 or (not self._is_wanted and place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns)
             )
         ):
-            events += self._tell_hole(place)
+            events += self._tell_hole(place, self._gap_end, known=True)
         return events
 
     def answers_are_due(self, place: Place) -> bool:
@@ -442,13 +711,15 @@ class Side:
     def give_up(self, theirs: Side, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
         end, seen_bytes = self._waiting[0].needs
+        if theirs._fin is not None:
+            end = min(end, theirs._fin)
         seen = end <= theirs._reach
         events: list[Event] = []
         if seen or (end <= theirs._acknowledged and theirs._seen_bytes == seen_bytes):
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
             while theirs._next < end and not theirs.answers_wait:
-                events += theirs._tell_hole(place, end)
+                events += theirs._tell_hole(place, end, known=not ending)
         return events + self._release_answers(place)
 
     def answers_before(self, theirs: Side, place: Place) -> list[Event]:
@@ -475,9 +746,34 @@ class Side:
         self._recent, self._recent_bytes = [], 0
         return events
 
-    def _ignore_stray(self, sequence: int, payload: bytes, size: int) -> None:
+    def ignore_late(self, sequence: int, payload: bytes, place: Place) -> None:
+        """The connection has ended; of `payload` nothing is taken any more. It may be sent again, or be new."""
+        self.ignored_bytes += len(payload)
+        at = self.position(sequence)
+        end = self._next if self._fin is None else self._fin
+        if at is None or at + len(payload) > end:
+            self._ignore(Why.AFTER, len(payload), place)
+
+    def take_ignored(self) -> list[Ignored]:
+        """What is ignored for reasons of which this wasn't said before."""
+        ignored = []
+        for at, why in enumerate(Why):
+            if why in self._ignored and not self._said >> at & 1:
+                self._said |= 1 << at
+                ignored.append(self._ignored[why])
+        self._ignored = {}
+        return ignored
+
+    def _ignore(self, why: Why, size: int, place: Place) -> None:
+        """Note that bytes are ignored; if `size` is negative, that some aren't."""
+        known = self._ignored.pop(why, Ignored(self.direction, why, 0, place))
+        if known.size + size > 0:
+            self._ignored[why] = known._replace(size=known.size + size)
+
+    def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
         self.ignored_bytes += len(payload)
+        self._ignore(Why.FAR, len(payload), place)
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
 
@@ -497,6 +793,7 @@ class Side:
         """Bytes from before `_next`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
+        self._ignore(Why.BEFORE, ignored, place)
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
         skipped = max(self._next - len(kept) - start, 0)
@@ -537,7 +834,7 @@ class Side:
         options = self.options
         return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
 
-    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None) -> list[Event]:
+    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[Event]:
         """Put bytes among those that wait; where some do already, these count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
@@ -554,10 +851,10 @@ class Side:
                 low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
             )
             if at < low:
-                fresh.append(_Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs))
+                fresh.append(_Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs, heard))
             at = high
         if at < end:
-            fresh.append(_Piece(at, end, data[at - start :], place.arrived_at_ns, needs))
+            fresh.append(_Piece(at, end, data[at - start :], place.arrived_at_ns, needs, heard))
         size = sum(len(piece.data) for piece in fresh)
         self.retransmitted_bytes += len(data) - size
         if not fresh:
@@ -587,6 +884,7 @@ class Side:
         for piece in self._waiting:
             if piece.start != self._next or piece.needs.end:
                 break
+            self.note_heard(piece.start, piece.heard)
             events.append(self.deliver(piece.data, place))
             self._waiting_bytes -= len(piece.data)
         del self._waiting[: len(events)]
@@ -599,32 +897,63 @@ class Side:
         self._time_gap(place)
         return events
 
-    def _tell_hole(self, place: Place, end: int = 0) -> list[Event]:
-        """Pass over the gap at `_next`, if nothing is known to stand behind it up to `end`."""
-        start, end = self._next, self._waiting[0].start if self._waiting else max(self._reach, end)
+    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
+        """Pass over the gap at `_next`: up to what waits, else up to `end` at least.
+
+        Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.
+        """
+        start, until = self._next, end
+        end = self._waiting[0].start if self._waiting else max(self._reach, end)
+        if known and start < until:
+            end = min(end, until)
+        if self._opening:
+            before = self._sent_before(end)
+            self._leave_out(before)
+            if before == end:
+                events: list[Event] = self._release(place)
+                self._time_gap(place)
+                return events
+            end -= before
         self._next = end
         self._expected = (self._expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
-        events: list[Event] = [Hole(self.direction, start, end, place), *self._release(place)]
+        events = [Hole(self.direction, start, end, place), *self._release(place)]
         self._time_gap(place)
         return events
+
+    def _leave_out(self, size: int) -> None:
+        """The first `size` bytes were sent before the capture began: those behind them are the first."""
+        self._opening = False
+        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self._renumber(size)
+        self._reach -= size
+        self._gap_end -= size
+        if self._fin is not None:
+            self._fin -= size
+        self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
 
     def _time_gap(self, place: Place) -> None:
         """What was before the next gap is told; the gap is known since the bytes between them arrived."""
         if self._waiting:
-            self._gap_since_ns = self._waiting[0].arrived_at_ns
+            self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
         else:
+            self._gap_end = self._reach
             self._gap_since_ns = place.arrived_at_ns if self._reach > self._next else None
 
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
+        if self._gap_since_ns is None:
+            self._gap_end = 0
         waiting = [
-            [piece.start, piece.arrived_at_ns, *piece.needs, b64encode(piece.data).decode()] for piece in self._waiting
+            [piece.start, piece.arrived_at_ns, *piece.needs, piece.heard, b64encode(piece.data).decode()]
+            for piece in self._waiting
         ]
         recent = b64encode(self._kept()).decode()
-        return {"numbers": [getattr(self, name) for name in _NUMBERS], "waiting": waiting, "recent": recent}
+        numbers = [getattr(self, name) for name in _NUMBERS]
+        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self._ignored.items())]
+        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored, "heard": self._heard}
 
     @classmethod
     def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
@@ -632,11 +961,14 @@ class Side:
         side = cls(direction, options)
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
-        for start, arrived_at_ns, needed, seen_bytes, text in state["waiting"]:
+        side._heard = [(start, received) for start, received in state["heard"]]
+        for start, arrived_at_ns, needed, seen_bytes, heard, text in state["waiting"]:
             data = b64decode(text)
             needs = _Needs(needed, seen_bytes)
-            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs))
+            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs, heard))
             side._waiting_bytes += len(data)
+        for name, size, place in state["ignored"]:
+            side._ignore(Why[name], size, Place.from_json(place))
         side._recent = [b64decode(state["recent"])]
         side._recent_bytes = len(side._recent[0])
         return side
@@ -661,7 +993,12 @@ _NUMBERS: Final = (
     "_stray",
     "_other",
     "_wanted",
+    "_assumed",
+    "_opening",
+    "_sent_from",
+    "_said",
     "_gap_since_ns",
+    "_gap_end",
 )
 
 
@@ -682,6 +1019,28 @@ def _distance(sequence: int, expected: int) -> int:
     return ((sequence - expected + 2**31) & SEQUENCE_MASK) - 2**31
 
 
+class _Reset(NamedTuple):
+    """A RST of `direction` that isn't where its sender's stream stands: time, or its sender, says what it was."""
+
+    direction: Direction
+    place: Place
+    #: Its own, if it has one.
+    acknowledgment: int | None
+    #: The sequence number after all that the other side had sent, and the first that its sender acknowledged later.
+    sent: int
+    #: Likewise after all of its alleged sender, or where the RST stands if that is further.
+    own: int
+    acknowledged: int = _UNKNOWN
+
+    def to_json(self) -> list[Any]:
+        return [self.direction, self.place.to_json(), *self[2:]]
+
+    @classmethod
+    def from_json(cls, state: list[Any]) -> _Reset:
+        direction, place, *numbers = state
+        return cls(Direction(direction), Place.from_json(place), *numbers)
+
+
 @dataclass(slots=True)
 class Connection:
     """A connection as a table row has it. It changes with every segment, also after the end."""
@@ -695,6 +1054,11 @@ class Connection:
     closed: Ending | None = None
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
+    _reset: _Reset | None = None
+    #: The first segments with bytes of a side that nothing has numbered.
+    _held: list[TcpSegment] = field(default_factory=list, repr=False)
+    #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
+    _apart: list[TcpSegment] = field(default_factory=list, repr=False)
     _regular: bool = False
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
@@ -704,6 +1068,8 @@ class Connection:
     def is_left_by(self, segment: TcpSegment) -> bool:
         """A segment with SYN begins another connection."""
         ours, theirs = self.sides(segment.direction)
+        if self._held and self.numbers_held(segment):
+            return False
         answers = bool(segment.flags & ACK)
         if ours.began_after(segment.sequence):
             is_copy = segment.place.arrived_at_ns == self.first.arrived_at_ns
@@ -712,8 +1078,39 @@ class Connection:
             return True
         if answers:
             return not theirs.is_answered_by(segment.acknowledgment)
+        if self.opened != "syn" and ours.may_have_begun_at(segment.sequence + 1):
+            age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
+            return age_ns >= ours.options.hole_wait_ns
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
+
+    def numbers_held(self, segment: TcpSegment) -> bool:
+        """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
+        first = self._held[0]
+        if segment.direction is first.direction:
+            near = (segment.sequence, first.sequence) if segment.flags & SYN else None
+        elif segment.flags & ACK:
+            near = (segment.acknowledgment, first.sequence)
+        else:
+            near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
+        return near is not None and abs(_distance(*near)) < WINDOW_BYTES
+
+    def keep_apart(self, segment: TcpSegment) -> None:
+        """Remember a segment that may be of the next connection, captured before its SYN."""
+        apart = self._apart
+        apart.append(segment)
+        if len(apart) > EARLY_SEGMENTS:
+            del apart[0]
+        if len(segment.payload) > EARLY_BYTES // EARLY_SEGMENTS:
+            while sum(len(one.payload) for one in apart) > EARLY_BYTES:
+                del apart[0]
+
+    def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
+        """The segments of the connection which `syn` opens; they no longer count here."""
+        ours, _ = self.sides(syn.direction)
+        given = [segment for segment in self._apart if ours.gives_away(segment, syn, closed=self.closed is not None)]
+        ours.packets -= len(given)
+        return given
 
     @property
     def is_regular(self) -> bool:
@@ -722,7 +1119,11 @@ class Connection:
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
-        self._regular = self.closed is None and self.client.regular and self.server.regular
+        is_settled = self.closed is None and self._reset is None
+        self._regular = is_settled and self.client.regular and self.server.regular
+
+    def _is_recent(self, segment: TcpSegment) -> bool:
+        return self.last.arrived_at_ns - segment.place.arrived_at_ns < self.client.options.hole_wait_ns
 
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
@@ -731,6 +1132,9 @@ class Connection:
             "opened": self.opened,
             "closed": self.closed,
             "ordinal": self.ordinal,
+            "reset": self._reset and self._reset.to_json(),
+            "held": [_segment_to_json(segment) for segment in self._held],
+            "apart": [_segment_to_json(segment) for segment in self._apart if self._is_recent(segment)],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -749,9 +1153,23 @@ class Connection:
             Side.from_json(Direction.SERVER, options, state["server"]),
             state["closed"],
             state["ordinal"],
+            state["reset"] and _Reset.from_json(state["reset"]),
+            [_segment_from_json(segment) for segment in state["held"]],
+            [_segment_from_json(segment) for segment in state["apart"]],
         )
         connection.judge_regular()
         return connection
+
+
+def _segment_to_json(segment: TcpSegment) -> list[Any]:
+    place, *header, payload, payload_bytes = segment
+    return [place.to_json(), *header, b64encode(payload).decode(), payload_bytes]
+
+
+def _segment_from_json(state: list[Any]) -> TcpSegment:
+    place, direction, sequence, acknowledgment, flags, window, payload, size = state
+    header = (sequence, acknowledgment, flags, window)
+    return TcpSegment(Place.from_json(place), Direction(direction), *header, b64decode(payload), size)
 
 
 def connection_id(
@@ -803,7 +1221,13 @@ class Flow:
         ):
             return self._receive_any(segment)
         ours, theirs = connection.sides(direction)
-        ahead = 0 < acknowledgment - theirs._expected & SEQUENCE_MASK < WINDOW_BYTES
+        if not ours.packets:
+            return self._receive_any(segment)
+        ahead = acknowledgment - theirs._expected & SEQUENCE_MASK
+        if ahead >= WINDOW_BYTES:
+            if not theirs._next:
+                return self._receive_any(segment)
+            ahead = 0
         if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place
@@ -812,7 +1236,11 @@ class Flow:
             ours.zero_windows += 1
         if ahead:
             theirs.note_acknowledgment(acknowledgment)
-        return [ours.deliver(payload, place)] if payload_bytes else []
+        if not payload_bytes:
+            return []
+        if acknowledgment != ours._heard_last:
+            ours.hear(ours._next, acknowledgment, theirs)
+        return [ours.deliver(payload, place)]
 
     @property
     def ends_ns(self) -> int | None:
@@ -820,9 +1248,15 @@ class Flow:
         connection = self.connection
         if connection is None:
             return None
+        options, last_ns = self._options, connection.last.arrived_at_ns
+        if connection.closed is not None:
+            return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
-        soon = finished and connection.closed is None
-        return connection.last.arrived_at_ns + (self._options.hole_wait_ns if soon else self._options.idle_ns)
+        ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
+        waiting = [segment.place for segment in connection._held[:1]]
+        if connection._reset is not None:
+            waiting.append(connection._reset.place)
+        return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
     def expire(self, ns: int) -> list[Event]:
         """Let go of a connection that was silent for long enough at `ns`; its last segment is the evidence."""
@@ -831,15 +1265,20 @@ class Flow:
             return []
         events: list[Event] = []
         last, options = connection.last, self._options
+        if connection._held and connection._held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
+            events += _release_held(connection)
+            connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
-        ways: tuple[tuple[Ending, int, bool], ...] = (
-            ("fin", options.hole_wait_ns, finished),
-            ("idle", options.idle_ns, True),
-        )
-        for how, waits_ns, ends in ways:
-            ends_ns = last.arrived_at_ns + waits_ns
-            if ends and ends_ns <= ns and connection.closed is None:
-                events += _close(connection, how, replace(last, arrived_at_ns=ends_ns))
+        ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
+        if finished:
+            ways.append(("fin", last, options.hole_wait_ns))
+        if connection._reset is not None:
+            ways.append(("reset", connection._reset.place, options.hole_wait_ns))
+        if connection.closed is None:
+            how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
+            ends_ns = evidence.arrived_at_ns + waits_ns
+            if ends_ns <= ns:
+                events += _close(connection, how, replace(evidence, arrived_at_ns=ends_ns))
         if last.arrived_at_ns + options.idle_ns <= ns:
             self.connection = None
         return events
@@ -848,10 +1287,13 @@ class Flow:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
         connection = self.connection
-        ordinal = 0
+        ordinal, early = 0, []
+        if connection is not None and connection._reset is not None:
+            events += _doubt_reset(connection, connection._reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
+            early = [] if flags & RST else connection.give_away(segment)
             if connection.closed is None:
-                events += _close(connection, "reuse", place)
+                events += _close(connection, "reset" if connection._reset else "reuse", place)
             if connection.first.arrived_at_ns == place.arrived_at_ns:
                 ordinal = connection.ordinal + 1
             connection = None
@@ -861,15 +1303,21 @@ class Flow:
         connection.last = place
         ours, theirs = connection.sides(segment.direction)
         ours.packets += 1
+        before = ours.expected if connection.closed is None else _UNKNOWN
         if connection.closed is not None:
-            ours.ignored_bytes += len(segment.payload)
+            ours.ignore_late(segment.sequence, segment.payload, place)
         elif flags & RST:
             events += _reset(connection, segment)
-        else:
-            events += _take(segment, ours, theirs)
+        elif not _hold_back(connection, segment):
+            events += _take_turn(connection, segment)
             events += _advance(connection, place)
+            for one in early:
+                ours.packets += 1
+                events += [*_take(connection, one), *_advance(connection, place)]
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
+        if segment.payload and segment.sequence != before and not flags & (SYN | RST):
+            connection.keep_apart(segment)
         connection.judge_regular()
         return events
 
@@ -898,11 +1346,57 @@ class Flow:
         self.connection = Connection.from_json(self._options, state["connection"])
 
 
-def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
+def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
+    """Hold the segment until the other side says where its bytes stand, if nothing has said so."""
+    ours, _ = connection.sides(segment.direction)
+    has_bytes = segment.payload_bytes or segment.flags & FIN
+    if ours.expected != _UNKNOWN or segment.flags & SYN or not has_bytes:
+        return False
+    held = connection._held
+    if held and (segment.direction is not held[0].direction or len(held) == HELD_SEGMENTS):
+        return False
+    held.append(segment)
+    return True
+
+
+def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
+    """Take a segment, and before it those that were held for it, or for as long as may be."""
+    held = connection._held
+    if not held:
+        return _take(connection, segment)
+    is_answer = segment.direction is not held[0].direction
+    ours, theirs = connection.sides(segment.direction)
+    is_near, flags = connection.numbers_held(segment), segment.flags
+    if is_near and not is_answer:
+        ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+    elif is_near and flags & ACK:
+        theirs.note_acknowledgment(segment.acknowledgment)
+    elif is_near or (not is_answer and len(held) < HELD_SEGMENTS):
+        return _take(connection, segment)
+    return [*_release_held(connection), *_take(connection, segment)]
+
+
+def _release_held(connection: Connection) -> list[Event]:
+    """Take the segments that were held, as they came."""
+    events: list[Event] = []
+    held, connection._held = connection._held, []
+    if held:
+        ours, _ = connection.sides(held[0].direction)
+        ours.begin_before([(segment.sequence, segment.payload_bytes) for segment in held])
+    for segment in held:
+        events += [*_take(connection, segment), *_advance(connection, segment.place)]
+    return events
+
+
+def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     """Take a segment of an open connection that isn't reset by it."""
-    flags, sequence, size = segment.flags, segment.sequence, segment.payload_bytes
+    place, flags, sequence, size = segment.place, segment.flags, segment.sequence, segment.payload_bytes
+    ours, theirs = connection.sides(segment.direction)
+    events: list[Event] = []
     if not segment.window:
         ours.zero_windows += 1
+    if connection.opened == "middle":
+        ours.begin_to_send(sequence)
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         ours.announce(sequence)
@@ -911,10 +1405,19 @@ def _take(segment: TcpSegment, ours: Side, theirs: Side) -> list[Event]:
     if flags & ACK:
         theirs.select_numbering(segment.acknowledgment)
         theirs.note_acknowledgment(segment.acknowledgment)
+        events += theirs.settle_opening(place)
+        age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+        if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+            events += theirs.pass_unheard(place)
+        elif connection.opened == "middle":
+            theirs.follow()
     if not size and not flags & FIN:
-        return []
-    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-    return ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), segment.place, needs)
+        return events
+    ours.begin_with_bytes(sequence, in_middle=connection.opened == "middle")
+    needs, heard = None, _UNKNOWN
+    if flags & ACK:
+        needs, heard = theirs.needed(segment.acknowledgment), theirs.received(segment.acknowledgment)
+    return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -941,19 +1444,49 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 
 def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
-    """Close the connection if RST is credible. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
+    events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
-    answers = segment.flags & ACK and segment.acknowledgment == theirs._expected
-    if answers or ours.is_credible(segment.sequence):
-        if segment.flags & ACK:
-            theirs.note_acknowledgment(segment.acknowledgment)
-        return _close(connection, "reset", segment.place)
-    ours.strays += 1
+    acknowledgment = segment.acknowledgment if segment.flags & ACK else None
+    own = ours.sent
+    if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
+        own = segment.sequence
+    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
+    if ours.may_end_at(segment.sequence):
+        connection._reset = reset
+        return events + _close(connection, "reset", segment.place)
+    connection._reset = connection._reset or reset
+    return events
+
+
+def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
+    """What `segment` says of a RST that waits.
+
+    Who acknowledges new data didn't send it; and whose new data are acknowledged neither.
+    """
+    place, flags = segment.place, segment.flags
+    if flags & (SYN | RST) or not flags & ACK:
+        return []
+    ours, theirs = connection.sides(reset.direction)
+    acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
+    if not (theirs if is_sender else ours).is_credible(acknowledgment):
+        return []
+    known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
+    if any(_distance(acknowledgment, one) > 0 for one in known):
+        connection._reset = None
+        ours.strays += 1
+        return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
+    if is_sender and reset.acknowledged == _UNKNOWN:
+        connection._reset = reset._replace(acknowledged=acknowledgment)
     return []
 
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
+    events = _release_held(connection)
     connection.closed = how
-    events = _advance(connection, place, ending=True)
+    if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
+        connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
+    connection._reset, connection._apart = None, []
+    events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]

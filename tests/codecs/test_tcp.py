@@ -22,6 +22,7 @@ from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN, parse
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import (
     ACKNOWLEDGED_BYTES,
+    HELD_SEGMENTS,
     WINDOW_BYTES,
     Closed,
     Connection,
@@ -33,7 +34,9 @@ from wirehouse_codecs.tcp import (
     Hole,
     Opened,
     OverlapDiffers,
+    ResetIgnored,
     TcpSegment,
+    Why,
 )
 from wirehouse_codecs.tcp_options import TcpOptions
 
@@ -120,6 +123,8 @@ def plain(events: Iterable[Event]) -> list[Any]:
                 found.append((str(direction), "hole", start, end))
             case OverlapDiffers(direction, start, end, _):
                 found.append((str(direction), "differs", start, end))
+            case ResetIgnored(direction, _):
+                found.append(f"reset of {direction} ignored")
             case Closed(_, how):
                 found.append(f"closed {how}")
     return found
@@ -158,10 +163,10 @@ def test_connections_of_one_moment_have_ids_of_their_own() -> None:
 
 def test_a_copy_of_a_syn_that_was_refused_opens_nothing() -> None:
     talk = Dialogue()
-    for flags in (SYN, RST, SYN, RST):
+    for direction, flags in ((C, SYN), (S, RST), (C, SYN), (S, RST)):
         talk.ns = 0
-        talk.send(C, -1, flags=flags)
-    assert talk.connection.client.packets == 4
+        talk.send(direction, -1, flags=flags)
+    assert (talk.connection.client.packets, talk.connection.server.packets) == (2, 2)
     assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
 
 
@@ -228,18 +233,249 @@ def test_a_syn_may_carry_data() -> None:
 
 def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
     talk = Dialogue()
-    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "an acknowledgment begins no numbering"
-    assert plain(talk.send(S, 100, b"second")) == [("server", 0, b"second")]
+    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "its own acknowledgment begins no numbering"
+    assert talk.send(S, 100, b"second") == []
+    assert plain(talk.send(C, 0, acknowledgment=106)) == [("server", 0, b"second")]
     assert talk.send(S, 95, b"first") == []
     assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
     side = talk.connection.server
     assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+    assert [(one.why, one.size, one.place.record_number) for one in side.take_ignored()] == [(Why.BEFORE, 5, 4)]
+    talk.send(S, 90, b"again")
+    assert side.take_ignored() == [], "it was said"
 
 
-def test_what_arrived_before_a_late_syn_is_of_its_connection() -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_in_the_middle_a_stream_begins_where_its_receiver_waits(is_first: bool) -> None:
     talk = Dialogue()
-    assert plain(talk.send(C, 0, b"first")) == ["open middle", ("client", 0, b"first")]
+    if is_first:
+        assert plain(talk.send(S, 0, acknowledgment=100)) == ["open middle"]
+        assert talk.send(C, 106, b"later") == []
+    else:
+        assert plain(talk.send(C, 106, b"later")) == ["open middle"]
+    assert talk.send(S, 0, acknowledgment=100) == []
+    assert plain(talk.send(C, 100, b"lost, ")) == [("client", 0, b"lost, "), ("client", 6, b"later")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_bytes_of_before_the_capture_are_no_hole(by_time: bool) -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=100)
+    assert talk.send(C, 106, b"first") == []
+    if by_time:
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 111)
+    else:
+        assert talk.send(S, 0, acknowledgment=103) == []
+        events = talk.send(S, 0, b"answer", acknowledgment=106)
+    assert plain(events) == [("client", 0, b"first"), *[("server", 0, b"answer")] * (not by_time)]
+    assert plain(talk.send(C, 111, b"second")) == [("client", 5, b"second")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_bytes_come_as_they_were_sent_once_they_are_answered() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"one", acknowledgment=80)) == ["open middle"]
+    assert talk.send(C, 53, acknowledgment=80) == talk.send(C, 53, b"two", acknowledgment=80) == []
+    events = talk.send(S, 80, b"answer", acknowledgment=56)
+    assert plain(events) == [("client", 0, b"one"), ("client", 3, b"two"), ("server", 0, b"answer")]
+    assert [event.place.record_number for event in events if isinstance(event, Data)] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["time", "segment", "many", "reset", "idle"])
+def test_in_the_middle_bytes_that_nobody_answers_come_nevertheless(how: str) -> None:
+    talk = Dialogue()
+    talk.send(C, 50, b"one")
+    end: list[Any] = []
+    if how == "many":
+        events = [event for at in range(HELD_SEGMENTS) for event in talk.send(C, 53 + at, b"x")]
+        assert len(events) == HELD_SEGMENTS + 1
+    elif how == "reset":
+        events, end = talk.send(C, 53, flags=RST), ["closed reset"]
+    elif how == "segment":
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 53)
+    elif how == "time":
+        assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
+        events = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    else:
+        events, end = talk.flow.expire(talk.ns + OPTIONS.idle_ns), ["closed idle"]
+    assert plain(events)[: 1 + len(end)] == [("client", 0, b"one"), *end]
+    assert isinstance(events[0], Data)
+    assert events[0].place.record_number == 1
+
+
+def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=10)
+    talk.send(C, 20)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=20)) == [("server", 0, b"a")], "it waits for nothing"
+    assert talk.send(S, 1, b"b", acknowledgment=30) == [], "what was sent later is waited for"
+    assert plain(talk.send(C, 15, b"arrives late...")) == [("client", 0, b"arrives late..."), ("server", 1, b"b")]
+    assert plain(talk.send(S, 2, flags=RST, acknowledgment=30)) == ["closed reset"]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_what_was_sent_after_its_first_packet_is_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, 0)
+    assert plain(talk.send(S, 0, b"a")) == [("server", 0, b"a")]
+    assert talk.send(S, 1, b"b", acknowledgment=1022) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 1022, b"c", acknowledgment=2)
+    assert plain(events) == [("client", "hole", 0, 1022), ("server", 1, b"b"), ("client", 1022, b"c")]
+
+
+def test_of_held_segments_the_stream_begins_with_the_lowest_that_goes_on() -> None:
+    talk = Dialogue()
+    for start in (50, 2, 8, 14):
+        talk.send(C, start, b"sixty "[:6])
+    assert [one[:2] for one in plain(talk.send(S, 0, acknowledgment=20))] == [
+        ("client", 0),
+        ("client", 6),
+        ("client", 12),
+    ]
+
+
+def test_data_of_the_server_captured_before_the_syn_are_of_the_connection() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, b"abc")) == ["open middle"]
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK)[1:] == []
+    assert plain(talk.send(C, 0, b"ask", acknowledgment=3)) == [("client", 0, b"ask")]
+    talk = Dialogue()
+    talk.send(S, 0, b"abc")
+    assert plain(talk.send(C, 0, b"as")) == [("server", 0, b"abc"), ("client", 0, b"as")]
     assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+
+
+def test_without_the_answer_to_a_syn_the_bytes_before_the_first_are_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert talk.send(S, 7, b"hi") == []
+    assert plain(talk.send(S, 2, b"01234")) == []
+    assert plain(talk.send(S, 0, b"--")) == [("server", 0, b"--"), ("server", 2, b"01234"), ("server", 7, b"hi")]
+
+
+def test_the_second_answer_to_a_syn_may_be_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, -1, flags=SYN | ACK)
+    assert talk.send(C, 0, acknowledgment=2**27) == []
+    assert plain(talk.send(S, 2**27, b"hello")) == [("server", 0, b"hello")]
+    assert talk.connection.server.missing_bytes == 0
+    talk = Dialogue().open()
+    talk.send(C, 0, acknowledgment=2**27)
+    assert plain(talk.send(S, 0, b"hello")) == [("server", 0, b"hello")], "it was garbled"
+
+
+def test_a_fast_open_may_be_captured_after_its_answer() -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
+    assert plain(talk.send(C, -1, b"early", SYN)) == [("client", 0, b"early")]
+    assert plain(talk.send(C, 5, b"!")) == [("client", 5, b"!")]
+
+
+def test_a_hole_ends_where_the_fin_stands() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 5, flags=FIN | ACK)
+    assert talk.send(C, 0, b"next", acknowledgment=6) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 4, flags=FIN | ACK, acknowledgment=6)
+    assert plain(events) == [("server", "hole", 0, 5), ("client", 0, b"next"), "closed fin"]
+
+
+def test_a_garbled_acknowledgment_numbers_nothing() -> None:
+    for garbled in (2**30, -(2**30)):
+        talk = Dialogue()
+        talk.send(C, -1, flags=SYN)
+        talk.send(C, 0, acknowledgment=garbled)
+        assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
+        assert talk.connection.server.strays == 0
+
+
+# One side
+
+
+def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(C, 0, b"a")) == [("client", 0, b"a")]
+    assert plain(talk.send(C, 1, b"b", acknowledgment=7)) == [("client", 1, b"b")], "the other side may come late"
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 2, b"c", acknowledgment=9)
+    assert plain(events) == [("server", "hole", 0, 9), ("client", 2, b"c")]
+    assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
+    assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
+    assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")]
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")], "the handshake was lost"
+    assert plain(talk.send(S, 9, b"!")) == []
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
+
+
+def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle"]
+    assert talk.send(C, 51, b"b", acknowledgment=9) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 52, b"c", acknowledgment=12)
+    assert plain(events) == [("client", 0, b"a"), ("client", 1, b"b"), ("server", "hole", 0, 3), ("client", 2, b"c")]
+
+
+@pytest.mark.parametrize("starts", [(0,), (5, 0)])
+def test_what_arrived_before_a_late_syn_is_of_its_connection(starts: tuple[int, ...]) -> None:
+    talk = Dialogue()
+    for start in starts:
+        talk.send(C, start, b"first"[:5])
+    expected = [("client", start, b"first") for start in sorted(starts)]
+    assert plain(talk.send(C, -1, flags=SYN)) == expected
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert talk.connection.client.missing_bytes == talk.connection.client.ignored_bytes == 0
+
+
+def test_what_arrived_before_the_answer_to_its_syn_is_of_its_connection() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, b"first")
+    assert plain(talk.send(S, -1, flags=SYN | ACK)) == [("client", 0, b"first")]
+    assert talk.send(C, -1, flags=SYN) == []
+
+
+# What a sender knew
+
+
+def test_a_sender_knew_what_it_acknowledged() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"question")
+    talk.send(C, 0, b"early")
+    talk.send(C, 5, b"answer", acknowledgment=8)
+    talk.send(S, 8, b"?")
+    talk.send(C, 11, b"more", acknowledgment=8)
+    talk.send(C, 15, b"late", acknowledgment=9)
+    client = talk.connection.client
+    assert [client.peer_received(end) for end in (1, 5, 6, 11, 15, 16, 19)] == [0, 0, 8, 8, 8, 9, 9]
+    client.forget_heard(19)
+    assert client.peer_received(19) == 9
+    assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
+
+
+def test_what_fills_a_gap_was_sent_before_what_stands_behind_it() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"question")
+    talk.send(C, 0, b"early")
+    talk.send(C, 6, b"x", acknowledgment=2)
+    talk.send(C, 5, b"?", acknowledgment=8)
+    talk.send(C, 7, b"x", acknowledgment=2**28)
+    talk.send(C, 8, b"x", acknowledgment=8)
+    client = talk.connection.client
+    assert [client.peer_received(end) for end in (5, 6, 7, 8, 9)] == [0, 0, 2, 2, 8]
 
 
 # Order, repetition, wrap
@@ -540,7 +776,8 @@ def test_an_acknowledged_fin_is_no_byte() -> None:
 
 def test_nobody_waits_for_bytes_that_have_no_number_or_are_far_away() -> None:
     talk = Dialogue()
-    assert plain(talk.send(S, 0, b"a", acknowledgment=9)) == ["open middle", ("server", 0, b"a")]
+    talk.send(C, 0)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=9)) == [("server", 0, b"a")]
     talk = Dialogue().open()
     for at, distance in enumerate((WINDOW_BYTES, 2**31, -1, -WINDOW_BYTES)):
         assert plain(talk.send(S, at, b"a", acknowledgment=distance)) == [("server", at, b"a")]
@@ -650,21 +887,102 @@ def test_a_fin_before_bytes_that_were_delivered_is_none() -> None:
     assert talk.connection.client.regular
 
 
-def test_a_reset_closes_if_it_is_credible() -> None:
-    for start, flags, acknowledgment, closes in (
-        (0, RST, 0, True),
-        (WINDOW_BYTES - 1, RST, 0, True),
-        (-WINDOW_BYTES + 1, RST | ACK, 0, True),
-        (WINDOW_BYTES, RST, 0, False),
-        (2**31, RST | ACK, 9, False),
-        (2**31, RST | ACK, 0, True),
-    ):
-        talk = Dialogue().open()
-        events = talk.send(S, start, b"why", flags, acknowledgment=acknowledgment)
-        assert plain(events) == ["closed reset"] * closes, (start, flags)
-        side = talk.connection.server
-        assert (side.strays, side.ignored_bytes) == (not closes, 3)
-        assert plain(talk.send(C, 0, b"data")) == [("client", 0, b"data")] * (not closes)
+@pytest.mark.parametrize("start", [0, 5, 9])
+def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
+    talk = Dialogue().open()
+    for at, data in ((0, b"hello"), (8, b"!"))[: (start > 0) + (start > 5)]:
+        talk.send(S, at, data)
+    assert plain(talk.send(S, start, b"why", RST))[-1:] == ["closed reset"]
+    assert talk.connection.server.ignored_bytes == 3
+
+
+def test_a_reset_behind_a_fin_closes() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, flags=FIN | ACK)
+    assert plain(talk.send(S, 1, flags=RST)) == ["closed reset"]
+
+
+#: A RST that stands elsewhere: far away, in the window, with no number at all.
+DOUBTFUL = (
+    (2**31, RST),
+    (WINDOW_BYTES, RST),
+    (100, RST | ACK),
+    (-50, RST),
+    (-ISN[S] - 1, RST),
+    (-ISN[S] - 1, RST | ACK),
+)
+
+
+@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: int, flags: int) -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, start, b"why", flags) == []
+    assert plain(talk.send(C, 0, b"goes on")) == [("client", 0, b"goes on")]
+    events = talk.send(S, 0, b"me too", acknowledgment=7)
+    assert plain(events) == ["reset of server ignored", ("server", 0, b"me too")]
+    assert isinstance(events[0], ResetIgnored)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, talk.ns)
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 7, b"!")) == [("client", 7, b"!")]
+    side = talk.connection.server
+    assert (side.strays, side.ignored_bytes) == (1, 3)
+
+
+@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+@pytest.mark.parametrize("confirmed", ["time", "segment", "syn"])
+def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int, flags: int, confirmed: str) -> None:
+    talk = Dialogue().open()
+    talk.send(S, start, b"", flags)
+    reset_ns = talk.ns
+    assert plain(talk.send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
+    assert talk.send(S, 0) == [], "an acknowledgment that was on its way too"
+    assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
+    assert talk.flow.ends_ns == reset_ns + OPTIONS.hole_wait_ns
+    if confirmed == "syn":
+        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        return
+    if confirmed == "time":
+        events = talk.flow.expire(reset_ns + OPTIONS.hole_wait_ns)
+    else:
+        talk.ns = reset_ns - 1000
+        events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
+    assert plain(events) == ["closed reset"]
+    assert isinstance(events[0], Closed)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
+
+
+def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"one")
+    talk.send(S, 2**27, flags=RST)
+    assert plain(talk.send(S, 3, b"two")) == [("server", 3, b"two")]
+    assert talk.send(C, 0, acknowledgment=3) == []
+    assert plain(talk.send(C, 0, acknowledgment=6)) == ["reset of server ignored"]
+    talk = Dialogue().open()
+    talk.send(S, 6, flags=RST)
+    talk.send(S, 0, b"onetwo")
+    assert talk.send(C, 0, acknowledgment=6) == [], "the RST overtook these"
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+
+
+def test_a_hole_that_is_due_leaves_what_is_missing_only_now() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=63) == []
+    talk.wait(15 * SECOND)
+    assert plain(talk.send(C, 163, b"c")) == [("client", "hole", 0, 63), ("server", 0, b"answer")]
+    assert plain(talk.send(C, 63, bytes(100))) == [("client", 63, bytes(100)), ("client", 163, b"c")]
+    talk = Dialogue().open()
+    talk.send(C, 0, b"cut", size=10)
+    talk.wait(15 * SECOND)
+    assert plain(talk.send(C, 12, b"c")) == [("client", "hole", 3, 10)]
+    assert plain(talk.send(C, 10, b"__")) == [("client", 10, b"__"), ("client", 12, b"c")]
+
+
+def test_who_acknowledges_more_after_a_reset_did_not_send_it() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all of it")
+    talk.send(S, 1000, flags=RST)
+    assert talk.send(S, 0, acknowledgment=4) == []
+    assert plain(talk.send(S, 0, acknowledgment=9)) == ["reset of server ignored"]
 
 
 def test_a_reset_acknowledges() -> None:
@@ -685,8 +1003,68 @@ def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
     assert plain(talk.send(C, 0, b"at last")) == [("client", 0, b"at last")]
 
 
+def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
+    for numbered in (True, False):
+        talk = Dialogue()
+        talk.send(C, 59)
+        if numbered:
+            talk.send(S, 0, b"a", acknowledgment=59)
+        assert talk.send(C, 2**27, flags=RST) == []
+        assert plain(talk.send(C, 59, flags=RST)) == ["closed reset"]
+
+
 def test_a_lone_reset_is_a_connection() -> None:
     assert plain(Dialogue().send(C, 5, flags=RST)) == ["open middle", "closed reset"]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
+@pytest.mark.parametrize("ahead", [500, 2**30])
+def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: int) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if end == "fin":
+        talk.send(S, 0, flags=FIN | ACK)
+        talk.send(C, 3, flags=FIN | ACK)
+    elif end == "reset":
+        talk.send(C, 3, flags=RST)
+    before = talk.connection
+    assert talk.send(C, ahead + 1, b"hello") == talk.send(C, ahead + 8, b"?") == []
+    events = talk.send(C, ahead, flags=SYN)
+    assert plain(events) == [*["closed reuse"] * (end == "reuse"), "open syn", ("client", 0, b"hello")]
+    assert before.closed == end
+    assert (before.client.ignored_bytes, before.client.strays, before.client.missing_bytes) == (0, 0, 0)
+    assert before.client.take_ignored() == []
+    assert plain(talk.send(C, ahead + 6, b", ")) == [("client", 5, b", "), ("client", 7, b"?")]
+    assert talk.connection.client.packets == 4
+
+
+@pytest.mark.parametrize(("at", "why"), [(2**30, Why.FAR), (20, Why.AFTER)])
+def test_what_is_ignored_is_said(at: int, why: Why) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if why is Why.AFTER:
+        talk.send(S, 0, flags=RST)
+    talk.send(C, at, b"more")
+    talk.send(C, at - 10, b"and more")
+    assert talk.connection.client.take_ignored() == [(C, why, 12, talk.sent[-2].place)]
+
+
+def test_what_is_sent_again_after_the_end_is_not_said() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all", FIN | ACK)
+    talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)
+    assert talk.connection.closed == "fin"
+    talk.send(C, 0, b"all", FIN | ACK)
+    assert talk.connection.client.take_ignored() == []
+    assert talk.connection.client.ignored_bytes == 3
+
+
+def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, flags=RST)
+    talk.send(C, 501, b"old")
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 500, flags=SYN)) == ["open syn"]
+    assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
@@ -734,7 +1112,7 @@ def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment()
     by_segment.ns -= 1000
     told += by_time.send(C, 7, b"back")
     assert plain(by_segment.send(C, 7, b"back")) == plain(told)
-    assert plain(told)[-2:] == ["open middle", ("client", 0, b"back")]
+    assert plain(told)[-1:] == ["open middle"]
     assert by_time.flow.snapshot() == by_segment.flow.snapshot()
 
 
@@ -742,7 +1120,7 @@ def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment()
 def test_silence_ends_a_connection_to_the_nanosecond(pause_ns: int, idle: bool) -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"a")
-    ended = ["closed idle", "open middle", ("client", 0, b"b")]
+    ended = ["closed idle", "open middle"]
     assert plain(talk.wait(pause_ns - 1000).send(C, 1, b"b")) == (ended if idle else [("client", 1, b"b")])
 
 
