@@ -723,10 +723,13 @@ def assemble(
     return assembly.block()
 
 
-def judged_findings(block: Block, place: Place) -> tuple[Finding, ...]:
-    """The rules about what never came (13, 21 and 23), for a block that is judged incomplete at `place`."""
+def judged_findings(block: Block, stall: str = "") -> tuple[Finding, ...]:
+    """The rules about what never came (13, 21 and 23), for a block that is judged incomplete: its Batch breaks them.
+
+    `stall` says what of the chain waits for the block.
+    """
     return tuple(
-        Finding(RULE[rule], place, f"block {block.block_hash.hex()}, {text}")
+        Finding(RULE[rule], block.batch_place or block.first_place, f"block {block.block_hash.hex()}, {text}{stall}")
         for rule, text in map(_never_came, block.missing, _counted(block))
         if rule
     )

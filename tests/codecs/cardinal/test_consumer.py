@@ -200,10 +200,14 @@ def test_partitions_of_a_channel_and_messages_after_its_end_are_told_of() -> Non
     source.send(ReorgComplete(ancestor, 1), ReorgComplete(ancestor, 1), topic=channel)
     assert source.rules == []
     assert source.consumer.chain.head == (block_hash(6, 1), 6)
-    source.send(BatchMsg(block_hash(6, 1), b"k", b"v"), topic=channel)
-    assert sorted(source.rules) == ["reorg_not_completed", "unexpected_key"]
-    source.send(BatchMsg(block_hash(6, 1), b"k", b"v"), topic=channel, partition=1)
-    assert source.rules[2:] == ["reorg_channel_shared"]
+    # Another producer is behind.
+    source.send(Reorg(ancestor, 1), *blocks, ReorgComplete(ancestor, 1), *blocks, topic=channel)
+    assert source.rules == []
+    assert source.consumer.chain.head == (block_hash(6, 1), 6)
+    source.send(BatchMsg(block_hash(7, 1), b"k", b"v"), topic=channel)
+    assert source.rules == ["reorg_not_completed"]
+    source.send(BatchMsg(block_hash(7, 1), b"k", b"v"), topic=channel, partition=1)
+    assert source.rules == ["reorg_not_completed", "reorg_channel_shared"]
 
 
 def test_a_removed_block_sent_again_on_the_channel_breaks_it() -> None:

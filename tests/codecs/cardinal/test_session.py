@@ -426,19 +426,19 @@ def test_what_comes_after_completion_is_judged_too() -> None:
 LATE = (put("a/2"), put("a/1", b"w"), item(1), batch(), put("a/1"), header(1))
 
 
-def test_what_never_came_is_judged_at_the_place_given() -> None:
+def test_what_never_came_is_told_of_the_batch() -> None:
     told = (batch(counted("a/", 3), subbatch("s"), subbatch("r", OTHER_SUB)), put("a/1"), header(2), item(1))
-    findings = judged_findings(fold(*told), place(50))
+    findings = judged_findings(fold(*told))
     assert [finding.rule.name for finding in findings] == [
         "prefix_count_open",
         "subbatch_header_missing",
         "subbatch_items_missing",
     ]
-    assert {finding.place for finding in findings} == {place(50)}
+    assert {finding.place for finding in findings} == {place(0)}
     assert "prefix 'a/': 1 of 3 received" in findings[0].message
     assert "items 0, 1 of 2 received" in findings[2].message
     # That a Batch never came is for the chain to say.
-    assert judged_findings(fold(put("a/1")), place(50)) == ()
+    assert judged_findings(fold(put("a/1"))) == ()
 
 
 def test_messages_after_the_closing_place_take_no_part() -> None:
