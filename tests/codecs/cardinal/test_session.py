@@ -426,6 +426,32 @@ def test_what_comes_after_completion_is_judged_too() -> None:
 LATE = (put("a/2"), put("a/1", b"w"), item(1), batch(), put("a/1"), header(1))
 
 
+@pytest.mark.parametrize(
+    ("entry", "sent", "told"),
+    [
+        (Update(b"a/", b"v", 2), (put("a/1"), delete("a/2")), [("a/", b"v"), ("a/1", b"v"), ("a/2", None)]),
+        (Update(b"a/", None, 1, True), (put("a/1"),), [("a/", None), ("a/1", b"v")]),
+        (Update(b"a", b"v", 1), (put("a", b"w"),), [("a", b"v")]),
+        (Update(b"a", None, 1, True), (delete("a"),), [("a", None)]),
+        (Update(b"a", b"v", delete=True), (), [("a", b"v"), ("a", None)]),
+        (
+            Update(b"a/", b"v", 1, True, SUB),
+            (put("a/1"), header(1), item(0, x=b"y")),
+            [("a/", b"v"), ("a/", None), ("a/1", b"v"), ("x", b"y")],
+        ),
+    ],
+    ids=["value and count", "count and delete", "value of its message", "delete of its message", "both", "all"],
+)
+def test_of_an_ambiguous_entry_nothing_is_lost(
+    entry: Update, sent: tuple[Message, ...], told: list[tuple[str, bytes | None]]
+) -> None:
+    early = fold(*sent, batch(entry))
+    block = fold(batch(entry), *sent)
+    assert (block.complete, content(block), rules(block)) == (True, told, [])
+    assert (early.complete, content(early), rules(early)) == (True, told, [])
+    assert not sent or not fold(batch(entry), *sent[:-1]).complete
+
+
 def test_what_never_came_is_told_of_the_batch() -> None:
     told = (batch(counted("a/", 3), subbatch("s"), subbatch("r", OTHER_SUB)), put("a/1"), header(2), item(1))
     findings = judged_findings(fold(*told))
