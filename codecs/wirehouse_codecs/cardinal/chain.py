@@ -31,9 +31,9 @@ other ordinary blocks have to beat the heaviest removed one. After its ReorgComp
 
 A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
 `HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. Without a Batch it has no
-number, so no head ends it: its Batch may stand in another partition that is read later. Below a gap in the chain
-nothing is judged by its number either, since it may be what fills the gap. The chain itself is remembered for
-`HISTORY` thresholds below the head.
+number, so no head ends it: its Batch may stand in another partition that is read later. Below a gap in the chain, and
+so below the first block of a feed without a start, nothing is judged by its number either while the gap is remembered:
+it may be what fills it. The chain itself is remembered for `HISTORY` thresholds below the head.
 """
 
 from __future__ import annotations
@@ -233,7 +233,8 @@ class Chain:
     def _judge(self, place: Place) -> Iterator[Outcome]:
         """After the head has changed: blocks and reorgs that it left more than the threshold below."""
         below = self._nodes[self._chain[-1]].number - self._threshold
-        above_gap = max((self._nodes[gap].number for gap in self._gaps if gap != self._chain[0]), default=0)
+        # Only a start has nothing to wait for below it.
+        above_gap = max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
         waiting = []
         while self._by_number and self._by_number[0][0] < below:
             entry = number, seen, block_hash = heapq.heappop(self._by_number)
