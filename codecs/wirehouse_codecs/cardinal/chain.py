@@ -122,8 +122,8 @@ class Chain:
         #: Blocks up to this number may have had a parent that we don't know.
         self._known_from: int | None = None
         self._forgotten_below: int | None = None
-        #: Hashes that a Reorg or ReorgComplete named and that were never canonical.
-        self._unknown: dict[bytes, None] = {}
+        #: Hashes that a Reorg or ReorgComplete named and that were never canonical, and the last topic of each.
+        self._unknown: dict[bytes, str | None] = {}
         #: Living blocks by first message; living ones with a Batch and closed ones by number.
         self._lives: deque[tuple[int, int, bytes]] = deque()
         self._by_number: list[tuple[int, int, bytes]] = []
@@ -234,7 +234,9 @@ class Chain:
         """After the head has changed: blocks and reorgs that it left more than the threshold below."""
         below = self._nodes[self._chain[-1]].number - self._threshold
         # Only a start has nothing to wait for below it.
-        above_gap = max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
+        above_gap = (
+            max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
+        )
         waiting = []
         while self._by_number and self._by_number[0][0] < below:
             entry = number, seen, block_hash = heapq.heappop(self._by_number)
@@ -564,6 +566,10 @@ class Chain:
             yield from self._carry_out(announced, place, branch[0])
         elif not branch[0].branch_found:
             branch[0].branch_found = True
+            # That the Reorg of their channel names another block has been told.
+            misled = {topic for topic in self._unknown.values() if topic is not None and self.is_channel(topic)}
+            if misled.intersection(member.topic for member in (*branch, *path)):
+                return
             head, fork = self._nodes[self._chain[-1]], self._nodes[self._chain[ancestor]]
             words = (
                 f"side chain up to {_name(path[-1])} of weight {path[-1].weight} forks {depth} blocks below the head "
@@ -706,8 +712,9 @@ class Chain:
     def _never_canonical(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[Outcome]:
         """Rule `reorg_ancestor_wrong` of a hash, once: the copies of a Reorg and its ReorgComplete repeat it."""
         ancestor = event.ancestor_hash
-        if ancestor not in self._unknown:
-            self._unknown[ancestor] = None
+        known = ancestor in self._unknown
+        self._unknown[ancestor] = event.place.topic
+        if not known:
             if len(self._unknown) > MAX_REORGS:
                 del self._unknown[next(iter(self._unknown))]
             words = (
@@ -1049,7 +1056,7 @@ class Chain:
                 "gaps": [gap.hex() for gap in self._gaps],
                 "ordinary": sorted(self._ordinary),
                 "partitions": list(self._partitions.items()),
-                "unknown": [block_hash.hex() for block_hash in self._unknown],
+                "unknown": [(block_hash.hex(), topic) for block_hash, topic in self._unknown.items()],
                 "nodes": [node_to_json(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
                 "reorgs": [reorg_to_json(reorg) for reorg in self._reorgs.values()],
             },
@@ -1069,7 +1076,7 @@ class Chain:
         self._gaps = [bytes.fromhex(gap) for gap in state["gaps"]]
         self._ordinary = set(state["ordinary"])
         self._partitions = {topic: list(partitions) for topic, partitions in state["partitions"]}
-        self._unknown = {bytes.fromhex(block_hash): None for block_hash in state["unknown"]}
+        self._unknown = {bytes.fromhex(block_hash): topic for block_hash, topic in state["unknown"]}
         self._reorgs = {reorg.ancestor: reorg for reorg in map(reorg_from_json, state["reorgs"])}
         self._restore_nodes([node_from_json(row) for row in state["nodes"]])
 

@@ -372,6 +372,17 @@ def test_a_reorg_of_a_wrong_ancestor_has_no_effect_and_is_found_once(large: Larg
     assert told.head == "m12"
 
 
+def test_the_blocks_of_a_reorg_that_names_a_wrong_hash_are_no_further_finding(large: Large) -> None:
+    told = large.story
+    channel = channel_of("zz")
+    told.reorg("zz", number=2)
+    told.reorg("zz", channel, 2)
+    told.send(large.blocks, channel)
+    told.reorg_complete("zz", channel, 2)
+    told.send("s14 s15 s16 s17 s18")
+    assert (told.head, told.found) == ("m12", ["reorg_ancestor_wrong"])
+
+
 @pytest.mark.parametrize(("reorg", "complete"), [(3, 3), (3, 2), (2, 3), (3, 4)])
 def test_a_reorg_with_a_wrong_number_is_followed_by_its_hash(large: Large, reorg: int, complete: int) -> None:
     told = large.story
