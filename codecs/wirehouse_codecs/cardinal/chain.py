@@ -257,7 +257,7 @@ class Chain:
 
     def _never_came(self, node: Node, place: Place) -> Iterator[Outcome]:
         if node.batch_order is None:
-            # What it lacks is told of the block itself, and not of its children once more.
+            # That it has none is a finding of the block itself, and not once more of its children.
             for child in self._children.get(node.block_hash, ()):
                 self._nodes[child].parent_found = True
             # The Batch of a start block came before the feed.
@@ -287,7 +287,7 @@ class Chain:
             yield self._found("parent_never_sent", lowest.batch_place or place, words, lowest)
 
     def _is_parent_heard_of(self, node: Node) -> bool:
-        """The parent has a Batch, or messages that wait for one, or what it lacks has been told."""
+        """The parent has a Batch, or messages that wait for one, or a finding that it has none."""
         parent = self._nodes.get(node.parent)
         return node.parent_sent or node.parent_found or (parent is not None and parent.open)
 
@@ -566,7 +566,7 @@ class Chain:
             yield from self._carry_out(announced, place, branch[0])
         elif not branch[0].branch_found:
             branch[0].branch_found = True
-            # That the Reorg of their channel names another block has been told.
+            # That the Reorg of their channel names another block was found.
             misled = {topic for topic in self._unknown.values() if topic is not None and self.is_channel(topic)}
             if misled.intersection(member.topic for member in (*branch, *path)):
                 return
@@ -1005,7 +1005,7 @@ class Chain:
         elif reorg.stage is Stage.OPEN:
             overdue = {block: at for block, at in reorg.incomplete.items() if self._is_overdue(block)}
             yield from self._check_channel(reorg, place, overdue)
-            # A ReorgComplete of another block has been told of.
+            # A ReorgComplete of another block was found.
             if not reorg.other_end_found:
                 words = f"no ReorgComplete for the reorg from {reorg.ancestor.hex()} on topic {reorg.place.topic!r}"
                 yield self._found("reorg_not_completed", reorg.place, words)

@@ -89,7 +89,7 @@ class ReorgState:
     broken: tuple[int, bytes, str] | None = None
     last_block: bytes | None = None
     last_weight: int = 0
-    #: Rules 26, 27 and the later half of 29 are told once.
+    #: Rules 26, 27 and the later half of 29 are found once.
     number_found: bool = False
     other_end_found: bool = False
     shared_found: bool = False

@@ -560,9 +560,9 @@ class BlockAssembly:
         if key.further is None:
             key.further = []
         key.further.append((way, received.place))
-        # What an ambiguous entry says of its name has been told.
-        told = name in self._ambiguous
-        clashing = [known for known in ways if not told and (way in _SETS or known[0] in _SETS)]
+        # Of an ambiguous entry `update_ambiguous` is the finding.
+        clear = name not in self._ambiguous
+        clashing = [known for known in ways if clear and (way in _SETS or known[0] in _SETS)]
         if clashing:
             others = " and ".join(f"{known.value} at {where(place)}" for known, place in clashing)
             self._find("key_by_two_ways", received, f"key {_shown(name)} is {way.value} here, and {others}")

@@ -15,6 +15,7 @@ from tests.running import assert_same_rows, land, run, select
 from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Message, Reorg, ReorgComplete, Update, encode
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig, simulate, write_jsonl
+from wirehouse_expectations.suites import invariants_check
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
@@ -269,6 +270,10 @@ def test_partitions_in_files_of_their_own_lose_nothing(spark: Any, tmp_path: Pat
         assert rows == [{"status": "complete", "blocks": 40}]
         assert select(lake, "select count(*) as n from gold.cardinal_chain where canonical") == [{"n": 40}]
         assert select(lake, "select * from gold.cardinal_violations where severity <> 'note'") == []
+        for table in ("gold.cardinal_chain_updates", "gold.cardinal_chain_history"):
+            for engine in (None, spark):
+                checked = invariants_check(lake, engine, table, FIRST["day"], FIRST["day"])
+                assert checked.passed, checked.description
 
 
 def test_what_producers_repeat_on_a_channel_is_no_finding_in_any_window(spark: Any, tmp_path: Path) -> None:
