@@ -33,7 +33,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _note(
         "offset_gap",
-        "Offsets of a partition are missing within the range that was read from the broker.",
+        "Offsets of a partition are missing within the range that was read from the broker: it dropped their records "
+        "before they were landed, or compacted them away.",
         "Landing, topics of a broker",
     ),
     _note(

@@ -56,7 +56,7 @@ from wirehouse_pipelines.manifests import (
     read_manifest,
     write_manifest,
 )
-from wirehouse_pipelines.offset_ranges import Due, OffsetRange
+from wirehouse_pipelines.offset_ranges import Due, Gaps, OffsetRange
 from wirehouse_pipelines.protocols import FILE_READERS
 from wirehouse_pipelines.storage import RefusedError, Storage, is_local, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
@@ -446,17 +446,24 @@ class _RangeLanding(_Commit):
         """The manifest."""
         wanted, capture_id = self._due.range, self._due.range.capture_id
         clock = Clock(max(self._before_ns, self._lake.windows.start_ns(self._lake.windows.start)), self._now_ns)
+        gaps = Gaps(wanted)
         with self._begun(capture_id, wanted.to_json()) as commit:
-            made = self._written(capture_id, self._broker.batches(wanted), clock, path=wanted.name, size_bytes=0)
-            manifest = made(status=LANDED, reason=None, findings=self._findings(clock), offsets=wanted)
+            batches = gaps.watch(self._broker.batches(wanted))
+            made = self._written(capture_id, batches, clock, path=wanted.name, size_bytes=0)
+            manifest = made(status=LANDED, reason=None, findings=self._findings(clock, gaps), offsets=wanted)
             commit(manifest)
         return manifest
 
-    def _findings(self, clock: Clock) -> tuple[CaptureFinding, ...]:
-        if not self._due.lost:
+    def _findings(self, clock: Clock, gaps: Gaps) -> tuple[CaptureFinding, ...]:
+        """One for all that is missing."""
+        wanted, missing = self._due.range, []
+        if self._due.lost:
+            missing.append(f"offsets {self._due.expected} to {wanted.begin - 1} were gone before they were landed")
+        if gaps.count and self._broker.is_compacted(wanted.topic):
+            missing.append(f"the broker has no record at the offsets {gaps} any more, as the topic is compacted")
+        if not missing:
             return clock.findings()
-        first = self._due.range.begin
-        message = f"offsets {self._due.expected} to {first - 1} were gone before they were landed"
+        message = f"{wanted.topic}/{wanted.partition}: {'; '.join(missing)}"
         at_ns = clock.now if clock.first is None else clock.first
         return (*clock.findings(), CaptureFinding(RULE["offset_gap"].id, None, at_ns, message))
 
