@@ -331,6 +331,11 @@ class Side:
         return self._next - self.missing_bytes
 
     @property
+    def is_guessed(self) -> bool:
+        """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
+        return not self.packets or self._assumed or self._expected == _UNKNOWN
+
+    @property
     def answers_wait(self) -> bool:
         """The next bytes are there, and wait for bytes of the other side."""
         return bool(self._waiting) and self._waiting[0].start == self._next
