@@ -363,7 +363,8 @@ class _Client:
         index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
         risen = self.answers.setdefault(got.service, [])
         at = -1 if got.requested_at_ns is None else bisect_left(risen, (got.requested_at_ns,)) - 1
-        if index and (not risen or index > risen[-1][1]):
+        # What a hole held back may have been answered before the service began anew.
+        if index and got.requested_at_ns is not None and (not risen or index > risen[-1][1]):
             risen.append((got.where.arrived_at_ns, index))
         before = risen[at][1] if at >= 0 else None
         del risen[:-MOST_RECENT]

@@ -22,7 +22,7 @@ from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
-VERSION = "2"
+VERSION = "3"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
