@@ -60,7 +60,11 @@ _TOLD: Final = pa.schema(
         *((name, UINT) for name in ("partition", "first_index", "last_index", "saved", "position", "latest")),
         ("delivered_up_to", UINT),
         *((name, pa.int64()) for name in ("confirmed", "indexes", "delivered", "last_at_ns")),
-        *((name, pa.int64()) for name in ("lag", "delivered_messages", "redelivered", "connections", "messages")),
+        *(
+            (name, pa.int64())
+            for name in ("lag", "lost", "delivered_messages", "redelivered", "connections", "messages")
+        ),
+        ("lag_seconds", pa.float64()),
     ]
 )
 
@@ -309,7 +313,7 @@ _FIELDS: Final[Mapping[type[Any], tuple[str, tuple[str, ...]]]] = {
     ),
     ConsumerRow: (
         _CONSUMER,
-        ("stream_name", "partition", "client_id", "saved", "position", "latest", "lag")
+        ("stream_name", "partition", "client_id", "saved", "position", "latest", "lag", "lost", "lag_seconds")
         + ("delivered_messages", "redelivered", "connections"),
     ),
     Hole: (
