@@ -1072,7 +1072,7 @@ class Compared:
     """Rule `data_changed` at one index of a stream: each observation against those before it.
 
     Pulled data is to be that of a confirmed push, else that of the first pull. That two pushes are confirmed with one
-    index is `duplicate_index`: the data of both counts.
+    index is `duplicate_index`: the data of both counts, also where a pull returns it before the second confirm comes.
     """
 
     def __init__(self) -> None:
@@ -1080,11 +1080,21 @@ class Compared:
         self._pushed = False
         self._digests: set[bytes] = set()
 
-    def take(self, observation: Observation) -> Found | None:
-        """The next in the order of arrival."""
+    def take(self, observations: Sequence[Observation]) -> list[Found]:
+        """Those of the next window, in the order of arrival."""
+        confirmed_at = {one.digest: at for at, one in enumerate(observations) if one.confirmed}
+        # Of what was pushed one is the data, whatever was pulled before its confirm.
+        return [
+            found
+            for at, observation in enumerate(observations)
+            if (found := self._compare(observation, {each for each, last in confirmed_at.items() if last > at}))
+        ]
+
+    def _compare(self, observation: Observation, confirmed_later: set[bytes]) -> Found | None:
         digest, confirmed = observation.digest, observation.confirmed
         found = None
-        if self._digests and digest not in self._digests and not (confirmed and self._pushed):
+        differs = bool(self._digests) and digest not in self._digests and not (confirmed and self._pushed)
+        if differs and not (self._digests if confirmed else {digest}) <= confirmed_later:
             other = "that of the confirmed push" if self._pushed or confirmed else "an earlier pull's"
             address = observation.stream_address
             shown = f"the data at index {observation.index} of {_quoted(address)} is not {other}"
@@ -1099,9 +1109,8 @@ class Compared:
 
 def data_changed(observations: Iterable[Observation]) -> list[Found]:
     """What `Compared` finds in observations of any streams, in the order of arrival."""
-    compared: dict[tuple[str, int], Compared] = {}
-    told = (
-        compared.setdefault((observation.stream_address, observation.index), Compared()).take(observation)
-        for observation in observations
-    )
-    return [found for found in told if found is not None]
+    of_messages: dict[tuple[str, int], list[Observation]] = {}
+    for observation in observations:
+        of_messages.setdefault((observation.stream_address, observation.index), []).append(observation)
+    found = [one for of_message in of_messages.values() for one in Compared().take(of_message)]
+    return sorted(found, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))

@@ -359,8 +359,8 @@ def _changed(batches: Iterable[pa.RecordBatch], alive: Mapping[tuple[str, str], 
             if told_in < alive.get((source, window), ""):
                 compared = Compared()
             told_in, whose = window, {"source": source, "window_start": window}
-            for found in map(compared.take, map(_observation, of_window)):
-                if found is not None and found.where.capture_id is not None:
+            for found in compared.take(list(map(_observation, of_window))):
+                if found.where.capture_id is not None:
                     told.append(_row(found) | whose)
         if told:
             yield pa.RecordBatch.from_pylist(told, schema=_CHANGED)
