@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from wirehouse_codecs.compiled import compiled, wide
 from wirehouse_codecs.packets import ACK
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Data, Direction, Side, TcpSegment
+from wirehouse_codecs.tcp import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Connection, Data, Direction, Side, TcpSegment
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +44,7 @@ class SegmentRows:
         self._batch = batch
         self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
         self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
+        self.acknowledged: Array = self._header[_HEADER.index("acknowledgment")]
         self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
         payload = batch.column("payload").cast(pa.binary())
         _, offsets, data = payload.buffers()
@@ -93,16 +94,17 @@ class SegmentRows:
         direction = _SIDES[self.servers.item(row)]
         return TcpSegment(self.place(row), direction, sequence, acknowledgment, flags, window, payload, size)
 
-    def plain(self, row: int, end: int, last_ns: int, expected: tuple[int, int], idle_ns: int, most: int) -> Plain:
-        """The plain segments from `row` on, before `end`, until they have `most` bytes or more.
-
-        `last_ns`: when the last one before them arrived; `expected`: the next sequence numbers of client and server.
-        """
-        told = np.array([last_ns, *expected, 0, 0, 0, 0], np.int64)
+    def plain(self, row: int, end: int, connection: Connection, idle_ns: int, most: int) -> Plain:
+        """The plain segments of `connection` from `row` on, before `end`, until they have `most` bytes or more."""
+        sides = (connection.client, connection.server)
+        heard = [side.packets > 0 for side in sides]
+        expected = [side.expected for side in sides]
+        begun = [side.next_byte > 0 for side in sides]
+        told = np.array([connection.last.arrived_at_ns, *expected, 0, 0, 0, 0, *heard, *begun], np.int64)
         data_rows = np.empty(end - row, np.int64)
         columns = (self._placed[0], *self._header, self.servers, self.offsets)
         stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
-        return Plain(self, stop, data_rows[:count], *told[3:].tolist())
+        return Plain(self, stop, data_rows[:count], *told[3:7].tolist())
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -138,7 +140,8 @@ class Plain(NamedTuple):
 def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any, data_rows: Any) -> tuple[int, int]:
     """Pass over plain segments: the row after them, and how many have bytes.
 
-    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over.
+    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over; at its end
+    it says whether each of them was heard before, and had bytes. The first segment of a side is never plain.
     """
     arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
     count = wide(0)
@@ -149,8 +152,10 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
         captured = wide(offsets[row + 1]) - wide(offsets[row])
         if (
             flags[row] & CONTROL != ACK
+            or not told[7 + side]
             or arrived_at_ns[row] - told[0] >= idle_ns
             or 0 < ahead < WINDOW_BYTES
+            or (ahead and not told[10 - side])
             or captured != payload_bytes[row]
             or (captured and sequence[row] != told[1 + side])
         ):
@@ -189,6 +194,14 @@ class Stretch:
         found = first + int(self.rows.offsets[first + 1 : last + 1].searchsorted(self._base + byte_end))
         return self.rows.place(found)
 
+    def acknowledgments(self) -> Iterator[tuple[int, int]]:
+        """From which byte on which acknowledgment holds."""
+        acknowledged = self.rows.acknowledged[self.at]
+        yield self.byte_start, acknowledged.item(0)
+        if len(acknowledged) > 1:
+            for at in (np.flatnonzero(acknowledged[1:] != acknowledged[:-1]) + 1).tolist():
+                yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
+
     def pieces(self) -> Iterator[Data]:
         """A piece for each segment."""
         data, at = bytes(self.data), 0
@@ -205,11 +218,15 @@ class Pieces(Sequence[Data]):
         self.parts: list[Data | Stretch] = []
         self._each: list[Data] | None = None
         self.size = 0
+        #: Where the last bytes of each direction end.
+        self.ends: dict[Direction, int] = {}
 
     def add(self, part: Data | Stretch) -> None:
         """The next bytes."""
         self.parts.append(part)
-        self.size += len(part.data)
+        size = len(part.data)
+        self.size += size
+        self.ends[part.direction] = part.byte_start + size
 
     @property
     def each(self) -> list[Data]:
