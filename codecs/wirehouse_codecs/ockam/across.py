@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -721,14 +721,14 @@ class Fold:
                 told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
                 told += self._holes(saved, client, position)
             self._forget(client, position)
-        if client.position is not None:
+        if self._passed and client.position is not None:
             client.lost += self._lost_to(client, self._gone(client.position, position - 1))
         client.move(index, position)
         return told
 
     def _gone(self, first: int, last: int) -> Iterator[Run]:
         """Confirmed indexes from `first` to `last` that a pull passed over, so that they can't be read any more."""
-        for run in self._passed.within(first, last) if self._passed else ():
+        for run in self._passed.within(first, last):
             yield from self._confirmed.within(*run)
 
     def _lost_to(self, client: _Client, gone: Iterable[Run]) -> int:
@@ -876,7 +876,8 @@ class Fold:
         if run is None:
             return 0.0
         begin = bisect_left(self._rises, run.first, key=attrgetter("highest"))
-        rise = next(filter(self._is_aged, islice(self._rises, begin, None)), None)
+        rises = map(self._rises.__getitem__, range(begin, len(self._rises)))
+        rise = next(filter(self._is_aged, rises), None)
         if rise is None:
             return None
         before = rise.number - self._step(self._rise_count - rise.number)
