@@ -365,6 +365,10 @@ class Side:
             self._initial = (sequence - 1) & SEQUENCE_MASK
         self._assumed = False
 
+    def is_lacking(self, sequence: int) -> bool:
+        """Its SYN and the bytes before `sequence` are missing, which the other side's acknowledgment has numbered."""
+        return self._assumed and 0 < _distance(sequence, self._expected) < WINDOW_BYTES
+
     def begin_in_middle(self, sequence: int) -> None:
         """The first bytes that were captured have `sequence`; those before it count if they are sent again.
 
@@ -1272,7 +1276,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         return events
     if connection.opened == "middle":
         ours.begin_in_middle(sequence)
-    else:
+    elif not ours.is_lacking(sequence):
         ours.begin(sequence)
     needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
     return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
