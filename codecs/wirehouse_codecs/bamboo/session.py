@@ -557,6 +557,8 @@ class Session:
             self._told["compressed"] = read.compressed
         if read.unknown is not None:
             self._note(lzfoo.HISTORY_UNKNOWN, read.unknown)
+        if read.wide:
+            self._note("noncanonical_varu64", "the offset of a copy is longer than it needs to be")
         return read
 
     def _inflater(self, role: Role) -> Inflater:

@@ -638,6 +638,13 @@ def test_a_compressed_payload_is_as_long_as_the_option_says(make_log: Callable[.
         assert peers.last.payload.checked == (not rules)
 
 
+def test_an_offset_longer_than_it_needs_to_be_is_noted(make_log: Callable[..., Log]) -> None:
+    log = make_log(0)
+    log.add(b"aaa")
+    for copy, found in ((b"\x82\1", []), (b"\x82\xf8\1", ["noncanonical_varu64"])):
+        assert begun(log, end=1).b(m(log, 1), lz(b"\1a" + copy, 3)).rules == found
+
+
 def test_bytes_of_begun_payloads_are_bounded(log: Log) -> None:
     peers = begun(log).b(m(log, 1, payload_size=1 << 40))
     for _ in range(5):
