@@ -44,6 +44,7 @@ class SegmentRows:
         self._batch = batch
         self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
         self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
+        self.acknowledged: Array = self._header[_HEADER.index("acknowledgment")]
         self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
         payload = batch.column("payload").cast(pa.binary())
         _, offsets, data = payload.buffers()
@@ -189,6 +190,14 @@ class Stretch:
         found = first + int(self.rows.offsets[first + 1 : last + 1].searchsorted(self._base + byte_end))
         return self.rows.place(found)
 
+    def acknowledgments(self) -> Iterator[tuple[int, int]]:
+        """From which byte on which acknowledgment holds."""
+        acknowledged = self.rows.acknowledged[self.at]
+        yield self.byte_start, acknowledged.item(0)
+        if len(acknowledged) > 1:
+            for at in (np.flatnonzero(acknowledged[1:] != acknowledged[:-1]) + 1).tolist():
+                yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
+
     def pieces(self) -> Iterator[Data]:
         """A piece for each segment."""
         data, at = bytes(self.data), 0
@@ -205,11 +214,15 @@ class Pieces(Sequence[Data]):
         self.parts: list[Data | Stretch] = []
         self._each: list[Data] | None = None
         self.size = 0
+        #: Where the last bytes of each direction end.
+        self.ends: dict[Direction, int] = {}
 
     def add(self, part: Data | Stretch) -> None:
         """The next bytes."""
         self.parts.append(part)
-        self.size += len(part.data)
+        size = len(part.data)
+        self.size += size
+        self.ends[part.direction] = part.byte_start + size
 
     @property
     def each(self) -> list[Data]:

@@ -422,7 +422,10 @@ class FlowLog:
     def _pass_plain(self, connection: Connection, plain: Plain, segments: int) -> None:
         """As `receive` does with each."""
         for stretch in plain.stretches(connection.client, connection.server):
-            connection.sides(stretch.direction)[0].deliver_stretch(stretch.data)
+            ours, theirs = connection.sides(stretch.direction)
+            for start, acknowledgment in stretch.acknowledgments():
+                ours.hear(start, acknowledgment, theirs)
+            ours.deliver_stretch(stretch.data)
             self._pieces.add(stretch)
         connection.last = plain.rows.place(plain.stop - 1)
         connection.client.packets += plain.client_packets
@@ -450,6 +453,9 @@ class FlowLog:
             pieces, self._pieces = self._pieces, Pieces()
             if self._dialogue is not None:
                 self._dialogue.receive(pieces)
+            if self._connection is not None:
+                for direction, byte_end in pieces.ends.items():
+                    self._connection.sides(direction)[0].forget_heard(byte_end)
 
     def expire(self, ns: int) -> None:
         """Until `ns` no segment has come: what ends with time alone does."""

@@ -103,7 +103,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 9
+FLOW_VERSION: Final = 10
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -251,6 +251,8 @@ class _Piece(NamedTuple):
     data: bytes
     arrived_at_ns: int
     needs: _Needs = _Needs()
+    #: What their sender had received of the other side, as `Side.peer_received`; -1 if it isn't known.
+    heard: int = _UNKNOWN
 
 
 @dataclass(slots=True)
@@ -307,6 +309,10 @@ class Side:
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[_Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
+    #: From which position on its sender had received how many bytes of the other side; both rise.
+    _heard: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
+    #: The acknowledgment that was looked at last for this.
+    _heard_last: int = field(default=_UNKNOWN, repr=False)
     #: The last bytes that were delivered, without a hole up to `_next`.
     _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
     _recent_bytes: int = 0
@@ -442,6 +448,11 @@ class Side:
             return None
         return _Needs(self._next + ahead, self._seen_bytes) if self.lacks(self._next + ahead) else _Needs()
 
+    def received(self, acknowledgment: int) -> int:
+        """How many of its bytes the other side had received that acknowledges this; -1 if it isn't credible."""
+        at = self.position(acknowledgment)
+        return _UNKNOWN if at is None or at > max(self._reach, self._next, self._acknowledged) + 1 else at
+
     def lacks(self, end: int) -> bool:
         """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
         if self._fin is not None:
@@ -453,6 +464,31 @@ class Side:
     def is_credible(self, sequence: int) -> bool:
         """`sequence` is near what is expected, or nothing is known to be."""
         return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+
+    def peer_received(self, byte_end: int) -> int:
+        """So many bytes of the other side its host had received when it sent the byte before `byte_end`, at most.
+
+        The application may have read fewer, and may have written its own bytes earlier. 0 if nothing is known. Answers
+        for bytes since the last `forget_heard`.
+        """
+        at = bisect_left(self._heard, (byte_end,)) - 1
+        return self._heard[max(at, 0)][1]
+
+    def note_heard(self, start: int, received: int) -> None:
+        """The bytes from `start` on were sent after `received` bytes of the other side came in."""
+        if received > self._heard[-1][1]:
+            self._heard.append((start, received))
+
+    def hear(self, start: int, acknowledgment: int, theirs: Side) -> None:
+        """The bytes from `start` on acknowledge what was delivered of the other side, or less."""
+        self._heard_last = acknowledgment
+        behind = (theirs._expected - acknowledgment) & SEQUENCE_MASK
+        if theirs._next - behind > self._heard[-1][1]:
+            self._heard.append((start, theirs._next - behind))
+
+    def forget_heard(self, byte_end: int) -> None:
+        """Nobody asks what was known when the bytes before `byte_end` were sent."""
+        del self._heard[: max(bisect_left(self._heard, (byte_end,)) - 1, 0)]
 
     @property
     def sent(self) -> int:
@@ -504,11 +540,12 @@ class Side:
             self._kept()
 
     def take(
-        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None
+        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None, heard: int
     ) -> list[Event]:
         """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
 
-        If `needs` is None, the bytes wait for what those before them wait for.
+        If `needs` is None, the bytes wait for what those before them wait for. Their sender had received `heard` bytes
+        of the other side.
         """
         if size:
             self.select_numbering(sequence)
@@ -536,7 +573,8 @@ class Side:
             events += self._repeated(start, payload[:seen], place)
             start, payload = self._next, payload[seen:]
         if payload:
-            events += self._hold(start, payload, place, needs)
+            # What fills a gap was probably sent before, and then its sender knew less.
+            events += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
         self._reach = max(self._reach, end)
         before = self._next
         events += self._release(place)
@@ -732,7 +770,7 @@ class Side:
         options = self.options
         return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
 
-    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None) -> list[Event]:
+    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[Event]:
         """Put bytes among those that wait; where some do already, these count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
@@ -749,10 +787,10 @@ class Side:
                 low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
             )
             if at < low:
-                fresh.append(_Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs))
+                fresh.append(_Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs, heard))
             at = high
         if at < end:
-            fresh.append(_Piece(at, end, data[at - start :], place.arrived_at_ns, needs))
+            fresh.append(_Piece(at, end, data[at - start :], place.arrived_at_ns, needs, heard))
         size = sum(len(piece.data) for piece in fresh)
         self.retransmitted_bytes += len(data) - size
         if not fresh:
@@ -782,6 +820,7 @@ class Side:
         for piece in self._waiting:
             if piece.start != self._next or piece.needs.end:
                 break
+            self.note_heard(piece.start, piece.heard)
             events.append(self.deliver(piece.data, place))
             self._waiting_bytes -= len(piece.data)
         del self._waiting[: len(events)]
@@ -831,12 +870,13 @@ class Side:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
         waiting = [
-            [piece.start, piece.arrived_at_ns, *piece.needs, b64encode(piece.data).decode()] for piece in self._waiting
+            [piece.start, piece.arrived_at_ns, *piece.needs, piece.heard, b64encode(piece.data).decode()]
+            for piece in self._waiting
         ]
         recent = b64encode(self._kept()).decode()
         numbers = [getattr(self, name) for name in _NUMBERS]
         ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self._ignored.items())]
-        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored}
+        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored, "heard": self._heard}
 
     @classmethod
     def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
@@ -844,10 +884,11 @@ class Side:
         side = cls(direction, options)
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
-        for start, arrived_at_ns, needed, seen_bytes, text in state["waiting"]:
+        side._heard = [(start, received) for start, received in state["heard"]]
+        for start, arrived_at_ns, needed, seen_bytes, heard, text in state["waiting"]:
             data = b64decode(text)
             needs = _Needs(needed, seen_bytes)
-            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs))
+            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs, heard))
             side._waiting_bytes += len(data)
         for name, size, place in state["ignored"]:
             side._ignore(Why[name], size, Place.from_json(place))
@@ -1102,7 +1143,11 @@ class Flow:
             ours.zero_windows += 1
         if ahead:
             theirs.note_acknowledgment(acknowledgment)
-        return [ours.deliver(payload, place)] if payload_bytes else []
+        if not payload_bytes:
+            return []
+        if acknowledgment != ours._heard_last:
+            ours.hear(ours._next, acknowledgment, theirs)
+        return [ours.deliver(payload, place)]
 
     @property
     def ends_ns(self) -> int | None:
@@ -1274,8 +1319,10 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         ours.begin_in_middle(sequence)
     else:
         ours.begin(sequence)
-    needs = theirs.needed(segment.acknowledgment) if flags & ACK else None
-    return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs)
+    needs, heard = None, _UNKNOWN
+    if flags & ACK:
+        needs, heard = theirs.needed(segment.acknowledgment), theirs.received(segment.acknowledgment)
+    return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:

@@ -75,12 +75,14 @@ class Heard:
 
     dialect = (None, None)
 
-    def __init__(self, told: list[Any], name: bytes) -> None:
-        self._told, self._name = told, name
+    def __init__(self, told: list[Any], connection: Connection) -> None:
+        self._told, self._connection, self._name = told, connection, connection.connection_id
 
     def receive(self, pieces: Sequence[Data]) -> None:
         assert list(pieces) == [pieces[at] for at in range(len(pieces))]
-        self._told += pieces
+        for piece in pieces:
+            ours, _ = self._connection.sides(piece.direction)
+            self._told.append((piece, ours.peer_received(piece.byte_start + len(piece.data))))
 
     def hole(self, hole: Hole) -> None:
         self._told.append(hole)
@@ -100,7 +102,7 @@ def read(rows: list[Row], size: int) -> tuple[list[Any], list[Row]]:
     told: list[Any] = []
 
     def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Heard:
-        return Heard(told, connection.connection_id)
+        return Heard(told, connection)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for at in range(0, len(rows), size):

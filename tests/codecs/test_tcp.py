@@ -381,6 +381,36 @@ def test_what_arrived_before_the_answer_to_its_syn_is_of_its_connection() -> Non
     assert talk.send(C, -1, flags=SYN) == []
 
 
+# What a sender knew
+
+
+def test_a_sender_knew_what_it_acknowledged() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"question")
+    talk.send(C, 0, b"early")
+    talk.send(C, 5, b"answer", acknowledgment=8)
+    talk.send(S, 8, b"?")
+    talk.send(C, 11, b"more", acknowledgment=8)
+    talk.send(C, 15, b"late", acknowledgment=9)
+    client = talk.connection.client
+    assert [client.peer_received(end) for end in (1, 5, 6, 11, 15, 16, 19)] == [0, 0, 8, 8, 8, 9, 9]
+    client.forget_heard(19)
+    assert client.peer_received(19) == 9
+    assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
+
+
+def test_what_fills_a_gap_was_sent_before_what_stands_behind_it() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"question")
+    talk.send(C, 0, b"early")
+    talk.send(C, 6, b"x", acknowledgment=2)
+    talk.send(C, 5, b"?", acknowledgment=8)
+    talk.send(C, 7, b"x", acknowledgment=2**28)
+    talk.send(C, 8, b"x", acknowledgment=8)
+    client = talk.connection.client
+    assert [client.peer_received(end) for end in (5, 6, 7, 8, 9)] == [0, 0, 2, 2, 8]
+
+
 # Order, repetition, wrap
 
 
