@@ -114,19 +114,23 @@ def _end(packets: Sequence[Packet]) -> int:
 
 
 def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
-    """The RST stands where its sender's stream does, or nothing of that was captured."""
-    own = [one for one in before if one.client is reset.client and not one.rst and (one.syn or one.sent or one.fin)]
+    """The RST stands where its sender's stream does, or nothing says where that is."""
+    own = [one for one in before if one.client is reset.client and not one.rst]
+    answers = [one for one in before if one.client is not reset.client and one.acknowledgment is not None]
     base = _base(before, reset.client)
-    if not own or base is None:
-        return base is None or not own
-    ends = [_position(one.first, base) + one.sent for one in own if abs(_position(one.first, base)) < FAR]
+    if base is None:
+        return True
+    near = [one for one in own if abs(_position(one.first, base)) < FAR]
+    ends = [_position(one.first, base) + one.sent for one in near]
     parts, _ = _parts(before, reset.client, base)
     follows = parts[0].end if parts else 0
     for part in parts[1:]:
         if part.start == follows:
             follows = part.end
-    fins = [_position(one.first, base) + one.sent + 1 for one in own if one.fin]
-    return _position(reset.sequence, base) in {max(ends, default=0), follows, *fins}
+    places = {max(ends, default=0), follows, *(end + 1 for end, one in zip(ends, near, strict=True) if one.fin)}
+    if not any(one.syn or one.sent or one.fin for one in near):
+        places |= {_position(one.acknowledgment, base) for one in answers if one.acknowledgment is not None}
+    return _position(reset.sequence, base) in places
 
 
 def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
@@ -135,18 +139,21 @@ def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
     base = _base(packets, not reset.client)
     if base is None:
         return False
-    numbered = [one for one in packets[:at] if one.client is not reset.client and not one.rst]
-    known = [_position(one.first, base) + one.sent for one in numbered]
+    numbered = [
+        one
+        for one in packets[:at]
+        if one.client is not reset.client and not one.rst and (one.syn or one.sent or one.fin)
+    ]
+    sent = max((_position(one.first, base) + one.sent for one in numbered), default=None)
+    first: int | None = None
     for packet in packets[at + 1 :]:
         if packet.ns >= reset.ns + WAIT_NS:
             return False
         if packet.client is reset.client and packet.acknowledgment is not None and not packet.syn and not packet.rst:
             acknowledged = _position(packet.acknowledgment, base)
-            if any(acknowledged > one for one in known):
+            if any(acknowledged > one for one in (sent, first) if one is not None):
                 return True
-            if not known or acknowledged > max(known):
-                known.append(acknowledged)
-            known.append(acknowledged)
+            first = acknowledged if first is None else first
     return False
 
 
