@@ -51,26 +51,37 @@ def as_segments(packets: Iterable[Packet]) -> Iterator[TcpSegment]:
 
 def differences(packets: Sequence[Packet], plain: Sequence[Packet] | None = None) -> list[Difference]:
     """What both read differently of one connection's packets; the plain one of others if they are given."""
-    flow = Flow("compared", *_ENDPOINTS, TcpOptions())
-    events = [event for segment in as_segments(packets) for event in flow.receive(segment)]
-    events += flow.expire(2**62)
-    events = _of_one_connection(events)
+    events = next(iter(_with_bytes(packets)), [])
+    return _differences(events, packets if plain is None else plain)
+
+
+def differences_in_turn(parts: Sequence[Sequence[Packet]]) -> list[Difference]:
+    """What both read differently of connections that use the same ports, one after the other."""
+    heard = _with_bytes([packet for part in parts for packet in part])
+    told = [part for part in parts if any(reading[0].runs for reading in reassemble(part).values())]
+    found = [one for events, part in zip(heard, told, strict=False) for one in _differences(events, part)]
+    more = [Difference(client, runs(events, client), ()) for events in heard[len(told) :] for client in _SIDES]
+    return found + more + [Difference(True, (), tuple(reassemble(part)[True])) for part in told[len(heard) :]]
+
+
+def _differences(events: Sequence[Event], packets: Sequence[Packet]) -> list[Difference]:
     found = []
-    for client, readings in reassemble(packets if plain is None else plain).items():
+    for client, readings in reassemble(packets).items():
         read = runs(events, client)
         if not any(_agree(read, reading) for reading in readings):
             found.append(Difference(client, read, tuple(readings)))
     return found
 
 
-def _of_one_connection(events: Iterable[Event]) -> list[Event]:
-    """The events of the connection that has bytes, or holes; of the first if several have."""
+def _with_bytes(packets: Iterable[Packet]) -> list[list[Event]]:
+    """What the product says of the connections of which it has bytes, or holes."""
+    flow = Flow("compared", *_ENDPOINTS, TcpOptions())
     connections: list[list[Event]] = [[]]
-    for event in events:
+    for event in [*(event for segment in as_segments(packets) for event in flow.receive(segment)), *flow.expire(2**62)]:
         if isinstance(event, Opened):
             connections.append([])
         connections[-1].append(event)
-    return next((one for one in connections if any(isinstance(event, Data | Hole) for event in one)), [])
+    return [one for one in connections if any(isinstance(event, Data | Hole) for event in one)]
 
 
 def runs(events: Iterable[Event], client: bool) -> tuple[Run, ...]:

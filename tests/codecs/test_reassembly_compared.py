@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.compare_reassembly import connections, differences
+from tests.compare_reassembly import connections, differences, differences_in_turn
 from tests.plain_reassembler import WAIT_NS, Packet, Run, distance, reassemble
 from tests.searches import fast_first
 from tests.tcp_networks import Disturbance, Simulated, simulate
@@ -36,6 +36,19 @@ def test_one_disturbance_alone(disturbance: Disturbance) -> None:
 @pytest.mark.parametrize("first", fast_first(range(0, 10_000, MANY)))
 def test_several_disturbances(first: int) -> None:
     assert_equal((seed, simulate(seed)) for seed in range(first, first + MANY))
+
+
+@pytest.mark.parametrize("pause_ms", [0, 1, 3_000, 60_000])
+@pytest.mark.parametrize("disturbance", [None, Disturbance.ABORT, Disturbance.WRAP, Disturbance.OVERLAP])
+def test_ports_are_used_again(disturbance: Disturbance | None, pause_ms: int) -> None:
+    chosen = frozenset([disturbance] if disturbance else [])
+    found = {}
+    for seed in range(20):
+        first, second = (simulate(one, chosen) for one in (seed, seed + 1000))
+        late_ns = first.packets[-1].ns + pause_ms * 10**6 + 1 - second.packets[0].ns
+        parts = [first.packets, [packet._replace(ns=packet.ns + late_ns) for packet in second.packets]]
+        found[seed] = differences_in_turn(parts)
+    assert not any(found.values()), found
 
 
 @pytest.mark.parametrize("path", sorted(VECTORS.rglob("*.pcap")), ids=lambda path: path.name)
