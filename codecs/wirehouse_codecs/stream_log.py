@@ -409,9 +409,7 @@ class FlowLog:
             self._apart -= self._apart > 0
             self.receive(rows.segment(row))
             return row + 1
-        expected = (connection.client.expected, connection.server.expected)
-        last_ns, most = connection.last.arrived_at_ns, RUN_BYTES - self._pieces.size
-        plain = rows.plain(row, end, last_ns, expected, self._options.idle_ns, most)
+        plain = rows.plain(row, end, connection, self._options.idle_ns, RUN_BYTES - self._pieces.size)
         if plain.stop == row:
             self._apart = 2 * FEW_SEGMENTS
             self.receive(rows.segment(row))
