@@ -119,6 +119,8 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
     answers = [one for one in before if one.client is not reset.client and one.acknowledgment is not None]
     base = _base(before, reset.client)
     if base is None:
+        base = own[0].first if own else None
+    if base is None:
         return True
     near = [one for one in own if abs(_position(one.first, base)) < FAR]
     ends = [_position(one.first, base) + one.sent for one in near]
@@ -255,7 +257,8 @@ def _starts(
     """Where the stream begins; several places if the capture leaves that open."""
     acknowledged = [number for _, number in acknowledged_at]
     if any(one.client is client and one.syn and not one.rst and one.first == base for one in packets):
-        return [0]
+        # Bytes that were captured before the SYN may have been read by then.
+        return [0] if packets[0].syn else [0, *(part.start for part in parts)]
     lowest = [part.start for part in parts[:1]]
     if any(one.syn and not one.rst for one in packets[:1]):
         # All that the side sent was sent while the other one was captured.

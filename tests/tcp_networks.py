@@ -195,7 +195,7 @@ class _Network:
         if client.is_open or client.is_dead:
             return
         early = b""
-        if D.FAST_OPEN in self.disturbances:
+        if D.FAST_OPEN in self.disturbances and D.SECOND_SYN_ACK not in self.disturbances:
             client.written = max(client.written, min(self.mss, len(client.stream)))
             early = client.stream[: client.written][: self.mss]
         self._send(client, -1, early, syn=True)
