@@ -381,6 +381,9 @@ class Side:
         Where the capture begins `in_middle`, bytes before them count if they are sent again, and they will be if the
         other side has acknowledged less. Otherwise bytes from the first one that it acknowledged are missing.
         """
+        if in_middle and self._expected == _UNKNOWN and 1 < self._sent_since_first(sequence) < WINDOW_BYTES:
+            # A byte less may have been a keep-alive.
+            self.begin(self._sent_from)
         if self._assumed and self._is_untouched:
             if in_middle:
                 self.follow()
@@ -410,6 +413,10 @@ class Side:
         """What was sent and acknowledged before the first byte that was captured is no part of the stream."""
         if self._assumed and self._is_untouched:
             self._leave_out(min(self._acknowledged, self._sent_before(self._acknowledged)))
+
+    def _sent_since_first(self, sequence: int) -> int:
+        """How many bytes before `sequence` were sent after its first packet that was captured; 0 if there is none."""
+        return 0 if self._sent_from == _UNKNOWN else _distance(sequence, self._sent_from)
 
     def _sent_before(self, most: int) -> int:
         """How many of the first `most` bytes were sent before its first packet was captured; all if none was."""
@@ -464,6 +471,15 @@ class Side:
             return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
+            if (
+                self._assumed
+                and self._is_untouched
+                and self._sent_from == _UNKNOWN
+                and -ahead & SEQUENCE_MASK < WINDOW_BYTES
+            ):
+                # This one was sent before that which the numbering was taken from.
+                self.begin(acknowledgment)
+                self._assumed = True
             if self._is_untouched and abs(_distance(acknowledgment, self._expected)) >= WINDOW_BYTES:
                 # The answer to a SYN that counts may be one that wasn't captured.
                 self._other = acknowledgment
@@ -639,7 +655,9 @@ class Side:
         if self._acknowledged < before:
             return []
         self._leave_out(before)
-        return self._release(place)
+        events = self._release(place)
+        self._time_gap(place)
+        return events
 
     def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
         """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
@@ -910,6 +928,7 @@ class Side:
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._renumber(size)
         self._reach -= size
+        self._gap_end -= size
         if self._fin is not None:
             self._fin -= size
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
