@@ -36,7 +36,7 @@ class Difference(NamedTuple):
     plain: tuple[Reading, ...]
 
     def __str__(self) -> str:
-        read = [f"  plain reads {_shown(reading.runs)}" for reading in self.plain]
+        read = [f"  plain reads {_shown(reading.runs)}" for reading in self.plain[:2]]
         return "\n".join([f"{_SIDES[self.client]}: the product reads {_shown(self.product)}", *read])
 
 

@@ -13,7 +13,7 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
   first bytes, if these come before that.
 - What was acknowledged, or lies before bytes that were captured, was sent. If no copy was captured, it is a hole.
 - A RST that stands where its sender's stream does ends the connection. Another one ends it after `WAIT_NS`, unless its
-  sender acknowledges new data until then.
+  sender acknowledges new data until then, or new data of its sender are acknowledged.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ class _Part(NamedTuple):
 
 def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     """For the client (True) and the server (False) the readings that are right; the first is the usual one."""
+    if packets and packets[0].rst:
+        # Of a connection before, if a SYN follows.
+        packets = packets[next((n for n, one in enumerate(packets) if one.syn), 0) :]
     packets = packets[: _end(packets)]
     return {client: _readings(packets, client) for client in (True, False)}
 
@@ -136,26 +139,31 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
 
 
 def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
-    """The alleged sender of the RST acknowledges new data in time: it lives."""
-    reset = packets[at]
-    base = _base(packets, not reset.client)
-    if base is None:
-        return False
-    numbered = [
-        one
-        for one in packets[:at]
-        if one.client is not reset.client and not one.rst and (one.syn or one.sent or one.fin)
-    ]
-    sent = max((_position(one.first, base) + one.sent for one in numbered), default=None)
-    first: int | None = None
-    for packet in packets[at + 1 :]:
-        if packet.ns >= reset.ns + WAIT_NS:
-            return False
-        if packet.client is reset.client and packet.acknowledgment is not None and not packet.syn and not packet.rst:
+    """The alleged sender of the RST lives: it acknowledges new data in time, or its own new data are acknowledged."""
+    reset, before = packets[at], packets[:at]
+    for client in (reset.client, not reset.client):
+        base = _base(packets, client)
+        if base is None:
+            continue
+        known = [
+            _position(one.first, base) + one.sent
+            for one in before
+            if one.client is client and not one.rst and (one.syn or one.sent or one.fin)
+        ]
+        place = _position(reset.sequence, base)
+        most = [max(known)] if known else []
+        if client is reset.client and most and most[0] < place < most[0] + FAR:
+            most = [place]
+        for packet in packets[at + 1 :]:
+            if packet.ns >= reset.ns + WAIT_NS:
+                break
+            if packet.client is client or packet.acknowledgment is None or packet.syn or packet.rst:
+                continue
             acknowledged = _position(packet.acknowledgment, base)
-            if any(acknowledged > one for one in (sent, first) if one is not None):
+            if any(acknowledged > one for one in most):
                 return True
-            first = acknowledged if first is None else first
+            if client is not reset.client and len(most) <= bool(known):
+                most.append(acknowledged)
     return False
 
 
@@ -257,8 +265,13 @@ def _starts(
     """Where the stream begins; several places if the capture leaves that open."""
     acknowledged = [number for _, number in acknowledged_at]
     if any(one.client is client and one.syn and not one.rst and one.first == base for one in packets):
-        # Bytes that were captured before the SYN may have been read by then.
-        return [0] if packets[0].syn else [0, *(part.start for part in parts)]
+        own = [one for one in packets if one.client is client and not one.rst]
+        early = own[: next(n for n, one in enumerate(own) if one.syn)]
+        # What was captured before the SYN may have been read by then, as of a capture that begins in the middle.
+        starts = [_position(one.first, base) for one in early]
+        return list(
+            dict.fromkeys([0, *starts, *acknowledged[:1] * (not packets[0].syn or packets[0].client is not client)])
+        )
     lowest = [part.start for part in parts[:1]]
     if any(one.syn and not one.rst for one in packets[:1]):
         # All that the side sent was sent while the other one was captured.
@@ -272,10 +285,22 @@ def _starts(
     known = max(before) if before else next(iter(acknowledged), first)
     data = [_position(one.first, base) for one in packets if one.client is client and one.sent][:1]
     asked = [max(part.start, known) for part in parts if part.end > known]
-    in_time = [
-        part.start for part in parts if part.ns <= next((ns for ns, at in acknowledged_at if at >= first), part.ns)
-    ]
-    return list(dict.fromkeys([min(known, first), first, known, *data, *lowest, *asked[:1], *in_time]))
+    joined = min([known, first])
+    for part in reversed(parts):
+        joined = part.start if part.end == joined else joined
+    answers = [min(acknowledged)] if any(one.syn for one in packets) and acknowledged else []
+    settled = _settled(parts, known, acknowledged_at)
+    places = [min(known, first), first, known, joined, *data, *lowest, *asked[:1], *settled, *before, *answers]
+    return list(dict.fromkeys(places))
+
+
+def _settled(parts: Sequence[_Part], known: int, acknowledged_at: Sequence[tuple[int, int]]) -> list[int]:
+    """The first bytes behind `known` that were there when the other side had all before them."""
+    for ns, number in acknowledged_at:
+        there = [part.start for part in parts if part.ns <= ns and part.start >= known]
+        if there and there[0] <= number:
+            return [there[0]]
+    return []
 
 
 def _runs(parts: Iterable[_Part], start: int, end: int) -> list[Run]:

@@ -22,17 +22,12 @@ def assert_equal(simulated: Iterable[tuple[int, Simulated]]) -> None:
     assert not wrong, "\n".join(f"seed {seed}: {one}" for seed, difference in wrong.items() for one in difference)
 
 
-#: Where captured bytes are lost, or missing ones unsaid.
-KNOWN = pytest.mark.xfail(strict=True, reason="a side whose SYN was not captured begins too late")
-SIDES = {Disturbance.UNCAPTURED, Disturbance.HALF, Disturbance.TWO_TAPS}
-
-
-@pytest.mark.parametrize("disturbance", [pytest.param(one, marks=[KNOWN] * (one in SIDES)) for one in Disturbance])
+@pytest.mark.parametrize("disturbance", Disturbance)
 def test_one_disturbance_alone(disturbance: Disturbance) -> None:
     assert_equal((seed, simulate(seed, frozenset({disturbance}))) for seed in range(50))
 
 
-@KNOWN
+@pytest.mark.xfail(strict=True, reason="of 1,000 connections some begin too late, or are two")
 @pytest.mark.parametrize("first", fast_first(range(0, 10_000, MANY)))
 def test_several_disturbances(first: int) -> None:
     assert_equal((seed, simulate(seed)) for seed in range(first, first + MANY))
