@@ -264,33 +264,44 @@ def _starts(
 ) -> list[int]:
     """Where the stream begins; several places if the capture leaves that open."""
     acknowledged = [number for _, number in acknowledged_at]
-    if any(one.client is client and one.syn and not one.rst and one.first == base for one in packets):
-        own = [one for one in packets if one.client is client and not one.rst]
-        early = own[: next(n for n, one in enumerate(own) if one.syn)]
+    own = [one for one in packets if one.client is client and not one.rst]
+    syn = next((n for n, one in enumerate(own) if one.syn and one.first == base), None)
+    if syn is not None:
         # What was captured before the SYN may have been read by then, as of a capture that begins in the middle.
-        starts = [_position(one.first, base) for one in early]
-        return list(
-            dict.fromkeys([0, *starts, *acknowledged[:1] * (not packets[0].syn or packets[0].client is not client)])
-        )
-    lowest = [part.start for part in parts[:1]]
-    if any(one.syn and not one.rst for one in packets[:1]):
+        early = [_position(one.first, base) for one in own[:syn]]
+        opens = packets[0].syn and packets[0].client is client
+        return list(dict.fromkeys([0, *early, *acknowledged[: not opens]]))
+    if packets[0].syn:
         # All that the side sent was sent while the other one was captured.
-        return [min([*acknowledged, *lowest], default=0)]
-    own = next((n for n, one in enumerate(packets) if one.client is client and not one.rst), None)
-    if own is None:
+        return [min([*acknowledged, *(part.start for part in parts[:1])], default=0)]
+    if not own:
         # Of what was acknowledged later all, some or nothing may have been sent before the capture began.
         return sorted(set(acknowledged))
-    first = _position(packets[own].first, base)
-    before = [number for ns, number in acknowledged_at if ns <= packets[own].ns]
+    return _starts_in_middle(own, base, parts, acknowledged_at, has_syn=any(one.syn for one in packets))
+
+
+def _starts_in_middle(
+    own: Sequence[Packet],
+    base: int,
+    parts: Sequence[_Part],
+    acknowledged_at: Sequence[tuple[int, int]],
+    *,
+    has_syn: bool,
+) -> list[int]:
+    acknowledged = [number for _, number in acknowledged_at]
+    first = _position(own[0].first, base)
+    before = [number for ns, number in acknowledged_at if ns <= own[0].ns]
     known = max(before) if before else next(iter(acknowledged), first)
-    data = [_position(one.first, base) for one in packets if one.client is client and one.sent][:1]
-    asked = [max(part.start, known) for part in parts if part.end > known]
-    joined = min([known, first])
+    data = [_position(one.first, base) for one in own if one.sent][:1]
+    lowest = [part.start for part in parts[:1]]
+    asked = [max(part.start, known) for part in parts if part.end > known][:1]
+    # Bytes that go on up to there.
+    joined = min(known, first)
     for part in reversed(parts):
         joined = part.start if part.end == joined else joined
-    answers = [min(acknowledged)] if any(one.syn for one in packets) and acknowledged else []
+    answers = [min(acknowledged)] if has_syn and acknowledged else []
     settled = _settled(parts, known, acknowledged_at)
-    places = [min(known, first), first, known, joined, *data, *lowest, *asked[:1], *settled, *before, *answers]
+    places = [min(known, first), first, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
     return list(dict.fromkeys(places))
 
 
