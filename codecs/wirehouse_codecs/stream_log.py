@@ -394,6 +394,10 @@ class FlowLog:
 
     def receive(self, segment: TcpSegment) -> None:
         """The next segment."""
+        connection = self._flow.connection
+        if connection is not None and not connection.sides(segment.direction)[0].packets:
+            # What was received so far was read without this side.
+            self.flush()
         for event in self._flow.receive(segment):
             self._take(event)
         self._touched = True
@@ -410,7 +414,9 @@ class FlowLog:
             self.receive(rows.segment(row))
             return row + 1
         plain = rows.plain(row, end, connection, self._options.idle_ns, RUN_BYTES - self._pieces.size)
-        if plain.stop == row:
+        client, server = connection.client, connection.server
+        is_heard_first = (plain.client_packets and not client.packets) or (plain.server_packets and not server.packets)
+        if plain.stop == row or is_heard_first:
             self._apart = 2 * FEW_SEGMENTS
             self.receive(rows.segment(row))
             return row + 1

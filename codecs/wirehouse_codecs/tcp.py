@@ -104,7 +104,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 11
+FLOW_VERSION: Final = 12
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -230,6 +230,9 @@ class Closed(NamedTuple):
 
     place: Place
     how: Ending
+    #: Who closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence or a new
+    #: connection did, or both sides did before they heard of each other.
+    side: Direction | None = None
 
 
 Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
@@ -290,8 +293,9 @@ class Side:
     #: far to be believed alone.
     _acknowledged: int = 0
     _claimed: int = 0
-    #: Where the FIN stands.
+    #: Where the FIN stands, and what it acknowledges.
     _fin: int | None = None
+    _fin_acknowledges: int = _UNKNOWN
     #: The sequence number after the last stray.
     _stray: int = _UNKNOWN
     #: The other sequence number that its first byte may have, while SYNs with two of them have been seen.
@@ -340,6 +344,11 @@ class Side:
     def ended(self) -> bool:
         """Its FIN was reached."""
         return self._fin == self._next
+
+    def knew_end_of(self, theirs: Side) -> bool:
+        """Its FIN acknowledges the other side's."""
+        known = self._fin_acknowledges != _UNKNOWN and theirs._fin is not None
+        return known and theirs.position(self._fin_acknowledges - 1) == theirs._fin
 
     @property
     def regular(self) -> bool:
@@ -990,6 +999,7 @@ _NUMBERS: Final = (
     "_acknowledged",
     "_claimed",
     "_fin",
+    "_fin_acknowledges",
     "_stray",
     "_other",
     "_wanted",
@@ -1417,7 +1427,11 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     needs, heard = None, _UNKNOWN
     if flags & ACK:
         needs, heard = theirs.needed(segment.acknowledgment), theirs.received(segment.acknowledgment)
-    return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
+    had_end = ours._fin is not None
+    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
+    if ours._fin is not None and not had_end and flags & ACK:
+        ours._fin_acknowledges = segment.acknowledgment
+    return events
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -1482,11 +1496,24 @@ def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> 
     return []
 
 
+def _closed_by(connection: Connection, how: Ending) -> Direction | None:
+    """Who sent the first FIN, if only the other one's acknowledges it; else, who sent the RST."""
+    client, server = connection.client, connection.server
+    if how == "reset" and connection._reset is not None:
+        ours, theirs = connection.sides(connection._reset.direction)
+        # It may be the answer to the other side's FIN.
+        return ours.direction if theirs._fin is None else theirs.direction
+    if how != "fin" or client.knew_end_of(server) == server.knew_end_of(client):
+        return None
+    return server.direction if client.knew_end_of(server) else client.direction
+
+
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     events = _release_held(connection)
     connection.closed = how
+    side = _closed_by(connection, how)
     if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
         connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
     connection._reset, connection._apart = None, []
     events += _advance(connection, place, ending=True)
-    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
+    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

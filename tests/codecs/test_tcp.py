@@ -125,7 +125,7 @@ def plain(events: Iterable[Event]) -> list[Any]:
                 found.append((str(direction), "differs", start, end))
             case ResetIgnored(direction, _):
                 found.append(f"reset of {direction} ignored")
-            case Closed(_, how):
+            case Closed(_, how, _):
                 found.append(f"closed {how}")
     return found
 
@@ -670,7 +670,42 @@ def test_open_holes_are_told_before_the_end() -> None:
         ("server", "hole", 0, 1),
         ("server", 1, b"b"),
     ]
-    assert closed == Closed(moment(6, talk.ns), "reset")
+    assert closed == Closed(moment(6, talk.ns), "reset", C)
+
+
+@pytest.mark.parametrize(
+    ("ends", "side"),
+    [
+        ([(C, 0, FIN | ACK, 0), (S, 0, FIN | ACK, 1)], C),
+        ([(S, 0, FIN | ACK, 0), (C, 0, FIN | ACK, 1)], S),
+        # The second FIN was captured first; and both were sent before the other came.
+        ([(C, 0, FIN | ACK, 1), (S, 0, FIN | ACK, 0)], S),
+        ([(C, 0, FIN | ACK, 0), (S, 0, FIN | ACK, 0)], None),
+        # Bytes that were on their way follow on the other side's FIN.
+        ([(S, 0, FIN | ACK, 0), (C, 0, PSH | ACK, 0), (C, 1, FIN | ACK, 1)], S),
+        ([(S, 0, RST, 0)], S),
+        ([(C, 0, RST | ACK, 0)], C),
+        ([(S, 0, FIN | ACK, 0), (C, 0, RST, 0)], S),
+        ([(C, 0, FIN | ACK, 0), (C, 1, RST | ACK, 0)], C),
+    ],
+)
+def test_who_closed_is_who_did_not_know_of_the_others_end(
+    ends: list[tuple[Direction, int, int, int]], side: Direction | None
+) -> None:
+    talk = Dialogue().open()
+    for direction, start, flags, acknowledgment in ends:
+        told = talk.send(direction, start, b"x" if flags & PSH else b"", flags, acknowledgment=acknowledgment)
+        talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    (closed,) = told
+    assert isinstance(closed, Closed)
+    assert closed.side is side
+
+
+def test_nobody_closed_what_fell_silent() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, flags=FIN | ACK)
+    (closed,) = talk.flow.expire(talk.ns + OPTIONS.idle_ns)
+    assert closed == Closed(moment(4, talk.ns + OPTIONS.idle_ns), "idle")
 
 
 def test_a_stray_segment_costs_nothing() -> None:

@@ -47,6 +47,8 @@ class Call:
     streaming: bool = False
     proven: int = 0
     acknowledged: int = 0
+    #: The highest block that was acknowledged on the call.
+    acked: int | None = None
     refused: bool = False
     error: bool = False
     publisher_code: str | None = None
@@ -121,10 +123,11 @@ class Node:
     partial_ns: int | None = None
     #: Calls that it makes itself are captured.
     outgoing: bool = False
-    #: When it last told a publisher of an error of its own; when a publisher last ended with an error, and which.
+    #: When it last told a publisher of an error of its own; when a publisher last ended with an error.
     error_ns: int | None = None
     publisher_error_ns: int | None = None
-    publisher_error_call: str | None = None
+    #: Publishers that did so since the last acknowledgement: [when, call].
+    publisher_errors: list[list[Any]] = field(default_factory=list)
     acked_ns: int | None = None
     catch_up: CatchUp | None = None
     offered: Intervals = field(default_factory=_runs)
