@@ -85,6 +85,11 @@ def block(number: int, profile: str = "B") -> Parts:
     return replace(parts, root=roots.by_layout[roots.told])
 
 
+def publisher_name(name: str) -> str:
+    """How a publisher of a test is known by its correlation id."""
+    return "N" + "".join(str(ord(letter)) for letter in name)
+
+
 @dataclass
 class World:
     """Nodes and who calls them. Each thing that is said takes a millisecond."""
@@ -105,11 +110,11 @@ class World:
 
     def publisher(self, name: str = "P", node: Endpoint = NODE, **options: Any) -> Call:
         """A publisher's call, which has the number of its attempt in its correlation id."""
-        metadata = [("hiero-correlation-id", f"{name}-{self._count}")]
+        metadata = [("hiero-correlation-id", f"{publisher_name(name)}-STR{self._count}")]
         return self.call(Service.PUBLISH, f"10.1.0.{ord(name[-1])}", node, metadata=metadata, **options)
 
-    def subscriber(self, client: str = "10.2.0.1", start: int = 0, end: int | None = None, **options: Any) -> Call:
-        """A subscription that has asked for blocks."""
+    def subscriber(self, client: str = "10.2.0.1", start: int = OPEN, end: int | None = None, **options: Any) -> Call:
+        """A subscription that has asked for blocks, from any on."""
         call = self.call(Service.SUBSCRIBE, client, **options)
         last = (0 if self.profile.startswith("A") else OPEN) if end is None else end
         call.client(SubscribeRequest(start, last, False if self.profile.startswith("A") else None))
@@ -185,13 +190,15 @@ class Call(talk.Call):
             opened,  # type: ignore[arg-type]
             first,
             first,
-            Side(C, TcpOptions()),
-            Side(S, TcpOptions()),
+            Side(C, TcpOptions(), packets=1),
+            Side(S, TcpOptions(), packets=1),
         )
         self.endpoint = client
         self.conversation = self._conversation(None)
         self.peers = {side: Peer(side, encoding=encoding) for side in Direction}
         self.at = dict.fromkeys(Direction, 0)
+        #: Who says something has received what the other side said before.
+        self.acknowledges = True
         #: The connection is closed: nothing is said on it any more.
         self.closed = False
         stream, request = self.peers[C].request(self.profile.path(service), metadata)
@@ -213,6 +220,8 @@ class Call(talk.Call):
         self.world.log.connection_id = self.connection.connection_id
         if self.world.restored:
             self.conversation = self._conversation(self.conversation.snapshot())
+        if self.acknowledges:
+            self.connection.sides(side)[0].note_heard(self.at[side], self.at[S if side is C else C])
         self.conversation.receive([Data(side, self.at[side], data, self.world.place())])
         self.at[side] += len(data)
         return self
@@ -225,12 +234,12 @@ class Call(talk.Call):
         self.at[side] += size
         return self
 
-    def close(self, how: str = "fin") -> Call:
+    def close(self, how: str = "fin", by: Direction | None = C) -> Call:
         if self.closed:
             return self
         self.closed = True
         self.world.log.connection_id = self.connection.connection_id
-        self.conversation.close(Closed(self.world.place(), how))  # type: ignore[arg-type]
+        self.conversation.close(Closed(self.world.place(), how, by))  # type: ignore[arg-type]
         return self
 
     def header(self, number: int) -> Call:

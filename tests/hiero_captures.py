@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from tests.landed import landed_packets
 
 from wirehouse_codecs import stream_inspection
@@ -45,8 +46,13 @@ class Judged:
 
 
 def judge(captured: Iterable[CapturedPacket], options: HieroOptions) -> Judged:
+    return judge_landed(landed_packets(captured), options)
+
+
+def judge_landed(captured: Iterable[pa.RecordBatch], options: HieroOptions, *ports: int) -> Judged:
+    """Of packets as they were landed; `ports` are the nodes', without any the first packet is sent to one."""
     rows = defaultdict(list)
-    for row in stream_inspection.read(landed_packets(captured), starter(options), SCHEMA):
+    for row in stream_inspection.read(captured, starter(options), SCHEMA, ports or None):
         rows[row["row_kind"]].append(row)
     fold, told = Fold(options), []
     at_ns = 0

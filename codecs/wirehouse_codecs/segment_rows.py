@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from wirehouse_codecs.compiled import compiled, wide
 from wirehouse_codecs.packets import ACK
 from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Data, Direction, Side, TcpSegment
+from wirehouse_codecs.tcp import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Connection, Data, Direction, Side, TcpSegment
 
 Array = np.ndarray[Any, Any]
 
@@ -94,16 +94,17 @@ class SegmentRows:
         direction = _SIDES[self.servers.item(row)]
         return TcpSegment(self.place(row), direction, sequence, acknowledgment, flags, window, payload, size)
 
-    def plain(self, row: int, end: int, last_ns: int, expected: tuple[int, int], idle_ns: int, most: int) -> Plain:
-        """The plain segments from `row` on, before `end`, until they have `most` bytes or more.
-
-        `last_ns`: when the last one before them arrived; `expected`: the next sequence numbers of client and server.
-        """
-        told = np.array([last_ns, *expected, 0, 0, 0, 0], np.int64)
+    def plain(self, row: int, end: int, connection: Connection, idle_ns: int, most: int) -> Plain:
+        """The plain segments of `connection` from `row` on, before `end`, until they have `most` bytes or more."""
+        sides = (connection.client, connection.server)
+        heard = [side.packets > 0 for side in sides]
+        expected = [side.expected for side in sides]
+        begun = [side.next_byte > 0 for side in sides]
+        told = np.array([connection.last.arrived_at_ns, *expected, 0, 0, 0, 0, *heard, *begun], np.int64)
         data_rows = np.empty(end - row, np.int64)
         columns = (self._placed[0], *self._header, self.servers, self.offsets)
         stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
-        return Plain(self, stop, data_rows[:count], *told[3:].tolist())
+        return Plain(self, stop, data_rows[:count], *told[3:7].tolist())
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -139,7 +140,8 @@ class Plain(NamedTuple):
 def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any, data_rows: Any) -> tuple[int, int]:
     """Pass over plain segments: the row after them, and how many have bytes.
 
-    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over.
+    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over; at its end
+    it says whether each of them was heard before, and had bytes. The first segment of a side is never plain.
     """
     arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
     count = wide(0)
@@ -150,8 +152,10 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
         captured = wide(offsets[row + 1]) - wide(offsets[row])
         if (
             flags[row] & CONTROL != ACK
+            or not told[7 + side]
             or arrived_at_ns[row] - told[0] >= idle_ns
             or 0 < ahead < WINDOW_BYTES
+            or (ahead and not told[10 - side])
             or captured != payload_bytes[row]
             or (captured and sequence[row] != told[1 + side])
         ):

@@ -396,7 +396,7 @@ class FlowLog:
         """The next segment."""
         connection = self._flow.connection
         if connection is not None and connection.sides(segment.direction)[0].is_guessed:
-            # Whoever reads what the other side said before is to know that this one had said nothing yet.
+            # What was received so far is read without this side.
             self.flush()
         for event in self._flow.receive(segment):
             self._take(event)
@@ -413,10 +413,10 @@ class FlowLog:
             self._apart -= self._apart > 0
             self.receive(rows.segment(row))
             return row + 1
-        expected = (connection.client.expected, connection.server.expected)
-        last_ns, most = connection.last.arrived_at_ns, RUN_BYTES - self._pieces.size
-        plain = rows.plain(row, end, last_ns, expected, self._options.idle_ns, most)
-        if plain.stop == row:
+        plain = rows.plain(row, end, connection, self._options.idle_ns, RUN_BYTES - self._pieces.size)
+        client, server = connection.client, connection.server
+        is_heard_first = (plain.client_packets and not client.packets) or (plain.server_packets and not server.packets)
+        if plain.stop == row or is_heard_first:
             self._apart = 2 * FEW_SEGMENTS
             self.receive(rows.segment(row))
             return row + 1

@@ -94,6 +94,7 @@ import json
 import struct
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
@@ -103,7 +104,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 10
+FLOW_VERSION: Final = 12
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -229,6 +230,9 @@ class Closed(NamedTuple):
 
     place: Place
     how: Ending
+    #: Who closed it: the sender of a FIN that the other side's FIN acknowledges, or of the RST. None: silence or a new
+    #: connection did, or both sides did before they heard of each other.
+    side: Direction | None = None
 
 
 Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
@@ -289,8 +293,9 @@ class Side:
     #: far to be believed alone.
     _acknowledged: int = 0
     _claimed: int = 0
-    #: Where the FIN stands.
+    #: Where the FIN stands, and what it acknowledges.
     _fin: int | None = None
+    _fin_acknowledges: int = _UNKNOWN
     #: The sequence number after the last stray.
     _stray: int = _UNKNOWN
     #: The other sequence number that its first byte may have, while SYNs with two of them have been seen.
@@ -301,11 +306,14 @@ class Side:
     _assumed: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
+    #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
+    _sent_from: int = _UNKNOWN
     #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
     _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _said: int = 0
-    #: Since when a gap begins at `_next`.
+    #: Since when a gap begins at `_next`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
+    _gap_end: int = 0
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[_Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
@@ -325,7 +333,7 @@ class Side:
     @property
     def is_guessed(self) -> bool:
         """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
-        return self._assumed or self._expected == _UNKNOWN
+        return not self.packets or self._assumed or self._expected == _UNKNOWN
 
     @property
     def answers_wait(self) -> bool:
@@ -341,6 +349,11 @@ class Side:
     def ended(self) -> bool:
         """Its FIN was reached."""
         return self._fin == self._next
+
+    def knew_end_of(self, theirs: Side) -> bool:
+        """Its FIN acknowledges the other side's."""
+        known = self._fin_acknowledges != _UNKNOWN and theirs._fin is not None
+        return known and theirs.position(self._fin_acknowledges - 1) == theirs._fin
 
     @property
     def regular(self) -> bool:
@@ -376,21 +389,54 @@ class Side:
             self._initial = (sequence - 1) & SEQUENCE_MASK
         self._assumed = False
 
-    def begin_in_middle(self, sequence: int) -> None:
-        """The first bytes that were captured have `sequence`; those before it count if they are sent again.
+    def begin_with_bytes(self, sequence: int, *, in_middle: bool) -> None:
+        """The first bytes that were captured have `sequence`.
 
-        They will be if the other side has acknowledged less.
+        Where the capture begins `in_middle`, bytes before them count if they are sent again, and they will be if the
+        other side has acknowledged less. Otherwise bytes from the first one that it acknowledged are missing.
         """
+        if in_middle and self._expected == _UNKNOWN and 1 < self._sent_since_first(sequence) < WINDOW_BYTES:
+            # A byte less may have been a keep-alive.
+            self.begin(self._sent_from)
         if self._assumed and self._is_untouched:
-            self.follow()
-            self._opening = 0 < _distance(sequence, self._expected) < WINDOW_BYTES
-            self._assumed = not self._opening
+            if in_middle:
+                self.follow()
+            ahead = _distance(sequence, self._expected)
+            self._opening = in_middle and 0 < ahead < WINDOW_BYTES
+            self._assumed = not 0 <= ahead < WINDOW_BYTES
         self.begin(sequence)
 
+    def begin_before(self, held: Sequence[tuple[int, int]]) -> None:
+        """Of the first bytes that were captured some lie before the others, and go on up to where the stream begins."""
+        if self._expected != _UNKNOWN and not self._assumed:
+            return
+        first = held[0][0] if self._expected == _UNKNOWN else self._expected
+        lowest = min(_distance(held[0][0], first), 0)
+        for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
+            if start < lowest <= start + size:
+                lowest = start
+        if lowest < 0:
+            self.begin((first + lowest) & SEQUENCE_MASK)
+
+    def begin_to_send(self, sequence: int) -> None:
+        """In the middle, its first packet that was captured: what stands before `sequence` was sent before."""
+        if self._sent_from == _UNKNOWN:
+            self._sent_from = sequence
+
     def follow(self) -> None:
-        """The capture begins in the middle: what was acknowledged before its first byte was sent before that."""
+        """What was sent and acknowledged before the first byte that was captured is no part of the stream."""
         if self._assumed and self._is_untouched:
-            self._leave_out(self._acknowledged)
+            self._leave_out(min(self._acknowledged, self._sent_before(self._acknowledged)))
+
+    def _sent_since_first(self, sequence: int) -> int:
+        """How many bytes before `sequence` were sent after its first packet that was captured; 0 if there is none."""
+        return 0 if self._sent_from == _UNKNOWN else _distance(sequence, self._sent_from)
+
+    def _sent_before(self, most: int) -> int:
+        """How many of the first `most` bytes were sent before its first packet was captured; all if none was."""
+        if self._sent_from == _UNKNOWN:
+            return most
+        return min(max(_distance(self._sent_from, self._expected), 0), most)
 
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
@@ -421,6 +467,11 @@ class Side:
         """`sequence` is the initial sequence number."""
         return self._initial == sequence & SEQUENCE_MASK
 
+    def may_have_begun_at(self, sequence: int) -> bool:
+        """Its bytes are numbered from `sequence`, or from a little behind it."""
+        first = self._expected - self._next
+        return self._expected != _UNKNOWN and 0 <= _distance(first, sequence) < WINDOW_BYTES
+
     def is_answered_by(self, acknowledgment: int) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
         taken = (acknowledgment - self._initial) & SEQUENCE_MASK
@@ -434,6 +485,18 @@ class Side:
             return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
+            if (
+                self._assumed
+                and self._is_untouched
+                and self._sent_from == _UNKNOWN
+                and -ahead & SEQUENCE_MASK < WINDOW_BYTES
+            ):
+                # This one was sent before that which the numbering was taken from.
+                self.begin(acknowledgment)
+                self._assumed = True
+            if self._is_untouched and abs(_distance(acknowledgment, self._expected)) >= WINDOW_BYTES:
+                # The answer to a SYN that counts may be one that wasn't captured.
+                self._other = acknowledgment
             return
         if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
             self._wanted = self._next
@@ -500,16 +563,18 @@ class Side:
         """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
         if self._expected == _UNKNOWN:
             return _UNKNOWN
-        return (self._expected + max(self._reach - self._next, 0)) & SEQUENCE_MASK
+        return (self._expected + max(self._reach, self._acknowledged, self._next) - self._next) & SEQUENCE_MASK
 
     def may_end_at(self, sequence: int) -> bool:
         """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
 
-        Where its bytes aren't numbered, any does.
+        Where nothing says where that is, any does.
         """
-        if self._expected == _UNKNOWN or self._assumed:
-            return True
+        if self._expected == _UNKNOWN:
+            return self._sent_from in (_UNKNOWN, sequence)
         end = self.sent
+        if self._assumed:
+            return sequence in (self._expected, end, self._sent_from)
         return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
@@ -586,7 +651,7 @@ class Side:
         if self._reach <= self._next:
             self._gap_since_ns = None
         elif self._gap_since_ns is None or self._next > before:
-            self._gap_since_ns = place.arrived_at_ns
+            self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
         return events
 
     def pass_unheard(self, place: Place) -> list[Event]:
@@ -597,10 +662,16 @@ class Side:
         return self.tell_holes(place)
 
     def settle_opening(self, place: Place) -> list[Event]:
-        """The stream begins with the first bytes that are here, once the other side has all before them."""
-        if not self._opening or not self._waiting or self._acknowledged < self._waiting[0].start:
+        """The stream begins with the first bytes that are here, once the other side has all that were sent before."""
+        if not self._opening or not self._waiting:
             return []
-        return self._tell_hole(place)
+        before = self._sent_before(self._waiting[0].start)
+        if self._acknowledged < before:
+            return []
+        self._leave_out(before)
+        events = self._release(place)
+        self._time_gap(place)
+        return events
 
     def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
         """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
@@ -637,7 +708,7 @@ class Side:
                 or (not self._is_wanted and place.arrived_at_ns - self._gap_since_ns >= options.hole_wait_ns)
             )
         ):
-            events += self._tell_hole(place)
+            events += self._tell_hole(place, self._gap_end, known=True)
         return events
 
     def answers_are_due(self, place: Place) -> bool:
@@ -654,13 +725,15 @@ class Side:
     def give_up(self, theirs: Side, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
         end, seen_bytes = self._waiting[0].needs
+        if theirs._fin is not None:
+            end = min(end, theirs._fin)
         seen = end <= theirs._reach
         events: list[Event] = []
         if seen or (end <= theirs._acknowledged and theirs._seen_bytes == seen_bytes):
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
             while theirs._next < end and not theirs.answers_wait:
-                events += theirs._tell_hole(place, end)
+                events += theirs._tell_hole(place, end, known=not ending)
         return events + self._release_answers(place)
 
     def answers_before(self, theirs: Side, place: Place) -> list[Event]:
@@ -838,14 +911,23 @@ class Side:
         self._time_gap(place)
         return events
 
-    def _tell_hole(self, place: Place, end: int = 0) -> list[Event]:
-        """Pass over the gap at `_next`, if nothing is known to stand behind it up to `end`."""
-        start, end = self._next, self._waiting[0].start if self._waiting else max(self._reach, end)
+    def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
+        """Pass over the gap at `_next`: up to what waits, else up to `end` at least.
+
+        Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.
+        """
+        start, until = self._next, end
+        end = self._waiting[0].start if self._waiting else max(self._reach, end)
+        if known and start < until:
+            end = min(end, until)
         if self._opening:
-            self._leave_out(end)
-            events: list[Event] = self._release(place)
-            self._time_gap(place)
-            return events
+            before = self._sent_before(end)
+            self._leave_out(before)
+            if before == end:
+                events: list[Event] = self._release(place)
+                self._time_gap(place)
+                return events
+            end -= before
         self._next = end
         self._expected = (self._expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
@@ -860,6 +942,7 @@ class Side:
         self._expected = (self._expected + size) & SEQUENCE_MASK
         self._renumber(size)
         self._reach -= size
+        self._gap_end -= size
         if self._fin is not None:
             self._fin -= size
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
@@ -867,13 +950,16 @@ class Side:
     def _time_gap(self, place: Place) -> None:
         """What was before the next gap is told; the gap is known since the bytes between them arrived."""
         if self._waiting:
-            self._gap_since_ns = self._waiting[0].arrived_at_ns
+            self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
         else:
+            self._gap_end = self._reach
             self._gap_since_ns = place.arrived_at_ns if self._reach > self._next else None
 
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
+        if self._gap_since_ns is None:
+            self._gap_end = 0
         waiting = [
             [piece.start, piece.arrived_at_ns, *piece.needs, piece.heard, b64encode(piece.data).decode()]
             for piece in self._waiting
@@ -918,13 +1004,16 @@ _NUMBERS: Final = (
     "_acknowledged",
     "_claimed",
     "_fin",
+    "_fin_acknowledges",
     "_stray",
     "_other",
     "_wanted",
     "_assumed",
     "_opening",
+    "_sent_from",
     "_said",
     "_gap_since_ns",
+    "_gap_end",
 )
 
 
@@ -954,6 +1043,8 @@ class _Reset(NamedTuple):
     acknowledgment: int | None
     #: The sequence number after all that the other side had sent, and the first that its sender acknowledged later.
     sent: int
+    #: Likewise after all of its alleged sender, or where the RST stands if that is further.
+    own: int
     acknowledged: int = _UNKNOWN
 
     def to_json(self) -> list[Any]:
@@ -1000,18 +1091,24 @@ class Connection:
             return self.closed == "reset" and not answers and not is_copy
         if self.closed is not None:
             return True
-        if answers:
+        if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):
             return not theirs.is_answered_by(segment.acknowledgment)
+        if self.opened != "syn" and ours.may_have_begun_at(segment.sequence + 1):
+            age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
+            return age_ns >= ours.options.hole_wait_ns
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
 
     def numbers_held(self, segment: TcpSegment) -> bool:
-        """It says where the bytes stand that are held: it acknowledges some of their side, or is its SYN."""
-        is_answer = segment.direction is not self._held[0].direction
-        if not segment.flags & (ACK if is_answer else SYN):
-            return False
-        numbered = segment.acknowledgment if is_answer else segment.sequence
-        return abs(_distance(numbered, self._held[0].sequence)) < WINDOW_BYTES
+        """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
+        first = self._held[0]
+        if segment.direction is first.direction:
+            near = (segment.sequence, first.sequence) if segment.flags & SYN else None
+        elif segment.flags & ACK:
+            near = (segment.acknowledgment, first.sequence)
+        else:
+            near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
+        return near is not None and abs(_distance(*near)) < WINDOW_BYTES
 
     def keep_apart(self, segment: TcpSegment) -> None:
         """Remember a segment that may be of the next connection, captured before its SYN."""
@@ -1139,7 +1236,13 @@ class Flow:
         ):
             return self._receive_any(segment)
         ours, theirs = connection.sides(direction)
-        ahead = 0 < acknowledgment - theirs._expected & SEQUENCE_MASK < WINDOW_BYTES
+        if not ours.packets:
+            return self._receive_any(segment)
+        ahead = acknowledgment - theirs._expected & SEQUENCE_MASK
+        if ahead >= WINDOW_BYTES:
+            if not theirs._next:
+                return self._receive_any(segment)
+            ahead = 0
         if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place
@@ -1262,10 +1365,10 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side says where its bytes stand, if nothing has said so."""
     ours, _ = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    if connection.opened != "middle" or ours.expected != _UNKNOWN or not has_bytes:
+    if ours.expected != _UNKNOWN or segment.flags & SYN or not has_bytes:
         return False
     held = connection._held
-    if held and (segment.direction is not held[0].direction or segment.flags & SYN or len(held) == HELD_SEGMENTS):
+    if held and (segment.direction is not held[0].direction or len(held) == HELD_SEGMENTS):
         return False
     held.append(segment)
     return True
@@ -1278,12 +1381,12 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
         return _take(connection, segment)
     is_answer = segment.direction is not held[0].direction
     ours, theirs = connection.sides(segment.direction)
-    if connection.numbers_held(segment):
-        if is_answer:
-            theirs.note_acknowledgment(segment.acknowledgment)
-        else:
-            ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
-    elif not is_answer and len(held) < HELD_SEGMENTS:
+    is_near, flags = connection.numbers_held(segment), segment.flags
+    if is_near and not is_answer:
+        ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+    elif is_near and flags & ACK:
+        theirs.note_acknowledgment(segment.acknowledgment)
+    elif is_near or (not is_answer and len(held) < HELD_SEGMENTS):
         return _take(connection, segment)
     return [*_release_held(connection), *_take(connection, segment)]
 
@@ -1292,6 +1395,9 @@ def _release_held(connection: Connection) -> list[Event]:
     """Take the segments that were held, as they came."""
     events: list[Event] = []
     held, connection._held = connection._held, []
+    if held:
+        ours, _ = connection.sides(held[0].direction)
+        ours.begin_before([(segment.sequence, segment.payload_bytes) for segment in held])
     for segment in held:
         events += [*_take(connection, segment), *_advance(connection, segment.place)]
     return events
@@ -1304,6 +1410,8 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     events: list[Event] = []
     if not segment.window:
         ours.zero_windows += 1
+    if connection.opened == "middle":
+        ours.begin_to_send(sequence)
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         ours.announce(sequence)
@@ -1320,14 +1428,15 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
             theirs.follow()
     if not size and not flags & FIN:
         return events
-    if connection.opened == "middle":
-        ours.begin_in_middle(sequence)
-    else:
-        ours.begin(sequence)
+    ours.begin_with_bytes(sequence, in_middle=connection.opened == "middle")
     needs, heard = None, _UNKNOWN
     if flags & ACK:
         needs, heard = theirs.needed(segment.acknowledgment), theirs.received(segment.acknowledgment)
-    return events + ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
+    had_end = ours._fin is not None
+    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
+    if ours._fin is not None and not had_end and flags & ACK:
+        ours._fin_acknowledges = segment.acknowledgment
+    return events
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -1359,7 +1468,10 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
     acknowledgment = segment.acknowledgment if segment.flags & ACK else None
-    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent)
+    own = ours.sent
+    if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
+        own = segment.sequence
+    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
     if ours.may_end_at(segment.sequence):
         connection._reset = reset
         return events + _close(connection, "reset", segment.place)
@@ -1368,29 +1480,45 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
 
 
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
-    """What `segment` says of a RST that waits: who acknowledges new data didn't send it."""
+    """What `segment` says of a RST that waits.
+
+    Who acknowledges new data didn't send it; and whose new data are acknowledged neither.
+    """
     place, flags = segment.place, segment.flags
-    if segment.direction is not reset.direction or flags & (SYN | RST) or not flags & ACK:
+    if flags & (SYN | RST) or not flags & ACK:
         return []
     ours, theirs = connection.sides(reset.direction)
-    acknowledgment = segment.acknowledgment
-    if not theirs.is_credible(acknowledgment):
+    acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
+    if not (theirs if is_sender else ours).is_credible(acknowledgment):
         return []
-    known = [one for one in (reset.sent, reset.acknowledged) if one != _UNKNOWN]
+    known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
     if any(_distance(acknowledgment, one) > 0 for one in known):
         connection._reset = None
         ours.strays += 1
         return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
-    if reset.acknowledged == _UNKNOWN:
+    if is_sender and reset.acknowledged == _UNKNOWN:
         connection._reset = reset._replace(acknowledged=acknowledgment)
     return []
+
+
+def _closed_by(connection: Connection, how: Ending) -> Direction | None:
+    """Who sent the first FIN, if only the other one's acknowledges it; else, who sent the RST."""
+    client, server = connection.client, connection.server
+    if how == "reset" and connection._reset is not None:
+        ours, theirs = connection.sides(connection._reset.direction)
+        # It may be the answer to the other side's FIN.
+        return ours.direction if theirs._fin is None else theirs.direction
+    if how != "fin" or client.knew_end_of(server) == server.knew_end_of(client):
+        return None
+    return server.direction if client.knew_end_of(server) else client.direction
 
 
 def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     events = _release_held(connection)
     connection.closed = how
+    side = _closed_by(connection, how)
     if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
         connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
     connection._reset, connection._apart = None, []
     events += _advance(connection, place, ending=True)
-    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how)]
+    return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

@@ -106,8 +106,7 @@ def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
 
 def _packets_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
     """Captures, and the ports that say which packets are the source's."""
-    ports = {source.name: source.ports for source in lake.sources}
-    claimed = sorted({port for manifest in landed for port in ports.get(manifest.source, ())})
+    claimed = sorted({port for name in {manifest.source for manifest in landed} for port in lake.source(name).ports})
     return {window: [claimed, listed] for window, listed in _captures_of(landed, PACKET_KINDS).items()}
 
 
@@ -279,7 +278,7 @@ JOBS = (
         "bronze.captures",
         ("bronze.captures", "bronze.windows", "bronze.findings"),
         captures,
-        version="2",
+        version="3",
         landed=_captures_by_window,
     ),
     _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),

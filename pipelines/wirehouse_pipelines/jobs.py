@@ -75,6 +75,8 @@ class _Plan:
     """Staleness of one job: the inputs' digest of every window that has data, per source."""
 
     job: Job
+    #: What its windows belong to, see `units`.
+    members: Mapping[str, Sequence[Source]]
     #: source -> window -> digest of the inputs without state.
     inputs: dict[str, dict[str, str]]
     entries: Mapping[tuple[str, str, str], ledger.Entry]
@@ -113,33 +115,54 @@ def _names(sources: Iterable[Source]) -> list[str]:
     return [source.name for source in sources]
 
 
-def _plan(
-    lake: Lake, job: Job, landed: Sequence[Manifest], entries: Mapping[tuple[str, str, str], ledger.Entry]
-) -> _Plan:
-    inputs: dict[str, dict[str, str]] = {}
-    for unit, sources in units(lake, job).items():
-        names = _names(sources)
-        if job.landed:
-            facts = job.landed([manifest for manifest in landed if manifest.source in names], lake)
-        else:
-            facts = _read_facts(job, unit, names, entries)
+class _Known:
+    """What planning looks at: what is landed, and the ledger. Each is brought into order once, each plan is made once.
+
+    So planning takes time in proportion to captures and entries of the ledger, whatever the number of sources.
+    """
+
+    def __init__(self, lake: Lake, landed: Sequence[Manifest], entries: Mapping[ledger.Key, ledger.Entry]) -> None:
+        self.lake, self.entries = lake, entries
+        self._landed: dict[str, list[Manifest]] = {}
+        for manifest in landed:
+            self._landed.setdefault(manifest.source, []).append(manifest)
+        #: By table and source or service.
+        self._written: dict[tuple[str, str], dict[str, ledger.Entry]] = {}
+        for (table, unit, window), entry in entries.items():
+            self._written.setdefault((table, unit), {})[window] = entry
+        self._plans: dict[str, _Plan] = {}
+
+    def landed(self, sources: Iterable[Source]) -> list[Manifest]:
+        """The captures of `sources`."""
+        return [manifest for source in sources for manifest in self._landed.get(source.name, ())]
+
+    def plan(self, job: Job) -> _Plan:
+        """The plan of `job`."""
+        if job.name not in self._plans:
+            members = units(self.lake, job)
+            inputs = {unit: self._inputs(job, unit, sources) for unit, sources in members.items()}
+            self._plans[job.name] = _Plan(job, members, inputs, self.entries)
+        return self._plans[job.name]
+
+    def _inputs(self, job: Job, unit: str, sources: Sequence[Source]) -> dict[str, str]:
+        """By window: a digest of what the rows of a source or service are computed from."""
+        facts = job.landed(self.landed(sources), self.lake) if job.landed else self._read_facts(job, unit, sources)
         options = None
         if job.protocol:
             options = [PROTOCOLS[source.protocol].parse_options(source.options).canonical() for source in sources]
-        parts = [job.version, options, *([job.also(lake, source) for source in sources] if job.also and facts else [])]
-        inputs[unit] = {window: _digest([*parts, fact]) for window, fact in facts.items()}
-    return _Plan(job, inputs, entries)
+        also = [job.also(self.lake, source) for source in sources] if job.also and facts else []
+        return {window: _digest([job.version, options, *also, fact]) for window, fact in facts.items()}
 
-
-def _read_facts(
-    job: Job, unit: str, sources: Sequence[str], entries: Mapping[tuple[str, str, str], ledger.Entry]
-) -> dict[str, list[str | None]]:
-    """Of each window that a job it reads has rows of: the digests of all of them, None where one has none."""
-    read = [all_jobs()[name] for name in job.reads]
-    parts = [(each.outputs[0], name) for each in read for name in ([unit] if each.joined else sources)]
-    windows = {window for table, name, window in entries if (table, name) in parts}
-    found = {window: [entries.get((*part, window)) for part in parts] for window in windows}
-    return {window: [entry.digest if entry else None for entry in listed] for window, listed in found.items()}
+    def _read_facts(self, job: Job, unit: str, sources: Sequence[Source]) -> dict[str, list[str | None]]:
+        """Of each window that a job it reads has rows of: the digests of all of them, None where one has none."""
+        read = [all_jobs()[name] for name in job.reads]
+        parts = [
+            self._written.get((each.outputs[0], name), {})
+            for each in read
+            for name in ([unit] if each.joined else _names(sources))
+        ]
+        found = {window: [part.get(window) for part in parts] for window in set().union(*parts)}
+        return {window: [entry.digest if entry else None for entry in listed] for window, listed in found.items()}
 
 
 def data_windows(lake: Lake, protocol: str | None = None) -> list[str]:
@@ -159,15 +182,15 @@ def stale(lake: Lake) -> dict[str, set[str]]:
 
 
 def _stale(lake: Lake, entries: Mapping[ledger.Key, ledger.Entry]) -> dict[str, set[str]]:
-    landed = manifests(lake)
+    known = _Known(lake, manifests(lake), entries)
     found: dict[str, set[tuple[str, str]]] = {}
     for job in all_jobs().values():
-        plan = _plan(lake, job, landed, entries)
+        plan = known.plan(job)
         own = {
             (source, window) for source in plan.inputs for window in plan.inputs[source] if plan.stale(source, window)
         }
         upstream = set().union(*(found[name] for name in job.reads))
-        unit_of = {name: unit for unit, sources in units(lake, job).items() for name in (unit, *_names(sources))}
+        unit_of = {name: unit for unit, sources in plan.members.items() for name in (unit, *_names(sources))}
         found[job.name] = own | {(unit_of[name], window) for name, window in upstream if name in unit_of}
     return {name: {window for _, window in pairs} for name, pairs in found.items() if pairs}
 
@@ -176,10 +199,10 @@ def due(lake: Lake) -> dict[str, set[str]]:
     """Windows with work for `run`, by job: stale ones, and those that no check has passed since they were written."""
     entries = ledger.read(lake)
     found = _stale(lake, entries)
-    for name, job in all_jobs().items():
-        for (table, source, window), entry in entries.items():
-            if table == job.outputs[0] and source in lake.names and not _is_passed(entries, name, entry):
-                found.setdefault(name, set()).add(window)
+    names, first_of = lake.names, {job.outputs[0]: name for name, job in all_jobs().items()}
+    for (table, source, window), entry in entries.items():
+        if table in first_of and source in names and not _is_passed(entries, first_of[table], entry):
+            found.setdefault(first_of[table], set()).add(window)
     return {name: found[name] for name in all_jobs() if name in found}
 
 
@@ -268,7 +291,8 @@ def _run(
     length: int | None = None
     kept = 0
     while True:
-        plan = _plan(lake, job, landed, ledger.read(lake))
+        known = _Known(lake, landed, ledger.read(lake))
+        plan = known.plan(job)
         spans = [
             span
             for source in plan.inputs
@@ -277,10 +301,10 @@ def _run(
         if not spans:
             return JobReport(job.name, tuple(sorted(done)), rows, kept)
         for span in spans:
-            _check_ready(lake, plan, span, landed)
+            _check_ready(known, plan, span)
         if progress:
             progress(f"{job.name}: {_describe(spans)}")
-        for line, count in _kept(job, spans, landed):
+        for line, count in _kept(known, plan, spans):
             kept += count
             if progress:
                 progress(line)
@@ -290,12 +314,13 @@ def _run(
         length = 1 if length is None else 2 * length
 
 
-def _kept(job: Job, spans: Iterable[Span], landed: Sequence[Manifest]) -> Iterator[tuple[str, int]]:
+def _kept(known: _Known, plan: _Plan, spans: Iterable[Span]) -> Iterator[tuple[str, int]]:
     """What of `spans` can't be computed anew, in a line a source, and how many captures that is."""
+    job = plan.job
     for span in spans:
         gone = [
             manifest
-            for manifest in landed
+            for manifest in known.landed(plan.members[span.source])
             if manifest.kind in job.kinds
             and manifest.source == span.source
             and manifest.released_at_ns is not None
@@ -316,7 +341,7 @@ def clear_emptied(lake: Lake) -> None:
     with writing(lake) as held:
         for job in all_jobs().values():
             entries = ledger.read(lake)
-            inputs = _plan(lake, job, landed, entries).inputs
+            inputs = _Known(lake, landed, entries).plan(job).inputs
             emptied = [
                 Span(unit, (window,))
                 for table, unit, window in entries
@@ -352,19 +377,19 @@ def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, leng
     return spans[:1] if plan.job.state_table else spans
 
 
-def _check_ready(lake: Lake, plan: _Plan, span: Span, landed: Sequence[Manifest]) -> None:
+def _check_ready(known: _Known, plan: _Plan, span: Span) -> None:
     """Whether what the span is computed from is there: rows of the jobs it reads, and the state before it."""
     job = plan.job
-    members = _names(units(lake, job)[span.source])
+    members = plan.members[span.source]
     for name in job.reads:
-        read = _plan(lake, all_jobs()[name], landed, plan.entries)
-        for unit in read.inputs.keys() & {span.source, *members}:
+        read = known.plan(all_jobs()[name])
+        for unit in {span.source, *_names(members)} & read.inputs.keys():
             for window in span.windows:
                 if window in read.inputs[unit] and read.stale(unit, window):
                     raise InputMissingError(job=job.name, window=window, source=unit, reads=name)
     if not job.state_table:
         return
-    mine = (manifest.windows for manifest in landed if manifest.source in members)
+    mine = (manifest.windows for manifest in known.landed(members))
     missing = None
     for window in sorted({window for windows in mine for window in windows if window < span.first}, reverse=True):
         if plan.entry(span.source, window) is not None:
@@ -384,7 +409,7 @@ def _compute(
     except Cut as cut:
         first, rest = cut.apply(spans)
         written = _compute(spark, lake, plan, first, landed, held)
-        after = _plan(lake, job, landed, ledger.read(lake))
+        after = _Known(lake, landed, ledger.read(lake)).plan(job)
         for table, count in _compute(spark, lake, after, rest, landed, held).items():
             written[table] += count
     return written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from wirehouse_codecs.inflate import LIMITS, Limits
@@ -46,7 +47,7 @@ class Source:
         return str(self.options.get("service", self.name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lake:
     """A lakehouse: everything under `root` (an absolute folder, or s3://bucket/prefix)."""
 
@@ -71,23 +72,35 @@ class Lake:
 
     def source(self, name: str) -> Source:
         """The source of that name; KeyError if none."""
-        return {source.name: source for source in self.sources}[name]
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Source]:
+        return {source.name: source for source in self.sources}
+
+    @cached_property
+    def _by_any_name(self) -> dict[str, list[Source]]:
+        found: dict[str, list[Source]] = {}
+        for source in self.sources:
+            for name in {source.name, source.service}:
+                found.setdefault(name, []).append(source)
+        return found
 
     def sources_of(self, name: str) -> list[Source]:
         """The source, or the sources of the service, of that name."""
-        return [source for source in self.sources if name in (source.name, source.service)]
+        return list(self._by_any_name.get(name, ()))
 
     def joined(self, sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
         """Those of `sources` that see one service, by its name."""
-        found: dict[str, tuple[Source, ...]] = {}
+        found: dict[str, list[Source]] = {}
         for source in sources:
-            found[source.service] = (*found.get(source.service, ()), source)
-        return found
+            found.setdefault(source.service, []).append(source)
+        return {service: tuple(listed) for service, listed in found.items()}
 
     @property
     def names(self) -> set[str]:
         """What rows may have as their `source`: sources and services."""
-        return {name for source in self.sources for name in (source.name, source.service)}
+        return set(self._by_any_name)
 
     def address(self, name: str) -> str:
         """Where the object or folder `name` of the lake lies, for Spark and Delta's readers."""

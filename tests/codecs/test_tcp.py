@@ -125,7 +125,7 @@ def plain(events: Iterable[Event]) -> list[Any]:
                 found.append((str(direction), "differs", start, end))
             case ResetIgnored(direction, _):
                 found.append(f"reset of {direction} ignored")
-            case Closed(_, how):
+            case Closed(_, how, _):
                 found.append(f"closed {how}")
     return found
 
@@ -309,10 +309,77 @@ def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() 
     talk.send(S, 0, acknowledgment=10)
     talk.send(C, 20)
     assert plain(talk.send(S, 0, b"a", acknowledgment=20)) == [("server", 0, b"a")], "it waits for nothing"
-    assert plain(talk.send(S, 1, b"b", acknowledgment=30)) == [("server", 1, b"b")]
-    assert plain(talk.send(C, 15, b"arrives late...")) == [("client", 0, b"arrives late...")]
+    assert talk.send(S, 1, b"b", acknowledgment=30) == [], "what was sent later is waited for"
+    assert plain(talk.send(C, 15, b"arrives late...")) == [("client", 0, b"arrives late..."), ("server", 1, b"b")]
     assert plain(talk.send(S, 2, flags=RST, acknowledgment=30)) == ["closed reset"]
     assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_what_was_sent_after_its_first_packet_is_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, 0)
+    assert plain(talk.send(S, 0, b"a")) == [("server", 0, b"a")]
+    assert talk.send(S, 1, b"b", acknowledgment=1022) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 1022, b"c", acknowledgment=2)
+    assert plain(events) == [("client", "hole", 0, 1022), ("server", 1, b"b"), ("client", 1022, b"c")]
+
+
+def test_of_held_segments_the_stream_begins_with_the_lowest_that_goes_on() -> None:
+    talk = Dialogue()
+    for start in (50, 2, 8, 14):
+        talk.send(C, start, b"sixty "[:6])
+    assert [one[:2] for one in plain(talk.send(S, 0, acknowledgment=20))] == [
+        ("client", 0),
+        ("client", 6),
+        ("client", 12),
+    ]
+
+
+def test_data_of_the_server_captured_before_the_syn_are_of_the_connection() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, b"abc")) == ["open middle"]
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK)[1:] == []
+    assert plain(talk.send(C, 0, b"ask", acknowledgment=3)) == [("client", 0, b"ask")]
+    talk = Dialogue()
+    talk.send(S, 0, b"abc")
+    assert plain(talk.send(C, 0, b"as")) == [("server", 0, b"abc"), ("client", 0, b"as")]
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+
+
+def test_without_the_answer_to_a_syn_the_bytes_before_the_first_are_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert talk.send(S, 7, b"hi") == []
+    assert plain(talk.send(S, 2, b"01234")) == []
+    assert plain(talk.send(S, 0, b"--")) == [("server", 0, b"--"), ("server", 2, b"01234"), ("server", 7, b"hi")]
+
+
+def test_the_second_answer_to_a_syn_may_be_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, -1, flags=SYN | ACK)
+    assert talk.send(C, 0, acknowledgment=2**27) == []
+    assert plain(talk.send(S, 2**27, b"hello")) == [("server", 0, b"hello")]
+    assert talk.connection.server.missing_bytes == 0
+    talk = Dialogue().open()
+    talk.send(C, 0, acknowledgment=2**27)
+    assert plain(talk.send(S, 0, b"hello")) == [("server", 0, b"hello")], "it was garbled"
+
+
+def test_a_fast_open_may_be_captured_after_its_answer() -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
+    assert plain(talk.send(C, -1, b"early", SYN)) == [("client", 0, b"early")]
+    assert plain(talk.send(C, 5, b"!")) == [("client", 5, b"!")]
+
+
+def test_a_hole_ends_where_the_fin_stands() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 5, flags=FIN | ACK)
+    assert talk.send(C, 0, b"next", acknowledgment=6) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 4, flags=FIN | ACK, acknowledgment=6)
+    assert plain(events) == [("server", "hole", 0, 5), ("client", 0, b"next"), "closed fin"]
 
 
 def test_a_garbled_acknowledgment_numbers_nothing() -> None:
@@ -353,6 +420,15 @@ def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
     assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")], "the handshake was lost"
     assert plain(talk.send(S, 9, b"!")) == []
     assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
+
+
+def test_first_bytes_that_were_lost_with_the_handshake_are_a_hole() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(S, 12, b"later")) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 0, acknowledgment=17)
+    assert plain(events) == [("server", "hole", 0, 12), ("server", 12, b"later")]
 
 
 def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
@@ -603,7 +679,42 @@ def test_open_holes_are_told_before_the_end() -> None:
         ("server", "hole", 0, 1),
         ("server", 1, b"b"),
     ]
-    assert closed == Closed(moment(6, talk.ns), "reset")
+    assert closed == Closed(moment(6, talk.ns), "reset", C)
+
+
+@pytest.mark.parametrize(
+    ("ends", "side"),
+    [
+        ([(C, 0, FIN | ACK, 0), (S, 0, FIN | ACK, 1)], C),
+        ([(S, 0, FIN | ACK, 0), (C, 0, FIN | ACK, 1)], S),
+        # The second FIN was captured first; and both were sent before the other came.
+        ([(C, 0, FIN | ACK, 1), (S, 0, FIN | ACK, 0)], S),
+        ([(C, 0, FIN | ACK, 0), (S, 0, FIN | ACK, 0)], None),
+        # Bytes that were on their way follow on the other side's FIN.
+        ([(S, 0, FIN | ACK, 0), (C, 0, PSH | ACK, 0), (C, 1, FIN | ACK, 1)], S),
+        ([(S, 0, RST, 0)], S),
+        ([(C, 0, RST | ACK, 0)], C),
+        ([(S, 0, FIN | ACK, 0), (C, 0, RST, 0)], S),
+        ([(C, 0, FIN | ACK, 0), (C, 1, RST | ACK, 0)], C),
+    ],
+)
+def test_who_closed_is_who_did_not_know_of_the_others_end(
+    ends: list[tuple[Direction, int, int, int]], side: Direction | None
+) -> None:
+    talk = Dialogue().open()
+    for direction, start, flags, acknowledgment in ends:
+        told = talk.send(direction, start, b"x" if flags & PSH else b"", flags, acknowledgment=acknowledgment)
+        talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    (closed,) = told
+    assert isinstance(closed, Closed)
+    assert closed.side is side
+
+
+def test_nobody_closed_what_fell_silent() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, flags=FIN | ACK)
+    (closed,) = talk.flow.expire(talk.ns + OPTIONS.idle_ns)
+    assert closed == Closed(moment(4, talk.ns + OPTIONS.idle_ns), "idle")
 
 
 def test_a_stray_segment_costs_nothing() -> None:
@@ -883,6 +994,33 @@ def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int
     assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
 
 
+def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"one")
+    talk.send(S, 2**27, flags=RST)
+    assert plain(talk.send(S, 3, b"two")) == [("server", 3, b"two")]
+    assert talk.send(C, 0, acknowledgment=3) == []
+    assert plain(talk.send(C, 0, acknowledgment=6)) == ["reset of server ignored"]
+    talk = Dialogue().open()
+    talk.send(S, 6, flags=RST)
+    talk.send(S, 0, b"onetwo")
+    assert talk.send(C, 0, acknowledgment=6) == [], "the RST overtook these"
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+
+
+def test_a_hole_that_is_due_leaves_what_is_missing_only_now() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=63) == []
+    talk.wait(15 * SECOND)
+    assert plain(talk.send(C, 163, b"c")) == [("client", "hole", 0, 63), ("server", 0, b"answer")]
+    assert plain(talk.send(C, 63, bytes(100))) == [("client", 63, bytes(100)), ("client", 163, b"c")]
+    talk = Dialogue().open()
+    talk.send(C, 0, b"cut", size=10)
+    talk.wait(15 * SECOND)
+    assert plain(talk.send(C, 12, b"c")) == [("client", "hole", 3, 10)]
+    assert plain(talk.send(C, 10, b"__")) == [("client", 10, b"__"), ("client", 12, b"c")]
+
+
 def test_who_acknowledges_more_after_a_reset_did_not_send_it() -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"all of it")
@@ -907,6 +1045,16 @@ def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
     assert talk.send(S, -1, flags=SYN | ACK) == [], "an answer that is sent again"
     assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
     assert plain(talk.send(C, 0, b"at last")) == [("client", 0, b"at last")]
+
+
+def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
+    for numbered in (True, False):
+        talk = Dialogue()
+        talk.send(C, 59)
+        if numbered:
+            talk.send(S, 0, b"a", acknowledgment=59)
+        assert talk.send(C, 2**27, flags=RST) == []
+        assert plain(talk.send(C, 59, flags=RST)) == ["closed reset"]
 
 
 def test_a_lone_reset_is_a_connection() -> None:

@@ -77,7 +77,7 @@ def _commit(lake: Lake) -> None:
 def _commit_once(lake: Lake, stale: dict[str, set[str]]) -> None:
     ahead = {name: job for name, job in jobs.all_jobs().items() if name in stale}
     name = next(name for name, job in ahead.items() if not set(job.reads) & set(ahead))
-    plans: Any = jobs._plan(lake, ahead[name], manifests(lake), ledger.read(lake))
+    plans: Any = jobs._Known(lake, manifests(lake), ledger.read(lake)).plan(ahead[name])
     entries = [
         ledger.Entry(table, source, window, plans.digest(source, window), "s", "s", window, 0, "1", time.time_ns())
         for source in plans.inputs

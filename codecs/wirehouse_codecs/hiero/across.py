@@ -25,6 +25,7 @@ from wirehouse_codecs.hiero.across_subscribers import Subscribers
 from wirehouse_codecs.hiero.events import Event
 from wirehouse_codecs.hiero.profiles import Service
 from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
+from wirehouse_codecs.tcp import Direction
 
 
 class Fold(Publishers, Subscribers):
@@ -91,17 +92,20 @@ class Fold(Publishers, Subscribers):
         call.status, call.closed = told["status"], True
         call.partial |= bool(told["partial"])
         lost = told["how"] in ("capture_end", "forgotten")
+        by = told["reset_by"]
         if call.service == Service.PUBLISH:
             self._note_partial(call, event)
             if not lost:
-                self._end(call, event.at_ns, "node" if told["how"] == "trailers" else told["how"])
+                trailers = told["how"] == "trailers"
+                ended_by = "node" if trailers or by == Direction.SERVER else "publisher" if by else told["how"]
+                self._end(call, event.at_ns, ended_by, broken=not trailers)
             self._close_publisher(call, event, lost)
         elif not lost:
             self._end(call, event.at_ns, told["how"])
             for kind in ("node_error_subscribers", "source_error_sent"):
                 self._drop(kind, call=call.call)
             if call.cause is None and call.code is None:
-                call.cause = "lost"
+                call.cause = "subscriber" if by == Direction.CLIENT else "lost"
 
     def _changed_rows(self) -> Iterator[Told]:
         yield from self._catch_ups
@@ -151,7 +155,7 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
     "block_not_acknowledged": Fold._judge_waiting,
     **dict.fromkeys(
         (
-            *("ack_order", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
+            *("ack_order", "ack_unoffered", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
             *("recorded_target", "catchup_range"),
         ),
         Fold._judge_never,

@@ -26,12 +26,12 @@ from wirehouse_codecs.hiero.across_state import (
 )
 from wirehouse_codecs.hiero.events import Event, Where
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service, block_or_none
 from wirehouse_codecs.hiero.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp_options import TcpOptions
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 MOST_CALLS: Final = 4_096
 MOST_NODES: Final = 256
 MOST_PUBLISHERS: Final = 4_096
@@ -42,6 +42,8 @@ MOST_PENDING: Final = 4_096
 MOST_WAITING: Final = 256
 #: What stands behind missing bytes is held back for less.
 HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
+#: A connection that was silent for longer has ended, and told what its missing bytes held back.
+SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
 NEVER: Final = 1 << 63
 
 
@@ -75,7 +77,7 @@ class Known:
         if call is None:
             about = (event.service, event.node, event.client, event.publisher)
             call = self._calls[event.call] = Call(event.call, event.where, *about, event.at_ns)
-            call.partial = event.kind != OPENED
+            call.partial = event.kind != OPENED or bool(event.told["partial"])
             self._active[event.call] = call
             self._bound_calls()
         if call.service is None:
@@ -157,8 +159,8 @@ class Known:
                 other.changed = True
             return
 
-    def _end(self, call: Call, at_ns: int, ended_by: str) -> None:
-        """Nothing more is to come on the call."""
+    def _end(self, call: Call, at_ns: int, ended_by: str, *, broken: bool = False) -> None:
+        """Nothing more is to come on the call. `broken`: a reset or the end of its connection ended it."""
         if call.ended_ns is not None:
             return
         call.ended_ns, call.ended_by = at_ns, ended_by
@@ -169,7 +171,7 @@ class Known:
         counts = not call.acknowledged and not call.partial
         if not counts:
             attempts.gaps.clear()
-        failed = call.refused or call.error or ended_by in ("reset", "closed")
+        failed = call.refused or call.error or broken
         attempts.failed_ns = at_ns if failed and counts else None
 
     def _know(self, node: Node, number: int) -> None:
@@ -285,7 +287,7 @@ class Known:
     def _tell(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
         found = RULE[rule]
         severity = TOLERANT.get(rule, found.severity) if self._options.tolerant else found.severity
-        told = Found(found, severity, where, message, block_number=number)
+        told = Found(found, severity, where, message, block_number=block_or_none(number))
         if call is not None:
             told = replace(told, call=call.call, node=call.node, publisher=call.publisher)
         self._told.append(told)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from wirehouse_codecs.hiero.across_known import MOST_WAITING, Known
+from wirehouse_codecs.hiero.across_known import MOST_WAITING, SILENT_NS, Known
 from wirehouse_codecs.hiero.across_rows import DecisionRow
 from wirehouse_codecs.hiero.across_state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.events import Event, Where, whole
-from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service
+from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session import after, fits
 
 #: Attempts and asked ranges that a row of a catch-up shows.
 MOST_SHOWN: Final = 64
 MOST_NAMES: Final = 16
+#: Errors of publishers that are remembered.
+MOST_ERRORS: Final = 16
 #: Growth of the gaps between attempts: strict, and what the jitter of real publishers leaves of it.
 GROWTH: Final = 1.3
 TOLERANT_GROWTH: Final = 0.95
@@ -66,9 +68,10 @@ class Publishers(Known):
         self._drop("node_error_all", call=call.call)
         if not lost and not self._publishing(call.node):
             self._judge_proofs_soon(call.node, event.at_ns)
-        if not lost and call.node_code is None and not call.partial:
+        if call.node_code is None and not call.partial:
             for where, number in call.proofs:
-                self._not_acknowledged(call, node, where, number)
+                if not lost or event.at_ns - where.arrived_at_ns > self._options.patience_ns:
+                    self._not_acknowledged(call, node, where, number)
         call.proofs.clear()
 
     def _judge_waiting(self, pending: Pending) -> int:
@@ -79,6 +82,9 @@ class Publishers(Known):
         while call.proofs:
             where, number = call.proofs[0]
             due: int = where.arrived_at_ns + self._options.patience_ns
+            if call.last_ns < due:
+                # Nothing was said since: missing bytes may hold it back until the connection ends.
+                due = max(due, call.last_ns + SILENT_NS)
             if due >= self._now_ns:
                 return due
             call.proofs.pop(0)
@@ -89,9 +95,8 @@ class Publishers(Known):
     def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
         if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
             return
-        error_ns = node.publisher_error_ns
-        after_error = error_ns is not None and node.publisher_error_call != call.call
-        if after_error and error_ns is not None and where.arrived_at_ns > error_ns >= (node.acked_ns or 0):
+        errors = (ns for ns, other in node.publisher_errors if other != call.call)
+        if any(where.arrived_at_ns > ns for ns in errors):
             shown = f"block {number} isn't acknowledged after another publisher's error"
             self._find("continue", where, shown, call, number)
         else:
@@ -130,6 +135,9 @@ class Publishers(Known):
             self._find("recheck", event.where, shown, call, number)
         if call.headers == 1:
             attempts.refused = None
+        if self._pending:
+            unoffered = ("ack_unoffered", call.node, number)
+            self._pending = [one for one in self._pending if (one.kind, one.node, one.number) != unoffered]
         node.offered.add(number)
         decision = [event.where, number, node.known, expected, call.headers == 1]
         call.decisions.append(decision)
@@ -176,12 +184,13 @@ class Publishers(Known):
         call.earliest = whole(event.told["earliest_block_number"])
         call.latest = whole(event.told["latest_block_number"])
         unproven = call.streaming
-        if code != "ERROR" and not call.earliest and not call.latest and node.known:
+        if code not in ("ERROR", "UNKNOWN") and not call.earliest and not call.latest and node.known:
             shown = f"the EndStream has no earliest and no latest block, {node.known} is verified"
-            self._find("earliest", event.where, shown, call)
+            self._find("earliest", event.where, shown, call, call.header)
         if code in _PUBLISHER_ERRORS:
             call.error = True
-            node.publisher_error_ns, node.publisher_error_call = event.at_ns, call.call
+            node.publisher_error_ns = event.at_ns
+            node.publisher_errors = [*node.publisher_errors, [event.at_ns, call.call]][-MOST_ERRORS:]
             if unproven and call.header is not None:
                 node.dropped.add(call.header)
         self._end(call, event.at_ns, "publisher")
@@ -203,20 +212,21 @@ class Publishers(Known):
 
     def _acknowledge(self, call: Call, event: Event) -> None:
         number = event.number or 0
+        self._judge_after(call, "node_error_all", event)
         if event.told["block_already_exists"]:
             self._refuse(call, event, "duplicate", number)
             return
         node = self._node(call.node)
-        self._judge_after(call, "node_error_all", event)
         first = number not in node.acknowledged
         self._judge_acknowledged(call, node, event, number, first)
         call.acknowledged += 1
+        call.acked = number if call.acked is None else max(call.acked, number)
         attempts = self._attempts_of(call)
         attempts.behind = False
         attempts.gaps.clear()
         attempts.distances.clear()
         node.acknowledged.add(number)
-        node.acked_ns = event.at_ns
+        node.acked_ns, node.publisher_errors = event.at_ns, []
         self._raise(node, number, event.at_ns)
         call.proofs = [proof for proof in call.proofs if proof[1] > number or (not call.new and proof[1] != number)]
         block = self._block(number, event.where)
@@ -236,14 +246,15 @@ class Publishers(Known):
             if offered == number:
                 rule = self._accepted(call, node, decision)
                 shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
-                again = known is not None and offered < known
+                again = known is not None and offered <= known
                 self._settle(call, decision, "accepted", number, None, event, rule if again else None)
                 if rule is not None:
                     broken = True
-                    if again:
-                        self._find(rule, event.where, shown, call, number)
-                    else:
+                    if not again:
                         self._await_proof(rule, call, event, shown, number, number - 1)
+                    elif call.acked is None or call.acked < number:
+                        # Else the acknowledgements of the call don't rise.
+                        self._find(rule, event.where, shown, call, number)
             elif offered < number and (call.new or old):
                 rule = None
                 if expected == "duplicate" and known is not None and offered < known and old:
@@ -255,8 +266,13 @@ class Publishers(Known):
             else:
                 left.append(decision)
         call.decisions = left
-        if first and not broken and not self._partial(node, event.at_ns) and number in node.offered:
+        if not first or broken or self._partial(node, event.at_ns):
+            return
+        if number in node.offered:
             self._judge_proof(call, node, event, number)
+        elif number not in node.fetched and number >= node.offered.floor and node.catch_up is None:
+            shown = f"block {number} is acknowledged, and no captured call offered it"
+            self._await_proof("ack_unoffered", call, event, shown, number, number)
 
     def _judge_proof(self, call: Call, node: Node, event: Event, number: int) -> None:
         if number in node.proven or number in node.fetched or number < node.proven.floor:
@@ -277,11 +293,15 @@ class Publishers(Known):
 
     def _accepted(self, call: Call, node: Node, decision: list[Any]) -> str | None:
         """The rule that is broken if an offered block is acknowledged."""
-        _, offered, known, expected, is_first = decision
+        where, offered, known, expected, is_first = decision
         if known is None:
             return None
         if offered < known:
             return "duplicate" if is_first else "reenter"
+        if offered == known:
+            # All publishers are told of a block, and it may have been on its way.
+            before = where.arrived_at_ns - self._options.in_flight_ns
+            return "last_block_again" if any(ns <= before and acked >= offered for ns, acked in node.rises) else None
         if expected != "behind" or self._partial(node, self._now_ns) or node.has(offered - 1):
             return None
         if node.catch_up is not None and not node.outgoing:
@@ -293,14 +313,16 @@ class Publishers(Known):
     def _end_of_stream(self, call: Call, event: Event) -> None:
         meaning, number = event.told["meaning"], event.number or 0
         if meaning == BEHIND_CODE:
+            if not call.new:
+                self._node_behind(call, event)
+                return
             self._refuse(call, event, "behind", number)
-            if call.new:
-                self._node_ends(call, event, meaning)
+            self._node_ends(call, event, meaning)
             return
         if meaning == DUPLICATE_CODE:
             self._refuse(call, event, "duplicate", number)
         else:
-            self._judge_report(call, event, number)
+            self._judge_report(call, event, number, failed=meaning not in (None, "UNKNOWN", "SUCCESS"))
             if number:
                 self._know(self._node(call.node), number)
             for decision in call.decisions:
@@ -344,19 +366,25 @@ class Publishers(Known):
         )
 
     def _node_behind(self, call: Call, event: Event) -> None:
+        self._judge_after(call, "node_error_all", event)
         self._refuse(call, event, "behind", event.number or 0)
 
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
-        at = self._answered_by(call, event, answer, number)
+        at = self._answered_by(call, answer, number)
         decision = None if at is None else call.decisions.pop(at)
         offered = call.header if decision is None else decision[1]
         is_first = call.headers == 1 if decision is None else decision[4]
         call.refused = True
         call.proofs = [proof for proof in call.proofs if proof[1] != offered]
         call.streaming &= offered != call.header
-        rule = self._judge_report(call, event, number, offered)
+        for one in call.decisions:
+            # It was the next one only while the refused one came.
+            if one[3] == "next" and self._expected(call, node, one[1]) == "behind":
+                one[3] = "behind"
+        header_ns = None if decision is None else decision[0].arrived_at_ns
+        rule = self._judge_report(call, event, number, offered, header_ns)
         if decision is not None:
             self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
         if number:
@@ -369,20 +397,18 @@ class Publishers(Known):
                 self._end_catch_up(node, event.at_ns)
             return
         attempts.behind = True
-        if number != NO_BLOCK or offered:
+        if rule != "last_known_set" and (number != NO_BLOCK or offered):
             self._note_behind(call, node, event, offered, number)
         if is_first and number != NO_BLOCK and number:
-            self._measure(call, attempts, node, event, offered - number)
+            self._measure(call, attempts, node, event, offered, number)
 
-    def _answered_by(self, call: Call, event: Event, answer: str, number: int) -> int | None:
-        """Which of the headers that wait is answered: the last one, unless that crossed the answer to another."""
+    def _answered_by(self, call: Call, answer: str, number: int) -> int | None:
+        """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
         if not call.decisions:
             return None
-        where, offered, *_ = call.decisions[-1]
-        last = len(call.decisions) - 1
-        if event.at_ns - where.arrived_at_ns > self._options.in_flight_ns or fits(answer, number, offered):
-            return last
-        return next((at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])), last)
+        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])]
+        expected = [at for at in fitting if call.decisions[at][3] == answer]
+        return next(iter(expected or fitting), len(call.decisions) - 1)
 
     def _note_behind(self, call: Call, node: Node, event: Event, offered: int, number: int) -> None:
         catch_up = node.catch_up
@@ -394,39 +420,57 @@ class Publishers(Known):
         catch_up.attempts = [*catch_up.attempts, [event.at_ns, call.publisher, offered, number]][-MOST_SHOWN:]
         catch_up.changed = True
 
-    def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, distance: int) -> None:
-        attempts.distances = [*attempts.distances, distance][-GAPS:]
+    def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, offered: int, number: int) -> None:
+        attempts.distances = [*attempts.distances, offered - number][-GAPS:]
         stalled = len(attempts.distances) == GAPS and attempts.distances == sorted(attempts.distances)
         if node.catch_up is not None:
             node.catch_up.stalled = stalled
         if stalled:
             shown = ", ".join(map(str, attempts.distances))
-            self._find("target_closer", event.where, f"three attempts are {shown} blocks ahead of the node", call)
+            self._find(
+                "target_closer", event.where, f"three attempts are {shown} blocks ahead of the node", call, offered
+            )
             attempts.distances.clear()
 
-    def _judge_report(self, call: Call, event: Event, number: int, offered: int | None = None) -> str | None:
-        """Whether the block that an answer to `offered`, or the end, reports is the newest; the rule that is broken."""
+    def _judge_report(
+        self,
+        call: Call,
+        event: Event,
+        number: int,
+        offered: int | None = None,
+        header_ns: int | None = None,
+        *,
+        failed: bool = False,
+    ) -> str | None:
+        """Whether the block that an answer to `offered`, or the end, reports is the newest; the rule that is broken.
+
+        `header_ns`: when the header came. `failed`: the end tells of an error.
+        """
         node = self._node(call.node)
         known, answer = node.known, offered is not None
-        if answer and number == 0 and known:
+        about = call.header if offered is None else offered
+        if (answer or failed) and number == 0 and known:
             shown = f"no block is reported, {known} is verified"
-            self._find("last_known_set", event.where, shown, call, known)
+            self._find("last_known_set", event.where, shown, call, about)
             return "last_known_set"
-        before = event.at_ns - self._options.in_flight_ns
+        # What the node had acknowledged before the header came it knew when it answered.
+        before = max(event.at_ns - self._options.in_flight_ns, header_ns or 0)
         acked = max((rise[1] for rise in node.rises if rise[0] <= before), default=None)
         lower = acked is not None and (number == NO_BLOCK or number < acked)
-        echo = self._options.tolerant and number == (call.header if offered is None else offered)
+        echo = self._options.tolerant and number == about
         if not lower or echo or (not answer and not number):
             return None
         shown = "none" if number == NO_BLOCK else str(number)
-        self._find("last_known", event.where, f"block {shown} is reported, {acked} was acknowledged", call, number)
+        self._find("last_known", event.where, f"block {shown} is reported, {acked} was acknowledged", call, about)
         return "last_known"
 
     def _skip_block(self, call: Call, event: Event) -> None:
         call.streaming = False
+        self._judge_after(call, "node_error_all", event)
         self._answer(call, event, "skip")
 
     def _resend_block(self, call: Call, event: Event) -> None:
+        self._judge_after(call, "node_error_all", event)
         self._answer(call, event, "resend")
 
     def _answer(self, call: Call, event: Event, actual: str) -> None:
@@ -478,7 +522,7 @@ class Publishers(Known):
             if not legal and rule is None:
                 rule = "next" if offered == after(reported) else ("duplicate" if is_first else "reenter")
         elif actual == "accepted" and event is not None:
-            legal = None if known is None or expected == "behind" else True
+            legal = None if known is None or expected in ("behind", "duplicate") else True
         elif actual in ("skip", "resend"):
             legal = True
         if rule is not None:
@@ -493,7 +537,7 @@ class Publishers(Known):
                 known,
                 expected,
                 actual,
-                None if actual == "accepted" else reported,
+                None if actual == "accepted" else block_or_none(reported),
                 meaning,
                 None if event is None else event.at_ns,
                 legal,

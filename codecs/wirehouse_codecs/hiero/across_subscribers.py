@@ -152,6 +152,12 @@ class Subscribers(Known):
     def _take_block(self, event: Event) -> None:
         number, told = event.number, event.told
         call = None if event.call is None else self._call_of(event)
+        if call is not None and call.service == Service.PUBLISH and number is not None:
+            # A set may hold several blocks.
+            node = self._node(call.node)
+            node.offered.add(number)
+            if told["proven"]:
+                node.proven.add(number)
         if number is None or not told["proven"]:
             return
         if call is not None and call.service == Service.SUBSCRIBE:

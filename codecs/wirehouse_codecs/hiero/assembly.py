@@ -1,7 +1,7 @@
 """Messages whose bytes come in parts: small ones whole, sets of block items as they come.
 
 A set of up to MAX_MESSAGE_BYTES passes through in parts of PART_BYTES. What is held of all calls together is at most
-SETS_BYTES: when that is full, what is held of the largest is given early, or its unfinished item is passed over. Before
+SETS_BYTES: when that is full, what is held of the largest is given early, or its unfinished item isn't held. Before
 that, what comes of a message doesn't depend on the pieces in which its bytes came.
 """
 
@@ -76,14 +76,14 @@ class _Message:
 
 
 class Assembly:
-    """The unfinished messages of one connection. `limit` is the largest item, in bytes."""
+    """The unfinished messages of one connection. `limits`, in bytes: the largest item, and the largest that is held."""
 
-    def __init__(self, limit: int, snapshot: list[Any] | None = None) -> None:
-        self._limit = limit
+    def __init__(self, *limits: int, snapshot: list[Any] | None = None) -> None:
+        self._limits = limits
         self._messages: dict[Key, _Message] = {}
         self._held = 0
         for call, direction, *told in snapshot or ():
-            message = self._messages[call, Direction(direction)] = _restored(told, limit)
+            message = self._messages[call, Direction(direction)] = _restored(told, limits)
             self._held += message.held
 
     def receive(self, key: Key, data: bytes | memoryview, last: bool, tag: int | None) -> list[Part | Cut]:
@@ -161,7 +161,7 @@ class Assembly:
 
     def _begin_stream(self, key: Key, message: _Message, data: memoryview, parts: list[Part | Cut]) -> None:
         if message.tag is not None and data[0] == message.tag:
-            message.reader = ItemReader(self._limit)
+            message.reader = ItemReader(*self._limits)
         self._stream(key, message, data, parts)
 
     def _stream(self, key: Key, message: _Message, data: memoryview, parts: list[Part | Cut]) -> None:
@@ -227,8 +227,14 @@ class Assembly:
                 self._cut(key, message, parts)
                 parts.append(self._emit(key, message))
             else:
+                assert message.reader is not None
                 before = message.held
-                self._pass_over(message, "an item is too large to be held")
+                items = message.reader.pass_over()
+                if items is not None:
+                    parts.append(Cut(key, items))
+                else:
+                    fault = message.reader.fault
+                    self._pass_over(message, "too many messages at once" if fault is None else _reason(fault))
                 self._held += message.held - before
 
     def _emit(self, key: Key, message: _Message) -> Part:
@@ -258,11 +264,11 @@ def _told(message: _Message) -> list[Any]:
     return [message.tag, *texts, message.cut, message.number, reader, message.left, message.reason]
 
 
-def _restored(told: list[Any], limit: int) -> _Message:
+def _restored(told: list[Any], limits: tuple[int, ...]) -> _Message:
     tag, head, raw, prefix, cut, number, reader, left, reason = told
     message = _Message(tag)
     message.head = None if head is None else bytearray(from_text(head))
     message.raw, message.prefix = bytearray(from_text(raw)), from_text(prefix)
     message.cut, message.number, message.left, message.reason = cut, number, left, reason
-    message.reader = None if reader is None else ItemReader.from_json(reader, limit)
+    message.reader = None if reader is None else ItemReader.from_json(reader, *limits)
     return message

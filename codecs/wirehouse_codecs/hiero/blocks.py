@@ -33,13 +33,18 @@ from wirehouse_codecs.hiero.items import (
     decode_proof,
     item_class,
     item_name,
+    short_proof,
+    with_footer,
 )
+from wirehouse_codecs.hiero.protobuf import Malformed
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.rules import Rule
 
-#: So many proofs of a block are decoded; real ones have one. A header, footer or proof is at most so large.
+#: So many proofs of a block are decoded; real ones have one. A header, footer or proof that is larger isn't: of a proof
+#: the block is told.
 MOST_PROOFS: Final = 16
 MOST_BODY_BYTES: Final = 1 << 18
+_HEAD_BYTES: Final = 32
 #: So many numbers of items are counted apart; the rest is one.
 MOST_NUMBERS: Final = 64
 OTHER_NUMBERS: Final = -1
@@ -127,6 +132,7 @@ def split(items: Items) -> list[Items]:
             ends=items.ends[begin:end],
             numbers=items.numbers[begin:end],
             unknown_fields=0 if begin else items.unknown_fields,
+            several=0 if begin else items.several,
             fault=None,
         )
         for begin, end in pairwise(cuts)
@@ -187,6 +193,7 @@ class BlockBuilder:
 
     def add(self, items: Items) -> None:
         """The next items of the block."""
+        items = with_footer(items)
         self._place(items)
         for number in _DECODERS:
             for position in items.where(number):
@@ -196,7 +203,9 @@ class BlockBuilder:
                 self._break("item_refused", f"an item of number {number}")
             key = number if number in self.counts or len(self.counts) < MOST_NUMBERS else OTHER_NUMBERS
             self.counts[key] = self.counts.get(key, 0) + count
-        self.item_bytes += int((items.ends - items.starts).sum(dtype="int64"))
+        if items.several:
+            self._break("item_refused", "an item of several fields")
+        self.item_bytes += int((items.ends - items.starts).sum(dtype="int64")) + items.passed_over
         self.unknown_fields += items.unknown_fields
         self._hasher.add(items)
         if items.fault is not None:
@@ -217,12 +226,12 @@ class BlockBuilder:
         after = items.numbers[proved:]
         late = after[after != ItemNumber.BLOCK_PROOF]
         if len(late):
-            self._break("structure", f"{item_name(int(late[0]))} after the proof")
+            self._break("structure", f"{item_name(int(late[0]))} after the proof", once=True)
         footed = self._end(items, ItemNumber.BLOCK_FOOTER, proved)
         between = items.numbers[footed:proved]
         between = between[between != ItemNumber.BLOCK_FOOTER]
         if len(between):
-            self._break("structure", f"{item_name(int(between[0]))} after the footer")
+            self._break("structure", f"{item_name(int(between[0]))} after the footer", once=True)
 
     def _end(self, items: Items, number: int, end: int) -> int:
         """From where on an item of `number` stands before what follows; `end` = there is none."""
@@ -230,8 +239,11 @@ class BlockBuilder:
             return 0
         return items.where(number)[0] if number in items.counts else end
 
-    def _break(self, rule: str, reason: str) -> None:
+    def _break(self, rule: str, reason: str, *, once: bool = False) -> None:
+        """`once`: of any item."""
         broken = Broken(RULE[rule], reason)
+        if once and any(other.reason.partition(" ")[2] == reason.partition(" ")[2] for other in self._broken):
+            return
         if broken not in self._broken and len(self._broken) < MOST_BROKEN:
             self._broken.append(broken)
 
@@ -239,11 +251,16 @@ class BlockBuilder:
         values = self._values.setdefault(number, [])
         if len(values) == (MOST_PROOFS if number == ItemNumber.BLOCK_PROOF else 1):
             return
-        size = int(items.ends[position] - items.bodies[position])
-        if size > MOST_BODY_BYTES:
-            self._break("malformed_message", f"{item_name(number)} of {size} bytes, at most {MOST_BODY_BYTES}")
+        size = int(items.ends[position] - items.bodies[position]) + items.passed_over
+        if size <= MOST_BODY_BYTES:
+            body = items.body(position)
+        elif number == ItemNumber.BLOCK_PROOF:
+            try:
+                body = short_proof(items.body(position)[:_HEAD_BYTES])
+            except Malformed:
+                return
+        else:
             return
-        body = items.body(position)
         decoded = _DECODERS[number](body)
         if decoded.reason:
             self._break("malformed_message", decoded.reason)

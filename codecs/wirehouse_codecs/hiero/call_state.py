@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirehouse_codecs.hiero.blocks import BlockBuilder
 from wirehouse_codecs.hiero.options import HieroOptions
@@ -48,6 +48,8 @@ class ComingSet:
     part_counts: dict[int, int] = field(default_factory=dict)
     part_bytes: int = 0
     header: int | None = None
+    #: Of the last block.
+    last_header: int | None = None
     proof: int | None = None
     headers: int = 0
     unknown_fields: int = 0
@@ -59,6 +61,19 @@ class ComingSet:
 
 
 _SET: Final = tuple(ComingSet.__slots__)
+
+
+class GoesAway(NamedTuple):
+    """A side takes no further call: when it said so first, and what its last GOAWAY holds."""
+
+    began_ns: int
+    last_stream_id: int
+    code: int
+
+    def ends(self, rpc: Rpc, side: Direction, in_flight_ns: int) -> bool:
+        """It ends this call: by an error, as the call comes too late, or as nothing followed on the call."""
+        refused = side is Direction.SERVER and rpc.number > self.last_stream_id
+        return bool(self.code) or refused or rpc.place.arrived_at_ns <= self.began_ns + in_flight_ns
 
 
 class Rpc:

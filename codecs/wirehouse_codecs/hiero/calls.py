@@ -14,9 +14,9 @@ from typing import Any, Final
 from wirehouse_codecs.hiero import grpc, http2
 from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.blocks import BlockBuilder, is_old, split
-from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, Rpc, rpc_from_json, rpc_to_json
+from wirehouse_codecs.hiero.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
 from wirehouse_codecs.hiero.hashes import settle
-from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name
+from wirehouse_codecs.hiero.items import ItemNumber, Items, cut, item_name, with_footer
 from wirehouse_codecs.hiero.messages import (
     KIND_OF,
     BlockEnd,
@@ -43,33 +43,41 @@ from wirehouse_codecs.hiero.rows import (
 )
 from wirehouse_codecs.hiero.rules import RULE, RULES
 from wirehouse_codecs.hiero.session import (
+    ANSWERS,
     Found,
     Input,
     QueryInput,
     Said,
+    Subscription,
     SubscriptionInput,
     input_of,
     said_of,
 )
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Log, Where
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.tcp import Connection, Direction
 
 #: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
 BODIES_BYTES: Final = 1 << 20
-#: An item that is larger can't be held until it is whole.
+#: An item that is larger isn't held until it is whole: of such a one only number and size are told.
 MOST_ITEM_BYTES: Final = 6_500_000
 MOST_METADATA: Final = 64
 CORRELATION_ID: Final = "hiero-correlation-id"
-#: A correlation id is a publisher's name and the number of its connection.
-_ATTEMPT: Final = re.compile(r"(.+)-[A-Za-z]*[0-9]+")
+#: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
+_ATTEMPT: Final = re.compile(r"(N[0-9]+)-STR[0-9]+")
 _SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
 _PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
+#: What ends a side of a call, or all of it.
+_Ending = grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
+_SUBSCRIPTION_ENDS: Final = {
+    **dict.fromkeys((Input.CANCEL, Input.DISCONNECT), SubscriptionInput.SUBSCRIBER_ENDS),
+    **dict.fromkeys((Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT), SubscriptionInput.NODE_ENDS),
+}
 _ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
 
 
 def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
-    """Who publishes: the correlation id without the number of its connection, else the client's address."""
+    """Who publishes: the correlation id without the number of its stream, else the client's address."""
     told = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
     if not told or told == "?":
         return client
@@ -81,14 +89,23 @@ class Calls:
     """The calls of one connection, or of one gRPC log, as rows. It takes the events of grpc.py in their order."""
 
     def __init__(
-        self, log: Log, options: HieroOptions, node: str | None, port: int | None, client: str | None, *, late: bool
+        self,
+        log: Log,
+        options: HieroOptions,
+        node: str | None,
+        port: int | None,
+        client: str | None,
+        connection: Connection | None = None,
     ) -> None:
-        self._log, self._options = log, options
+        self._log, self._options, self._connection = log, options, connection
         self._node, self._port, self._client = node, port, client
         #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
+        late = connection is not None and connection.opened == "middle"
         self._lost = set(Direction) if late else set()
+        #: Sides that sent GOAWAY, in the order of the first ones.
+        self._goes_away: dict[Direction, GoesAway] = {}
         self._rpcs: dict[int, Rpc] = {}
-        self._assembly = Assembly(min(options.max_message_bytes, MOST_ITEM_BYTES))
+        self._assembly = Assembly(options.max_message_bytes, MOST_ITEM_BYTES)
 
     def take(self, events: Iterable[grpc.Event]) -> None:
         """What a reader tells."""
@@ -107,6 +124,8 @@ class Calls:
                     self._reset(event)
                 case grpc.Closed():
                     self._close(event)
+                case http2.GoAway():
+                    self._go_away(event)
                 case Undecodable():
                     self._undecodable(event)
                 case http2.Lost() | http2.Placed() | grpc.Missed():
@@ -116,8 +135,10 @@ class Calls:
 
     def _open(self, event: grpc.Opened) -> None:
         metadata = dict(event.metadata[:MOST_METADATA])
-        # Without any header fields the call began before the capture, or they are lost.
-        rpc = Rpc(event.call, event.place, late=not metadata)
+        # Without any header fields the call began before the capture, or they are lost. If the node was heard before
+        # the request, messages of it may be missing.
+        late = not metadata or event.call in self._rpcs or self._is_one_sided
+        rpc = Rpc(event.call, event.place, late=late)
         self._rpcs[event.call] = rpc
         rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
         rpc.metadata = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in metadata.items()}
@@ -166,7 +187,8 @@ class Calls:
                 None,
             )
         if shape.new is not None and rpc.service in (None, service):
-            rpc.profile = profile_of(NEW_PACKAGE if shape.new else OLD_PACKAGE, self._options.forced)
+            package = NEW_PACKAGE if shape.new else OLD_PACKAGE
+            rpc.profile = profile_of(None if self._options.forced else package, self._options.forced)
             rpc.sure = True
         if service is not None and rpc.service is None:
             rpc.path_inferred = True
@@ -189,34 +211,56 @@ class Calls:
         if rpc is not None:
             self._end_call(rpc, event.place, "reset")
 
-    def _signal(
-        self, number: int, said: Input, place: Place, event: grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
-    ) -> None:
+    def _signal(self, number: int, said: Input, place: Place, event: _Ending) -> None:
         """What ends a side of the call, or all of it."""
         rpc = self._rpcs.get(number)
         if rpc is None:
             return
         rpc.place = place
-        if rpc.service is Service.PUBLISH:
+        if rpc.service is Service.SUBSCRIBE:
+            self._end_subscription(rpc, said, place, event)
+        elif rpc.service is Service.PUBLISH:
             if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
                 self._end_block(rpc, place, "call")
-            _, found = self._hear(rpc, Said(said, place.arrived_at_ns))
-            where = None
-            if not isinstance(event, grpc.Closed):
-                where = Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
+            assert rpc.session is not None
+            _, found = self._hear(rpc, Said(said, place.arrived_at_ns), _where_of(event))
             for one in found:
-                self._find(one.rule.name, one.message, place, where, rpc)
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
+
+    def _end_subscription(self, rpc: Rpc, said: Input, place: Place, event: _Ending) -> None:
+        ends = _SUBSCRIPTION_ENDS.get(said)
+        # Who is refused before anything is delivered may not have reached a block node.
+        refused = isinstance(event, grpc.Trailers) and event.status and not rpc.counts["headers"]
+        if ends is not None and not refused:
+            _, found = self._hear(rpc, Said(ends, place.arrived_at_ns))
+            for one in found:
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc)
 
     def _close(self, event: grpc.Closed) -> None:
-        if event.how is grpc.How.CLOSED:
-            self._signal(event.call, Input.DISCONNECT, event.place, event)
-        rpc = self._rpcs.pop(event.call, None)
+        rpc = self._rpcs.get(event.call)
         if rpc is None:
             return
+        if event.how is grpc.How.CLOSED and not rpc.ended:
+            by = rpc.reset_by = self._closed_by(rpc, event)
+            if by is not None:
+                said = Input.DISCONNECT if by is Direction.CLIENT else Input.NODE_DISCONNECT
+                self._signal(event.call, said, event.place, event)
+        del self._rpcs[event.call]
         for direction in Direction:
             self._drop(rpc, direction, event.place, "the call ends within it")
         self._end_block(rpc, event.place, "call")
         self._end_call(rpc, event.place, event.how.value)
+
+    def _go_away(self, event: http2.GoAway) -> None:
+        told = (event.last_stream_id, event.code)
+        first = self._goes_away.setdefault(event.direction, GoesAway(event.place.arrived_at_ns, *told))
+        self._goes_away[event.direction] = GoesAway(first.began_ns, *told)
+
+    def _closed_by(self, rpc: Rpc, event: grpc.Closed) -> Direction | None:
+        """Who ended a call by closing its connection: who ended all calls by GOAWAY, or took this one no further."""
+        in_flight_ns = self._options.in_flight_ns
+        ended = (side for side, away in self._goes_away.items() if away.ends(rpc, side, in_flight_ns))
+        return next(ended, event.by)
 
     def _end_call(self, rpc: Rpc, place: Place, how: str) -> None:
         """Tell how the call ended, once: by the first thing that ends it."""
@@ -303,6 +347,9 @@ class Calls:
             return
         if rpc.path is None and not rpc.sure and event.first:
             self._infer(rpc, event)
+        if direction is Direction.SERVER and rpc.session is not None and rpc.session.state is Subscription.CONNECTED:
+            # Blocks before the request: what the sides said isn't in order.
+            self._miss(rpc, place)
         tag = None
         if rpc.service is not None and not rpc.profile.one_item:
             tag = _SET_TAGS.get((rpc.service, direction))
@@ -369,20 +416,24 @@ class Calls:
             return
         content |= message_content(message, rpc.profile)
         said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
-        ignored = None
+        # A finding about an answer, or an end, names the offered block.
+        ignored, number, about = None, getattr(message, "block_number", None), None
         if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
             content["meaning"], ignored, said = None, "the version of the API isn't known", None
             self._miss(rpc, place)
         if isinstance(message, BlockEnd):
             broken += self._end_block(rpc, place, "block_end")
         if said is not None and rpc.session is not None:
-            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns))
+            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile), where)
             broken += [(one.rule.name, one.message) for one in found]
+            if said in ANSWERS:
+                about = rpc.session.memory.refused
+            elif said is Input.END_STREAM:
+                about = rpc.session.memory.header
             rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
-        number = getattr(message, "block_number", None)
         raw = data if isinstance(message, Unread) else None
         self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
-        self._find_first(broken, place, where, rpc, number)
+        self._find_first(broken, place, where, rpc, number if about is None else about)
 
     def _row(
         self,
@@ -454,7 +505,7 @@ class Calls:
         rpc.counts["proofs"] += carried.proof is not None
         if rpc.session is not None:
             for said, said_number in _set_inputs(rpc, carried):
-                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number))
+                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number), where)
                 ignored = ignored or reason
                 broken += [(one.rule.name, one.message) for one in found]
         if carried.proof is not None and not rpc.profile.block_end:
@@ -462,10 +513,14 @@ class Calls:
         self._row(rpc, event, where, content | {"ignored": ignored}, raw, number)
         self._find_first(broken, place, where, rpc, number)
         rpc.sets.pop(event.direction, None)
+        if any(rule == "malformed_message" for rule, _ in broken):
+            # What couldn't be read is missing.
+            self._miss(rpc, place)
 
     def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
         """Items of a set, in chunks as they come."""
         carried = rpc.sets[direction]
+        items = with_footer(items)
         for block_items in split(items) if len(items) else [items]:
             begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
             if begins and carried.counts:
@@ -477,9 +532,10 @@ class Calls:
             self._count(carried, block_items, begins)
             block = rpc.block
             block.builder.add(block_items)
+            if begins:
+                carried.last_header = _number(rpc)
             if begins and carried.header is None:
-                header = block.builder.header
-                carried.header = None if header is None else header.number
+                carried.header = carried.last_header
             if ItemNumber.BLOCK_PROOF in block_items.counts and carried.proof is None:
                 proof = block.builder.proof
                 carried.proof = None if proof is None else proof.block
@@ -495,7 +551,7 @@ class Calls:
             for counts in (carried.counts, carried.part_counts):
                 key = kind if kind in counts or len(counts) < MOST_METADATA else -1
                 counts[key] = counts.get(key, 0) + count
-        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64"))
+        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64")) + items.passed_over
         carried.headers += begins
         carried.unknown_fields += items.unknown_fields
 
@@ -536,14 +592,23 @@ class Calls:
 
     # Findings
 
-    def _hear(self, rpc: Rpc, said: Said) -> tuple[str | None, tuple[Found, ...]]:
+    def _hear(self, rpc: Rpc, said: Said, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
         """What is said, to the call's session: why it is passed over, and what it breaks."""
         assert rpc.session is not None
+        if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
+            side = self._connection.sides(where.direction)[0]
+            said = said._replace(byte_end=where.byte_end, received=side.peer_received(where.byte_end))
         ignored, found = rpc.session.receive(said)
-        if not self._lost:
+        if not (self._lost or self._is_one_sided):
             return ignored, found
         rpc.session.miss()
         return ignored, ()
+
+    @property
+    def _is_one_sided(self) -> bool:
+        """Nothing of one side was captured: it may have said anything."""
+        one = self._connection
+        return one is not None and not (one.client.packets and one.server.packets)
 
     def _find_first(
         self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
@@ -563,13 +628,14 @@ class Calls:
     def to_json(self) -> dict[str, Any]:
         """The state, as JSON has it."""
         rpcs = [rpc_to_json(rpc) for rpc in self._rpcs.values()]
-        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost)}
+        away = {side: list(told) for side, told in self._goes_away.items()}
+        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost), "goes_away": away}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_json` gave."""
-        limit = min(self._options.max_message_bytes, MOST_ITEM_BYTES)
-        self._assembly = Assembly(limit, state["assembly"])
+        self._assembly = Assembly(self._options.max_message_bytes, MOST_ITEM_BYTES, snapshot=state["assembly"])
         self._lost = set(map(Direction, state["lost"]))
+        self._goes_away = {Direction(side): GoesAway(*told) for side, told in state["goes_away"].items()}
         for told in state["rpcs"]:
             rpc = rpc_from_json(told, self._options)
             self._rpcs[rpc.number] = rpc
@@ -580,6 +646,12 @@ def _is_ambiguous(message: Message) -> bool:
     return hasattr(message, "code") and len({code_name(message, profile_of(name)) for name in _PACKAGES}) > 1
 
 
+def _where_of(event: _Ending) -> Where | None:
+    if isinstance(event, grpc.Closed):
+        return None
+    return Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
+
+
 def _number(rpc: Rpc) -> int | None:
     header = None if rpc.block is None else rpc.block.builder.header
     return None if header is None else header.number
@@ -587,16 +659,16 @@ def _number(rpc: Rpc) -> int | None:
 
 def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
     """What a set says to its call: its header, its proof, or that items go on."""
-    if rpc.service is not Service.PUBLISH:
-        yield SubscriptionInput.ITEMS, None
-        return
+    kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
     proven = ItemNumber.BLOCK_PROOF in carried.counts
     if carried.headers:
-        yield Input.HEADER, carried.header
+        yield kinds.HEADER, carried.header
+        if carried.headers > 1:
+            yield kinds.HEADER, carried.last_header
     if proven:
-        yield Input.PROOF, carried.proof
+        yield kinds.PROOF, carried.proof
     if not carried.headers and not proven:
-        yield Input.ITEMS, None
+        yield kinds.ITEMS, None
 
 
 def _hashes(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:

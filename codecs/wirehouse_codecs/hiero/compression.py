@@ -12,14 +12,27 @@ from typing import Final, NamedTuple
 
 import cramjam
 
-from wirehouse_codecs.inflate import MAX_INFLATED_RATIO, Gzip, Plain, Zstd
+from wirehouse_codecs.hiero.options import MOST_RATIO
+from wirehouse_codecs.inflate import Gzip, Plain, Zstd
 
 IDENTITY: Final = "identity"
 #: A message inflates to so many times its size, of which the first bytes are not judged.
 UNJUDGED_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 18
+#: So much is inflated to tell whether it can be.
+PROBED_BYTES: Final = 256
+#: How zlib data begins (RFC 1950): the method and a window, then a check of both, without a dictionary.
+_ZLIB: Final = tuple(
+    bytes([method, flags])
+    for method in range(0x08, 0x88, 0x10)
+    for flags in range(256)
+    if not (method << 8 | flags) % 31 and not flags & 0x20
+)
 #: The first bytes of what was compressed, where no header says how.
-MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\x06\x00\x00sNaPpY", "snappy"))
+MAGIC: Final = (
+    *((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xff\x06\x00\x00sNaPpY", "snappy")),
+    *((magic, "deflate") for magic in _ZLIB),
+)
 _SNAPPY_START: Final = b"\xff\x06\x00\x00sNaPpY"
 _CHUNK_HEADER_BYTES: Final = 4
 
@@ -40,18 +53,30 @@ def encoding_of(data: bytes) -> str | None:
     return next((encoding for magic, encoding in MAGIC if data.startswith(magic)), None)
 
 
-def inflate(data: bytes, encoding: str, limit: int) -> Inflated:
-    """The content of a compressed message, at most `limit` bytes and MAX_INFLATED_RATIO times its size."""
+def is_begun(data: bytes) -> bool:
+    """`data` is how something compressed begins. The few first bytes of zlib data say little: it is inflated."""
+    if encoding_of(data) != "deflate":
+        return encoding_of(data) is not None
+    try:
+        zlib.decompressobj().decompress(data[:PROBED_BYTES])
+    except zlib.error:
+        return False
+    return True
+
+
+def inflate(data: bytes, encoding: str, limit: int, ratio: int = MOST_RATIO) -> Inflated:
+    """The content of a compressed message, at most `limit` bytes and `ratio` times its size."""
     inflater = _INFLATERS.get(encoding)
     if inflater is None:
         return Inflated((), f"compressed by {encoding[:64]!r}, which is not known")
     pieces: list[bytes] = []
-    size, most = 0, min(limit, max(UNJUDGED_BYTES, MAX_INFLATED_RATIO * len(data)))
+    size, most = 0, min(limit, max(UNJUDGED_BYTES, ratio * len(data)))
     try:
         for piece in inflater(data, most):
             size += len(piece)
             if size > most:
-                return Inflated((), f"inflates to more than {most} bytes")
+                times = f", {ratio} times its size" if most < limit else ""
+                return Inflated((), f"inflates to more than {most} bytes{times}")
             pieces.append(piece)
     except _Damaged as damage:
         return Inflated((), str(damage))

@@ -71,7 +71,7 @@ class Scene(Stage):
     def publisher(self, name: str = "A") -> Publishing:
         """A publisher's call on a connection of its own."""
         self._calls += 1
-        return Publishing(self, self.line(f"10.1.{_HOST}.{ord(name)}").publish(f"{name}-of-scene", self._calls))
+        return Publishing(self, self.line(f"10.1.{_HOST}.{ord(name)}").publish(f"N{_HOST}{ord(name)}", self._calls))
 
     def subscriber(self) -> Talk:
         """A subscriber that wants all blocks."""
@@ -297,6 +297,25 @@ def _node_ended_without_status(scene: Scene) -> None:
     scene.publisher().block(KNOWN).ack(KNOWN).talk.trailers()
 
 
+def _subscriber_order(scene: Scene) -> None:
+    subscriber = scene.subscriber().forward(scene.block(KNOWN).opening)
+    scene.deliver(subscriber, KNOWN, KNOWN + 1).cancel()
+
+
+def _subscriber_gap(scene: Scene) -> None:
+    scene.deliver(scene.subscriber(), KNOWN, KNOWN + 2, KNOWN + 3).cancel()
+
+
+def _subscriber_range(scene: Scene) -> None:
+    subscriber = scene.line(f"10.2.{_HOST}.1").call(Service.SUBSCRIBE)
+    subscriber.subscribe(number_of(KNOWN), number_of(KNOWN + 1))
+    scene.deliver(subscriber, KNOWN).status("SUCCESS").trailers()
+
+
+def _subscriber_ended_without_status(scene: Scene) -> None:
+    scene.deliver(scene.subscriber(), KNOWN).trailers()
+
+
 def _block_not_acknowledged(scene: Scene) -> None:
     scene.known()
     scene.publisher().block(KNOWN + 1).leave(KNOWN)
@@ -439,6 +458,16 @@ def _catch_up_overrun(scene: Scene) -> None:
     scene.deliver(fetch, KNOWN + 2).cancel()
 
 
+def _last_block_again(scene: Scene) -> None:
+    scene.known()
+    scene.publisher().block(KNOWN).ack(KNOWN).leave(KNOWN)
+
+
+def _ack_unoffered(scene: Scene) -> None:
+    scene.known()
+    scene.publisher().block(KNOWN + 1).ack(KNOWN + 1).ack(KNOWN + 5).leave(KNOWN + 1)
+
+
 def _subscriber_not_resumed(scene: Scene) -> None:
     scene.known()
     scene.deliver(scene.subscriber(), KNOWN).status(scene.source_error).trailers()
@@ -490,6 +519,12 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "skip_pair": Fault("ResendBlock names a block that is acknowledged.", _skip_pair),
         "ended_without_end_stream": Fault("A publisher closes its side within a block.", _ended_without_end_stream),
         "node_ended_without_status": Fault("The node ends a call by its trailers alone.", _node_ended_without_status),
+        "subscriber_order": Fault("A subscriber is sent a part of a block and then all of it.", _subscriber_order),
+        "subscriber_gap": Fault("A subscriber isn't sent one of the blocks.", _subscriber_gap),
+        "subscriber_range": Fault("A subscriber is told SUCCESS before the last block.", _subscriber_range),
+        "subscriber_ended_without_status": Fault(
+            "A node ends a subscription by its trailers alone.", _subscriber_ended_without_status
+        ),
         "block_not_acknowledged": Fault("A whole block is never answered.", _block_not_acknowledged),
         "last_known": Fault("Behind names a block below one that was acknowledged.", _last_known),
         "backoff": Fault("A publisher comes back after the same time again and again.", _backoff),
@@ -520,6 +555,8 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "gap_not_filled": Fault("A node fetches only one of the blocks that it lacks.", _gap_not_filled, late=True),
         "catch_up_not_started": Fault("A node that is behind asks nobody.", _catch_up_not_started, late=True),
         "catch_up_overrun": Fault("A node that has caught up is sent more.", _catch_up_overrun),
+        "last_block_again": Fault("A publisher's block is acknowledged that another one had sent.", _last_block_again),
+        "ack_unoffered": Fault("A block is acknowledged that nobody offered.", _ack_unoffered),
         "subscriber_not_resumed": Fault(
             "A subscriber doesn't come back after an error.", _subscriber_not_resumed, late=True
         ),

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import compression, http2
-from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES
+from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, MOST_RATIO
 from wirehouse_codecs.hiero.pieces import (
     UNDECODABLE_BYTES,
     Content,
@@ -165,6 +165,8 @@ class Closed(NamedTuple):
     place: Place
     call: int
     how: How
+    #: Who closed the connection, where that is known.
+    by: Direction | None = None
 
 
 class Missed(NamedTuple):
@@ -260,9 +262,10 @@ class Reader:
         *,
         started_late: bool = False,
         max_message_bytes: int = MOST_MESSAGE_BYTES,
+        max_inflated_ratio: int = MOST_RATIO,
         snapshot: str | None = None,
     ) -> None:
-        self._limit = max_message_bytes
+        self._limit, self._ratio = max_message_bytes, max_inflated_ratio
         self._calls: dict[int, _Call] = {}
         #: Calls in which a side said something since it lost its place; there may be many others.
         self._placed: dict[Direction, set[int]] = {direction: set() for direction in Direction}
@@ -287,14 +290,17 @@ class Reader:
         """Bytes that never came."""
         return self._take(self._http2.hole(hole))
 
-    def finish(self, place: Place, *, closed: bool = True) -> list[Event]:
-        """No more bytes come: tell what is left unfinished. Not `closed`: the capture ends, not the connection."""
+    def finish(self, place: Place, *, closed: bool = True, by: Direction | None = None) -> list[Event]:
+        """No more bytes come, as one side closed the connection: tell what is left unfinished.
+
+        Not `closed`: the capture ends, not the connection.
+        """
         events = self._take(self._http2.finish(place))
         reason = f"the {'connection' if closed else 'capture'} ends within it"
         for number, call in self._calls.items():
             for inbound in call.values():
                 self._stop(number, inbound, place, reason, events)
-            events.append(Closed(place, number, How.CLOSED if closed else How.CAPTURE_END))
+            events.append(Closed(place, number, How.CLOSED, by) if closed else Closed(place, number, How.CAPTURE_END))
         self._calls.clear()
         return events
 
@@ -557,7 +563,7 @@ class Reader:
         if encoding is None:
             self._fail(number, inbound, place, "compressed, and no header says how", events)
             return
-        inflated = compression.inflate(data, encoding, self._limit)
+        inflated = compression.inflate(data, encoding, self._limit, self._ratio)
         if inflated.fault is not None:
             self._fail(number, inbound, place, inflated.fault, events)
             return
@@ -694,6 +700,8 @@ def _is_message(data: bytes, at: int, limit: int) -> bool:
         number, reached = _walk(data, begin, end)
         if reached != end or (number > 1 and end > len(data)):
             return False
+    elif not compression.is_begun(data[begin : min(end, begin + compression.PROBED_BYTES)]):
+        return False
     following = data[end : end + PREFIX_BYTES]
     return not following or (following[0] <= 1 and int.from_bytes(following[1:], "big") <= limit)
 

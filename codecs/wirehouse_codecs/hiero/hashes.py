@@ -162,6 +162,7 @@ _TREE_OF_NUMBER: Mapping[int, int] = MappingProxyType(
         ItemNumber.STATE_CHANGES: _OUTPUT,
         ItemNumber.FILTERED_ITEM: _FILTERED,
         ItemNumber.BLOCK_PROOF: _NO_LEAF,
+        ItemNumber.REDACTED_ITEM: _FILTERED,
     }
 )
 
@@ -176,7 +177,10 @@ def _leaf(number: int, family: Family) -> int:
 
 _PREFIX: Mapping[Family, bytes] = MappingProxyType({Family.PREFIXED: _TWO_CHILDREN, Family.PLAIN: b""})
 _WHY: Mapping[int, str] = MappingProxyType(
-    {_FILTERED: "items were filtered out", _REFUSED: "an item is of a kind that its layout has no place for"}
+    {
+        _FILTERED: "items were filtered out or redacted",
+        _REFUSED: "an item is of a kind that its layout has no place for",
+    }
 )
 
 
@@ -200,6 +204,10 @@ class BlockHasher:
         """Hash items, in the block's order."""
         if ItemNumber.RECORD_FILE in items.counts:
             self._wrapped = True
+        if items.several:
+            self._give_up("an item has several fields")
+        if items.passed_over:
+            self._give_up("an item is too large to be hashed")
         if len(self._families) > 1 and set(items.counts) - {ItemNumber.BLOCK_HEADER}:
             self._decide()
         for family, trees in self._families.items():

@@ -99,6 +99,8 @@ _UPDATE: Final = WindowUpdateFrame.type
 _UPDATE_BYTES: Final = HEADER_BYTES + 4
 #: The start of a TLS record: a handshake of version 3.x (RFC 8446 section 5.1).
 _TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]", re.DOTALL)
+#: The frame that a server must send first (RFC 9113 section 3.4).
+_SETTINGS_FIRST: Final = re.compile(rb"\x00..\x04\x00\x00{4}", re.DOTALL)
 #: A header that a frame of gRPC has, by length, type, flags and stream; or a preface.
 _ODD: Final = b"[" + b"".join(b"\\x%02x" % odd for odd in range(1, 256, 2)) + b"]"
 _STREAM: Final = rb"[\x00-\x7f].." + _ODD
@@ -420,8 +422,9 @@ class Reader:
         place = run.place_of(run.start + at)
         if _TLS.match(side.pending) and self._sides[_OTHER_SIDE[side.direction]].mode is _Mode.START:
             self._be_other("TLS", side)
+        elif side.direction is Direction.SERVER and not _SETTINGS_FIRST.match(side.pending):
+            self._lose(side, place, run.start + at, "no SETTINGS first", events, keep=True)
         elif side.direction is Direction.SERVER:
-            # Any frame; what is none is found out by its length.
             data = bytes(side.pending)
             side.pending.clear()
             side.mode = _Mode.FRAMES
@@ -739,8 +742,9 @@ class Reader:
         if stream is not None:
             self._streams.move_to_end(stream_id)
             return f"stream {stream_id} was ended" if side.direction in stream.ended else None
-        unseen = self._sides[Direction.CLIENT].partial and stream_id % 2 and stream_id not in self._closed
-        if not unseen:
+        # Behind missing bytes of a server stand answers to requests that come later.
+        partial = self._sides[Direction.CLIENT].partial or side.partial
+        if not (partial and stream_id % 2 and stream_id not in self._closed):
             return f"stream {stream_id} is not open"
         self._open(stream_id, place, events, requested=False)
         return None
@@ -749,7 +753,8 @@ class Reader:
         while len(self._streams) >= MAX_STREAMS:
             self._forget(next(iter(self._streams)), place, events)
         self._streams[stream_id] = _Stream(requested)
-        self._highest = max(self._highest, stream_id)
+        if requested:
+            self._highest = max(self._highest, stream_id)
 
     def _end(self, stream_id: int, direction: Direction, place: Place, events: list[Event]) -> None:
         """A side has said all it will."""

@@ -42,7 +42,8 @@ def recognises(client: bytes, server: bytes) -> str | None:
     """Why a connection whose sides begin so is taken for one with a block node; None = it isn't."""
     begun = client.startswith(PREFACE)
     reader = grpc.Reader(started_late=not begun)
-    events = reader.receive([Data(Direction.CLIENT, 0, client, _NOWHERE), Data(Direction.SERVER, 0, server, _NOWHERE)])
+    # The server's settings say how the client may write its headers.
+    events = reader.receive([Data(Direction.SERVER, 0, server, _NOWHERE), Data(Direction.CLIENT, 0, client, _NOWHERE)])
     for event in events:
         if isinstance(event, grpc.Opened) and event.path is not None and method_of(event.path) is not None:
             return f"a call of {event.path}"

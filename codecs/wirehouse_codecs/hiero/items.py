@@ -49,6 +49,8 @@ class ItemNumber(IntEnum):
     TRACE_DATA = 11
     BLOCK_FOOTER = 12
     REDACTED_ITEM = 19
+    #: block_footer before it got the number 12.
+    STORED_FOOTER = 21
 
 
 _NAMES: Mapping[int, str] = MappingProxyType(
@@ -94,7 +96,7 @@ class ItemClass(StrEnum):
     TRACE = "trace"
     #: Trees of leaves 8 to 15, for what later versions add.
     EXTENSION = "extension"
-    #: Footer, proof, redacted items, and classes 0 and 19.
+    #: Footer, proof, and classes 0 and 19.
     NOT_HASHED = "not hashed"
     #: Stands for items that were left out.
     FILTERED = "filtered"
@@ -116,10 +118,10 @@ _CLASS_OF_NUMBER: Mapping[int, ItemClass] = MappingProxyType(
         ItemNumber.RECORD_FILE: ItemClass.OUTPUT,
         ItemNumber.TRACE_DATA: ItemClass.TRACE,
         ItemNumber.BLOCK_FOOTER: ItemClass.NOT_HASHED,
-        ItemNumber.REDACTED_ITEM: ItemClass.NOT_HASHED,
+        ItemNumber.REDACTED_ITEM: ItemClass.FILTERED,
     }
 )
-#: Numbers above the listed ones are classed by their remainder; the lowest of them is reserved.
+#: Numbers from here on are classed by their remainder.
 CLASSES: Final = 20
 _CLASS_OF_REMAINDER: Mapping[int, ItemClass] = MappingProxyType(
     {
@@ -137,7 +139,7 @@ _CLASS_OF_REMAINDER: Mapping[int, ItemClass] = MappingProxyType(
 
 def item_class(number: int) -> ItemClass:
     """The class of the items of a number."""
-    if number <= CLASSES:
+    if number < CLASSES:
         return _CLASS_OF_NUMBER.get(number, ItemClass.REFUSED)
     return _CLASS_OF_REMAINDER.get(number % CLASSES, ItemClass.REFUSED)
 
@@ -165,6 +167,10 @@ class Items:
     numbers: Array
     #: Fields of the run that are no items.
     unknown_fields: int = 0
+    #: Items that have more than one field.
+    several: int = 0
+    #: Of the only item so many bytes are left out at its end: it was too large to be held.
+    passed_over: int = 0
     #: What follows these items can't be read.
     fault: Fault | None = None
 
@@ -212,9 +218,9 @@ def cut(data: bytes | memoryview, begin: int = 0) -> Iterator[Items]:
 def _walk(data: bytes | memoryview, at: int) -> tuple[Items, int, int]:
     room = min(CHUNK_ITEMS, (len(data) - at) // _LEAST_BYTES + 1)
     out = np.empty((loops.ROWS, room), np.int32)
-    count, at, stopped, unknown = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
+    count, at, stopped, unknown, several = loops.walk(np.frombuffer(data, np.uint8), at, len(data), out)
     starts, bodies, ends, numbers = out[:, :count]
-    return Items(data, starts, bodies, ends, numbers, unknown), at, stopped
+    return Items(data, starts, bodies, ends, numbers, unknown, several), at, stopped
 
 
 def _reason(data: bytes | memoryview, at: int) -> str:
@@ -234,6 +240,8 @@ class Item(NamedTuple):
     end: int
     #: None: the field is no item.
     number: int | None
+    #: It has more than one field.
+    several: bool = False
 
 
 def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
@@ -245,10 +253,36 @@ def read_item(data: bytes | memoryview, at: int, end: int) -> Item:
         return Item(at, field.value_start, field.end, ItemNumber.UNSET)
     try:
         first = protobuf.read_field(data, field.value_start, field.end)
+        here = first.end
+        while here < field.end:
+            here = protobuf.read_field(data, here, field.end).end
     except Malformed as malformed:
         raise Malformed(at, f"an item of {field.end - field.value_start} bytes: {malformed.reason}") from None
     number = first.number if first.wire_type == WireType.LEN else ItemNumber.UNSET
-    return Item(at, field.value_start, field.end, number)
+    return Item(at, field.value_start, field.end, number, first.end < field.end)
+
+
+def with_footer(items: Items) -> Items:
+    """`items`, in which a footer of the number that it had before is one of the number of today."""
+    footers = [
+        position
+        for position in items.where(ItemNumber.STORED_FOOTER)
+        if _is_footer(decode_footer(items.body(position)))
+    ]
+    if not footers:
+        return items
+    numbers = items.numbers.copy()
+    numbers[footers] = ItemNumber.BLOCK_FOOTER
+    return replace(items, numbers=numbers)
+
+
+def _is_footer(decoded: DecodedItem) -> bool:
+    return not decoded.unknown_fields and len(getattr(decoded.value, "previous_block_root_hash", b"")) == HASH_BYTES
+
+
+#: So much of an item says of which number it is, and if it has several fields.
+_HEAD_BYTES: Final = 32
+_ITEM_TAG: Final = 0x0A
 
 
 class ItemReader:
@@ -257,11 +291,13 @@ class ItemReader:
     A run can't be told after a fault: what follows is only counted.
     """
 
-    __slots__ = ("_at", "_held", "_needed", "_pieces", "fault", "limit")
+    __slots__ = ("_at", "_held", "_needed", "_passing", "_pieces", "fault", "limit", "most_held")
 
-    def __init__(self, limit: int) -> None:
-        #: The largest item, in bytes with its tag and length.
-        self.limit = limit
+    def __init__(self, limit: int, most_held: int | None = None) -> None:
+        #: The largest item, in bytes with its tag and length; and the largest that is held until it is whole.
+        self.limit, self.most_held = limit, limit if most_held is None else most_held
+        #: Bytes to come of an item that isn't held.
+        self._passing = 0
         self._pieces: list[bytes | memoryview] = []
         self._held = 0
         #: So many bytes must be held before there is anything to read.
@@ -278,6 +314,13 @@ class ItemReader:
 
     def receive(self, data: bytes | memoryview) -> list[Items]:
         """The items that `data` completes, in chunks; their offsets count in their own `data`."""
+        if self._passing:
+            taken = min(self._passing, len(data))
+            self._passing -= taken
+            self._at += taken
+            data = data[taken:]
+            if not len(data):
+                return []
         self._held += len(data)
         if self.fault is not None:
             return []
@@ -296,11 +339,36 @@ class ItemReader:
         self._pieces = [bytes(run[at:])]
         if stopped == loops.BAD:
             self._lose(_reason(run, at))
-        else:
-            self._needed = _needed(run, at)
-            if self._needed > self.limit:
-                self._lose(f"an entry of {self._needed} bytes, the limit is {self.limit}")
+        elif self._look() and (passed := self.pass_over()) is not None:
+            chunks.append(passed)
         return chunks
+
+    def _look(self) -> bool:
+        """How much of the unfinished item is needed; whether that is more than may be held, and its head is there."""
+        needed = _needed(self._pieces[0], 0)
+        if needed > self.limit:
+            self._lose(f"an entry of {needed} bytes, the limit is {self.limit}")
+            return False
+        large = needed > self.most_held
+        self._needed = _HEAD_BYTES if large else needed
+        return large and self._held >= _HEAD_BYTES
+
+    def pass_over(self) -> Items | None:
+        """Hold nothing more of the unfinished item, which is told without what comes; None = too little of it came."""
+        head = b"".join(self._pieces)
+        if len(head) < _HEAD_BYTES:
+            return None
+        size, found = _needed(head, 0), None
+        try:
+            _, body = protobuf.read_varint(head, 0, len(head))
+            _, body = protobuf.read_varint(head, body, len(head))
+            found = _told_by(head, body, size)
+        except Malformed as malformed:
+            self._lose(f"an item of {size} bytes: {malformed.reason}")
+            return None
+        self._at, self._held, self._pieces = self._at + len(head), 0, []
+        self._needed, self._passing = 1, size - len(head)
+        return found
 
     def _lose(self, reason: str) -> None:
         self.fault = Fault(self._at, reason)
@@ -312,25 +380,42 @@ class ItemReader:
         return 0 if self.fault is not None else self._held
 
     def to_json(self) -> list[Any]:
-        """The state: where the unfinished item begins, what there is of it as hex, and the fault."""
-        return [self._at, b"".join(self._pieces).hex(), self._held, self.fault]
+        """The state: where the unfinished item begins, what there is of it as hex, the fault, what is passed over."""
+        return [self._at, b"".join(self._pieces).hex(), self._held, self.fault, self._passing]
 
     @classmethod
-    def from_json(cls, told: list[Any], limit: int) -> ItemReader:
+    def from_json(cls, told: list[Any], limit: int, most_held: int | None = None) -> ItemReader:
         """The reader that `to_json` wrote, which goes on as that one."""
-        reader = cls(limit)
-        at, held, reader._held, fault = told
+        reader = cls(limit, most_held)
+        at, held, reader._held, fault, reader._passing = told
         reader._at, reader._pieces = at, [bytes.fromhex(held)]
         reader.fault = None if fault is None else Fault(*fault)
         if reader.fault is None:
-            reader._needed = _needed(reader._pieces[0], 0)
+            reader._look()
         return reader
 
     def finish(self) -> Fault | None:
         """The run ends here: an unfinished item is a fault."""
         if self.fault is None and self._held:
             self._lose(_reason(b"".join(self._pieces), 0))
+        if self.fault is None and self._passing:
+            self._lose(f"{self._passing} bytes of an item are missing")
         return self.fault
+
+
+def _told_by(head: bytes, body: int, size: int) -> Items:
+    """The item that begins with `head` and has `size` bytes, its content from `body` on. Raises Malformed."""
+    tag, value = protobuf.read_varint(head, body, len(head))
+    number, several = int(ItemNumber.UNSET), False
+    if tag & 7 == WireType.LEN:
+        length, at = protobuf.read_varint(head, value, len(head))
+        number, several = tag >> 3, at + length < size
+        if at + length > size:
+            raise Malformed(value, f"a field has {length} bytes")
+    is_item = head[0] == _ITEM_TAG
+    start, begin, end, kind = (np.array([at] * is_item, np.int32) for at in (0, body, len(head), number))
+    counts = (int(not is_item), int(several and is_item), size - len(head))
+    return Items(head, start, begin, end, kind, *counts)
 
 
 def _needed(data: bytes | memoryview, at: int) -> int:
@@ -598,10 +683,11 @@ class DecodedItem(NamedTuple):
     reason: str = ""
 
 
-def _decoded(body: bytes, number: int, read: Callable[[bytes], protobuf.Read]) -> DecodedItem:
+def _decoded(body: bytes, number: int, read: Callable[[bytes], protobuf.Read], before: int = 0) -> DecodedItem:
+    """`before`: the number that the item had before."""
     try:
         field = protobuf.read_field(body, 0, len(body))
-        if field.number != number or field.wire_type != WireType.LEN:
+        if field.number not in (number, before) or field.wire_type != WireType.LEN:
             return DecodedItem(reason=f"the item is of number {field.number}, not {number}")
         return DecodedItem(*read(body[field.value_start : field.end]))
     except Malformed as malformed:
@@ -638,12 +724,22 @@ def _is_old_header(data: bytes) -> bool:
 
 def decode_footer(body: bytes) -> DecodedItem:
     """The BlockFooter in a BlockItem."""
-    return _decoded(body, ItemNumber.BLOCK_FOOTER, lambda data: protobuf.read(data, _FOOTER))
+    return _decoded(body, ItemNumber.BLOCK_FOOTER, lambda data: protobuf.read(data, _FOOTER), ItemNumber.STORED_FOOTER)
 
 
 def decode_proof(body: bytes) -> DecodedItem:
     """The BlockProof in a BlockItem."""
     return _decoded(body, ItemNumber.BLOCK_PROOF, _read_proof)
+
+
+def short_proof(head: bytes) -> bytes:
+    """Of a BlockItem with a proof that begins with `head` its block alone, as a BlockItem. Raises Malformed."""
+    _, at = protobuf.read_varint(head, 0, len(head))
+    _, at = protobuf.read_varint(head, at, len(head))
+    block = protobuf.read_field(head, at, len(head))
+    if block.number != 1 or block.wire_type != WireType.VARINT:
+        raise Malformed(at, "the proof doesn't begin with its block")
+    return protobuf.delimited(ItemNumber.BLOCK_PROOF, head[block.start : block.end])
 
 
 def _read_proof(data: bytes) -> protobuf.Read:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from wirehouse_codecs.errors import StateVersionError
@@ -25,7 +26,7 @@ from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
-LOG_VERSION: Final = 1
+LOG_VERSION: Final = 2
 
 
 def starter(options: HieroOptions) -> Start:
@@ -74,16 +75,17 @@ class Conversation:
         # Where services are parted by port, they are still those of one node.
         node = server.address if server.port in ports else f"{server.address} {server.port}"
         client = None if log.client is None else log.client.address
-        self._calls = Calls(log, options, node, server.port, client, late=late)
-        limit = options.max_message_bytes
+        self._calls = Calls(log, options, node, server.port, client, connection)
+        reader = partial(grpc.Reader, max_message_bytes=options.max_message_bytes)
+        reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
         if snapshot is None:
-            self._reader = grpc.Reader(started_late=late, max_message_bytes=limit)
+            self._reader = reader(started_late=late)
             self._told = dict.fromkeys(Direction, 0)
             return
         state = json.loads(snapshot)
         if state.get("version") != LOG_VERSION:
             raise StateVersionError(what="hiero log", found=state.get("version"), expected=LOG_VERSION)
-        self._reader = grpc.Reader(max_message_bytes=limit, snapshot=state["reader"])
+        self._reader = reader(snapshot=state["reader"])
         self._told = self._framing()
         self._calls.restore(state["calls"])
 
@@ -103,7 +105,7 @@ class Conversation:
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
-        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset")))
+        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))
 
     def conclude(self) -> None:
         """A row for each side whose framing grew."""
@@ -128,7 +130,7 @@ class EntryLog:
 
     def __init__(self, log: Log, options: HieroOptions, snapshot: str | None = None) -> None:
         self._log = log
-        self._rows = Calls(log, options, None, None, None, late=False)
+        self._rows = Calls(log, options, None, None, None)
         limit = options.max_message_bytes
         self._calls = grpc_log.Calls(max_message_bytes=limit)
         if snapshot is not None:

@@ -77,8 +77,9 @@ def _field(data: Any, at: int, end: int) -> tuple[int, int, int, int]:
 
 
 @compiled
-def walk(data: Any, begin: int, end: int, out: Any) -> tuple[int, int, int, int]:
-    """Items of the run from `begin` on: how many, where the walk stopped and why, and how many other fields there are.
+def walk(data: Any, begin: int, end: int, out: Any) -> tuple[int, int, int, int, int]:
+    """Items of the run from `begin` on: how many, where the walk stopped and why, how many other fields there are, and
+    how many items have several fields.
 
     `out` takes START, BODY, END and NUMBER of each item as int32, so `data` has less than 2 GiB.
     """
@@ -86,12 +87,13 @@ def walk(data: Any, begin: int, end: int, out: Any) -> tuple[int, int, int, int]
     stop = wide(end)
     count = wide(0)
     unknown = wide(0)
+    several = wide(0)
     while at < stop:
         if count == out.shape[1]:
-            return count, at, FULL, unknown
+            return count, at, FULL, unknown, several
         number, form, body, over = _field(data, at, stop)
         if over < 0:
-            return count, at, -over, unknown
+            return count, at, -over, unknown, several
         if number != 1 or form != _LEN:
             unknown += 1
             at = over
@@ -100,16 +102,22 @@ def walk(data: Any, begin: int, end: int, out: Any) -> tuple[int, int, int, int]
         if body < over:
             first, kind_form, _, first_over = _field(data, body, over)
             if first_over < 0:
-                return count, at, BAD, unknown
+                return count, at, BAD, unknown, several
             if kind_form == _LEN:
                 kind = first
+            if first_over < over:
+                several += 1
+                while first_over < over:
+                    _, _, _, first_over = _field(data, first_over, over)
+                    if first_over < 0:
+                        return count, at, BAD, unknown, several - 1
         out[START, count] = at
         out[BODY, count] = body
         out[END, count] = over
         out[NUMBER, count] = kind
         count += 1
         at = over
-    return count, at, DONE, unknown
+    return count, at, DONE, unknown, several
 
 
 @compiled

@@ -88,7 +88,7 @@ class Publisher(Caller):
 
     def __init__(self, network: Network, number: int) -> None:
         super().__init__(network, f"10.1.{number // 250}.{number % 250 + 1}", number)
-        self.name = f"publisher-{number}"
+        self.name = f"N{number}"
         self._attempts = 0
 
     def join(self, node: Node, line: Line | None = None) -> Talk:

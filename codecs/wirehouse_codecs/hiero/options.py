@@ -18,6 +18,8 @@ STRICT: Final = "strict"
 TOLERANT: Final = "tolerant"
 #: The largest message that a block node takes, in bytes.
 MOST_MESSAGE_BYTES: Final = 131_072_000
+#: A message inflates to at most so many times its size. Gzip and deflate can't do more: of those the size counts.
+MOST_RATIO: Final = 1032
 #: A block node answers SkipBlock at most so many blocks below its last one.
 MOST_SKIPPED_BLOCKS: Final = 10
 _DAY_MS: Final = 86_400_000
@@ -31,6 +33,7 @@ class HieroOptions(OptionTable):
         "profile": one_of((AUTO, *PROFILES)),
         "reading": one_of((STRICT, TOLERANT)),
         "max_message_bytes": whole(MOST_MESSAGE_BYTES),
+        "max_inflated_ratio": whole(MOST_MESSAGE_BYTES),
         "in_flight_ms": whole(_DAY_MS, 0),
         "node_error_ms": whole(_DAY_MS, 0),
         "patience_ms": whole(30 * _DAY_MS),
@@ -46,6 +49,8 @@ class HieroOptions(OptionTable):
     reading: str = STRICT
     #: The largest message and the largest item of a block file, in bytes, inflated.
     max_message_bytes: int = MOST_MESSAGE_BYTES
+    #: A message inflates to at most so many times its size; the first MiB isn't judged.
+    max_inflated_ratio: int = MOST_RATIO
     #: So long messages that crossed on the wire may still arrive, in milliseconds.
     in_flight_ms: int = 50
     #: So long a node has for telling all calls of its own error, in milliseconds.

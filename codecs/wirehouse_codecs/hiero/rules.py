@@ -39,7 +39,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "item_refused",
-        "A block has an item of a reserved number, or of a class that a reader must refuse.",
+        "A block has an item of a reserved number, of a class that a reader must refuse, or of several fields.",
         "Block stream, BlockItem: reserved numbers and classes of numbers from 20 on",
     ),
     _violation(
@@ -75,7 +75,8 @@ CALL_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "last_known_set",
-        "A duplicate answer or a Behind carries no block number although the node has verified blocks.",
+        "A duplicate answer, a Behind or an EndOfStream with an error carries no block number although the node has "
+        "verified blocks.",
         'Base Protocol: "Response includes the last known block"',
     ),
     _violation(
@@ -116,7 +117,8 @@ CALL_RULES: tuple[Rule, ...] = (
     _violation(
         "skip_pair",
         "SkipBlock doesn't name the publisher's last header, or neither an acknowledgement nor ResendBlock follows, or "
-        "ResendBlock names an acknowledged block.",
+        "ResendBlock names an acknowledged block, or the publisher goes on with the items of a skipped block, or with "
+        "another header than that of the block to be sent again.",
         "Block node API, SkipBlock and ResendBlock",
     ),
     _warning(
@@ -128,6 +130,27 @@ CALL_RULES: tuple[Rule, ...] = (
         "node_ended_without_status",
         "The node ends a publisher's call without an EndOfStream.",
         'Error Handling: "will send an EndStream response"',
+    ),
+    _violation(
+        "subscriber_order",
+        "A subscriber is sent a block again, or one below the last, or blocks or another status after the status.",
+        'Block node API, SubscribeStreamRequest: "The blocks SHALL be streamed in ascending order"',
+    ),
+    _violation(
+        "subscriber_gap",
+        "A subscriber misses a block, or the end of one, before the next block begins.",
+        'Block node API, SubscribeStreamRequest: "SHALL stream the full contents of the blocks requested"',
+    ),
+    _violation(
+        "subscriber_range",
+        "The first block of a subscription isn't the first one asked for, or a block comes after the last one asked "
+        "for, or SUCCESS before that.",
+        "Block node API, SubscribeStreamRequest, start_block_number and end_block_number",
+    ),
+    _warning(
+        "subscriber_ended_without_status",
+        "The node ends a subscription without a status.",
+        'Block node API, SubscribeStreamResponse: "a single `status` message"; Error Handling',
     ),
     _warning(
         "block_not_acknowledged",
@@ -221,6 +244,16 @@ NODE_RULES: tuple[Rule, ...] = (
         "catch_up_overrun",
         "A node goes on fetching blocks after it has caught up.",
         'Base Protocol: "quit when caught up"',
+    ),
+    _note(
+        "last_block_again",
+        "The header of L, which the node had acknowledged, is acknowledged again and not answered as a duplicate.",
+        "Base Protocol Diagram, which leaves N = L out",
+    ),
+    _note(
+        "ack_unoffered",
+        "A block is acknowledged that no captured call ever offered to the node.",
+        "Block node API, BlockAcknowledgement",
     ),
     _note(
         "subscriber_not_resumed",

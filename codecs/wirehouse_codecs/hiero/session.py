@@ -7,7 +7,10 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
 - A header is accepted by silence. What only other calls tell (L over all connections, blocks that others delivered)
   is judged in across.py.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
-- What a publisher sends within the options' `in_flight_ms` of an answer may have crossed it.
+- What a publisher sends without having acknowledged an answer, or within the options' `in_flight_ms` of it, may have
+  crossed it. A node can't answer a header that it hadn't received.
+- A subscription is judged block by block: they follow each other, each whole, from the first to the last one asked
+  for, and then comes the status.
 - An unlisted pair is the rule that it breaks; where it breaks none, the message is passed over.
 """
 
@@ -40,6 +43,7 @@ from wirehouse_codecs.hiero.profiles import (
     BEHIND_CODE,
     DUPLICATE_CODE,
     NO_BLOCK,
+    OPEN,
     PUBLISHER_CODES,
     Profile,
     Service,
@@ -48,10 +52,10 @@ from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.machines import Machine
 from wirehouse_codecs.rules import Rule
 
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 #: Skipped blocks of a call that wait for an acknowledgement; of more the oldest is not judged.
 MOST_SKIPS: Final = 16
-#: Headers of a call that wait for an answer besides the last one.
+#: Headers of a call that wait for an answer; of more the oldest is forgotten.
 MOST_WAITING: Final = 16
 _TOO_FAR_BEHIND: Final = "TOO_FAR_BEHIND"
 
@@ -93,7 +97,8 @@ class Input(StrEnum):
     END_OF_STREAM = "EndOfStream"
     TRAILERS = "trailers"
     RESET = "reset"
-    DISCONNECT = "connection ends"
+    DISCONNECT = "publisher closes the connection"
+    NODE_DISCONNECT = "node closes the connection"
 
 
 #: What the publisher sends.
@@ -107,10 +112,15 @@ class Said(NamedTuple):
     at_ns: int
     #: Of the header, the acknowledgement or the answer.
     number: int | None = None
-    #: Of the publisher's EndStream.
+    #: Of the publisher's EndStream, or the subscriber's status.
     code: str | None = None
     earliest: int = 0
-    latest: int = 0
+    #: Of the publisher's EndStream, or the last block that a subscriber asks for; None = there is no end.
+    latest: int | None = 0
+    #: Position after its last byte, and how many bytes of the other side its sender had received, at most; None = that
+    #: isn't known.
+    byte_end: int = 0
+    received: int | None = None
 
 
 class Found(NamedTuple):
@@ -124,16 +134,16 @@ class Found(NamedTuple):
 class _Memory:
     """What a publisher's call remembers. All of it is as JSON has it."""
 
-    #: The last header and when it came, how many there were, and whether the node said anything since.
+    #: The last header, where it ends, and how many there were.
     header: int | None = None
-    header_ns: int = 0
+    header_end: int = 0
     headers: int = 0
-    answered: bool = False
-    #: Those before it that have no answer.
+    #: Headers that have no answer, in the order in which they came.
     waiting: list[int] = field(default_factory=list)
-    #: The last answer's number and time, and the header that it answered.
+    #: The last answer's number, time and end, and the header that it answered.
     reported: int | None = None
     reported_ns: int = 0
+    reported_end: int = 0
     refused: int | None = None
     #: What was found about it already.
     went_on: bool = False
@@ -143,10 +153,14 @@ class _Memory:
     acknowledged: int | None = None
     #: Skipped blocks, and when, that wait for an acknowledgement or ResendBlock.
     skips: list[list[int]] = field(default_factory=list)
-    #: When the node ended the call.
+    #: When and where the node ended the call.
     ended_ns: int = 0
+    ended_end: int = 0
     #: Messages were missed: what was held back behind them comes late.
     missed: bool = False
+    #: Of a subscription: the first and the last block that were asked for.
+    first: int | None = None
+    last: int | None = None
 
 
 Broken = list[tuple[str, str]]
@@ -167,20 +181,11 @@ class Step:
 
 def _offer(call: Call, said: Said) -> Broken:
     memory = call.memory
-    if memory.header is not None and not memory.answered:
-        memory.waiting = [*memory.waiting, memory.header][-MOST_WAITING:]
-    memory.header, memory.header_ns, memory.answered = said.number, said.at_ns, False
+    if said.number is not None:
+        memory.waiting = [*memory.waiting, said.number][-MOST_WAITING:]
+    memory.header, memory.header_end = said.number, said.byte_end
     memory.headers += 1
     return []
-
-
-def _offer_within(call: Call, said: Said) -> Broken:
-    """A header while the block before it has no proof."""
-    header, answered = call.memory.header, call.memory.answered
-    _offer(call, said)
-    if answered or call.options.tolerant:
-        return []
-    return [("structure", f"the header of block {said.number} comes within block {header}, which has no proof")]
 
 
 def _offer_after_behind(call: Call, said: Said) -> Broken:
@@ -188,7 +193,8 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
     reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
     went_on = memory.went_on
     _offer(call, said)
-    if reported is None or number is None or number == after(reported) or went_on:
+    # 0 is also what says no number at all: the publisher doesn't know where to go on.
+    if not reported or number is None or number == after(reported) or went_on:
         return []
     if memory.complete and crossed and before is not None and number == before + 1:
         return []
@@ -204,15 +210,26 @@ def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     return [("recheck", f"block {refused} was answered as a duplicate, and {number} is offered")]
 
 
+def _offer_after_resend(call: Call, said: Said) -> Broken:
+    memory, number = call.memory, said.number
+    wanted, crossed = memory.reported, call.in_flight(said)
+    _offer(call, said)
+    if crossed or wanted is None or number in (None, wanted):
+        return []
+    if memory.acknowledged is not None and memory.acknowledged >= wanted:
+        return []
+    return [("skip_pair", f"after ResendBlock({wanted}) comes the header of {number}")]
+
+
 def _go_on(rule: str) -> Effect:
-    """Items of the refused block, of which some may have been on their way."""
+    """Items of the refused or skipped block, of which some may have been on their way."""
 
     def effect(call: Call, said: Said) -> Broken:
         call.memory.complete |= said.input is Input.PROOF
         if call.memory.went_on or call.in_flight(said) or call.memory.refused is None:
             return []
         call.memory.went_on = True
-        return [(rule, f"items of block {call.memory.refused} go on after the answer")]
+        return [(rule, f"items of block {call.memory.header} go on after the answer")]
 
     return effect
 
@@ -220,10 +237,15 @@ def _go_on(rule: str) -> Effect:
 def _after_end(call: Call, said: Said) -> Broken:
     """Something of the publisher after the end. It is told once."""
     memory = call.memory
-    if memory.went_on or memory.missed or said.at_ns - memory.ended_ns <= call.options.in_flight_ns:
+    in_time = said.at_ns - memory.ended_ns <= call.options.in_flight_ns
+    if memory.went_on or memory.missed or in_time or _unknowing(said, memory.ended_end):
         return []
     memory.went_on = True
     return [("end_last", f"{said.input} while the call is {call.state}")]
+
+
+def _without_header(call: Call, said: Said) -> Broken:
+    return [("structure", f"{said.input} before any header")]
 
 
 def _end_block(call: Call, said: Said) -> Broken:
@@ -247,7 +269,7 @@ def _end_stream(call: Call, said: Said) -> Broken:
 
 def _range(said: Said) -> Broken:
     """A range that is missing is judged in across.py: there L is known."""
-    if said.code == "ERROR" or said.earliest <= said.latest:
+    if said.code == "ERROR" or said.latest is None or said.earliest <= said.latest:
         return []
     return [("earliest", f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}")]
 
@@ -255,7 +277,6 @@ def _range(said: Said) -> Broken:
 def _acknowledge(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     assert number is not None
-    memory.answered = memory.answered or memory.header is None or number >= memory.header
     memory.skips = [skip for skip in memory.skips if skip[0] > number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting > number]
     if memory.acknowledged is not None and number <= memory.acknowledged:
@@ -266,14 +287,15 @@ def _acknowledge(call: Call, said: Said) -> Broken:
 
 def _refuse(call: Call, said: Said) -> None:
     memory = call.memory
-    memory.answered, memory.reported, memory.reported_ns = True, said.number, said.at_ns
-    memory.refused, memory.went_on, memory.complete = memory.header, False, call.state is State.PROVEN
-    memory.waiting.clear()
+    memory.reported, memory.reported_ns, memory.reported_end = said.number, said.at_ns, said.byte_end
+    memory.complete = call.state is State.PROVEN
+    # Before its next header the publisher is told once that it goes on.
+    memory.went_on &= call.state in (State.DUPLICATE, State.BEHIND)
 
 
 def _behind(call: Call, said: Said) -> Broken:
     _refuse(call, said)
-    number, reported = call.memory.header, said.number
+    number, reported = call.memory.refused, said.number
     if number is None or reported is None:
         return []
     if number == after(reported):
@@ -285,7 +307,7 @@ def _behind(call: Call, said: Said) -> Broken:
 
 def _duplicate(call: Call, said: Said) -> Broken:
     _refuse(call, said)
-    number, reported = call.memory.header, said.number
+    number, reported = call.memory.refused, said.number
     if number is None or reported is None or number <= reported != NO_BLOCK:
         return []
     # Without a number the answer breaks another rule: see across.py.
@@ -294,14 +316,15 @@ def _duplicate(call: Call, said: Said) -> Broken:
 
 def _skip(call: Call, said: Said) -> Broken:
     memory = call.memory
-    memory.answered = True
     assert said.number is not None
-    memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != said.number]
-    if memory.header is None or said.number == memory.header:
-        return []
-    if said.number < memory.header and call.state is not State.SKIPPED:
-        # The publisher may have gone on before it read this.
+    # The publisher may have gone on before it read this.
+    gone_on = memory.header is not None and said.number < memory.header and call.state is not State.SKIPPED
+    if not call.skips_earlier(said):
+        memory.refused = said.number if said.number == memory.header else None
+        memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
+    if memory.header is None or said.number == memory.header or gone_on:
+        memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
         return []
     return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
 
@@ -309,17 +332,18 @@ def _skip(call: Call, said: Said) -> Broken:
 def _resend(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     assert number is not None
-    memory.answered = True
     memory.skips = [skip for skip in memory.skips if skip[0] != number]
     memory.waiting = [waiting for waiting in memory.waiting if waiting != number]
+    memory.reported, memory.reported_ns, memory.reported_end = number, said.at_ns, said.byte_end
     if memory.acknowledged is not None and number <= memory.acknowledged:
         return [("skip_pair", f"ResendBlock({number}), blocks up to {memory.acknowledged} are acknowledged")]
     return []
 
 
 def _node_ends(call: Call, said: Said) -> Broken:
-    call.memory.answered, call.memory.ended_ns, call.memory.went_on = True, said.at_ns, False
+    call.memory.ended_ns, call.memory.ended_end, call.memory.went_on = said.at_ns, said.byte_end, False
     call.memory.skips.clear()
+    call.memory.waiting.clear()
     return []
 
 
@@ -345,19 +369,25 @@ def _leave_unproven(call: Call, said: Said) -> Broken:
 
 
 def _over(call: Call, said: Said) -> Broken:
-    call.memory.ended_ns = call.memory.ended_ns or said.at_ns
+    memory = call.memory
+    if not memory.ended_ns:
+        memory.ended_ns, memory.ended_end = said.at_ns, said.byte_end
     return []
 
 
 def _node_leaves(call: Call, said: Said) -> Broken:
     _over(call, said)
+    if call.memory.missed:
+        # It may be among what is missing.
+        return []
     return [("node_ended_without_status", f"{said.input} without an EndOfStream")]
 
 
 # A publisher's call: the table
 
 _ANSWERABLE: Final = (State.CONNECTED, State.STREAMING, State.PROVEN, State.DUPLICATE, State.BEHIND)
-_ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
+#: Answers to a header, and whether it is one by `duplicate` or `behind`.
+ANSWERS: Final[Mapping[StrEnum, str]] = MappingProxyType(
     {
         Input.DUPLICATE: "duplicate",
         Input.DUPLICATE_END: "duplicate",
@@ -371,13 +401,19 @@ _ENDED: Final = (State.PUBLISHER_ENDED, State.NODE_ENDED)
 PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
     {
         (State.CONNECTED, Input.HEADER): Step(State.STREAMING, _offer),
-        (State.STREAMING, Input.HEADER): Step(State.STREAMING, _offer_within),
+        # The block before it is dropped.
+        (State.STREAMING, Input.HEADER): Step(State.STREAMING, _offer),
         (State.PROVEN, Input.HEADER): Step(State.STREAMING, _offer),
         (State.DUPLICATE, Input.HEADER): Step(State.STREAMING, _offer_after_duplicate),
         (State.BEHIND, Input.HEADER): Step(State.STREAMING, _offer_after_behind),
         (State.SKIPPED, Input.HEADER): Step(State.STREAMING, _offer),
-        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer),
+        (State.RESEND, Input.HEADER): Step(State.STREAMING, _offer_after_resend),
         (State.UNKNOWN, Input.HEADER): Step(State.STREAMING, _offer),
+        # It is found once.
+        **{
+            (State.CONNECTED, said): Step(State.UNKNOWN, _without_header)
+            for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
+        },
         (State.STREAMING, Input.ITEMS): Step(State.STREAMING),
         (State.STREAMING, Input.PROOF): Step(State.PROVEN),
         (State.STREAMING, Input.BLOCK_END): Step(State.PROVEN, _end_unproven),
@@ -387,12 +423,16 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         (State.PROVEN, Input.BLOCK_END): Step(State.PROVEN, _end_block),
         **{
             (state, said): Step(state, _go_on(rule))
-            for state, rule in ((State.DUPLICATE, "recheck"), (State.BEHIND, "resend_from_l1"))
+            for state, rule in (
+                (State.DUPLICATE, "recheck"),
+                (State.BEHIND, "resend_from_l1"),
+                (State.SKIPPED, "skip_pair"),
+            )
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{
             (state, said): Step(state)
-            for state in (State.SKIPPED, State.RESEND, State.UNKNOWN)
+            for state in (State.RESEND, State.UNKNOWN)
             for said in (Input.ITEMS, Input.PROOF, Input.BLOCK_END)
         },
         **{(state, Input.END_STREAM): Step(State.PUBLISHER_ENDED, _end_stream) for state in (*_OPEN, State.UNKNOWN)},
@@ -421,14 +461,17 @@ PUBLISHING: Final[Mapping[tuple[State, Input], Step]] = MappingProxyType(
         },
         (State.PUBLISHER_ENDED, Input.DISCONNECT): Step(State.PUBLISHER_ENDED, _leave),
         (State.PUBLISHER_ENDED, Input.TRAILERS): Step(State.OVER, _leave),
-        **{(state, Input.TRAILERS): Step(State.OVER, _node_leaves) for state in _OPEN},
-        **{(state, Input.RESET): Step(State.OVER, _node_leaves) for state in _OPEN},
+        **{
+            (state, said): Step(State.OVER, _node_leaves)
+            for state in _OPEN
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
+        },
         **{
             (state, said): Step(State.OVER, _over)
             for state in (State.NODE_ENDED, State.UNKNOWN, State.OVER)
-            for said in (Input.TRAILERS, Input.RESET)
+            for said in (Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT)
         },
-        (State.PUBLISHER_ENDED, Input.RESET): Step(State.OVER),
+        **{(State.PUBLISHER_ENDED, said): Step(State.OVER) for said in (Input.RESET, Input.NODE_DISCONNECT)},
     }
 )
 
@@ -438,7 +481,7 @@ def publishing_rule(state: State, said: Input) -> str | None:
     if state in (State.PUBLISHER_ENDED, State.OVER) and said in OF_PUBLISHER:
         return "end_last"
     if state is State.CONNECTED:
-        return {Input.SKIP: "skip_pair"}.get(said, "structure" if said in OF_PUBLISHER else None)
+        return {Input.SKIP: "skip_pair"}.get(said)
     return None
 
 
@@ -450,7 +493,9 @@ class Subscription(StrEnum):
 
     CONNECTED = "connected"
     SUBSCRIBED = "subscribed"
+    #: Within a block.
     DELIVERING = "delivering"
+    DELIVERED = "block delivered"
     ENDED = "ended by a status"
     OVER = "over"
     UNKNOWN = "unknown"
@@ -460,24 +505,100 @@ class SubscriptionInput(StrEnum):
     """What is said on a subscriber's call."""
 
     REQUEST = "request"
+    HEADER = "header"
     ITEMS = "items"
+    PROOF = "proof"
     STATUS = "status"
+    SUBSCRIBER_ENDS = "subscriber ends the call"
+    NODE_ENDS = "node ends the call"
     END = "end"
 
 
+def _subscribe(call: Call, said: Said) -> Broken:
+    call.memory.first, call.memory.last = said.number, said.latest
+    return []
+
+
+def _begin_within(call: Call, said: Said) -> Broken:
+    """The first items have no header: which block they are of isn't known."""
+    call.memory.headers = max(call.memory.headers, 1)
+    return []
+
+
+def _deliver(call: Call, said: Said) -> Broken:
+    """The next block. What follows on a wrong one is judged by that one."""
+    memory, number = call.memory, said.number
+    first, before, last = memory.first, memory.header, memory.last
+    is_first = not memory.headers and not memory.missed
+    memory.header, memory.headers = number, memory.headers + 1
+    if number is None:
+        return []
+    if before is None:
+        if is_first and first is not None and number != first:
+            return [("subscriber_range", f"block {number} comes first, {first} was asked for")]
+    elif number <= before:
+        return [("subscriber_order", f"block {number} begins after block {before}")]
+    elif number > before + 1:
+        return [("subscriber_gap", f"block {number} follows on block {before}")]
+    elif call.state is Subscription.DELIVERING:
+        return [("subscriber_gap", f"block {number} begins before the proof of block {before}")]
+    if last is None or number <= last or memory.went_on:
+        return []
+    memory.went_on = True
+    return [("subscriber_range", f"block {number} comes, the last one asked for is {last}")]
+
+
+def _end_subscription(call: Call, said: Said) -> Broken:
+    """SUCCESS comes when the last requested block was delivered."""
+    memory = call.memory
+    first, last, block = memory.first, memory.last, memory.header
+    unknown = block is None and bool(memory.missed or memory.headers)
+    if said.code != "SUCCESS" or last is None or unknown or (first is not None and first > last):
+        return []
+    if block is not None and (block > last or (block == last and call.state is Subscription.DELIVERED)):
+        return []
+    shown = "any block" if block is None else f"block {last}, the last header is {block}"
+    return [("subscriber_range", f"SUCCESS comes before {shown}")]
+
+
+def _leave_subscriber(call: Call, said: Said) -> Broken:
+    # The status may be among what is missing.
+    return [] if call.memory.missed else [("subscriber_ended_without_status", f"{said.input} without a status")]
+
+
+_SUBSCRIBED: Final = (Subscription.SUBSCRIBED, Subscription.DELIVERING, Subscription.DELIVERED, Subscription.UNKNOWN)
+
 SUBSCRIBING: Final[Mapping[tuple[Subscription, SubscriptionInput], Step]] = MappingProxyType(
     {
-        (Subscription.CONNECTED, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED),
-        (Subscription.UNKNOWN, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED),
-        (Subscription.SUBSCRIBED, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
+        (Subscription.CONNECTED, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED, _subscribe),
+        (Subscription.UNKNOWN, SubscriptionInput.REQUEST): Step(Subscription.SUBSCRIBED, _subscribe),
+        **{(state, SubscriptionInput.HEADER): Step(Subscription.DELIVERING, _deliver) for state in _SUBSCRIBED},
+        **{
+            (state, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING, _begin_within)
+            for state in (Subscription.SUBSCRIBED, Subscription.UNKNOWN)
+        },
         (Subscription.DELIVERING, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
-        (Subscription.UNKNOWN, SubscriptionInput.ITEMS): Step(Subscription.DELIVERING),
-        (Subscription.SUBSCRIBED, SubscriptionInput.STATUS): Step(Subscription.ENDED),
-        (Subscription.DELIVERING, SubscriptionInput.STATUS): Step(Subscription.ENDED),
-        (Subscription.UNKNOWN, SubscriptionInput.STATUS): Step(Subscription.ENDED),
-        **{(state, SubscriptionInput.END): Step(Subscription.OVER) for state in Subscription},
+        # What stands behind a proof is judged with the block.
+        (Subscription.DELIVERED, SubscriptionInput.ITEMS): Step(Subscription.DELIVERED),
+        **{(state, SubscriptionInput.PROOF): Step(Subscription.DELIVERED, _begin_within) for state in _SUBSCRIBED},
+        **{(state, SubscriptionInput.STATUS): Step(Subscription.ENDED, _end_subscription) for state in _SUBSCRIBED},
+        **{
+            (state, said): Step(Subscription.OVER)
+            for state in Subscription
+            for said in (SubscriptionInput.SUBSCRIBER_ENDS, SubscriptionInput.NODE_ENDS, SubscriptionInput.END)
+        },
+        **{
+            (state, SubscriptionInput.NODE_ENDS): Step(Subscription.OVER, _leave_subscriber)
+            for state in _SUBSCRIBED
+            if state is not Subscription.UNKNOWN
+        },
     }
 )
+
+
+def subscribing_rule(state: Subscription, said: SubscriptionInput) -> str | None:
+    """The rule that an unlisted pair breaks; None = it is passed over."""
+    return "subscriber_order" if state is Subscription.ENDED and said is not SubscriptionInput.REQUEST else None
 
 
 class Query(StrEnum):
@@ -530,6 +651,7 @@ MACHINES: Final = (
         "subscriber's call",
         Subscription.CONNECTED,
         SUBSCRIBING,
+        unlisted=subscribing_rule,
         besides=MappingProxyType({(Subscription.CONNECTED, "messages are missing"): Subscription.UNKNOWN}),
     ),
     Machine(
@@ -579,34 +701,52 @@ class Call:
         step = self._table.get((self.state, said.input))
         if step is None:
             return f"the call is {self.state}", self._unlisted(said)
-        if self._answers_earlier(said):
+        if self._goes_on(said):
             if said.input in (Input.DUPLICATE, Input.BEHIND):
                 return None, ()
             step = self._table[self.state, Input.END_OF_STREAM]
         broken = step.effect(self, said) if step.effect else []
-        self.state = step.state
+        if not self.skips_earlier(said):
+            self.state = step.state
         return None, tuple(Found(RULE[rule], message) for rule, message in broken)
 
     def _unlisted(self, said: Said) -> tuple[Found, ...]:
-        if not isinstance(self.state, State) or not isinstance(said.input, Input):
-            return ()
-        rule = publishing_rule(self.state, said.input)
+        rule = None
         shown = f"{said.input} while the call is {self.state}"
+        if isinstance(self.state, State) and isinstance(said.input, Input):
+            rule = publishing_rule(self.state, said.input)
+        elif isinstance(self.state, Subscription) and isinstance(said.input, SubscriptionInput):
+            rule = subscribing_rule(self.state, said.input)
+        if rule == "subscriber_order":
+            if self.memory.went_on or self.memory.missed:
+                return ()
+            self.memory.went_on = True
         broken = _after_end(self, said) if rule == "end_last" else [] if rule is None else [(rule, shown)]
         return tuple(Found(RULE[name], message) for name, message in broken)
 
-    def _answers_earlier(self, said: Said) -> bool:
-        """The answer is to a header before the last one, which may have crossed it."""
+    def _goes_on(self, said: Said) -> bool:
+        """An answer is to the first header that waits for such a one. The call may have gone on to another since."""
         memory = self.memory
-        answer = _ANSWERS.get(said.input)
-        if answer is None or said.number is None or memory.header is None:
+        answer = ANSWERS.get(said.input)
+        if answer is None or said.number is None:
             return False
-        if said.at_ns - memory.header_ns > self.options.in_flight_ns or fits(answer, said.number, memory.header):
-            return False
-        earlier = next((number for number in memory.waiting if fits(answer, said.number, number)), None)
-        if earlier is not None:
-            memory.waiting.remove(earlier)
-        return earlier is not None
+        # A node that hadn't received the last header answers another one.
+        unseen = memory.header if _unknowing(said, memory.header_end) else None
+        fitting = [number for number in memory.waiting if number != unseen and fits(answer, said.number, number)]
+        answered = fitting[0] if fitting else memory.header
+        if unseen is not None and not fitting:
+            return True
+        if answered in memory.waiting:
+            memory.waiting.remove(answered)
+        if fitting and memory.header not in fitting:
+            return True
+        memory.refused = answered
+        return False
+
+    def skips_earlier(self, said: Said) -> bool:
+        """SkipBlock names a block before the last header: the publisher had gone on before it read this."""
+        number, header = said.number, self.memory.header
+        return said.input is Input.SKIP and number is not None and header is not None and number < header
 
     def miss(self) -> None:
         """Messages of the call are missing."""
@@ -618,12 +758,17 @@ class Call:
             self.memory = _Memory(
                 acknowledged=known.acknowledged, headers=max(known.headers, 1), ended_ns=known.ended_ns, missed=True
             )
-        elif self.state in (Subscription.CONNECTED, Query.CONNECTED):
+            return
+        if self.service is Service.SUBSCRIBE:
+            self.memory = _Memory(first=self.memory.first, last=self.memory.last, headers=1, missed=True)
+        if self.state in (Subscription.CONNECTED, Query.CONNECTED):
             self.state = type(self.state)("unknown")
 
     def in_flight(self, said: Said) -> bool:
         """It may have crossed the last answer."""
-        return said.at_ns - self.memory.reported_ns <= self.options.in_flight_ns
+        memory = self.memory
+        in_time = said.at_ns - memory.reported_ns <= self.options.in_flight_ns
+        return in_time or _unknowing(said, memory.reported_end)
 
     def otherwise(self, rule: str) -> str:
         """A wrong decision about a header that isn't the call's first has a rule of its own."""
@@ -633,6 +778,11 @@ class Call:
         """The state, as JSON has it."""
         memory = {name: getattr(self.memory, name) for name in _Memory.__slots__}
         return {"version": SNAPSHOT_VERSION, "state": self.state, "partial": self.partial, "memory": memory}
+
+
+def _unknowing(said: Said, end: int) -> bool:
+    """Its sender can't have read all bytes of the other side before `end`: its host hadn't received them."""
+    return said.received is not None and said.received < end
 
 
 def after(number: int) -> int:
@@ -690,9 +840,15 @@ def _end_input(message: EndOfStream, profile: Profile) -> Input:
     return Input.DUPLICATE_END if code == DUPLICATE_CODE else Input.END_OF_STREAM
 
 
-def said_of(said: StrEnum, message: Message, at_ns: int) -> Said:
+def said_of(said: StrEnum, message: Message, at_ns: int, profile: Profile) -> Said:
     """A message as its call takes it."""
     number = getattr(message, "block_number", None)
+    if isinstance(message, SubscribeRequest):
+        endless = message.end_block_number == (OPEN if profile.new else 0)
+        first = None if message.start_block_number == OPEN else message.start_block_number
+        return Said(said, at_ns, first, latest=None if endless else message.end_block_number)
+    if isinstance(message, SubscribeStatus):
+        return Said(said, at_ns, None, profile.subscribe_codes.get(message.code))
     if isinstance(message, PublisherEndStream):
         code = PUBLISHER_CODES.get(message.code)
         return Said(said, at_ns, None, code, message.earliest_block_number, message.latest_block_number)

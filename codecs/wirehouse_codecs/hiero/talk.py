@@ -321,7 +321,7 @@ class Line:
 
     def publish(self, name: str, attempt: int) -> Talk:
         """A publisher's call."""
-        return self.call(Service.PUBLISH, [(CORRELATION_ID, f"{name}-{attempt}")])
+        return self.call(Service.PUBLISH, [(CORRELATION_ID, f"{name}-STR{attempt}")])
 
     def go_away(self) -> None:
         """The node takes no further call."""

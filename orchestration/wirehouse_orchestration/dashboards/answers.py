@@ -243,7 +243,8 @@ def windows(lake: Lake) -> list[str]:
 
 def sources(lake: Lake) -> list[str]:
     """The sources that have data."""
-    return [name for name in _column(lake, "source") if name in lake.names]
+    names = lake.names
+    return [name for name in _column(lake, "source") if name in names]
 
 
 def silent(lake: Lake) -> list[str]:

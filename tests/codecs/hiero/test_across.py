@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, World, block
+from tests.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, S, World, block, publisher_name
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.hiero import across_known, across_publishers, across_subscribers
@@ -28,11 +28,11 @@ from wirehouse_codecs.hiero.across_rows import (
 from wirehouse_codecs.hiero.events import event_of, order_of
 from wirehouse_codecs.hiero.messages import BlockItems, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.profiles import NO_BLOCK, OPEN, Service
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, NODE_ERRORS, OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.rows import BLOCK, CALL
 from wirehouse_codecs.hiero.rules import NODE_RULES, TOLERANT
 from wirehouse_codecs.rules import Severity
-from wirehouse_codecs.stream_log import MESSAGE
+from wirehouse_codecs.stream_log import MESSAGE, VIOLATION
 
 Script = Callable[[World], object]
 HOUR_MS = 3_600_000
@@ -186,6 +186,34 @@ def _one_call_told(world: World) -> object:
     return world.publisher("B").header(122)
 
 
+def _acknowledged_once_more(world: World) -> object:
+    known(world)
+    return world.publisher().block(120).ack(120).block(121).ack(121)
+
+
+def _never_offered(world: World) -> object:
+    known(world)
+    return world.publisher().block(121).ack(121, 125).end_stream(latest=121).half_close().trailers()
+
+
+def _stale_at_once(world: World) -> object:
+    """The node had acknowledged the block before the header came."""
+    world.publisher("K").block(120).ack(120)
+    return world.publisher().header(126).behind(119)
+
+
+def _error_without_number(world: World) -> object:
+    known(world)
+    return world.publisher().header(121).end("TIMEOUT").trailers()
+
+
+def _times_out_unanswered(world: World) -> object:
+    """The publisher that waits in vain ends with an error of its own."""
+    call = world.publisher("A").block(121).ack(121)
+    world.publisher("B").header(122).end_stream("ERROR").half_close().trailers()
+    return call.block(122).end_stream("TIMEOUT").half_close().trailers()
+
+
 def _subscriber_untold(world: World) -> object:
     subscriber = world.subscriber().deliver(120)
     world.publisher("B").header(121).end("PERSISTENCE_FAILED", 120).trailers()
@@ -249,7 +277,7 @@ def _overrun(world: World) -> object:
     _behind(world, 122)
     fetch = _fetch(world, 121).deliver(121)
     world.publisher().block(122).ack(122)
-    return fetch.deliver(123)
+    return fetch.deliver(122)
 
 
 BROKEN: list[tuple[str, str, Script]] = [
@@ -263,6 +291,14 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("last_known", "B", _old_reported),
     ("last_known", "A", _old_reported),
     ("last_known", "B", _none_reported),
+    ("last_known", "B", _stale_at_once),
+    ("last_known", "A", _stale_at_once),
+    ("last_known_set", "B", _error_without_number),
+    ("last_known_set", "A", _error_without_number),
+    ("last_block_again", "B", _acknowledged_once_more),
+    ("last_block_again", "A", _acknowledged_once_more),
+    ("ack_unoffered", "B", _never_offered),
+    ("ack_unoffered", "A", _never_offered),
     ("ack_order", "B", _without_proof),
     ("drop_unproven", "B", _dropped),
     ("recheck", "B", _offered_again),
@@ -278,6 +314,8 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("source_error_only_if_last", "B", _another_goes_on),
     ("source_error_sent", "B", _source_error_unsaid),
     ("continue", "B", _others_go_unanswered),
+    ("continue", "B", _times_out_unanswered),
+    ("continue", "A", _times_out_unanswered),
     ("node_error_all", "B", _one_call_told),
     ("node_error_subscribers", "B", _subscriber_untold),
     ("retry_after_node_error", "B", _never_back),
@@ -302,7 +340,7 @@ def test_a_rule_is_broken_once(rule: str, profile: str, script: Script) -> None:
     world = World(profile=profile)
     script(world)
     assert world.broken == []
-    found = world.found(until_ms=2 * HOUR_MS)
+    found = world.found(until_ms=3 * HOUR_MS)
     assert [one for one in found if one not in ALSO.get(rule, ())] == [rule]
 
 
@@ -383,7 +421,20 @@ def _wins_elsewhere(world: World) -> object:
     return second.trailers() if world.profile == "B" else second.rest(122).ack(122)
 
 
+def _told_of_what_others_sent(world: World) -> object:
+    """Of a block all publishers are told, also one whose header is on its way, or comes later."""
+    first, second, third = (world.publisher(name) for name in "ABC")
+    first.block(121).ack(121)
+    second.header(121).ack(121)
+    third.ack(121)
+    world.wait(1000)
+    third.header(121).end("SUCCESS").trailers()
+    return first.block(122).ack(122).end_stream(latest=122).half_close().trailers()
+
+
 LEGAL: list[tuple[str, Script]] = [
+    ("A", _told_of_what_others_sent),
+    ("B", _told_of_what_others_sent),
     ("A", _whole_block_refused),
     ("B", _whole_block_refused),
     ("A", _comes_back_between),
@@ -430,6 +481,57 @@ def test_the_node_may_have_fetched_what_was_not_captured() -> None:
     assert world.found() == []
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_an_error_of_the_node_that_one_call_is_told_of(profile: str) -> None:
+    for code in sorted(set(PROFILES[profile].end_codes.values()) & NODE_ERRORS):
+        for behind in (False, True) if profile in ("A", "A'", "B") else (False,):
+            world = World(HieroOptions(profile=profile), profile=profile)
+            other = world.publisher("A").header(121)
+            world.publisher("B").header(121).end(code, 118).trailers()
+            world.wait(400)
+            _ = other.behind(119) if behind else other.rest(121).ack(121)
+            assert "node_error_all" in world.found()
+
+
+def test_an_acknowledgement_that_is_repeated_on_its_call_is_one_finding() -> None:
+    world = World()
+    world.publisher().block(120).ack(120).block(121).ack(121).block(120).ack(120)
+    assert world.all_broken() == ["ack_order"]
+    world = World()
+    call = world.publisher().block(121).ack(121)
+    world.wait(100)
+    call.block(121).ack(121)
+    assert world.all_broken() == ["ack_order"]
+
+
+def test_the_decision_about_a_block_that_is_acknowledged_again_is_not_legal() -> None:
+    world = World()
+    _acknowledged_once_more(world)
+    rows = [one for one in world.told() if isinstance(one, DecisionRow) and one.actual is not None]
+    told = [(one.offered, one.last_known, one.expected, one.actual, one.legal, one.rule) for one in rows]
+    assert told[1] == (120, 120, "duplicate", "accepted", False, "hiero.last_block_again")
+
+
+def test_a_block_that_is_offered_after_all_was_acknowledged_early() -> None:
+    world = World()
+    known(world)
+    world.publisher("A").ack(121)
+    assert "ack_unoffered" in world.found(until_ms=2 * HOUR_MS)
+    world.publisher("B").header(121)
+    assert "ack_unoffered" not in world.found(until_ms=2 * HOUR_MS)
+
+
+def test_a_finding_names_the_block_that_was_offered() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(126).behind(118)
+    world.publisher("B").header(127).behind(0)
+    numbers = {one.rule.name: one.block_number for one in world.told() if isinstance(one, Found)}
+    assert numbers == {"last_known": 126, "last_known_set": 127}
+    world.publisher("C").header(110).behind(120)
+    assert [row["block_number"] for row in world.of(VIOLATION)] == [110]
+
+
 def test_real_nodes_are_read_more_mildly() -> None:
     world = World(TOLERANT_OPTIONS)
     _one_call_told(world)
@@ -457,7 +559,7 @@ def test_gaps_of_real_publishers(gaps: tuple[int, ...], broken: bool) -> None:
 def test_the_answer_settles_the_header_that_it_is_to(profile: str) -> None:
     world = World(profile=profile)
     _wins_elsewhere(world)
-    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.publisher == "B"]
+    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.publisher == publisher_name("B")]
     told = [(one.offered, one.actual, one.reported, one.legal) for one in decisions]
     assert told[0] == (121, "duplicate", 121, True)
     assert [(offered, actual) for offered, actual, *_ in told[1:]] == [(122, "none" if profile == "B" else "accepted")]
@@ -547,6 +649,26 @@ def test_anything_that_is_said_tells_the_same_through_windows(seed: int, profile
     assert newest(cut) == newest(once)
 
 
+@pytest.mark.parametrize(
+    ("end", "by", "cause"),
+    [
+        (lambda call: call.cancel(), "publisher", "subscriber"),
+        (lambda call: call.close(), "publisher", "subscriber"),
+        (lambda call: call.reset(), "node", "lost"),
+        (lambda call: call.close("reset", by=S), "node", "lost"),
+        (lambda call: call.close(by=None), "closed", "lost"),
+        (lambda call: call.trailers(), "node", "lost"),
+    ],
+)
+def test_who_ended_a_call_is_who_closed_it(end: Callable[[Call], object], by: str, cause: str) -> None:
+    world = World()
+    end(world.publisher().block(121))
+    end(world.subscriber().deliver(121))
+    told = newest(world.told()).values()
+    assert [one.ended_by for one in told if isinstance(one, SessionRow)] == [by]
+    assert [one.cause for one in told if isinstance(one, SubscriptionRow)] == [cause]
+
+
 def test_a_decision_says_what_was_known_and_answered() -> None:
     world = World()
     known(world)
@@ -604,6 +726,25 @@ def test_a_catch_up_says_what_was_asked_and_reached() -> None:
     assert [asked[1:] for asked in row.asked] == [("10.0.0.2 40840", 121, 127)]
 
 
+def test_a_node_without_blocks_reports_none() -> None:
+    world = World()
+    world.publisher().header(5).behind(NO_BLOCK)
+    rows = newest(world.told()).values()
+    (row,) = (one for one in rows if isinstance(one, CatchUpRow))
+    assert (row.offered, row.reported, [one[3] for one in row.attempts]) == (5, None, [None])
+    (decision,) = (one for one in rows if isinstance(one, DecisionRow))
+    assert (decision.actual, decision.reported, decision.last_known) == ("behind", None, None)
+
+
+def test_a_finding_about_no_block_names_none() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(126).behind(NO_BLOCK)
+    found = [one for one in world.told() if isinstance(one, Found)]
+    assert [one.rule.name for one in found] == ["last_known"]
+    assert all(one.block_number != NO_BLOCK for one in found)
+
+
 def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
     world = World()
     first, second = world.publisher("A").header(121), world.publisher("B").header(121).skip(121)
@@ -611,8 +752,8 @@ def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
     second.ack(121)
     rows = [one for one in newest(world.told()).values() if isinstance(one, BlockRow)]
     assert [(one.block_number, one.publishers, one.chains) for one in rows] == [
-        (121, ("A", "B"), True),
-        (122, ("A",), None),
+        (121, (publisher_name("A"), publisher_name("B")), True),
+        (122, (publisher_name("A"),), None),
     ]
     assert rows[0].block_root == block(121).root == rows[1].previous_hash
     assert dict(rows[0].item_counts)["event_header"] == 1
@@ -655,6 +796,6 @@ def test_state_of_another_version_is_refused() -> None:
 def test_times_are_those_of_the_options() -> None:
     world = World(replace(HieroOptions(), in_flight_ms=10_000))
     known(world)
-    world.publisher().header(126).behind(118)
+    world.publisher().header(126).end("SUCCESS", 118)
     assert world.found() == []
     assert SECOND == 1000 * MS

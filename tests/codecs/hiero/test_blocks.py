@@ -50,6 +50,7 @@ from wirehouse_codecs.hiero.items import (
     encode_proof,
     encode_round_header,
 )
+from wirehouse_codecs.hiero.protobuf import delimited
 from wirehouse_codecs.hiero.rows import block_content
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero" / "blocks"
@@ -476,6 +477,8 @@ def test_names_of_block_files() -> None:
 
 HEADER = encode_header(BlockHeader(7, Version(0, 76), timestamp=Timestamp(5, 6)))
 FOOTER = encode_footer(BlockFooter(b"p" * 48, b"a" * 48, b"s" * 48))
+EARLIER_FOOTER = encode_item(21, next(cut(FOOTER)).body(0)[3:])
+SEVERAL = delimited(1, delimited(5, b"") + delimited(23, b""))
 PROOF = encode_proof(BlockProof(7, ProofKind.SIGNED, b"x" * 2920))
 ROUND = encode_round_header(3)
 OLD_PROOF = encode_proof(BlockProof(7, ProofKind.SIGNATURE, b"x" * 48, b"p" * 48, b"s" * 48))
@@ -503,6 +506,10 @@ def broken(*sets: bytes) -> list[tuple[str, str]]:
         ([HEADER, FOOTER, ROUND, PROOF], [("structure", "round_header after the footer")]),
         ([HEADER, ROUND, PROOF], [("structure", "a proof of the newer layout without a footer before it")]),
         ([HEADER, encode_item(13, b"")], [("item_refused", "an item of number 13")]),
+        ([HEADER, encode_item(20, b""), FOOTER, PROOF], []),
+        ([HEADER, encode_item(21, b"")], [("item_refused", "an item of number 21")]),
+        ([HEADER, SEVERAL], [("item_refused", "an item of several fields")]),
+        ([HEADER, ROUND, EARLIER_FOOTER, PROOF], []),
         ([HEADER, encode_item(36, b""), encode_item(36, b"")], [("item_refused", "an item of number 36")]),
         (
             [HEADER, FOOTER, encode_proof(BlockProof(8, ProofKind.SIGNED, b"x"))],
@@ -549,7 +556,21 @@ def test_what_is_kept_of_a_hostile_block_is_bounded() -> None:
     assert block.item_counts["other"] == block.counts[OTHER_NUMBERS] > 1900
     assert len(block.broken) == MOST_BROKEN
     assert len(builder.snapshot()) < 10_000
-    assert "block_proof of" in broken(HEADER + encode_item(9, bytes(MOST_BODY_BYTES + 1)))[0][1]
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_proof_that_is_too_large_to_be_decoded_says_its_block(carried: bool) -> None:
+    for number, expected in ((7, []), (8, [("structure", "the proof of block 7 names block 8")])):
+        builder = BlockBuilder()
+        for items in cut(HEADER + FOOTER + encode_proof(BlockProof(number, ProofKind.SIGNED, bytes(MOST_BODY_BYTES)))):
+            builder.add(items)
+        builder = BlockBuilder(builder.snapshot()) if carried else builder
+        block = builder.finish()
+        assert (block.proofs, builder.proved) == ((BlockProof(number),), True)
+        assert [(rule.name, reason) for rule, reason in block.broken] == expected
+        assert builder.held_bytes < 1000
+    for one in (encode_item(9, bytes(MOST_BODY_BYTES + 1)), encode_item(12, bytes(MOST_BODY_BYTES + 1))):
+        assert broken(HEADER + one) == []
 
 
 def test_items_are_parted_before_each_header() -> None:

@@ -244,6 +244,18 @@ def test_a_compressed_flag_without_encoding(wire: Any) -> None:
     assert [(one.data, one.fault) for one in parts] == [(data, "compressed, and no header says how"), (ONE, None)]
 
 
+@pytest.mark.parametrize("level", [1, 5, 6, 9])
+@pytest.mark.parametrize("window", [9, 12, 15])
+def test_deflate_is_told_from_the_first_bytes(level: int, window: int, wire: Any) -> None:
+    client = opening(wire)[0]
+    packer = zlib.compressobj(level, wbits=window)
+    data = packer.compress(TWO * 50) + packer.flush()
+    for start in (b"", b"\1\0\0\0\x08\x78\x9c\xff\xff"):
+        late = wire.script().say(C, client.data(1, start + b"\1" + len(data).to_bytes(4, "big") + data))
+        parts = [one for one in wire.read(late.said, late=True) if isinstance(one, grpc.MessagePart)]
+        assert [(one.encoding, one.data) for one in parts] == [("deflate", TWO * 50)]
+
+
 def test_compressed_bytes_that_are_held_are_bounded(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc, "HELD_BYTES", 1000)
     client, _, said = opening(wire, encoding="gzip", data_bytes=100)

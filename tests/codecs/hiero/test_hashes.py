@@ -31,6 +31,7 @@ from wirehouse_codecs.hiero.items import (
     encode_header,
     encode_item,
 )
+from wirehouse_codecs.hiero.protobuf import delimited
 
 NODES = [sha384(bytes([number])).digest() for number in range(70)]
 
@@ -181,6 +182,25 @@ def test_a_wrapped_record_file_has_the_newest_layout_whatever_its_version(carrie
     assert wrapped.told is RootLayout.SIXTEEN_LEAVES
     new = BlockHeader(7, Version(0, 78), raw_timestamp=b"\x08\x05")
     assert wrapped.by_layout == roots_of(run, new).by_layout
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (encode_item(19, b"\x0a\x30" + b"h" * 48), "items were filtered out or redacted"),
+        (delimited(1, delimited(5, b"") + delimited(23, b"")), "an item has several fields"),
+        (encode_item(21, b""), "an item is of a kind that its layout has no place for"),
+    ],
+)
+@pytest.mark.parametrize("carried", [False, True])
+def test_roots_that_can_not_be_told(item: bytes, reason: str, carried: bool) -> None:
+    assert roots_of(RUN + item, HEADER, carried=carried) == Roots(reason=reason)
+    old = BlockHeader(7, Version(0, 56), previous_block_hash=b"p" * 48, old=True)
+    assert roots_of(item, old, proof=BlockProof(7)) == Roots(reason=reason)
+
+
+def test_an_item_that_nodes_ignore_is_no_leaf() -> None:
+    assert roots_of(RUN + encode_item(20, b"x"), HEADER) == roots_of(RUN, HEADER)
 
 
 def test_a_hasher_of_another_version_is_refused() -> None:

@@ -355,3 +355,29 @@ def test_snapshots_hold_everything(wire: Any) -> None:
             state = json.dumps(reader.snapshot())
         assert told == expected
         assert not list(itertools.filterfalse(lambda one: isinstance(one, tuple), told))
+
+
+# First bytes that are missing
+
+
+def test_a_server_whose_settings_are_missing_is_read_from_its_first_frames_on(wire: Any) -> None:
+    """What it answers before the request came is of the request's stream."""
+    client, server = Peer(C), Peer(S)
+    stream_id, request = client.request("/a/b", [])
+    script = wire.script().say(C, client.start({}))
+    script.say(S, server.response(stream_id), server.data(stream_id, b"one"), server.ping())
+    script.say(C, request).say(S, server.trailers(stream_id))
+    events = read(wire, script)
+    assert [one.direction for one in events if isinstance(one, http2.Lost | http2.Placed)] == [S, S]
+    assert content(events, stream_id) == b"one"
+    kinds = [(one.direction, one.block) for one in events if isinstance(one, Headers)]
+    assert kinds == [(S, Block.RESPONSE), (C, Block.REQUEST), (S, Block.TRAILERS)]
+    assert reasons(events) == []
+
+
+def test_a_stream_that_only_the_server_named_closes_no_lower_ones(wire: Any) -> None:
+    client, server = Peer(C), Peer(S)
+    stream_id, request = client.request("/a/b", [])
+    script = wire.script().say(C, client.start({}))
+    script.say(S, server.data(stream_id + 8, b"one") * 3).say(C, request)
+    assert [one.stream_id for one in read(wire, script) if isinstance(one, Headers)] == [stream_id]

@@ -131,6 +131,14 @@ def test_subscriptions_ask_for_what_the_vectors_say(capture: str) -> None:
     assert asked == Counter((one["start"], one["end"]) for one in requests)
 
 
+@pytest.mark.parametrize("table_bytes", [0, 100, 4096, 65_536])
+def test_a_call_is_recognised_whose_header_table_has_another_size(table_bytes: int) -> None:
+    client, server = Peer(C), Peer(S)
+    opening = client.start() + client.acknowledge_settings(table_bytes) + client.request(PUBLISH)[1]
+    answer = server.start({1: table_bytes}) + server.acknowledge_settings()
+    assert recognises(opening, answer) == f"a call of {PUBLISH}"
+
+
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_captures_are_recognised(capture: str) -> None:
     found = [recognises(*head) for head in heads(landed_file(VECTORS / capture))]
@@ -191,7 +199,7 @@ def test_a_grpc_log_is_read_as_a_capture_is() -> None:
     rows = inspected_log(a_log())
     messages = of("message", rows)
     assert [row["kind"] for row in messages] == [*["block_items"] * 3, *["acknowledgement"] * 2]
-    assert {(row["publisher"], row["node"], row["path"]) for row in messages} == {("P", "node:40840", PUBLISH)}
+    assert {(row["publisher"], row["node"], row["path"]) for row in messages} == {("P-1", "node:40840", PUBLISH)}
     assert [row["rule"] for row in of("violation", rows)] == ["hiero.ack_order"]
     assert messages[0]["arrived_at_ns"] == 1_700_000_002 * 10**9
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
@@ -42,6 +43,7 @@ from wirehouse_codecs.hiero.items import (
     item_class,
     item_name,
     read_item,
+    with_footer,
 )
 from wirehouse_codecs.hiero.protobuf import Malformed, delimited, varint
 
@@ -55,6 +57,9 @@ hashes = st.binary(min_size=48, max_size=48)
 pieces = st.one_of(
     st.builds(encode_item, st.integers(1, 40) | st.just((1 << 29) - 1), st.binary(max_size=5)),
     st.builds(lambda value: delimited(1, value), st.binary(max_size=4)),
+    st.builds(
+        lambda *fields: delimited(1, b"".join(fields)), *[st.builds(delimited, st.integers(2, 30), st.just(b""))] * 2
+    ),
     st.builds(lambda number, value: varint(number << 3) + varint(value), st.integers(1, 3), u64),
     st.builds(delimited, st.integers(2, 3), st.binary(max_size=4)),
     st.sampled_from([b"\x0a\x00", b"\x09" + bytes(8), b"\x0d" + bytes(4), b"\x0a\x02\x09\x01", b"\x8a\x00\x01\x12"]),
@@ -67,32 +72,33 @@ pieces = st.one_of(
 runs = st.lists(pieces, max_size=6).map(b"".join)
 
 
-def readable(data: bytes) -> tuple[list[Item], int, Fault | None]:
-    """The run as the readable twin has it."""
+def readable(data: bytes) -> tuple[list[Item], tuple[int, int], Fault | None]:
+    """The run as the readable twin has it: its items, how many fields are none and how many items have several."""
     found: list[Item] = []
-    unknown = at = 0
+    unknown = several = at = 0
     while at < len(data):
         try:
             item = read_item(data, at, len(data))
         except Malformed as malformed:
-            return found, unknown, Fault(at, malformed.reason)
+            return found, (unknown, several), Fault(at, malformed.reason)
         at = item.end
         if item.number is None:
             unknown += 1
         else:
-            found.append(item)
-    return found, unknown, None
+            found.append(item._replace(several=False))
+            several += item.several
+    return found, (unknown, several), None
 
 
-def compiled(data: bytes) -> tuple[list[Item], int, Fault | None]:
+def compiled(data: bytes) -> tuple[list[Item], tuple[int, int], Fault | None]:
     found: list[Item] = []
-    unknown, fault = 0, None
+    unknown, several, fault = 0, 0, None
     for chunk in cut(data):
         assert fault is None
         columns = (chunk.starts, chunk.bodies, chunk.ends, chunk.numbers)
         found += [Item(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-        unknown, fault = unknown + chunk.unknown_fields, chunk.fault
-    return found, unknown, fault
+        unknown, several, fault = unknown + chunk.unknown_fields, several + chunk.several, chunk.fault
+    return found, (unknown, several), fault
 
 
 @settings(deadline=None, max_examples=200)
@@ -144,7 +150,7 @@ def test_pieces_of_any_size_give_the_same_items(data: bytes, cuts: list[int]) ->
             found += [(chunk.body(at), int(number)) for at, number in enumerate(chunk.numbers)]
             unknown += chunk.unknown_fields
     fault = reader.finish()
-    items, all_unknown, expected = readable(data)
+    items, (all_unknown, _), expected = readable(data)
     assert found == [(data[item.body : item.end], item.number) for item in items]
     assert (unknown, reader.received) == (all_unknown, len(data))
     if fault is None or expected is None or "the limit is" not in fault.reason:
@@ -158,6 +164,51 @@ def test_an_item_above_the_limit_is_refused_by_its_length() -> None:
     assert reader.fault == Fault(6, "an entry of 1003 bytes, the limit is 100")
     assert reader.receive(encode_round_header(1)) == []
     assert reader.received == 6 + 3 + 6
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 5000), max_size=8), st.integers(0, 40), st.booleans())
+def test_an_item_that_is_too_large_to_be_held_is_told_without_its_end(
+    cuts: list[int], number: int, carried: bool
+) -> None:
+    large = encode_item(number + 1, bytes(3000))
+    if number % 2:
+        large = delimited(1, delimited(number + 1, bytes(2900)) + delimited(5, bytes(100)))
+    data = encode_round_header(1) + large + encode_round_header(2) + delimited(2, bytes(2000)) + encode_round_header(3)
+    reader = ItemReader(LIMIT, 1000)
+    edges = [0, *sorted(min(at, len(data)) for at in cuts), len(data)]
+    pieces = [
+        data[begin + part : min(begin + part + 900, end)]
+        for begin, end in pairwise(edges)
+        for part in range(0, end - begin, 900)
+    ]
+    numbers: list[int] = []
+    size = several = unknown = 0
+    for piece in pieces:
+        for chunk in reader.receive(piece):
+            numbers += chunk.numbers.tolist()
+            size += int((chunk.ends - chunk.starts).sum()) + (chunk.passed_over if len(chunk) else 0)
+            several, unknown = several + chunk.several, unknown + chunk.unknown_fields
+        assert reader.held <= 1000
+        if carried:
+            reader = ItemReader.from_json(json.loads(json.dumps(reader.to_json())), LIMIT, 1000)
+    assert (reader.finish(), reader.received) == (None, len(data))
+    assert (numbers, several, unknown) == ([3, number + 1, 3, 3], number % 2, 1)
+    assert size == len(large) + 3 * len(encode_round_header(1))
+
+
+def test_what_is_wrong_with_an_item_that_is_not_held() -> None:
+    for data, reason in (
+        (encode_item(5, bytes(3000))[:-1], "1 bytes of an item are missing"),
+        (delimited(1, b"\x2a\xff\x7f" + bytes(3000)), "an item of 3006 bytes: a field has 16383 bytes"),
+        (b"\x0a\x80\x80\x80\x01", f"an entry of {(1 << 21) + 5} bytes, the limit is {LIMIT}"),
+    ):
+        reader = ItemReader(LIMIT, 1000)
+        for at in range(0, len(data), 500):
+            reader.receive(data[at : at + 500])
+        fault = reader.finish()
+        assert fault is not None
+        assert fault.reason == reason
 
 
 def test_an_unfinished_item_is_held_and_not_read_again_and_again() -> None:
@@ -198,13 +249,32 @@ def test_names_of_items() -> None:
         ([7, 26], ItemClass.STATE),
         ([11, 27], ItemClass.TRACE),
         ([28, 35, 48], ItemClass.EXTENSION),
-        ([9, 12, 19, 39, 40, 60], ItemClass.NOT_HASHED),
-        ([8], ItemClass.FILTERED),
-        ([0, 13, 14, 15, 16, 17, 18, 20, 21, 22, 36, 37, 38], ItemClass.REFUSED),
+        ([9, 12, 20, 39, 40, 59, 60], ItemClass.NOT_HASHED),
+        ([8, 19], ItemClass.FILTERED),
+        ([0, 13, 14, 15, 16, 17, 18, 21, 22, 36, 37, 38], ItemClass.REFUSED),
     ],
 )
 def test_the_class_of_every_number(numbers: list[int], expected: ItemClass) -> None:
     assert {item_class(number) for number in numbers} == {expected}
+
+
+def test_items_of_several_fields_are_counted() -> None:
+    two = delimited(1, delimited(5, b"") + delimited(23, b"x"))
+    (chunk,) = cut(encode_round_header(1) + two + two)
+    assert (chunk.numbers.tolist(), chunk.several) == ([3, 5, 5], 2)
+    (chunk,) = cut(two + delimited(1, delimited(5, b"") + b"\x12"))
+    assert (len(chunk), chunk.several) == (1, 1)
+    assert chunk.fault is not None
+
+
+def test_a_footer_of_its_earlier_number() -> None:
+    footer = encode_footer(BlockFooter(b"p" * 48, b"a" * 48, b"s" * 48))
+    (today,) = cut(footer)
+    earlier = encode_item(21, today.body(0)[3:])
+    (chunk,) = cut(earlier + encode_item(21, b"\x0a\x01x") + encode_item(21, b"\xff"))
+    named = with_footer(chunk)
+    assert (chunk.numbers.tolist(), named.numbers.tolist()) == ([21, 21, 21], [12, 21, 21])
+    assert decode_footer(named.body(0)) == decode_footer(today.body(0))
 
 
 # Header, footer and proof

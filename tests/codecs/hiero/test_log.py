@@ -21,11 +21,11 @@ from wirehouse_codecs.hiero.assembly import Assembly, Cut, Part
 from wirehouse_codecs.hiero.calls import CORRELATION_ID, MOST_ITEM_BYTES, publisher_of
 from wirehouse_codecs.hiero.items import encode_item
 from wirehouse_codecs.hiero.log import EntryLog, starter
-from wirehouse_codecs.hiero.messages import BlockItems, SubscribeRequest, SubscribeStatus, encode
+from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, SubscribeRequest, SubscribeStatus, encode
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import Service
 from wirehouse_codecs.hiero.protobuf import delimited
-from wirehouse_codecs.hiero.rows import SCHEMA
+from wirehouse_codecs.hiero.rows import BLOCK, SCHEMA
 from wirehouse_codecs.stream_log import Log
 from wirehouse_codecs.tcp import Closed, Data, Direction, Endpoint
 
@@ -241,6 +241,40 @@ def test_messages_of_many_calls_are_held_within_bounds() -> None:
     assert kept + held._held >= 10 * MIB
 
 
+@pytest.mark.parametrize("encoding", [None, "gzip", "zstd"])
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_item_that_is_too_large_to_be_held_is_read(encoding: str | None, restored: bool) -> None:
+    world = World(restored=restored)
+    call = world.publisher(encoding=encoding).header(121)
+    large = Random(1).randbytes(100_000) * (MOST_ITEM_BYTES // 90_000)
+    call.client(BlockItems(encode_item(7, large))).rest(121).ack(121).end_stream(latest=121).half_close().trailers()
+    assert world.all_broken() == []
+    assert world.of("quarantine") == []
+    (told,) = (row["block"] for row in world.of(BLOCK))
+    assert dict(told["item_counts"])["state_changes"] == 1
+    assert told["item_bytes"] > len(large)
+    assert (told["block_root"], told["root_reason"]) == (None, "an item is too large to be hashed")
+
+
+def test_a_message_that_inflates_too_much_is_quarantined_and_nothing_follows() -> None:
+    for ratio, kinds in ((1032, ["block_items"] * 3), (20, ["block_items"] * 2)):
+        world = World(HieroOptions(max_inflated_ratio=ratio))
+        call = world.publisher(encoding="gzip").header(121)
+        call.client(BlockItems(encode_item(7, bytes(3 << 20)) + block(121).items))
+        call.proof(121).client(BlockEnd(121)).ack(121).end_stream(latest=121).half_close().trailers()
+        assert world.all_broken() == []
+        assert [row["message"]["kind"] for row in world.of("message")][: len(kinds)] == kinds
+        reasons = [row["finding"]["message"] for row in world.of("quarantine")]
+        assert [", 20 times its size" in reason for reason in reasons] == [True] * (ratio == 20)
+
+
+def test_nothing_follows_from_a_set_that_can_not_be_read() -> None:
+    world = World()
+    call = world.publisher().header(121).client(BlockItems(b"\x0a\x05\x2a"))
+    call.client(BlockEnd(121)).ack(121).end_stream(latest=121).half_close().trailers()
+    assert world.all_broken() == ["malformed_message"]
+
+
 def test_a_message_of_many_parts_passes_through() -> None:
     world = World()
     call = world.publisher().header(121)
@@ -274,7 +308,7 @@ def test_a_call_is_told_when_it_begins_and_once_when_it_ends() -> None:
     world = World()
     world.publisher("A").block(121).ack(121).end_stream().half_close().trailers(3).close()
     opened, closed = (row["call_event"] for row in world.of("call"))
-    assert (opened["event"], opened["correlation_id"], opened["profile"]) == ("opened", "A-0", "B")
+    assert (opened["event"], opened["correlation_id"], opened["profile"]) == ("opened", "N65-STR0", "B")
     assert (closed["event"], closed["how"], closed["status"], closed["state"]) == ("closed", "trailers", 3, "over")
     assert (closed["headers"], closed["proofs"], closed["acknowledgements"]) == (1, 1, 1)
 
@@ -312,7 +346,11 @@ def test_secrets_stay_out_of_the_log() -> None:
 
 @pytest.mark.parametrize(
     ("told_id", "publisher"),
-    [("A-1", "A"), ("N0-STR12", "N0"), ("node", "node"), ("-1", "-1"), ("", "10.0.0.9"), ("?", "10.0.0.9")],
+    [
+        *(("N0-STR12", "N0"), ("N123-STR0", "N123"), ("", "10.0.0.9"), ("?", "10.0.0.9")),
+        # Names.
+        *((name, name) for name in ("node", "-1", "node-1", "A-STR1", "N1-2", "n1-STR2", "N1-STR", "N1-STR2-3")),
+    ],
 )
 def test_a_publisher_is_known_by_its_correlation_id(told_id: str, publisher: str) -> None:
     assert publisher_of({CORRELATION_ID: told_id}, "10.0.0.9") == publisher

@@ -68,6 +68,10 @@ hashes = st.none() | st.binary(min_size=1, max_size=48)
 items = st.lists(st.builds(encode_item, st.integers(1, 30), st.binary(max_size=9)), min_size=1, max_size=3)
 
 
+#: Messages whose first field is one.
+old_versions = st.builds(lambda value: b"\x0a" + bytes([len(value)]) + value, st.binary(max_size=3))
+
+
 def messages(profile: Profile, service: Service, direction: Direction) -> st.SearchStrategy[Message]:
     """Any message that the side sends in the call."""
     sets = items.map(lambda entries: BlockItems(b"".join(entries[: 1 if profile.one_item else None])))
@@ -84,7 +88,7 @@ def messages(profile: Profile, service: Service, direction: Direction) -> st.Sea
             return st.one_of(sets, st.builds(SubscribeStatus, codes), *([ends] if profile.new else []))
         case Service.STATUS, Direction.CLIENT:
             return st.just(ServerStatusRequest())
-    version, next_block = (st.none(), u64) if profile.new else (st.none() | st.binary(max_size=5), st.none())
+    version, next_block = (st.none(), u64) if profile.new else (st.none() | old_versions, st.none())
     return st.builds(ServerStatus, u64, u64, st.booleans(), version, next_block)
 
 

@@ -33,6 +33,7 @@ def test_reads_every_option() -> None:
         "reading": "tolerant",
         "max_message_bytes": 1000,
         "in_flight_ms": 10,
+        "max_inflated_ratio": 20,
         "node_error_ms": 100,
         "patience_ms": 5,
         "skipped_blocks": 10,
@@ -41,7 +42,7 @@ def test_reads_every_option() -> None:
         "service": "node0",
     }
     read = HieroOptions.from_mapping(table)
-    assert read == HieroOptions("A'", "tolerant", 1000, 10, 100, 5, 10, (1, 2), (), "node0")
+    assert read == HieroOptions("A'", "tolerant", 1000, 20, 10, 100, 5, 10, (1, 2), (), "node0")
     assert (read.forced, read.tolerant) == ("A'", True)
     assert (read.in_flight_ns, read.node_error_ns, read.patience_ns) == (10_000_000, 100_000_000, 5_000_000)
 

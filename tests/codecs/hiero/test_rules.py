@@ -49,17 +49,20 @@ INVARIANTS = (
 WARNINGS = {
     *("too_far_code", "target_closer", "catchup_range", "source_error_sent"),
     *("ended_without_end_stream", "node_ended_without_status", "block_not_acknowledged"),
+    "subscriber_ended_without_status",
 }
+#: What a subscriber was promised.
+SUBSCRIBERS = {"subscriber_order", "subscriber_gap", "subscriber_range"}
 NOTES = {
     *("retry_after_node_error", "gap_not_filled", "catch_up_not_started", "catch_up_overrun"),
-    "subscriber_not_resumed",
+    *("subscriber_not_resumed", "last_block_again", "ack_unoffered"),
 }
 
 
 def test_every_invariant_is_a_rule_and_the_severities_are_those_of_the_list() -> None:
     assert len(INVARIANTS) == 28
     assert set(INVARIANTS) <= set(RULE)
-    assert set(RULE) - set(INVARIANTS) - WARNINGS - NOTES == {"malformed_message", "item_refused"}
+    assert set(RULE) - set(INVARIANTS) - WARNINGS - NOTES - SUBSCRIBERS == {"malformed_message", "item_refused"}
     for rule in RULES:
         expected = Severity.WARNING if rule.name in WARNINGS else Severity.NOTE if rule.name in NOTES else None
         assert rule.severity is (expected or Severity.VIOLATION), rule.name

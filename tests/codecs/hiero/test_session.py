@@ -7,12 +7,14 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tests.block_nodes import C, World, block
+from tests.block_nodes import C, S, World, block
 
 from wirehouse_codecs.errors import StateVersionError
+from wirehouse_codecs.hiero.across_rows import DecisionRow
+from wirehouse_codecs.hiero.items import encode_item
 from wirehouse_codecs.hiero.messages import BlockEnd, BlockItems, EndOfStream, PublisherEndStream, SubscribeRequest
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.profiles import NO_BLOCK, PROFILES, Service
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, OPEN, PROFILES, Service
 from wirehouse_codecs.hiero.rules import CALL_RULES, RULE
 from wirehouse_codecs.hiero.session import (
     ASKING,
@@ -30,7 +32,9 @@ from wirehouse_codecs.hiero.session import (
     SubscriptionInput,
     input_of,
     publishing_rule,
+    subscribing_rule,
 )
+from wirehouse_codecs.rules import Severity
 
 OPTIONS = HieroOptions()
 
@@ -51,19 +55,29 @@ def test_every_input_in_every_state(state: State, said: Input) -> None:
     assert all(RULE[one.rule.name] in CALL_RULES for one in found)
 
 
+def _no_rule(state: Any, said: Any) -> str | None:
+    return None
+
+
 @pytest.mark.parametrize(
-    ("service", "table", "states", "inputs"),
+    ("service", "table", "states", "inputs", "unlisted"),
     [
-        (Service.SUBSCRIBE, SUBSCRIBING, Subscription, SubscriptionInput),
-        (Service.STATUS, ASKING, Query, QueryInput),
+        (Service.SUBSCRIBE, SUBSCRIBING, Subscription, SubscriptionInput, subscribing_rule),
+        (Service.STATUS, ASKING, Query, QueryInput, _no_rule),
     ],
 )
-def test_other_calls_break_no_rule(service: Service, table: Any, states: Any, inputs: Any) -> None:
+def test_other_calls_break_rules_in_their_order(
+    service: Service, table: Any, states: Any, inputs: Any, unlisted: Callable[[Any, Any], str | None]
+) -> None:
+    open_states = (Subscription.SUBSCRIBED, Subscription.DELIVERING, Subscription.DELIVERED)
     for state, said in product(states, inputs):
         call = Call(service, OPTIONS)
         call.state = state
         ignored, found = call.receive(Said(said, 1))
-        assert found == ()
+        rule = unlisted(state, said) if (state, said) not in table else None
+        if said is SubscriptionInput.NODE_ENDS and state in open_states:
+            rule = "subscriber_ended_without_status"
+        assert [one.rule.name for one in found] == ([] if rule is None else [rule])
         assert call.state is (table[state, said].state if (state, said) in table else state)
         assert (ignored is None) == ((state, said) in table)
 
@@ -152,10 +166,57 @@ def _skip_unanswered(world: World) -> object:
     return call.end_stream().half_close().trailers()
 
 
+def _goes_away(call: Any, side: Any, last_stream: int = 1, code: int = 0) -> Any:
+    return call.say(side, call.peers[side].go_away(last_stream, code))
+
+
+def _goes_on_after_go_away(world: World) -> object:
+    """The node takes no further call; this one goes on for longer than messages cross."""
+    call = _goes_away(world.publisher().block(121).ack(121), S)
+    world.wait(50)
+    return call.header(122).close()
+
+
+def _items_after_skip(wait_ms: int) -> Script:
+    """The last items had been sent so long after the node's answer arrived."""
+
+    def script(world: World) -> object:
+        call = world.publisher().header(121).skip(121).items(121)
+        world.wait(wait_ms - 2)
+        return call.items(121).ack(121).header(122)
+
+    return script
+
+
+def _header_after_resend(wait_ms: int, *, acknowledged: int | None = None, number: int = 123) -> Script:
+    """What the publisher was sending when ResendBlock came is finished; then comes another header."""
+
+    def script(world: World) -> object:
+        call = world.publisher().header(121).skip(121).block(122).resend(121)
+        if acknowledged is not None:
+            call.ack(acknowledged)
+        world.wait(wait_ms - 1 - (acknowledged is not None))
+        return call.header(number)
+
+    return script
+
+
+def _delivered(world: World, *numbers: int, start: int = OPEN, end: int | None = None) -> Any:
+    call = world.subscriber(start=start, end=end)
+    for number in numbers:
+        call.deliver(number)
+    return call
+
+
+def _part(call: Any, number: int) -> Any:
+    """A block without its proof."""
+    parts = block(number, call.profile.name)
+    return call.server(BlockItems(parts.header), BlockItems(parts.items))
+
+
 #: The rule, the profile, and what breaks it.
 BROKEN: list[tuple[str, str, Script]] = [
     ("structure", "B", lambda world: world.publisher().items(121)),
-    ("structure", "B", lambda world: world.publisher().header(121).header(122)),
     ("structure", "B", lambda world: world.publisher().header(121).client(BlockEnd(121))),
     ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).client(BlockEnd(122))),
     ("structure", "B", lambda world: world.publisher().header(121).items(121).proof(121).items(121)),
@@ -184,11 +245,43 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("skip_pair", "B", lambda world: world.publisher().skip(121)),
     ("skip_pair", "B", lambda world: world.publisher().block(121).ack(121).resend(121)),
     ("skip_pair", "B", _skip_unanswered),
+    ("skip_pair", "B", _items_after_skip(51)),
+    ("skip_pair", "A'", _items_after_skip(51)),
+    ("skip_pair", "B", _header_after_resend(51)),
+    ("skip_pair", "A'", _header_after_resend(51, number=120)),
+    ("skip_pair", "B", _header_after_resend(51, acknowledged=120)),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).half_close()),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).cancel()),
     ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).close()),
+    ("ended_without_end_stream", "B", lambda world: world.publisher().header(121).close("reset")),
+    ("ended_without_end_stream", "B", lambda world: _goes_away(world.publisher().header(121), C).close(by=S)),
+    ("ended_without_end_stream", "B", _goes_on_after_go_away),
+    ("node_ended_without_status", "B", lambda world: world.publisher().header(121).close(by=S)),
+    ("node_ended_without_status", "B", lambda world: world.publisher().header(121).close("reset", by=S)),
+    ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher().header(121), S).close()),
+    ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher(), S, 0).header(121).close()),
+    ("node_ended_without_status", "B", lambda world: _goes_away(world.publisher(), S, 1, 2).header(121).close()),
     ("node_ended_without_status", "B", lambda world: world.publisher().header(121).trailers()),
     ("node_ended_without_status", "B", lambda world: world.publisher().block(121).ack(121).reset()),
+    ("subscriber_order", "B", lambda world: _part(world.subscriber(), 121).deliver(121).deliver(122)),
+    ("subscriber_order", "A", lambda world: _delivered(world, 121, 122, 122, 123)),
+    ("subscriber_order", "B", lambda world: _delivered(world, 121, 122, 120, 121, 122, 123)),
+    ("subscriber_order", "B", lambda world: _delivered(world, 121).status("SUCCESS").deliver(122).deliver(123)),
+    ("subscriber_order", "B", lambda world: _delivered(world, 121).status("SUCCESS").status("SUCCESS")),
+    ("subscriber_gap", "B", lambda world: _delivered(world, 121, 123, 124)),
+    ("subscriber_gap", "A", lambda world: _delivered(world, 121, 123, 124)),
+    ("subscriber_gap", "B", lambda world: _part(_delivered(world, 121), 122).deliver(123).deliver(124)),
+    ("subscriber_range", "B", lambda world: _delivered(world, 122, 123, start=121)),
+    ("subscriber_range", "A", lambda world: _delivered(world, 121, 122, start=122)),
+    ("subscriber_range", "B", lambda world: _delivered(world, 121, 122, 123, start=121, end=121)),
+    ("subscriber_range", "A", lambda world: _delivered(world, 121, 122, start=121, end=123).status("SUCCESS")),
+    ("subscriber_range", "B", lambda world: _part(_delivered(world, start=121, end=121), 121).status("SUCCESS")),
+    ("subscriber_range", "B", lambda world: _delivered(world, start=121, end=121).status("SUCCESS")),
+    ("subscriber_ended_without_status", "B", lambda world: world.subscriber().trailers()),
+    ("subscriber_ended_without_status", "B", lambda world: _delivered(world, 121).trailers(14)),
+    ("subscriber_ended_without_status", "A", lambda world: _delivered(world, 121).half_close().reset()),
+    ("subscriber_ended_without_status", "B", lambda world: _delivered(world, 121).close("reset", by=S)),
+    ("subscriber_ended_without_status", "B", lambda world: _goes_away(_delivered(world, 121), S).close()),
     ("code_set", "B", lambda world: world.publisher().client(PublisherEndStream(0, 1, 2))),
     ("code_set", "B", lambda world: world.publisher().header(121).server(EndOfStream(0, 120))),
     ("malformed_message", "B", lambda world: world.publisher().client(b"\x0a\x05abc")),
@@ -216,6 +309,12 @@ def _offered_at_once(call: Any, *numbers: int) -> Any:
     return call
 
 
+def _skipped_late(world: World) -> object:
+    call = _offered_at_once(world.publisher(), 121, 122).header(123).skip(121).skip(122)
+    world.wait(100)
+    return call.rest(123).ack(121, 122, 123)
+
+
 #: Nothing is broken.
 LEGAL: list[tuple[str, Script]] = [
     ("B", lambda world: world.publisher().block(121).ack(121).block(122).ack(122).end_stream().half_close().trailers()),
@@ -240,6 +339,12 @@ LEGAL: list[tuple[str, Script]] = [
     # Another publisher's block is taken; this one's is needed after all.
     ("B", lambda world: world.publisher().header(121).skip(121).items(121).ack(121).block(122).ack(122)),
     ("B", lambda world: world.publisher().header(121).skip(121).header(122).resend(121).block(121).ack(121)),
+    ("B", _items_after_skip(50)),
+    ("B", _header_after_resend(50)),
+    ("B", _header_after_resend(51, number=121)),
+    ("B", _header_after_resend(51, acknowledged=121)),
+    # SkipBlock crossed the next header; the items that follow are of that.
+    ("B", _skipped_late),
     # The block was acknowledged from elsewhere.
     ("B", lambda world: world.publisher().header(121).ack(121).header(122).rest(122).ack(122)),
     ("B", lambda world: world.publisher().header(121).end("ERROR", 120).cancel()),
@@ -247,8 +352,33 @@ LEGAL: list[tuple[str, Script]] = [
     ("B", lambda world: world.publisher().block(121).ack(121).end_stream("ERROR", 0, 0).half_close()),
     ("B", lambda world: world.publisher().block(121).ack(121).close()),
     ("B", lambda world: world.publisher().close("reset")),
+    # Both sides closed it before they heard of each other.
+    ("B", lambda world: world.publisher().header(121).close(by=None)),
+    ("B", lambda world: world.publisher().header(121).end_stream().close(by=S)),
+    ("B", lambda world: world.publisher().header(121).end("SUCCESS", 120).close(by=S)),
+    # The status may be among what is missing.
+    ("B", lambda world: world.publisher().header(121).miss(S).header(122).close(by=S)),
     ("B", lambda world: world.subscriber().deliver(121).deliver(122).status("SUCCESS").trailers()),
     ("A", lambda world: world.subscriber(start=121).deliver(121).status("NOT_AVAILABLE").trailers()),
+    ("B", lambda world: _delivered(world, 121, 122, 123, start=121, end=123).status("SUCCESS").trailers()),
+    ("A", lambda world: _delivered(world, 121, start=121, end=121).half_close().status("SUCCESS").trailers()),
+    ("B", lambda world: _delivered(world, 0, 1, start=0, end=1).status("SUCCESS").trailers()),
+    ("B", lambda world: _part(_delivered(world, 121, start=121, end=122), 122).status("ERROR").trailers()),
+    ("B", lambda world: _delivered(world, start=122, end=121).status("INVALID_START_BLOCK_NUMBER").trailers()),
+    ("B", lambda world: _delivered(world, 121).status("SUCCESS").trailers()),
+    # Who is refused by something else.
+    ("B", lambda world: world.subscriber().trailers(12)),
+    # The subscriber ends its call, and both sides do.
+    ("B", lambda world: _part(world.subscriber(), 121).cancel()),
+    ("B", lambda world: _part(world.subscriber(), 121).close()),
+    ("B", lambda world: _delivered(world, 121).cancel().deliver(122).trailers()),
+    ("B", lambda world: _delivered(world, 121).close(by=None)),
+    # A block, a status, or the first blocks may be among what is missing.
+    ("B", lambda world: _part(world.subscriber(), 121).miss(S).deliver(123).deliver(124)),
+    ("B", lambda world: _delivered(world, 121, start=121, end=122).miss(S).status("SUCCESS").trailers()),
+    ("B", lambda world: _delivered(world, 121).miss(S).trailers()),
+    ("B", lambda world: _delivered(world, start=121).miss(S).deliver(122).deliver(123)),
+    ("B", lambda world: _delivered(world, 121).status("SUCCESS").miss(S).deliver(122)),
     ("B", lambda world: world.call(Service.STATUS, "10.3.0.1").server_status(120).trailers()),
 ]
 
@@ -261,10 +391,16 @@ def test_nothing_is_broken(profile: str, script: Script) -> None:
     assert [row for row in world.rows if row["row_kind"] == "quarantine"] == []
 
 
-def test_a_header_within_a_block_is_no_fault_where_real_nodes_are_read() -> None:
-    world = World(HieroOptions(reading="tolerant"))
-    world.publisher().header(121).block(122)
-    assert world.broken == []
+@pytest.mark.parametrize("reading", ["strict", "tolerant"])
+@pytest.mark.parametrize("number", [121, 122])
+def test_a_header_within_a_block_drops_that_one(number: int, reading: str) -> None:
+    world = World(HieroOptions(reading=reading))
+    world.publisher("K").block(120).ack(120)
+    call = world.publisher().header(121).items(121)
+    if number == 122:
+        call.block(122).behind(120).block(121).ack(121)
+    call.block(number).ack(number).end_stream().half_close()
+    assert world.all_broken() == []
 
 
 def test_what_is_missing_breaks_nothing() -> None:
@@ -277,13 +413,154 @@ def test_what_is_missing_breaks_nothing() -> None:
     assert world.broken == []
 
 
+#: What a publisher goes on with long after the node's answer, and the rule that it breaks if it knew the answer.
+GOES_ON: list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any]]] = [
+    ("skip_pair", "B", lambda call: call.header(121).skip(121), lambda call: call.items(121).ack(121)),
+    ("skip_pair", "B", lambda call: call.header(121).skip(121).resend(121), lambda call: call.header(122)),
+    ("recheck", "A", lambda call: call.header(110).exists(120), lambda call: call.items(110)),
+    ("resend_from_l1", "B", lambda call: call.header(126).behind(120), lambda call: call.items(126)),
+    ("end_last", "B", lambda call: call.block(121).end("SUCCESS", 121), lambda call: call.header(122)),
+    ("end_last", "B", lambda call: call.block(121).end("SUCCESS", 121).trailers(), lambda call: call.header(122)),
+]
+
+
+@pytest.mark.parametrize("received", [True, False])
+@pytest.mark.parametrize(("rule", "profile", "answer", "goes_on"), GOES_ON)
+def test_who_had_not_received_the_last_byte_of_an_answer_did_not_know_it(
+    rule: str, profile: str, answer: Callable[[Any], Any], goes_on: Callable[[Any], Any], received: bool
+) -> None:
+    world = World(profile=profile, restored=True)
+    call = answer(world.publisher())
+    world.wait(10_000)
+    call.acknowledges = False
+    end = next(row["byte_end"] for row in reversed(world.of("message")) if row["direction"] == S)
+    call.connection.client.note_heard(call.at[C], end - (not received))
+    goes_on(call)
+    assert world.broken == ([rule] if received else [])
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_a_node_does_not_answer_what_it_had_not_received(received: bool) -> None:
+    world = World(restored=True)
+    call = world.publisher().header(126).behind(120).header(121)
+    call.acknowledges = False
+    call.connection.server.note_heard(call.at[S], call.at[C] - (not received))
+    call.behind(120).rest(121)
+    world.wait(10_000)
+    call.ack(121)
+    assert world.broken == (["next"] if received else [])
+
+
+@pytest.mark.parametrize("side", [C, S])
+def test_a_side_that_was_not_captured_may_have_said_anything(side: Any) -> None:
+    world = World(restored=True)
+    call = world.publisher(opened="none")
+    (call.connection.client if side is C else call.connection.server).packets = 0
+    other = S if side is C else C
+    call.say(other, call.opening[other])
+    if side is S:
+        call.header(121).header(122).rest(122).items(123).cancel()
+    else:
+        call.ack(122, 121).behind(130).trailers()
+    assert world.all_broken(3 * 3_600_000) == []
+    assert all(row["call_event"]["partial"] for row in world.of("call"))
+
+
 @pytest.mark.parametrize("profile", ["A", "B"])
-def test_an_answer_is_to_an_earlier_header_only_if_the_last_one_is_new(profile: str) -> None:
+@pytest.mark.parametrize(("numbers", "broken"), [(range(118, 121), []), (range(119, 122), ["next"])])
+def test_an_answer_is_to_the_first_header_that_may_be_answered_so(
+    profile: str, numbers: range, broken: list[str]
+) -> None:
     world = World(profile=profile)
-    call = _offered_at_once(world.publisher(), *range(115, 121))
+    call = _offered_at_once(world.publisher(), *numbers)
     world.wait(100)
     call.duplicate(118)
-    assert world.broken == ["next"]
+    assert world.broken == broken
+
+
+@pytest.mark.parametrize("wait_ms", [0, 100, 10_000])
+@pytest.mark.parametrize("restored", [False, True])
+def test_each_refused_header_has_an_answer_of_its_own(wait_ms: int, restored: bool) -> None:
+    world = World(restored=restored)
+    world.publisher("K").block(120).ack(120)
+    call = world.publisher().block(123).header(124)
+    world.wait(wait_ms)
+    call.behind(120).header(121)
+    world.wait(wait_ms)
+    call.behind(120).rest(121).ack(121).block(122).ack(122).block(123).ack(123).end_stream()
+    assert world.all_broken() == []
+    told = [one for one in world.told() if isinstance(one, DecisionRow) and one.actual is not None]
+    shown = [(one.offered, one.expected, one.actual, one.reported, one.legal) for one in told]
+    assert shown[1:3] == [(123, "behind", "behind", 120, True), (124, "behind", "behind", 120, True)]
+    assert [row[0] for row in shown[3:]] == [121, 122, 123]
+    assert all(row[2] == "accepted" and row[4] for row in shown[3:])
+
+
+def test_after_behind_for_two_headers_the_publisher_goes_back() -> None:
+    world = World()
+    call = world.publisher().header(125).header(126).behind(120)
+    world.wait(100)
+    call.behind(120).header(127)
+    assert world.broken == ["resend_from_l1"]
+
+
+def test_what_goes_on_after_two_answers_is_found_once() -> None:
+    world = World()
+    call = world.publisher().block(125).header(126).behind(120)
+    world.wait(100)
+    call.items(126).behind(120)
+    world.wait(100)
+    call.items(126)
+    assert world.broken == ["resend_from_l1"]
+
+
+def _known(world: World) -> World:
+    world.publisher("K").block(120).ack(120)
+    world.wait(100)
+    return world
+
+
+def _two_blocks_in_a_set(world: World) -> None:
+    first, second = block(121), block(122)
+    data = b"".join((first.header, first.items, first.proof, second.header, second.items, second.proof))
+    world.publisher().client(BlockItems(data)).block_end(122).ack(121, 122).end_stream(latest=122).half_close()
+
+
+#: What breaks one rule, whatever follows from it.
+ONE_FAULT: list[tuple[str, Script]] = [
+    ("structure", _two_blocks_in_a_set),
+    ("structure", lambda world: world.publisher().rest(121).block(122).ack(122)),
+    (
+        "structure",
+        lambda world: world.publisher().header(121).proof(121).items(121).client(BlockItems(encode_item(7, b""))),
+    ),
+    ("last_known_set", lambda world: _known(world).publisher().header(123).behind(0).block(121).ack(121)),
+    ("last_known_set", lambda world: _known(world).publisher().header(123).behind(0).header(124).behind(120)),
+    ("code_set", lambda world: _known(world).publisher().client(PublisherEndStream(0, 0, 0)).half_close().trailers()),
+    ("code_set", lambda world: _known(world).publisher().server(EndOfStream(0, 0)).trailers()),
+    ("skip_pair", lambda world: world.publisher().header(121).skip(125).rest(121).ack(121).end_stream().half_close()),
+]
+
+
+@pytest.mark.parametrize(("rule", "script"), ONE_FAULT)
+def test_one_fault_is_one_finding(rule: str, script: Script) -> None:
+    world = World()
+    script(world)
+    world.wait(1000)
+    assert [name for name in world.all_broken() if RULE[name].severity != Severity.NOTE] == [rule]
+
+
+def test_a_finding_about_an_end_names_the_block_that_was_offered() -> None:
+    world = World()
+    world.publisher("A").header(125).behind(120).end_stream()
+    world.publisher("B").header(121).cancel()
+    world.publisher("C").header(122).trailers()
+    numbers = {row["finding"]["rule"]: row["block_number"] for row in world.of("violation")}
+    assert numbers == {
+        "hiero.too_far_code": 125,
+        "hiero.ended_without_end_stream": 121,
+        "hiero.node_ended_without_status": 122,
+    }
 
 
 @pytest.mark.parametrize("end", [lambda call: call.end_stream(), lambda call: call.end("SUCCESS", 121).trailers()])
@@ -300,4 +577,20 @@ def test_messages_after_a_subscription_are_passed_over() -> None:
     world = World()
     world.subscriber().status("SUCCESS").deliver(121).client(SubscribeRequest(1, 2))
     assert [row["message"]["ignored"] is None for row in world.of("message")] == [True, True, *[False] * 5]
-    assert world.broken == []
+    assert world.broken == ["subscriber_order"]
+
+
+def test_after_missing_bytes_a_subscription_is_judged_from_the_next_block_on() -> None:
+    world = World()
+    call = _delivered(world, 121, start=121, end=130).miss(S)
+    # The first frames are needed for finding the place.
+    call.deliver(123).deliver(124).deliver(126).status("SUCCESS")
+    assert world.broken == ["subscriber_gap", "subscriber_range"]
+
+
+def test_what_follows_on_a_set_of_two_blocks_is_its_fault() -> None:
+    world = World()
+    first, second = block(121), block(122)
+    both = BlockItems(first.header + first.items + first.proof + second.header + second.items + second.proof)
+    _delivered(world, 120).server(both).delivered(122).deliver(123).deliver(124)
+    assert world.broken == ["structure"]

@@ -64,7 +64,7 @@ def test_a_log_and_packets_are_one_service(lake: Lake) -> None:
     told = "SELECT block_number, block_root, chains FROM gold.hiero_blocks WHERE source = '{}' ORDER BY block_number"
     assert select(lake, told.format("mixed")) == select(lake, told.format("whole"))
     both = select(lake, "SELECT publisher FROM gold.hiero_publisher_sessions WHERE source = 'mixed' ORDER BY publisher")
-    assert [row["publisher"] for row in both] == ["A", "B"]
+    assert [row["publisher"] for row in both] == ["A-1", "B-1"]
 
 
 def test_legal_traffic_breaks_no_rule(lake: Lake) -> None:

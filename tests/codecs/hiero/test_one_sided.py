@@ -1,0 +1,119 @@
+"""Captures that lack one side, or half of its packets: what may have been said in the missing bytes breaks no rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.hiero_captures import judge_landed
+from tests.landed import cut, landed_file, landed_packets, read_log, segments
+
+from wirehouse_codecs.hiero.faults import FAULTS_OF
+from wirehouse_codecs.hiero.log import starter
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, PROFILES
+from wirehouse_codecs.hiero.rows import SCHEMA
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.packets import parse
+from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.tcp import Direction
+
+#: The simulator is run at length.
+pytestmark = pytest.mark.property
+
+C, S = Direction.CLIENT, Direction.SERVER
+PORTS = DEFAULT_PORT, 40841
+CALM = SimulatorConfig(blocks=12, block_bytes=1500, set_bytes=600, incident_rounds=0)
+LIVELY = replace(CALM, blocks=30, incident_rounds=1, publishers=4, subscribers=3)
+GOOD = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "vectors" / "hiero").rglob("*.pcap"))
+    if not path.name.startswith("v")
+]
+#: Nodes of legal traffic; scenes of faults have others.
+LEGAL_NODES = bytes((10, 0, 0))
+#: Without one side, or without half of one side's packets.
+ONE_SIDED = [pytest.param(side, 0.0, 0, id=f"without-{side}") for side in Direction]
+HALVES = [pytest.param(side, 0.5, seed, id=f"half-{side}-{seed}") for side in Direction for seed in range(20)]
+
+
+@cache
+def legal(profile: str, lively: bool = True) -> list[pa.RecordBatch]:
+    """Legal traffic as it was landed."""
+    config = replace(LIVELY if lively else CALM, profile=profile, seed=len(profile))
+    return list(landed_packets(simulate(config)))
+
+
+def part_of(
+    batches: Iterable[pa.RecordBatch], side: Direction, share: float, seed: int = 0, nodes: bytes = b""
+) -> Iterator[pa.RecordBatch]:
+    """Packets, of one side and of nodes with such addresses a share of them."""
+    random = Random(f"{side} {seed}")
+    end = "source" if side is S else "destination"
+    for batch in batches:
+        parsed = parse(batch)
+        ports, addresses = (parsed.column(f"{end}_{what}").to_pylist() for what in ("port", "address"))
+        kept = [
+            not (port in PORTS and address.startswith(nodes)) or random.random() < share
+            for port, address in zip(ports, addresses, strict=True)
+        ]
+        yield batch.filter(pa.array(kept))
+
+
+def severe(batches: Iterable[pa.RecordBatch], options: HieroOptions) -> list[str]:
+    """The rules that are broken, without notes and what captures lack."""
+    found = judge_landed(batches, options, *PORTS).found
+    return [name for name in found if name in RULE and RULE[name].severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize(("side", "share", "seed"), [*ONE_SIDED, *HALVES])
+@pytest.mark.parametrize("profile", ["A", "B"])
+def test_what_is_missing_of_legal_traffic_breaks_no_rule(
+    profile: str, side: Direction, share: float, seed: int
+) -> None:
+    assert severe(part_of(legal(profile), side, share, seed), HieroOptions(profile=profile)) == []
+
+
+@pytest.mark.parametrize(("side", "share", "seed"), ONE_SIDED)
+@pytest.mark.parametrize("lively", [False, True], ids=["calm", "lively"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_side_that_was_not_captured_breaks_no_rule(
+    profile: str, lively: bool, side: Direction, share: float, seed: int
+) -> None:
+    assert severe(part_of(legal(profile, lively), side, share, seed), HieroOptions(profile=profile)) == []
+
+
+@pytest.mark.parametrize(("side", "share", "seed"), [*ONE_SIDED, *HALVES])
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_is_missing_of_real_traffic_breaks_no_rule(path: Path, side: Direction, share: float, seed: int) -> None:
+    assert severe(part_of(landed_file(path), side, share, seed), HieroOptions()) == []
+
+
+def _comparable(rows: Iterable[dict[str, Any]]) -> Counter[str]:
+    kept = (row for row in rows if row["row_kind"] not in ("connection", "state", "skip"))
+    return Counter(repr({name: row[name] for name in row if name != "window_start"}) for row in kept)
+
+
+@pytest.mark.parametrize(("side", "share", "seed"), [*ONE_SIDED, *HALVES[:3], *HALVES[20:23]])
+def test_every_packet_may_be_a_window_where_packets_are_missing(side: Direction, share: float, seed: int) -> None:
+    config = replace(CALM, blocks=6, block_bytes=600, publishers=2, subscribers=1, nodes=1)
+    rows = segments(part_of(landed_packets(simulate(config)), side, share, seed), *PORTS)
+    start = starter(HieroOptions())
+    assert _comparable(cut(rows, start, SCHEMA)) == _comparable(read_log(rows, start, SCHEMA))
+
+
+@pytest.mark.parametrize("side", Direction)
+@pytest.mark.parametrize("name", FAULTS_OF["B"])
+def test_a_fault_is_found_beside_connections_of_which_a_side_is_missing(name: str, side: Direction) -> None:
+    config = replace(CALM, fault=name)
+    captured = part_of(landed_packets(simulate(config)), side, 0.0, nodes=LEGAL_NODES)
+    found = judge_landed(captured, HieroOptions(), *PORTS).found
+    assert {rule: count for rule, count in found.items() if rule in RULE} == {name: 1}

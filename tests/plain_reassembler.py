@@ -1,0 +1,358 @@
+"""A small reassembler that knows nothing of the product: all packets of a TCP connection, and plain set logic.
+
+It is offline: it sees the whole capture of one connection before it says which bytes each side sent and which of them
+are missing. So it needs no state, no limits and no clock, but for two things that the capture itself leaves open:
+
+- `late`: bytes that came when their gap may already have been given up. They may be read as bytes or as a hole.
+- `tail`: the last acknowledged byte of a side whose FIN was not captured. It may be the FIN.
+
+What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
+
+- The first copy of a byte counts. Numbers wrap at 2^32. SYN and FIN take one number each.
+- A stream begins behind its SYN. Without the SYN it begins behind what the other side had acknowledged, or at the
+  first bytes, if these come before that.
+- What was acknowledged, or lies before bytes that were captured, was sent. If no copy was captured, it is a hole.
+- A RST that stands where its sender's stream does ends the connection. Another one ends it after `WAIT_NS`, unless its
+  sender acknowledges new data until then, or new data of its sender are acknowledged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+#: So long a gap may be filled, and a doubtful RST refuted.
+WAIT_NS: Final = 10 * 10**9
+#: Numbers so far from the stream are no part of it.
+FAR: Final = 1 << 24
+
+
+class Packet(NamedTuple):
+    """A captured packet of a connection."""
+
+    ns: int
+    #: The client sent it.
+    client: bool
+    sequence: int
+    #: None without the flag ACK.
+    acknowledgment: int | None
+    payload: bytes = b""
+    #: Bytes that it had, if more than were captured.
+    size: int = 0
+    syn: bool = False
+    fin: bool = False
+    rst: bool = False
+
+    @property
+    def first(self) -> int:
+        """The sequence number of its first byte."""
+        return (self.sequence + self.syn) % 2**32
+
+    @property
+    def sent(self) -> int:
+        """How many bytes it had."""
+        return max(self.size, len(self.payload))
+
+
+class Run(NamedTuple):
+    """Bytes of a stream that follow each other; `data` is None if they are missing."""
+
+    start: int
+    end: int
+    data: bytes | None
+
+
+class Reading(NamedTuple):
+    """What is known of one side's stream: its runs from 0 on, without gaps."""
+
+    runs: tuple[Run, ...]
+    #: Ranges that may be bytes or holes.
+    late: tuple[tuple[int, int], ...] = ()
+    #: The last byte may be a FIN: it may be missing from the last hole.
+    tail: bool = False
+    #: The sequence number of position 0.
+    sequence: int | None = None
+
+
+class _Part(NamedTuple):
+    """Bytes that were captured first by the packet at `ns`."""
+
+    start: int
+    end: int
+    data: bytes
+    ns: int
+
+
+def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
+    """For the client (True) and the server (False) the readings that are right; the first is the usual one."""
+    if packets and packets[0].rst:
+        # Of a connection before, if a SYN follows.
+        packets = packets[next((n for n, one in enumerate(packets) if one.syn), 0) :]
+    packets = packets[: _end(packets)]
+    return {client: _readings(packets, client) for client in (True, False)}
+
+
+def distance(number: int, other: int) -> int:
+    """How far `number` is ahead of `other`, the shorter way round."""
+    return (number - other + 2**31) % 2**32 - 2**31
+
+
+# Where the connection ends
+
+
+def _end(packets: Sequence[Packet]) -> int:
+    """How many packets are of the connection: those up to its RST."""
+    ends = [len(packets)]
+    for at, packet in enumerate(packets[: ends[0]]):
+        if not packet.rst:
+            continue
+        if _in_place(packets[:at], packet):
+            ends.append(at + 1)
+            break
+        if not _is_refuted(packets, at):
+            until = packet.ns + WAIT_NS
+            ends.append(next((n for n in range(at, len(packets)) if packets[n].ns >= until), len(packets)))
+    return min(ends)
+
+
+def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
+    """The RST stands where its sender's stream does, or nothing says where that is."""
+    own = [one for one in before if one.client is reset.client and not one.rst]
+    answers = [one for one in before if one.client is not reset.client and one.acknowledgment is not None]
+    base = _base(before, reset.client)
+    if base is None:
+        base = own[0].first if own else None
+    if base is None:
+        return True
+    near = [one for one in own if abs(_position(one.first, base)) < FAR]
+    ends = [_position(one.first, base) + one.sent for one in near]
+    parts, _ = _parts(before, reset.client, base)
+    follows = parts[0].end if parts else 0
+    for part in parts[1:]:
+        if part.start == follows:
+            follows = part.end
+    places = {max(ends, default=0), follows, *(end + 1 for end, one in zip(ends, near, strict=True) if one.fin)}
+    if not any(one.syn or one.sent or one.fin for one in near):
+        places |= {_position(one.acknowledgment, base) for one in answers if one.acknowledgment is not None}
+    return _position(reset.sequence, base) in places
+
+
+def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
+    """The alleged sender of the RST lives: it acknowledges new data in time, or its own new data are acknowledged."""
+    reset, before = packets[at], packets[:at]
+    for client in (reset.client, not reset.client):
+        base = _base(packets, client)
+        if base is None:
+            continue
+        known = [
+            _position(one.first, base) + one.sent
+            for one in before
+            if one.client is client and not one.rst and (one.syn or one.sent or one.fin)
+        ]
+        place = _position(reset.sequence, base)
+        most = [max(known)] if known else []
+        if client is reset.client and most and most[0] < place < most[0] + FAR:
+            most = [place]
+        for packet in packets[at + 1 :]:
+            if packet.ns >= reset.ns + WAIT_NS:
+                break
+            if packet.client is client or packet.acknowledgment is None or packet.syn or packet.rst:
+                continue
+            acknowledged = _position(packet.acknowledgment, base)
+            if any(acknowledged > one for one in most):
+                return True
+            if client is not reset.client and len(most) <= bool(known):
+                most.append(acknowledged)
+    return False
+
+
+# How bytes are numbered
+
+
+def _base(packets: Iterable[Packet], client: bool) -> int | None:
+    """A number of the side's stream that positions count from: behind its SYN, or any that says where it stands."""
+    packets = list(packets)
+    starts = list(dict.fromkeys(one.first for one in packets if one.client is client and one.syn and not one.rst))
+    evidence = [number for one in packets if not one.rst for number in _says(one, client)]
+    near = [number for number in evidence if any(abs(distance(number, start)) < FAR for start in starts)]
+    if len(starts) > 1 and near:
+        return min(starts, key=lambda start: abs(distance(near[0], start)))
+    if evidence and not near:
+        # Also of a SYN whose number nothing goes on from.
+        return evidence[0]
+    return starts[0] if starts else None
+
+
+def _says(packet: Packet, client: bool) -> list[int]:
+    """The number that a packet gives of the client's or the server's stream, but for its SYN."""
+    if packet.client is client:
+        return [packet.first] if packet.sent or packet.fin else []
+    return [] if packet.acknowledgment is None else [packet.acknowledgment]
+
+
+def _position(number: int, base: int) -> int:
+    return distance(number, base)
+
+
+# What was sent
+
+
+def _parts(packets: Iterable[Packet], client: bool, base: int) -> tuple[list[_Part], int]:
+    """The captured bytes of a side, in order and without overlaps, and the position behind all that it sent."""
+    parts: list[_Part] = []
+    reach = -(2**31)
+    for packet in packets:
+        if packet.client is not client or packet.rst or not (packet.sent or packet.fin):
+            continue
+        at = _position(packet.first, base)
+        if abs(at) >= FAR:
+            continue
+        reach = max(reach, at + packet.sent)
+        _add(parts, at, packet.payload, packet.ns)
+    return parts, reach
+
+
+def _add(parts: list[_Part], at: int, data: bytes, ns: int) -> None:
+    """Add what of `data` is new."""
+    end = at + len(data)
+    low = bisect_right(parts, at, key=lambda part: part.end)
+    high = bisect_left(parts, end, key=lambda part: part.start)
+    start, new = at, []
+    for known in [*parts[low:high], _Part(end, end, b"", ns)]:
+        if start < known.start:
+            new.append(_Part(start, known.start, data[start - at : known.start - at], ns))
+        start = max(start, known.end)
+    parts[low:high] = sorted([*parts[low:high], *new])
+
+
+def _readings(packets: Sequence[Packet], client: bool) -> list[Reading]:
+    base = _base(packets, client)
+    if base is None:
+        return [Reading(())]
+    parts, reach = _parts(packets, client, base)
+    acknowledgments = [
+        (one.ns, _position(one.acknowledgment, base))
+        for one in packets
+        if one.client is not client
+        and one.acknowledgment is not None
+        and abs(_position(one.acknowledgment, base)) < FAR
+    ]
+    fins = [one for one in packets if one.client is client and one.fin and not one.rst]
+    fin = _position(fins[0].first, base) + fins[0].sent if fins else None
+    acknowledged = max((at for _, at in acknowledgments), default=reach)
+    tail = fin is None and acknowledged > reach
+    end = max(reach, acknowledged) if fin is None else fin
+    late = _late(packets, client, parts, acknowledgments)
+    return [
+        Reading(
+            tuple(_runs(parts, start, max(start, end))),
+            tuple((low - start, high - start) for low, high in late),
+            tail and end > start,
+            (base + start) % 2**32,
+        )
+        for start in _starts(packets, client, base, parts, acknowledgments)
+    ]
+
+
+def _starts(
+    packets: Sequence[Packet],
+    client: bool,
+    base: int,
+    parts: Sequence[_Part],
+    acknowledged_at: Sequence[tuple[int, int]],
+) -> list[int]:
+    """Where the stream begins; several places if the capture leaves that open."""
+    acknowledged = [number for _, number in acknowledged_at]
+    own = [one for one in packets if one.client is client and not one.rst]
+    syn = next((n for n, one in enumerate(own) if one.syn and one.first == base), None)
+    if syn is not None:
+        # What was captured before the SYN may have been read by then, as of a capture that begins in the middle.
+        early = [_position(one.first, base) for one in own[:syn]]
+        opens = packets[0].syn and packets[0].client is client
+        return list(dict.fromkeys([0, *early, *acknowledged[: not opens]]))
+    if packets[0].syn:
+        # All that the side sent was sent while the other one was captured.
+        return [min([*acknowledged, *(part.start for part in parts[:1])], default=0)]
+    if not own:
+        # Of what was acknowledged later all, some or nothing may have been sent before the capture began.
+        return sorted(set(acknowledged))
+    return _starts_in_middle(own, base, parts, acknowledged_at, has_syn=any(one.syn for one in packets))
+
+
+def _starts_in_middle(
+    own: Sequence[Packet],
+    base: int,
+    parts: Sequence[_Part],
+    acknowledged_at: Sequence[tuple[int, int]],
+    *,
+    has_syn: bool,
+) -> list[int]:
+    acknowledged = [number for _, number in acknowledged_at]
+    first = _position(own[0].first, base)
+    before = [number for ns, number in acknowledged_at if ns <= own[0].ns]
+    known = max(before) if before else next(iter(acknowledged), first)
+    data = [_position(one.first, base) for one in own if one.sent][:1]
+    lowest = [part.start for part in parts[:1]]
+    asked = [max(part.start, known) for part in parts if part.end > known][:1]
+    # Bytes that go on up to there.
+    joined = min(known, first)
+    for part in reversed(parts):
+        joined = part.start if part.end == joined else joined
+    answers = [min(acknowledged)] if has_syn and acknowledged else []
+    settled = _settled(parts, known, acknowledged_at)
+    places = [min(known, first), first, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
+    return list(dict.fromkeys(places))
+
+
+def _settled(parts: Sequence[_Part], known: int, acknowledged_at: Sequence[tuple[int, int]]) -> list[int]:
+    """The first bytes behind `known` that were there when the other side had all before them."""
+    for ns, number in acknowledged_at:
+        there = [part.start for part in parts if part.ns <= ns and part.start >= known]
+        if there and there[0] <= number:
+            return [there[0]]
+    return []
+
+
+def _runs(parts: Iterable[_Part], start: int, end: int) -> list[Run]:
+    """The parts from `start` to `end`, and the holes between them."""
+    runs: list[Run] = []
+    at = start
+    data: list[bytes] = []
+    begun = start
+    for part in [*parts, _Part(end, end, b"", 0)]:
+        low, high = max(part.start, at), min(part.end, end)
+        if low >= high and part.start != end:
+            continue
+        if low > at:
+            runs += [Run(begun - start, at - start, b"".join(data))] * bool(data)
+            runs.append(Run(at - start, low - start, None))
+            data, begun = [], low
+        data += [part.data[low - part.start : high - part.start]] * (high > low)
+        at = max(at, high)
+    runs += [Run(begun - start, at - start, b"".join(data))] * bool(data)
+    return runs
+
+
+# What came when its gap may have been given up
+
+
+def _late(
+    packets: Sequence[Packet], client: bool, parts: Sequence[_Part], acknowledgments: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    late = []
+    heard = next((one.ns for one in packets if one.client is client), None)
+    for part in parts:
+        passed = next((ns for ns, at in acknowledgments if at > part.start), part.ns)
+        known = min([passed, *(one.ns for one in parts if one.start >= part.end)])
+        unheard = heard is not None and heard - packets[0].ns >= WAIT_NS and passed <= heard
+        if unheard or (part.ns - known >= WAIT_NS and not _is_wanted(part, parts, acknowledgments, known)):
+            late.append((part.start, part.end))
+    return late
+
+
+def _is_wanted(part: _Part, parts: Sequence[_Part], acknowledgments: Sequence[tuple[int, int]], known: int) -> bool:
+    """Until the part came, the receiver said that it waits for the beginning of the part's gap."""
+    begins = max((one.end for one in parts if one.end <= part.start and one.ns < part.ns), default=part.start)
+    said = [at for ns, at in acknowledgments if known <= ns < part.ns]
+    return begins in said and max(said) == begins
