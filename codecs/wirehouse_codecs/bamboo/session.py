@@ -1009,8 +1009,10 @@ class _Taking:
             expected = heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :]
             whole, rule = True, verify.digest_rule(assembly.size, digest, *expected)
         self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
-        # What another side said of the entry need not be what this one means.
-        is_meant = own is not None or (heard is not None and self._means(heard, assembly.seq))
+        # What another side said of the entry need not be what this one means. And if bytes of the proposal are missing,
+        # only metadata right before says which entry the payload is of.
+        is_known = heard is not None and not self._proposal.partial and self._means(heard, assembly.seq)
+        is_meant = own is not None or is_known
         is_wrong = rule is not None and is_meant and heard is not None and not heard.is_forged
         self._finish_piece(rule if is_wrong else None, right=whole and rule is None)
 

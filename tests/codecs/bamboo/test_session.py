@@ -613,6 +613,12 @@ def test_what_metadata_with_a_wrong_signature_says_blames_nobody(log: Log) -> No
     assert begun(log).b(m(log, 1, end_of_log=True), p(log, 1), m(log, 2)).rules == []
 
 
+def test_where_bytes_are_missing_a_payload_alone_may_be_that_of_another_entry(log: Log) -> None:
+    peers = again(log)
+    peers.session.proposals[2].partial = True
+    assert peers.b(p(log, 3)).rules == []
+
+
 def test_who_sent_an_entry_as_a_regular_one_cannot_say_that_it_ends_the_log(log: Log) -> None:
     ends = Cancel(CancelReason.END_OF_LOG, 2, seqnum=2)
     asked = propose(log, 2, start=5, lower_info=5, end=6, upper_info=6)
