@@ -88,6 +88,9 @@ SNAPSHOT_VERSION: Final = 5
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
 MOST_HELD_BYTES: Final = 2 << 20
+#: Payloads that were begun in proposals which are over; of each at most so many bytes.
+MOST_BEGUN: Final = 16
+MOST_BEGUN_BYTES: Final = 64 << 10
 _ORDER: Final = {rule.name: place for place, rule in enumerate((*CONTROL_RULES, *DATA_RULES))}
 #: Rules that bytes missing from the capture may have kept.
 _NEED_ALL: Final = frozenset(
@@ -109,6 +112,13 @@ class Payload(NamedTuple):
     #: The entry's rule that it breaks; None with `checked`: it is right.
     rule: str | None
     checked: bool
+
+
+class Begun(NamedTuple):
+    """The first bytes of a payload that a side sent, and the hash of all."""
+
+    payload_hash: bytes
+    data: bytes
 
 
 class Told(NamedTuple):
@@ -188,6 +198,8 @@ class Session:
         self._inflating = {role: Inflating(options) for role in Role}
         #: By log and side: the least sequence number of an end-of-log entry that it sent.
         self._ends: dict[tuple[bytes, int, Role], int] = {}
+        #: By log, entry and side: payloads that a later proposal may go on with, at its offset.
+        self._begun: dict[tuple[bytes, int, int, Role], Begun] = {}
         self._clear()
         if snapshot is not None:
             self._restore(snapshot)
@@ -512,9 +524,23 @@ class Session:
         proposal = self._active(role, cancelled.id, Input.CANCELLED)
         if proposal is not None:
             half = proposal.halves[role]
+            self._keep_begun(proposal, role)
             self._release(half)
             half.last = None
             self._step(proposal, role, Input.CANCELLED)
+
+    def _keep_begun(self, proposal: Proposal, role: Role) -> None:
+        """The payload that a side has begun may be gone on with in another proposal."""
+        assembly = proposal.halves[role].assembly
+        if assembly is None or assembly.begins_at or not assembly.data or len(assembly.data) > MOST_BEGUN_BYTES:
+            return
+        heard = _Taking(self, proposal, role).known_of(assembly.seq)
+        if heard is not None and heard.payload_hash:
+            key = (*proposal.log, assembly.seq, role)
+            self._begun.pop(key, None)
+            self._begun[key] = Begun(heard.payload_hash, bytes(assembly.data))
+            if len(self._begun) > MOST_BEGUN:
+                del self._begun[next(iter(self._begun))]
 
     def _take_data(self, role: Role, packet: DataPacket) -> None:
         """A packet about the current proposal."""
@@ -594,6 +620,10 @@ class Session:
             "compressed": [self._inflating[role].held.hex() for role in Role],
             "inflatable": [self._inflating[role].left for role in Role],
             "ends": [[author.hex(), log_id, role, seq] for (author, log_id, role), seq in self._ends.items()],
+            "begun": [
+                [author.hex(), log_id, seq, role, begun.payload_hash.hex(), begun.data.hex()]
+                for (author, log_id, seq, role), begun in self._begun.items()
+            ],
         }
         return json.dumps(state, separators=(",", ":"))
 
@@ -621,6 +651,9 @@ class Session:
         for role, held, left in zip(Role, state["compressed"], state["inflatable"], strict=True):
             self._inflating[role].held, self._inflating[role].left = bytearray.fromhex(held), left
         self._ends = {(bytes.fromhex(author), log_id, Role(role)): seq for author, log_id, role, seq in state["ends"]}
+        for author, log_id, seq, role, hashed, data in state["begun"]:
+            key = (bytes.fromhex(author), log_id, seq, Role(role))
+            self._begun[key] = Begun(bytes.fromhex(hashed), bytes.fromhex(data))
 
 
 def _is_nothing(packet: DataPacket) -> bool:
@@ -905,7 +938,7 @@ class _Taking:
         if assembly is None or assembly.seq != piece.seq:
             self._session._release(self._half)
             at_start = self._proposal.propose.offset or 0 if piece.seq == self._proposal.plan.start else 0
-            assembly = half.assembly = Assembly(piece.seq, at_start)
+            assembly = half.assembly = self._begin_assembly(piece.seq, at_start)
         complete = after.piece != piece
         if isinstance(packet, SkipBytes):
             self._add(assembly, self._peers_bytes(assembly, packet.count), complete)
@@ -916,6 +949,16 @@ class _Taking:
             half.count.payloads += 1
             self._judge_payload(assembly)
             self._session._release(self._half)
+
+    def _begin_assembly(self, seq: int, at_start: int) -> Assembly:
+        """A payload that begins at an offset: with what its sender sent of it before, if that is known."""
+        begun = self._session._begun.get((*self._proposal.log, seq, self._role)) if at_start else None
+        heard = self.known_of(seq)
+        is_same = begun is not None and heard is not None and heard.payload_hash == begun.payload_hash
+        if begun is None or not is_same or len(begun.data) < at_start:
+            return Assembly(seq, at_start)
+        self._session.held += at_start
+        return Assembly(seq, 0, bytearray(begun.data[:at_start]), packets=1, size=at_start)
 
     def _add(self, assembly: Assembly, data: bytes | None, complete: bool) -> None:
         session = self._session
@@ -945,10 +988,18 @@ class _Taking:
         at = assembly.begins_at + assembly.size - theirs.begins_at
         return bytes(theirs.data[at : at + count]) if at >= 0 and at + count <= len(theirs.data) else None
 
+    def _own(self, seq: int) -> Heard | None:
+        """What the side said of an entry in the proposal, if its payload can still be asked for."""
+        own = self._half.heard.get(seq)
+        return None if own is None or not own.payload_hash else own
+
+    def known_of(self, seq: int) -> Heard | None:
+        """What payload an entry has, as the side said in the proposal, or as is known otherwise."""
+        return self._own(seq) or self._session._known.get(*self._proposal.log, seq)
+
     def _judge_payload(self, assembly: Assembly) -> None:
-        own = self._half.heard.get(assembly.seq)
-        own = None if own is None or not own.payload_hash else own
-        heard = own or self._session._known.get(*self._proposal.log, assembly.seq)
+        own = self._own(assembly.seq)
+        heard = self.known_of(assembly.seq)
         data = None if assembly.data is None else bytes(assembly.data)
         digest = None if assembly.digest is None else assembly.digest.value
         if data is not None:
@@ -958,8 +1009,10 @@ class _Taking:
             expected = heard.payload_size, heard.payload_hash[len(yamf.PREFIX) :]
             whole, rule = True, verify.digest_rule(assembly.size, digest, *expected)
         self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
-        # What another side said of the entry need not be what this one means.
-        is_meant = own is not None or (heard is not None and self._means(heard, assembly.seq))
+        # What another side said of the entry need not be what this one means. And if bytes of the proposal are missing,
+        # only metadata right before says which entry the payload is of.
+        is_known = heard is not None and not self._proposal.partial and self._means(heard, assembly.seq)
+        is_meant = own is not None or is_known
         is_wrong = rule is not None and is_meant and heard is not None and not heard.is_forged
         self._finish_piece(rule if is_wrong else None, right=whole and rule is None)
 

@@ -57,7 +57,7 @@ from wirehouse_codecs.bamboo.proposals import (
     unlisted,
 )
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS
-from wirehouse_codecs.bamboo.session import MACHINES, MOST_HELD_BYTES, Session
+from wirehouse_codecs.bamboo.session import MACHINES, MOST_BEGUN, MOST_HELD_BYTES, Session
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
 from wirehouse_codecs.errors import StateVersionError
 
@@ -458,6 +458,41 @@ def test_a_payload_that_begins_at_an_offset(log: Log) -> None:
     assert not known.last.payload.checked
 
 
+@pytest.mark.parametrize("offset", [1, 4, 5])
+def test_a_payload_that_is_gone_on_with_at_an_offset(log: Log, offset: int) -> None:
+    payload = log.payloads[1]
+
+    def resumed(*first: bytes, setup: Setup = SAFE) -> Peers:
+        peers = begun(log, setup, end=1).b(m(log, 1), *map(raw, first))
+        peers.b(Cancel(CancelReason.RESOURCES, 0), over()).a(Cancel(CancelReason.CONFIRMING, 0), over())
+        return peers.a(propose(log, 2, 1, 1, offset=offset)).b(confirm(2), Switch(2))
+
+    right = resumed(payload[:2], payload[2:5]).b(raw(payload[offset:]))
+    assert right.rules == []
+    assert right.last.payload is not None
+    assert (right.last.payload.data, right.last.payload.checked) == (payload, True)
+    assert right.cursor == "end"
+    wrong = payload[offset:-1] + b"x"
+    assert resumed(payload[:5]).b(raw(wrong)).rules == ["invalid_data_in_safe_mode"]
+    assert resumed(payload[:5], setup=GREEDY).b(raw(payload[offset:]), APOLOGY).rules == ["apology_for_valid_data"]
+    # What isn't known of it may make it right, or what the other side sent of it wrong.
+    assert resumed(payload[: offset - 1]).b(raw(wrong)).rules == []
+    other = begun(log, end=1).a(Switch(0), m(log, 1), raw(payload[:5]))
+    other.b(Cancel(CancelReason.RESOURCES, 0), over()).a(Cancel(CancelReason.CONFIRMING, 0), over())
+    other.a(propose(log, 2, 1, 1, offset=offset)).b(confirm(2), Switch(2))
+    assert other.b(raw(wrong)).rules == []
+
+
+def test_payloads_that_are_begun_are_bounded(make_log: Callable[..., Log]) -> None:
+    log = make_log(MOST_BEGUN + 4)
+    peers = Peers(credit=100)
+    for number, seq in enumerate(range(1, MOST_BEGUN + 4)):
+        peers.a(propose(log, 2 * number, seq, seq, lower_info=seq)).b(confirm(2 * number), Switch(2 * number))
+        peers.b(m(log, seq, backlink=yamf.encode(log.hashes[seq - 1]) if seq > 1 else None), raw(b"p"))
+        peers.b(Cancel(CancelReason.RESOURCES, 2 * number), over(2 * number))
+    assert len(peers.session._begun) == MOST_BEGUN
+
+
 def test_a_retracted_entry_is_not_linked_to(log: Log) -> None:
     peers = begun(log, GREEDY, start=2, lower_info=1, end=3, upper_info=4)
     peers.b(m(log, 1, signature=bytes(64)), APOLOGY, m(log, 1), *sent(log, 2, 3), m(log, 4))
@@ -576,6 +611,12 @@ def test_what_metadata_with_a_wrong_signature_says_blames_nobody(log: Log) -> No
     assert begun(log).b(m(log, 1, payload_size=size - 1), raw(b"payload "), raw(b"1")).rules == []
     # Whether the log ends isn't either.
     assert begun(log).b(m(log, 1, end_of_log=True), p(log, 1), m(log, 2)).rules == []
+
+
+def test_where_bytes_are_missing_a_payload_alone_may_be_that_of_another_entry(log: Log) -> None:
+    peers = again(log)
+    peers.session.proposals[2].partial = True
+    assert peers.b(p(log, 3)).rules == []
 
 
 def test_who_sent_an_entry_as_a_regular_one_cannot_say_that_it_ends_the_log(log: Log) -> None:
