@@ -18,6 +18,7 @@ from dagster import __version__ as dagster_version
 
 from wirehouse_orchestration import config, instance
 from wirehouse_orchestration.infra import kafka, store
+from wirehouse_pipelines import spark
 
 INFRA = Path(__file__).parents[1] / "infra"
 COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text())
@@ -114,21 +115,26 @@ def test_the_configuration_in_kubernetes_can_be_read(tmp_path: Path, monkeypatch
     assert not lake.spark.ship
 
 
-def test_dagsters_settings_are_those_of_one_machine_with_a_longer_queue(tmp_path: Path) -> None:
-    """As the chart writes them: its own setting of the queue, and what is added beside it."""
-    ours, queue = tmp_path / "ours", VALUES["dagsterDaemon"]["runCoordinator"]["config"]["queuedRunCoordinator"]
-    theirs = tmp_path / "theirs"
-    ours.mkdir()
-    theirs.mkdir()
-    (ours / "dagster.yaml").write_text(instance.SETTINGS)
+def _as_the_chart_writes_it() -> str:
+    """Its dagster.yaml with its own setting of the queue and what is added beside it, without database and launcher."""
+    queue = VALUES["dagsterDaemon"]["runCoordinator"]["config"]["queuedRunCoordinator"]
     # The chart's default is -1: no limit, which is one, too.
     limits = {
         "max_concurrent_runs": queue.get("maxConcurrentRuns", -1),
         "tag_concurrency_limits": queue["tagConcurrencyLimits"],
     }
     coordinator = {"module": "dagster._core.run_coordinator", "class": "QueuedRunCoordinator", "config": limits}
-    rendered = VALUES["additionalInstanceConfig"] | {"run_coordinator": coordinator, "telemetry": VALUES["telemetry"]}
-    (theirs / "dagster.yaml").write_text(yaml.safe_dump(rendered))
+    return yaml.safe_dump(
+        VALUES["additionalInstanceConfig"] | {"run_coordinator": coordinator, "telemetry": VALUES["telemetry"]}
+    )
+
+
+def test_dagsters_settings_are_those_of_one_machine_with_a_longer_queue(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    (ours / "dagster.yaml").write_text(instance.SETTINGS)
+    (theirs / "dagster.yaml").write_text(_as_the_chart_writes_it())
     with DagsterInstance.from_config(str(ours)) as one, DagsterInstance.from_config(str(theirs)) as other:
         here, there = one.get_concurrency_config(), other.get_concurrency_config()
     assert here.pool_config.default_pool_limit == there.pool_config.default_pool_limit == 1
@@ -136,6 +142,16 @@ def test_dagsters_settings_are_those_of_one_machine_with_a_longer_queue(tmp_path
     assert there.run_queue_config is not None
     assert there.run_queue_config.tag_concurrency_limits == here.run_queue_config.tag_concurrency_limits
     assert there.run_queue_config.max_concurrent_runs > here.run_queue_config.max_concurrent_runs
+
+
+def test_a_run_knows_the_name_of_its_pod() -> None:
+    run = VALUES["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]["containerConfig"]
+    told = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in run["env"]}
+    assert told == {"SPARK_LOCAL_IP": "status.podIP", spark.POD_VARIABLE: "metadata.name"}
+    # Spark asks for the pod before it makes others belong to it.
+    assert all(
+        "get" in rule["verbs"] and "pods" in rule["resources"] for rule in _of_kind("Role", "wirehouse-spark")["rules"]
+    )
 
 
 def test_every_pod_can_write_dagsters_folder() -> None:

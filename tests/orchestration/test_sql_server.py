@@ -26,6 +26,7 @@ from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.infra import java_program
 from wirehouse_orchestration.ports import HOST, SQL, free_port, listens
 from wirehouse_orchestration.sql_server import PasswordsError
+from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.windows import Windows
@@ -167,6 +168,18 @@ def test_a_recipe_answers_the_same(cursor: Any, number: int) -> None:
 def test_every_recipe_is_understood(cursor: Any) -> None:
     refused = {number: refusal(cursor, f"EXPLAIN {text}") for number, text in recipe_lake.recipes().items()}
     assert {number: why for number, why in refused.items() if why} == {}
+
+
+@pytest.mark.servers
+def test_columns_that_are_grouped_compared_and_joined_answer_the_same(served: Served, cursor: Any) -> None:
+    asked = [table for table in all_tables().values() if table.key and not table.internal]
+    with_rows = 0
+    for table in asked:
+        for statement in recipe_lake.statements(table.name):
+            here = recipe_lake.shown([row.values() for row in sql.rows(served.lake, statement).to_pylist()])
+            assert sorted(rows(cursor, statement), key=str) == sorted(here, key=str), statement
+            with_rows += len(here)
+    assert with_rows > len(asked) + 20
 
 
 @pytest.mark.servers
