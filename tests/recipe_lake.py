@@ -220,6 +220,19 @@ def recipes() -> dict[int, str]:
     return {int(found[1]): found[2] for found in _RECIPE.finditer(PAGE.read_text())}
 
 
+def statements(name: str) -> tuple[str, str]:
+    """Of a table or view: each column's count, least and most; its rows beside those with the same key, grouped."""
+    table = all_tables()[name]
+    plain_ones = [f"`{each.name}`" for each in table.columns if not each.type.startswith(("ARRAY", "MAP", "STRUCT"))]
+    counted = ", ".join(f"COUNT({it}), MIN({it}), MAX({it})" for it in plain_ones)
+    named = ", ".join(f"a.{it}" for it in plain_ones)
+    same = " AND ".join(f"a.`{key}` = b.`{key}`" for key in table.key)
+    return (
+        f"SELECT COUNT(*), {counted} FROM {name}",
+        f"SELECT {named}, COUNT(*) FROM {name} AS a JOIN {name} AS b ON {same} GROUP BY {named}",
+    )
+
+
 def arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows of a table, with the comments of columns that tables of the lake have."""
     table = all_tables()[name]

@@ -27,8 +27,14 @@ RULES: tuple[Rule, ...] = (
         "Landing, capture files",
     ),
     _note(
+        "reversed",
+        "The packets of a capture stand in the reverse order of their times; they are read as they stand.",
+        "Landing, order of arrival",
+    ),
+    _note(
         "offset_gap",
-        "Offsets of a partition are missing within the range that was read from the broker.",
+        "Offsets of a partition are missing within the range that was read from the broker: it dropped their records "
+        "before they were landed, or compacted them away.",
         "Landing, topics of a broker",
     ),
     _note(

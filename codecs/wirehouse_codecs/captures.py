@@ -109,8 +109,10 @@ class MessageCapture:
             self.unreadable = f"the Avro container can't be read: {self._source.damage or damage}"
             return
         names = {field["name"] for field in self._avro.schema["fields"]}
-        if not names & {"key", "value"}:
-            self.unreadable = "the Avro records have neither a key nor a value, so they are no broker messages"
+        missing = [repr(name) for name in ("key", "value") if name not in names]
+        if missing:
+            fields = " and ".join(missing)
+            self.unreadable = f"the schema of the Avro records lacks {fields}, so they are no broker messages"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows in the capture's order."""

@@ -1,9 +1,9 @@
 """Captures of packets: pcap and pcapng files, to Arrow batches of bounded size.
 
-pcap as of draft-ietf-opsawg-pcap (version 2.4, both byte orders, micro- and nanoseconds), pcapng as of
-draft-ietf-opsawg-pcapng (version 1: section headers, interfaces, enhanced, simple and obsolete packet blocks; other
-blocks are passed over). Files may follow each other in one capture, also of the two formats. Which of them a capture
-is, and how it is compressed, is told by its content.
+pcap as of draft-ietf-opsawg-pcap (versions 2.0 to 2.4, both byte orders, micro- and nanoseconds, and the modified
+format with longer packet headers), pcapng as of draft-ietf-opsawg-pcapng (version 1: section headers, interfaces,
+enhanced, simple and obsolete packet blocks; other blocks are passed over). Files may follow each other in one capture,
+also of the two formats. Which of them a capture is, and how it is compressed, is told by its content.
 
 Nothing raises on what a capture holds. Where it is damaged its packets end: `PacketCapture.damage` says where and why,
 and the bytes from there on are rows with `damaged` pieces. A length is believed only when its bytes are there.
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs import packet_records
 from wirehouse_codecs.inflate import Plain, fill, open_inflated
@@ -25,22 +26,31 @@ from wirehouse_codecs.origins import NOWHERE, Origin
 from wirehouse_codecs.packet_records import (
     BYTE_ORDER,
     BYTE_ORDER_SWAPPED,
+    CAPTURED_FIRST,
     ENHANCED_PACKET,
     INTERFACE_DESCRIPTION,
     LEAST_BLOCK_BYTES,
+    LONGER_HEADER_BYTES,
+    MAJOR,
     MAX_BLOCK_BYTES,
     MAX_CAPTURED_BYTES,
+    MAX_ZERO_HEADERS,
     MICROSECONDS,
     MICROSECONDS_SWAPPED,
+    MODIFIED,
+    MODIFIED_HEADER_BYTES,
+    MODIFIED_SWAPPED,
     NANOSECONDS,
     NANOSECONDS_SWAPPED,
     NO_TIME,
+    ORIGINAL_FIRST,
     PACKET,
     PACKET_BLOCK_BYTES,
     RECORD_HEADER_BYTES,
     SECTION_HEADER,
     SIMPLE_PACKET,
     SIMPLE_PACKET_BLOCK_BYTES,
+    SMALLER_CAPTURED,
     Array,
 )
 
@@ -66,6 +76,10 @@ _IF_TSRESOL, _IF_TSOFFSET = 9, 14
 _OPTION_BYTES = {_IF_TSRESOL: 1, _IF_TSOFFSET: 8}
 _MICROSECOND_EXPONENT, _NANOSECOND_EXPONENT = 6, 9
 _NS_PER_S = 10**9
+#: Magics of pcap files whose numbers are big-endian.
+_SWAPPED: Final = (MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED, MODIFIED_SWAPPED)
+#: So many packet headers say how long they are.
+_HEADERS_LOOKED_AT: Final = 3
 _INT64_MAX = 2**63 - 1
 
 PACKET_SCHEMA: Final = pa.schema(
@@ -142,6 +156,9 @@ class Section:
         self.big = big
         #: It is made of pcapng's blocks.
         self.blocks = blocks
+        #: Of a pcap file: bytes of a packet's header, and which of its two lengths comes first.
+        self.header_bytes = RECORD_HEADER_BYTES
+        self.lengths = CAPTURED_FIRST
         self.order = ">" if big else "<"
         self.interfaces: list[Interface] = []
         self._facts: Array = np.zeros(1, _FACTS)
@@ -155,14 +172,24 @@ class Section:
         self._facts[known] = (interface.link_type, interface.factor, shift_ns, interface.end)
         self.interfaces.append(interface)
 
+    @property
+    def units_per_second(self) -> int:
+        """What the fractions in a pcap file count."""
+        return int(10 ** self.interfaces[0].exponent)
+
+    def lengths_of(self, first: int, second: int) -> tuple[int, int]:
+        """Captured and original length of a packet, of the two that its header has."""
+        swapped = self.lengths == ORIGINAL_FIRST or (self.lengths == SMALLER_CAPTURED and second < first)
+        return (second, first) if swapped else (first, second)
+
     def scan(self, data: Array, at: int, room: tuple[Array, Array]) -> tuple[pa.RecordBatch | None, int]:
         """The plain packets from `at` on, if there are any, and the position after them."""
         if self.blocks:
             snap_length = self.interfaces[0].snap_length if self.interfaces else 0
             rows, end = packet_records.scan_blocks(data, at, self.big, len(self.interfaces), snap_length, *room)
         else:
-            units_per_second = 10 ** self.interfaces[0].exponent
-            rows, end = packet_records.scan_records(data, at, self.big, units_per_second, *room)
+            layout = self.big, self.units_per_second, self.header_bytes, self.lengths
+            rows, end = packet_records.scan_records(data, at, *layout, *room)
         return self._batch(data, room[0][:rows], room[1][:rows]) if rows else None, end
 
     def _batch(self, data: Array, found: Array, units: Array) -> pa.RecordBatch:
@@ -304,14 +331,40 @@ class PacketCapture:
             return section
         if not self._hold(PCAP_HEADER_BYTES):
             raise Damage(f"the pcap header at {self._here()} is cut off")
-        section = Section(magic in (MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED), blocks=False)
+        section = Section(magic in _SWAPPED, blocks=False)
         fine = magic in (NANOSECONDS, NANOSECONDS_SWAPPED)
         # The upper half of the link type says how long frame check sequences are; headers say where payloads end.
-        (link_type,) = self._numbers(section.order + "I", 20)
+        major, minor, *_, link_type = self._numbers(section.order + "HHIIII", 4)
         exponent = _NANOSECOND_EXPONENT if fine else _MICROSECOND_EXPONENT
         section.describe(Interface(link_type & 0xFFFF, exponent=exponent))
+        if major != MAJOR or minor < 3:
+            section.lengths = ORIGINAL_FIRST
+        elif minor == 3:
+            section.lengths = SMALLER_CAPTURED
         self._at += PCAP_HEADER_BYTES
+        if magic in (MODIFIED, MODIFIED_SWAPPED):
+            section.header_bytes = self._modified_header(section)
         return section
+
+    def _modified_header(self, section: Section) -> int:
+        """Bytes of a packet header of a modified pcap file: nothing but the packets themselves says it."""
+        for size in (MODIFIED_HEADER_BYTES, LONGER_HEADER_BYTES):
+            if self._may_have_headers(section, size):
+                return size
+        return MODIFIED_HEADER_BYTES
+
+    def _may_have_headers(self, section: Section, size: int) -> bool:
+        ahead = 0
+        for _ in range(_HEADERS_LOOKED_AT):
+            if not self._hold(ahead + size):
+                return len(self._held) - self._at == ahead
+            data, at = np.frombuffer(self._held, np.uint8), self._at + ahead
+            if packet_records.begins_file(data, at):
+                return True
+            if not packet_records.may_be_header(data, at, section.big, section.units_per_second, section.lengths):
+                return False
+            ahead += size + section.lengths_of(*self._numbers(section.order + "II", ahead + 8))[0]
+        return True
 
     def _read_odd(self, section: Section) -> None:
         """Read what is no plain packet: more of the file is held, an interface added, or it is Damage."""
@@ -330,16 +383,22 @@ class PacketCapture:
 
     def _judge_record(self, section: Section) -> None:
         """Hold the packet of a pcap file that stands here; Damage if it isn't whole or can't be one."""
-        if not self._hold(RECORD_HEADER_BYTES):
+        size = section.header_bytes
+        if not self._hold(size):
             raise Damage(f"the packet header at {self._here()} is cut off")
         header = self._numbers(section.order + "IIII")
-        captured = header[2]
+        captured, _ = section.lengths_of(*header[2:])
         if captured > MAX_CAPTURED_BYTES:
             raise Damage(_too_large(self._here(), captured))
         if not any(header):
+            # What follows decides.
+            held = len(self._held) - self._at
+            self._hold(size * MAX_ZERO_HEADERS + RECORD_HEADER_BYTES)
+            if held < len(self._held) - self._at:
+                return
             raise Damage(f"the packet header at {self._here()} is all zeros; the file wasn't written to its end")
-        if not self._hold(RECORD_HEADER_BYTES + captured):
-            held = len(self._held) - self._at - RECORD_HEADER_BYTES
+        if not self._hold(size + captured):
+            held = len(self._held) - self._at - size
             raise Damage(f"the packet at {self._here()} is cut off: {held} of its {captured} bytes are there")
 
     def _whole_block(self, section: Section, least: int, what: str) -> int:
@@ -447,12 +506,19 @@ def _why_unreadable(start: bytes, damage: str | None) -> str:
     if len(start) < START_BYTES and damage:
         return f"ends before its first {START_BYTES} bytes: {damage}"
     (magic,) = struct.unpack_from("<I", start) if len(start) >= START_BYTES else (None,)
-    if magic in (MICROSECONDS, NANOSECONDS, MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED):
-        order = "<HH" if magic in (MICROSECONDS, NANOSECONDS) else ">HH"
-        return "pcap of version {}.{}; only 2.4 is read".format(*struct.unpack_from(order, start, 4))
+    if magic in (MICROSECONDS, NANOSECONDS, MODIFIED, *_SWAPPED):
+        order = ">HH" if magic in _SWAPPED else "<HH"
+        return "pcap of version {}.{}; 2.0 to 2.4 are read".format(*struct.unpack_from(order, start, 4))
     if magic == SECTION_HEADER:
         return f"pcapng whose byte-order magic is none; {BYTE_ORDER:#x} was expected"
     return "neither pcap nor pcapng, plain or compressed by gzip or zstd"
+
+
+def cut_by_snap_length(batch: pa.RecordBatch) -> tuple[int, int]:
+    """How many packets of `batch` have fewer bytes than were on the wire, and the most bytes that one of these has."""
+    sizes = pc.binary_length(batch.column("data"))
+    cut = sizes.filter(pc.less(sizes, batch.column("original_length")), null_selection_behavior="drop")
+    return len(cut), pc.max(cut).as_py() or 0
 
 
 def to_batch(rows: list[Packet]) -> pa.RecordBatch:

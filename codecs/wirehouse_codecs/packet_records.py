@@ -19,14 +19,16 @@ MAX_CAPTURED_BYTES: Final = 262_144
 #: A pcapng block takes at most this, Wireshark's own limit; a larger one is a length that was garbled.
 MAX_BLOCK_BYTES: Final = 16 << 20
 
-#: Magics of pcap as little-endian numbers: microseconds and nanoseconds, each in both byte orders.
+#: Magics of pcap as little-endian numbers: microseconds, nanoseconds, and microseconds with longer packet headers, each
+#: in both byte orders.
 MICROSECONDS: Final = 0xA1B2C3D4
 MICROSECONDS_SWAPPED: Final = 0xD4C3B2A1
 NANOSECONDS: Final = 0xA1B23C4D
 NANOSECONDS_SWAPPED: Final = 0x4D3CB2A1
-#: The only version of pcap that is written since 1998, 2.4, as the four bytes after the magic in both byte orders.
-VERSION: Final = 0x0004_0002
-VERSION_SWAPPED: Final = 0x0400_0200
+MODIFIED: Final = 0xA1B2CD34
+MODIFIED_SWAPPED: Final = 0x34CDB2A1
+#: Versions 2.0 to 2.4 are read. DG/UX wrote 543.0, which is 2.2.
+MAJOR, LAST_MINOR, MAJOR_OF_DG_UX = 2, 4, 543
 #: A section header is recognised in both byte orders; its magic then tells which.
 SECTION_HEADER: Final = 0x0A0D0D0A
 BYTE_ORDER: Final = 0x1A2B3C4D
@@ -38,6 +40,14 @@ SIMPLE_PACKET: Final = 3
 ENHANCED_PACKET: Final = 6
 
 RECORD_HEADER_BYTES: Final = 16
+#: Of modified pcap: with the interface, protocol and kind of the packet; some systems added the processors.
+MODIFIED_HEADER_BYTES: Final = 24
+LONGER_HEADER_BYTES: Final = 28
+#: So many packet headers in a row may be all zeros.
+MAX_ZERO_HEADERS: Final = 4_096
+#: Which of the two lengths in a packet header comes first: the captured one since version 2.3, the original one before.
+#: Some files of 2.3 are as those before; there the smaller is the captured one.
+CAPTURED_FIRST, ORIGINAL_FIRST, SMALLER_CAPTURED = 0, 1, 2
 #: Type and length before the body of a block, the length again after it.
 LEAST_BLOCK_BYTES: Final = 12
 #: A block of each kind without packet data.
@@ -70,32 +80,94 @@ def begins_file(data: Array, at: int) -> bool:
     if first == SECTION_HEADER:
         magic = number_at(data, at + 8, False)
         return magic in (BYTE_ORDER, BYTE_ORDER_SWAPPED)
-    if first in (MICROSECONDS, NANOSECONDS):
-        return second == VERSION
-    return first in (MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED) and second == VERSION_SWAPPED
+    if first in (MICROSECONDS, NANOSECONDS, MODIFIED):
+        return _is_version(second & 0xFFFF, second >> 16)
+    if first in (MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED, MODIFIED_SWAPPED):
+        second = number_at(data, at + 4, True)
+        return _is_version(second >> 16, second & 0xFFFF)
+    return False
+
+
+@inlined
+def _is_version(major: int, minor: int) -> bool:
+    return minor <= LAST_MINOR if major == MAJOR else major == MAJOR_OF_DG_UX and minor == 0
+
+
+@inlined
+def _captured_of(first: int, second: int, order: int) -> int:
+    """The captured one of a packet header's two lengths."""
+    return second if order == ORIGINAL_FIRST or (order == SMALLER_CAPTURED and second < first) else first
 
 
 @compiled
-def scan_records(data: Array, at: int, big: bool, units_per_second: int, found: Array, units: Array) -> tuple[int, int]:
+def zero_headers(data: Array, at: int, size: int) -> int:
+    """How many packet headers of `size` bytes from `at` on begin with 16 zeros, at most MAX_ZERO_HEADERS."""
+    count = 0
+    while count < MAX_ZERO_HEADERS and at + size <= len(data):
+        for each in range(RECORD_HEADER_BYTES):
+            if data[at + each]:
+                return count
+        count += 1
+        at += size
+    return count
+
+
+@compiled
+def may_be_header(data: Array, at: int, big: bool, units_per_second: int, order: int) -> bool:
+    """A packet header or a file may begin at `at`, where 16 bytes are."""
+    if begins_file(data, at):
+        return True
+    seconds, fraction = number_at(data, at, big), number_at(data, at + 4, big)
+    first, second = number_at(data, at + 8, big), number_at(data, at + 12, big)
+    captured = _captured_of(first, second, order)
+    # Zeros may end amid a header, which then seems to have no time and no bytes.
+    known = seconds | fraction | captured
+    return (
+        bool(known) and fraction < units_per_second and captured <= min(MAX_CAPTURED_BYTES, first + second - captured)
+    )
+
+
+@compiled
+def scan_records(
+    data: Array,
+    at: int,
+    big: bool,
+    units_per_second: int,
+    size: int,
+    order: int,
+    found: Array,
+    units: Array,
+) -> tuple[int, int]:
     """Find the packets of a pcap file from `at` on: how many, and the position after the last.
 
-    `units` are of the file's resolution, since 1970.
+    Their headers have `size` bytes, the lengths in them are in `order`. `units` are of the file's resolution, since
+    1970.
     """
     rows = 0
-    while at + RECORD_HEADER_BYTES <= len(data):
+    # Headers that are all zeros, and known to be followed by another one.
+    zeros = 0
+    while at + size <= len(data):
         seconds, fraction = number_at(data, at, big), number_at(data, at + 4, big)
-        captured, original = number_at(data, at + 8, big), number_at(data, at + 12, big)
-        if captured > MAX_CAPTURED_BYTES or captured > len(data) - at - RECORD_HEADER_BYTES:
+        first, second = number_at(data, at + 8, big), number_at(data, at + 12, big)
+        captured = _captured_of(first, second, order)
+        if captured > MAX_CAPTURED_BYTES or captured > len(data) - at - size or begins_file(data, at):
             break
-        if not (seconds | fraction | captured | original) or begins_file(data, at):
-            break
-        found[rows, BEGIN] = at + RECORD_HEADER_BYTES
+        if not (seconds | fraction | first | second):
+            if not zeros:
+                zeros = zero_headers(data, at, size)
+                after = at + zeros * size
+                if after + RECORD_HEADER_BYTES > len(data):
+                    break
+                if not may_be_header(data, after, big, units_per_second, order):
+                    break
+            zeros -= 1
+        found[rows, BEGIN] = at + size
         found[rows, CAPTURED] = captured
-        found[rows, ORIGINAL] = original
+        found[rows, ORIGINAL] = first + second - captured
         found[rows, INTERFACE] = 0
         units[rows] = seconds * units_per_second + fraction
         rows += 1
-        at += RECORD_HEADER_BYTES + captured
+        at += size + captured
     return rows, at
 
 

@@ -395,8 +395,8 @@ class FlowLog:
     def receive(self, segment: TcpSegment) -> None:
         """The next segment."""
         connection = self._flow.connection
-        if connection is not None and not connection.sides(segment.direction)[0].packets:
-            # What was received so far was read without this side.
+        if connection is not None and connection.sides(segment.direction)[0].is_guessed:
+            # What was received so far is read without this side.
             self.flush()
         for event in self._flow.receive(segment):
             self._take(event)

@@ -331,6 +331,11 @@ class Side:
         return self._next - self.missing_bytes
 
     @property
+    def is_guessed(self) -> bool:
+        """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
+        return not self.packets or self._assumed or self._expected == _UNKNOWN
+
+    @property
     def answers_wait(self) -> bool:
         """The next bytes are there, and wait for bytes of the other side."""
         return bool(self._waiting) and self._waiting[0].start == self._next
@@ -406,7 +411,7 @@ class Side:
         if self._expected != _UNKNOWN and not self._assumed:
             return
         first = held[0][0] if self._expected == _UNKNOWN else self._expected
-        lowest = 0
+        lowest = min(_distance(held[0][0], first), 0)
         for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
             if start < lowest <= start + size:
                 lowest = start
@@ -558,7 +563,7 @@ class Side:
         """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
         if self._expected == _UNKNOWN:
             return _UNKNOWN
-        return (self._expected + max(self._reach - self._next, 0)) & SEQUENCE_MASK
+        return (self._expected + max(self._reach, self._acknowledged, self._next) - self._next) & SEQUENCE_MASK
 
     def may_end_at(self, sequence: int) -> bool:
         """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
@@ -569,7 +574,7 @@ class Side:
             return self._sent_from in (_UNKNOWN, sequence)
         end = self.sent
         if self._assumed:
-            return sequence in (end, (end + self._acknowledged) & SEQUENCE_MASK, self._sent_from)
+            return sequence in (self._expected, end, self._sent_from)
         return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
@@ -1086,7 +1091,7 @@ class Connection:
             return self.closed == "reset" and not answers and not is_copy
         if self.closed is not None:
             return True
-        if answers:
+        if answers and (self.opened != "middle" or not ours.may_have_begun_at(segment.sequence + 1)):
             return not theirs.is_answered_by(segment.acknowledgment)
         if self.opened != "syn" and ours.may_have_begun_at(segment.sequence + 1):
             age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns

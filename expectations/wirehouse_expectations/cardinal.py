@@ -91,7 +91,18 @@ ADDED_BLOCKS_EXIST = Invariant(
 )
 
 
-def _chain_reference(side: str, edges: str, sentence: str) -> Invariant:
+#: The first update that adds a block.
+_FIRST_ADDED = """
+    JOIN (
+      SELECT source, block_hash, MIN(sequence) AS first FROM (
+        SELECT source, sequence, {explode}(added) AS block_hash FROM gold.cardinal_chain_updates
+      ) AS added GROUP BY source, block_hash
+    ) AS told
+    ON updates.source = told.source AND updates.block_hash = told.block_hash AND told.first < updates.sequence
+"""
+
+
+def _chain_reference(side: str, edges: str, sentence: str, of: str = "") -> Invariant:
     """Each hash of the updates' array `side` has a span in the chain with an edge at the update's time."""
     return Invariant(
         name=f"{side}_is_in_chain",
@@ -104,6 +115,7 @@ def _chain_reference(side: str, edges: str, sentence: str) -> Invariant:
               SELECT source, window_start, sequence, arrived_at_ns, {{explode}}({side}) AS block_hash
               FROM gold.cardinal_chain_updates WHERE {{windows}}
             ) AS updates
+            {of}
             LEFT JOIN (
               SELECT source, window_start, block_hash, {edges} AS edge FROM gold.cardinal_chain_history
               WHERE {{windows}}
@@ -118,11 +130,39 @@ def _chain_reference(side: str, edges: str, sentence: str) -> Invariant:
 ADDED_IS_IN_CHAIN = _chain_reference(
     "added", "valid_from_ns", "Each added hash has a span in the chain that began at the update's time."
 )
-# What is removed and added again at one time has one span, which goes on.
+# What is removed and added again at one time has one span, which goes on. A start and its ancestors have none.
 REMOVED_IS_IN_CHAIN = _chain_reference(
     "removed",
     "COALESCE(valid_to_ns, valid_from_ns)",
-    "Each removed hash has a span in the chain that ended at the update's time.",
+    "Each removed hash that an update had added has a span in the chain that ended at the update's time.",
+    _FIRST_ADDED,
+)
+
+# With the two before: to replay the updates gives exactly the canonical chain.
+CHAIN_IS_TOLD = Invariant(
+    name="chain_is_told",
+    table="gold.cardinal_chain_history",
+    sentence="An update added the block of each span when the span began, and one removed it when the span ended.",
+    broken="""
+        SELECT spans.source AS source, spans.window_start AS window_start, spans.block_hash AS block_hash,
+          spans.valid_from_ns AS valid_from_ns, spans.valid_to_ns AS valid_to_ns
+        FROM (
+          SELECT source, window_start, block_hash, valid_from_ns, valid_to_ns FROM gold.cardinal_chain_history
+          WHERE {windows}
+        ) AS spans
+        LEFT JOIN (
+          SELECT source, arrived_at_ns, {explode}(added) AS block_hash FROM gold.cardinal_chain_updates
+        ) AS added
+        ON spans.source = added.source AND spans.block_hash = added.block_hash
+          AND spans.valid_from_ns = added.arrived_at_ns
+        LEFT JOIN (
+          SELECT source, arrived_at_ns, {explode}(removed) AS block_hash FROM gold.cardinal_chain_updates
+          WHERE {windows}
+        ) AS removed
+        ON spans.source = removed.source AND spans.block_hash = removed.block_hash
+          AND spans.valid_to_ns = removed.arrived_at_ns
+        WHERE added.block_hash IS NULL OR (spans.valid_to_ns IS NOT NULL AND removed.block_hash IS NULL)
+    """,
 )
 
 SEQUENCE_HAS_NO_GAP = Invariant(
@@ -166,6 +206,7 @@ STATEMENTS = Statements(
         ADDED_BLOCKS_EXIST,
         ADDED_IS_IN_CHAIN,
         REMOVED_IS_IN_CHAIN,
+        CHAIN_IS_TOLD,
         SEQUENCE_HAS_NO_GAP,
         SPANS_END_AFTER_THEY_BEGIN,
     ),

@@ -260,7 +260,17 @@ def _report_gone(lake: Lake) -> None:
 
 def _landed_fields(manifest: Manifest) -> dict[str, Any]:
     """What became of a capture, by the names of bronze.captures."""
-    names = ("source", "path", "capture_id", "status", "reason", "size_bytes", "records", "unreadable_records")
+    names = (
+        "source",
+        "path",
+        "capture_id",
+        "status",
+        "reason",
+        "size_bytes",
+        "records",
+        "unreadable_records",
+        "cut_packets",
+    )
     return {name: getattr(manifest, name) for name in names} | {"windows": sorted(manifest.windows)}
 
 
@@ -279,6 +289,12 @@ def _report_landed(landed: Sequence[Manifest]) -> None:
             unreadable = counted(manifest.unreadable_records, "record")
             kept = "the bytes are kept; `wirehouse inspect` says why"
             click.echo(f"  {place}: {unreadable} of {manifest.records:,} could not be read, {kept}")
+        if manifest.cut_packets:
+            cut = f"{manifest.cut_packets:,} of {counted(manifest.records, 'packet')}"
+            click.echo(f"  {place}: {cut} were cut by the snap length: what lacks of them was never captured")
+        for finding in manifest.findings:
+            if finding.rule == "capture.reversed":
+                click.echo(f"  {place}: {finding.message}")
 
 
 @cli.command()

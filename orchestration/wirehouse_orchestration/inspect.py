@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from rich.text import Text
 
 from wirehouse_codecs import recognising
@@ -39,6 +38,7 @@ from wirehouse_codecs.inspecting import (
     Inspected,
 )
 from wirehouse_codecs.origins import Capture, Origin
+from wirehouse_codecs.packet_captures import cut_by_snap_length
 from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import render
 from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, console, counted, grid, note
@@ -154,11 +154,9 @@ class _Counts:
         self.records += batch.num_rows
         if "original_length" not in batch.schema.names or not batch.num_rows:
             return
-        sizes = pc.binary_length(batch.column("data"))
-        cut = pc.fill_null(pc.greater(batch.column("original_length"), sizes), False)
-        if number := pc.sum(cut).as_py():
-            self.cut += number
-            self._longest = max(self._longest, pc.max(sizes.filter(cut)).as_py())
+        cut, longest = cut_by_snap_length(batch)
+        self.cut += cut
+        self._longest = max(self._longest, longest)
 
     def lines(self, kind: str) -> Iterator[str]:
         """What is to be said of it besides its rows."""
@@ -266,9 +264,11 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     at = stream.tell()
     stream.seek(0)
     capture = KINDS[kind].read(stream, _origin(path))
-    heads = recognising.heads(_landed(capture, _clock(time.time_ns()), b"", LANDED_PACKETS), port)
-    stream.seek(at)
+    clock, counts = _clock(time.time_ns()), _Counts()
+    landed = _counted(_landed(capture, clock, b"", LANDED_PACKETS), counts)
+    heads = recognising.heads(landed, port)
     if not heads:
+        stream.seek(at)
         return known[0]
     found: dict[str, str] = {}
     for name in known:
@@ -276,9 +276,15 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
         if why := next(filter(None, (recognises(*head) for head in heads)), None):
             found[name] = why
     if len(found) == 1:
+        stream.seek(at)
         return next(iter(found))
+    # What may be why, of the whole capture.
+    for _ in landed:
+        pass
+    notes = [*counts.lines(kind), *(finding.message for finding in (clock.reversed,) if finding)]
     told = " and ".join(f"like {name} ({why})" for name, why in found.items())
     reason = f"its connections begin {told}" if told else "no connection begins as one of a known protocol"
+    reason = "; ".join([reason, *notes])
     raise ProtocolUnclearError(path=path, reason=reason, known=", ".join(known))
 
 
@@ -291,14 +297,15 @@ def _rows(
     stream.seek(at)
     clock = _clock(now_ns)
 
-    def landed() -> Iterator[pa.RecordBatch]:
-        for batch in _landed(capture, clock, capture_id, FORMATS[kind].landed):
-            counts.take(batch)
-            yield batch
-
-    yield from rows_of(landed())
-    for finding in capture_findings(clock, capture.damage, now_ns):
+    yield from rows_of(_counted(_landed(capture, clock, capture_id, FORMATS[kind].landed), counts))
+    for finding in capture_findings(clock, capture.damage, now_ns, kind):
         yield VIOLATION, _capture_row(finding, capture_id)
+
+
+def _counted(batches: Iterator[pa.RecordBatch], counts: _Counts) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        counts.take(batch)
+        yield batch
 
 
 def _clock(now_ns: int) -> Clock:

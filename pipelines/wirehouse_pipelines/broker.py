@@ -2,8 +2,8 @@
 
 Where a range begins is told by the lake, not by the broker: what was landed ends the range before, and where the first
 one begins is found once. Of transactions
-what was committed is read. Offsets between records that a broker doesn't give (compaction, ends of transactions) are no
-gap; that the oldest offset is later than where the range begins is one (capture.offset_gap).
+what was committed is read, so that offsets between records may be without one. Where the topic is compacted, and where
+the oldest offset is later than where the range begins, records are gone (capture.offset_gap).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from wirehouse_codecs.captures import MESSAGE_SCHEMA
 from wirehouse_codecs.errors import UsageError, WirehouseError
@@ -232,6 +232,15 @@ class Broker:
             raise self._error(error) from None
         finally:
             consumer.close()
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the broker drops records within a partition; no, if it doesn't say."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            told = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()
+        except KafkaException:
+            return False
+        return "cleanup.policy" in told and "compact" in str(told["cleanup.policy"].value)
 
     def check_there(self) -> None:
         """Raise BrokerError if the broker answers nothing."""

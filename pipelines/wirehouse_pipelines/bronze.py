@@ -278,7 +278,7 @@ JOBS = (
         "bronze.captures",
         ("bronze.captures", "bronze.windows", "bronze.findings"),
         captures,
-        version="2",
+        version="3",
         landed=_captures_by_window,
     ),
     _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),

@@ -6,6 +6,7 @@ doesn't exist. Landing a capture again does nothing.
 
 Order: `ts_ns` is a record's own time. `arrived_at_ns` is the running maximum of it within the capture, never before
 the first window of the lake; a time later than the moment of landing moves nothing and is noted (capture.time_suspect).
+So is a capture of packets in the reverse order of their times (capture.reversed).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from wirehouse_codecs.capture_rules import RULE
 from wirehouse_codecs.captures import MessageCapture
 from wirehouse_codecs.errors import UsageError, WirehouseError
 from wirehouse_codecs.origins import Origin, Reader
-from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.packet_captures import PacketCapture, cut_by_snap_length
 from wirehouse_codecs.rules import Rule
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.capture_files import (
@@ -39,7 +40,7 @@ from wirehouse_pipelines.capture_files import (
     RefusedPathError,
     captures_at,
 )
-from wirehouse_pipelines.lake import KAFKA, Lake, Source
+from wirehouse_pipelines.lake import KAFKA, PACKET_KINDS, Lake, Source
 from wirehouse_pipelines.landed_records import FILES, MESSAGES, PACKETS, Capture, Records, blocks
 from wirehouse_pipelines.manifests import (
     DAMAGED,
@@ -55,7 +56,7 @@ from wirehouse_pipelines.manifests import (
     read_manifest,
     write_manifest,
 )
-from wirehouse_pipelines.offset_ranges import Due, OffsetRange
+from wirehouse_pipelines.offset_ranges import Due, Gaps, OffsetRange
 from wirehouse_pipelines.protocols import FILE_READERS
 from wirehouse_pipelines.storage import RefusedError, Storage, is_local, open_storage
 from wirehouse_pipelines.windows import NS_PER_SECOND, Windows
@@ -69,6 +70,8 @@ MAX_OBJECT_BYTES: Final = 128 << 20
 REJECTED_BYTES: Final = 16 << 20
 #: Findings of one rule that a manifest lists; the last listed says how many more there are.
 LISTED_FINDINGS: Final = 1_000
+#: A capture is reversed if time falls from one packet to the next so often or more, and rises at most a tenth as often.
+LEAST_FALLS: Final = 3
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
 _STARTS = "landing/starts"
@@ -413,6 +416,7 @@ class _Commit:
             capture_id=capture_id,
             records=clock.records,
             unreadable_records=objects.unreadable,
+            cut_packets=objects.cut,
             first_arrived_at_ns=clock.first,
             last_arrived_at_ns=clock.now if clock.records else None,
             landed_at_ns=self._now_ns,
@@ -442,17 +446,24 @@ class _RangeLanding(_Commit):
         """The manifest."""
         wanted, capture_id = self._due.range, self._due.range.capture_id
         clock = Clock(max(self._before_ns, self._lake.windows.start_ns(self._lake.windows.start)), self._now_ns)
+        gaps = Gaps(wanted)
         with self._begun(capture_id, wanted.to_json()) as commit:
-            made = self._written(capture_id, self._broker.batches(wanted), clock, path=wanted.name, size_bytes=0)
-            manifest = made(status=LANDED, reason=None, findings=self._findings(clock), offsets=wanted)
+            batches = gaps.watch(self._broker.batches(wanted))
+            made = self._written(capture_id, batches, clock, path=wanted.name, size_bytes=0)
+            manifest = made(status=LANDED, reason=None, findings=self._findings(clock, gaps), offsets=wanted)
             commit(manifest)
         return manifest
 
-    def _findings(self, clock: Clock) -> tuple[CaptureFinding, ...]:
-        if not self._due.lost:
+    def _findings(self, clock: Clock, gaps: Gaps) -> tuple[CaptureFinding, ...]:
+        """One for all that is missing."""
+        wanted, missing = self._due.range, []
+        if self._due.lost:
+            missing.append(f"offsets {self._due.expected} to {wanted.begin - 1} were gone before they were landed")
+        if gaps.count and self._broker.is_compacted(wanted.topic):
+            missing.append(f"the broker has no record at the offsets {gaps} any more, as the topic is compacted")
+        if not missing:
             return clock.findings()
-        first = self._due.range.begin
-        message = f"offsets {self._due.expected} to {first - 1} were gone before they were landed"
+        message = f"{wanted.topic}/{wanted.partition}: {'; '.join(missing)}"
         at_ns = clock.now if clock.first is None else clock.first
         return (*clock.findings(), CaptureFinding(RULE["offset_gap"].id, None, at_ns, message))
 
@@ -498,7 +509,7 @@ class _Landing(_Commit):
         return made(
             status=REJECTED if capture.unreadable else DAMAGED if capture.damage else LANDED,
             reason=capture.unreadable or capture.damage,
-            findings=capture_findings(clock, capture.damage, self._now_ns),
+            findings=capture_findings(clock, capture.damage, self._now_ns, self._source.kind),
         )
 
     def _reject(self, stream: BinaryIO, capture_id: str) -> None:
@@ -527,9 +538,13 @@ class Clock:
         self._landed_at_ns = landed_at_ns
         self._suspects: list[CaptureFinding] = []
         self._suspect_count = 0
+        #: How often time rises and falls from one record to the next, and the time of the last one.
+        self._rises = self._falls = 0
+        self._last: int | None = None
 
     def tick(self, ts_ns: pa.Array) -> npt.NDArray[np.int64]:
         """`arrived_at_ns` of the next records, whose own times are `ts_ns`."""
+        self._compare(ts_ns)
         times = ts_ns.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
         suspect = times > self._landed_at_ns
         arrived = np.maximum.accumulate(np.maximum(np.where(suspect, np.iinfo(np.int64).min, times), self.now))
@@ -542,6 +557,25 @@ class Clock:
             self.now = int(arrived[-1])
             self.records += len(arrived)
         return arrived
+
+    def _compare(self, ts_ns: pa.Array) -> None:
+        known = ts_ns.drop_null().to_numpy()
+        if self._last is not None:
+            known = np.concatenate([np.array([self._last], np.int64), known])
+        self._rises += int(np.count_nonzero(known[1:] > known[:-1]))
+        self._falls += int(np.count_nonzero(known[1:] < known[:-1]))
+        self._last = int(known[-1]) if len(known) else None
+
+    @property
+    def reversed(self) -> CaptureFinding | None:
+        """That records stand in the reverse order of their times, if they do."""
+        if self._falls < LEAST_FALLS or self._rises * 10 > self._falls:
+            return None
+        message = (
+            f"{self._falls:,} of {self.records:,} packets have a time before that of the one in front of them: the "
+            f"capture is in reverse order, and what it seems to say is ignored or wrong; land it in order of time"
+        )
+        return CaptureFinding(RULE["reversed"].id, None, self.now, message)
 
     def _suspicion(self, i: int, ts_ns: int, arrived_at_ns: int) -> CaptureFinding:
         rule: Rule = RULE["time_suspect"]
@@ -559,12 +593,15 @@ class Clock:
         return tuple(self._suspects)
 
 
-def capture_findings(clock: Clock, damage: str | None, landed_at_ns: int) -> tuple[CaptureFinding, ...]:
-    """What there is to note about a capture that was read to its end or damage."""
+def capture_findings(clock: Clock, damage: str | None, landed_at_ns: int, kind: str) -> tuple[CaptureFinding, ...]:
+    """What there is to note about a capture of a kind of source that was read to its end or damage."""
+    found = clock.findings()
+    if kind in PACKET_KINDS and clock.reversed:
+        found = (*found, clock.reversed)
     if damage is None:
-        return clock.findings()
+        return found
     arrived_at_ns = clock.now if clock.records else landed_at_ns
-    return (*clock.findings(), CaptureFinding(RULE["file_damaged"].id, None, arrived_at_ns, damage))
+    return (*found, CaptureFinding(RULE["file_damaged"].id, None, arrived_at_ns, damage))
 
 
 class _ObjectWriter:
@@ -583,6 +620,8 @@ class _ObjectWriter:
         self._container: Any = None
         #: Records that could not be read.
         self.unreadable = 0
+        #: Packets that were cut by the snap length.
+        self.cut = 0
         #: Window -> its objects so far.
         self.windows: dict[str, WindowObjects] = {}
 
@@ -591,6 +630,8 @@ class _ObjectWriter:
         first_number = self._clock.records
         damaged = batch.column("damaged")
         self.unreadable += len(damaged) - damaged.null_count
+        if self._records is PACKETS:
+            self.cut += cut_by_snap_length(batch)[0]
         arrived = self._clock.tick(batch.column("ts_ns"))
         for window, begin, end in _runs(self._lake_windows, arrived):
             if window != self._window:

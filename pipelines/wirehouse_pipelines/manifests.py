@@ -64,6 +64,8 @@ class Manifest:
     findings: tuple[CaptureFinding, ...] = ()
     #: Of a broker's records.
     offsets: OffsetRange | None = None
+    #: Packets of which the capture has only the first bytes.
+    cut_packets: int = 0
     #: When landing let go of the records, whose rows bronze holds; None while it has them.
     released_at_ns: int | None = None
 

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+#: So many ranges of missing offsets are named.
+MOST_GAPS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,34 @@ class OffsetRange:
     def name(self) -> str:
         """As people read it."""
         return f"{self.topic}/{self.partition}/{self.begin}-{self.end}"
+
+
+class Gaps:
+    """The offsets of a range that come without a record, up to its last record."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        self._next = wanted.begin
+        self._ranges: list[tuple[int, int]] = []
+        #: How many ranges.
+        self.count = 0
+
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """`batches` of MESSAGE_SCHEMA as they are."""
+        for batch in batches:
+            offsets = batch.column("offset").to_numpy()
+            before = np.concatenate([[self._next - 1], offsets[:-1]])
+            at = np.flatnonzero(offsets > before + 1)
+            self.count += len(at)
+            for index in at[: MOST_GAPS - len(self._ranges)].tolist():
+                self._ranges.append((int(before[index]) + 1, int(offsets[index]) - 1))
+            if len(offsets):
+                self._next = int(offsets[-1]) + 1
+            yield batch
+
+    def __str__(self) -> str:
+        shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in self._ranges)
+        more = self.count - len(self._ranges)
+        return f"{shown} and {more} more ranges" if more else shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from wirehouse_pipelines.spark_options import EMBEDDED, OURS, SparkOptions
 from wirehouse_pipelines.storage import store_endpoint
 
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
+#: The name of the pod that this process runs in, if it is one of Kubernetes.
+POD_VARIABLE: Final = "WIREHOUSE_POD_NAME"
 #: Java options for short runs: the optimising compiler costs more than it saves in a minute.
 #: Without it Java keeps 48 MB for code, which a run of many plans fills; then nothing is compiled any more.
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
@@ -102,6 +104,12 @@ def _quiet_start() -> Iterator[None]:
             os.close(ours)
 
 
+def _in_pod(master: str) -> dict[str, str]:
+    """On Kubernetes executors belong to the pod of their driver: they end with it, however it ends."""
+    pod = os.environ.get(POD_VARIABLE)
+    return {"spark.kubernetes.driver.pod.name": pod} if pod and master.startswith("k8s://") else {}
+
+
 def _object_store() -> dict[str, str]:
     """How S3A and boto3 in workers reach the store: as boto3 does here. Keys are none of it: see `lend_keys`."""
     settings = {f"spark.hadoop.{name}": value for name, value in patience.of_s3a().items()}
@@ -162,7 +170,8 @@ def session(
     """The session of this process, started on first use with SETTINGS, those of `options` and `more`.
 
     WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER or SPARK_MASTER another master than `options`,
-    WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it.
+    WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it,
+    WIREHOUSE_POD_NAME the pod on Kubernetes that executors end with.
     """
     folder = jars.folder()
     if not any(folder.glob("*.jar")):
@@ -182,6 +191,7 @@ def session(
         **{f"spark.executorEnv.{name}": os.environ[name] for name in MEMORY},
         **(shipping.settings() if ship else {"spark.executor.extraClassPath": f"{folder}/*"}),
         **_object_store(),
+        **_in_pod(master),
         **options.settings,
         **more,
     }

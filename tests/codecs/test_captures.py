@@ -471,12 +471,27 @@ def test_avro_fields_may_be_missing() -> None:
     schema = {
         "type": "record",
         "name": "m",
-        "fields": [{"name": "key", "type": "string"}, {"name": "x", "type": "float"}],
+        "fields": [
+            {"name": "key", "type": "string"},
+            {"name": "value", "type": "null"},
+            {"name": "x", "type": "float"},
+        ],
     }
     stream = io.BytesIO()
-    fastavro.writer(stream, schema, [{"key": "k\u00e9", "x": 1.0}])
+    fastavro.writer(stream, schema, [{"key": "k\u00e9", "value": None, "x": 1.0}])
     rows, _ = read(stream.getvalue())
     assert rows == [Row(key="k\u00e9".encode(), extra='{"x":1.0}')]
+
+
+@pytest.mark.parametrize("names", [("key",), ("value",), ("topic",), ("value", "Key")])
+def test_an_avro_container_without_key_or_value_is_refused(names: tuple[str, ...]) -> None:
+    schema = {"type": "record", "name": "m", "fields": [{"name": name, "type": "bytes"} for name in names]}
+    stream = io.BytesIO()
+    fastavro.writer(stream, schema, [dict.fromkeys(names, b"b")] * 8)
+    rows, capture = read(stream.getvalue())
+    missing = " and ".join(repr(name) for name in ("key", "value") if name not in names)
+    assert rows == []
+    assert f"lacks {missing}" in (capture.unreadable or "")
 
 
 def test_fields_of_other_names_are_kept_as_json() -> None:
@@ -494,12 +509,13 @@ def test_an_avro_record_that_is_no_message_keeps_its_bytes() -> None:
     schema = {
         "type": "record",
         "name": "m",
-        "fields": [{"name": "key", "type": "bytes"}, {"name": "offset", "type": "string"}],
+        "fields": [{"name": name, "type": "bytes"} for name in ("key", "value")]
+        + [{"name": "offset", "type": "string"}],
     }
     stream = io.BytesIO()
-    fastavro.writer(stream, schema, [{"key": b"k", "offset": "seven"}])
+    fastavro.writer(stream, schema, [{"key": b"k", "value": b"v", "offset": "seven"}])
     rows, _ = read(stream.getvalue())
-    assert rows == [Row(damaged=b"\x02k\x0aseven", damage="offset is no whole number")]
+    assert rows == [Row(damaged=b"\x02k\x02v\x0aseven", damage="offset is no whole number")]
 
 
 @pytest.mark.property
@@ -586,7 +602,7 @@ def record(*fields: Any) -> dict[str, Any]:
         (record(("key", "bytes"), ("x", "nothing")), "can't be read"),
         (record(("key", "bytes"), ("key", 7)), "can't be read"),
         ({"type": "record"}, "can't be read"),
-        (record(("other", "bytes")), "neither a key nor a value"),
+        (record(("other", "bytes")), "lacks 'key' and 'value'"),
     ],
 )
 def test_a_schema_that_foreign_bytes_must_not_be_decoded_with_is_refused(schema: Any, reason: str) -> None:
@@ -600,7 +616,7 @@ def test_a_schema_nested_deep_is_refused() -> None:
     assert "nested deeper" in (read(hostile(record(("key", nested)), b""))[1].unreadable or "")
 
 
-KEY_SCHEMA = record(("key", "bytes"))
+KEY_SCHEMA = record(("key", "bytes"), ("value", "null"))
 
 
 @pytest.mark.parametrize(

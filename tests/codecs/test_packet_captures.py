@@ -106,11 +106,33 @@ class Pcapng:
         return self.section() + self.interface(resolution=9) + self.block(5, b"statistics") + b"".join(blocks)
 
 
+def old_pcap(
+    written: Iterable[CapturedPacket],
+    order: str = "little",
+    version: tuple[int, int] = (2, 4),
+    more: int = 0,
+    swapped: bool = False,
+) -> bytes:
+    """A pcap file of an older version, or of the modified format with `more` bytes in each packet header."""
+    magic = 0xA1B2CD34 if more else 0xA1B2C3D4
+    parts = [struct.pack(ORDERS[order] + "IHHiIII", magic, *version, 0, 0, 65_535, ETHERNET)]
+    for packet in written:
+        original = packet.original_length if packet.original_length is not None else len(packet.data)
+        lengths = (original, len(packet.data)) if swapped else (len(packet.data), original)
+        times = packet.ts_ns // 10**9, packet.ts_ns % 10**9 // 1_000
+        # An interface, a protocol, a kind of packet: what stands after the four numbers.
+        index = struct.pack(ORDERS[order] + "IHBBBBBB", 2, 0x800, 4, 1, 1, 0, 0, 0)[:more]
+        parts += [struct.pack(ORDERS[order] + "IIII", *times, *lengths), index, packet.data]
+    return b"".join(parts)
+
+
 FORMS: dict[str, Callable[[Iterable[CapturedPacket]], bytes]] = {
     "pcap_little_us": lambda written: pcap(written, "little", "us"),
     "pcap_little_ns": lambda written: pcap(written, "little", "ns"),
     "pcap_big_us": lambda written: pcap(written, "big", "us"),
     "pcap_big_ns": lambda written: pcap(written, "big", "ns"),
+    "pcap_modified_little": lambda written: old_pcap(written, "little", more=8),
+    "pcap_modified_big": lambda written: old_pcap(written, "big", more=8),
     "pcapng_little": lambda written: Pcapng("little").file(written),
     "pcapng_big": lambda written: Pcapng("big").file(written),
 }
@@ -143,6 +165,34 @@ def test_batches_have_the_schema() -> None:
     batches = list(PacketCapture(io.BytesIO(pcap(packets()))).batches())
     assert [batch.schema for batch in batches] == [PACKET_SCHEMA]
     batches[0].validate(full=True)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("version", "swapped"),
+    [
+        ((2, 0), True),
+        ((2, 1), True),
+        ((2, 2), True),
+        ((2, 3), False),
+        ((2, 3), True),
+        ((2, 4), False),
+        ((543, 0), True),
+    ],
+)
+@pytest.mark.parametrize("more", [0, 8, 12])
+def test_older_versions_and_longer_headers(order: str, version: tuple[int, int], swapped: bool, more: int) -> None:
+    written = packets(20)
+    for some in (written, written[:1], []):
+        data = old_pcap(some, order, version, more, swapped)
+        rows, capture = read(data + data + pcap(some))
+        assert rows == rows_of([*some] * 3)
+        assert (capture.damage, capture.unreadable) == (None, None)
+
+
+def test_a_modified_file_cut_in_its_first_packet_says_so() -> None:
+    data = old_pcap(packets(2)[1:], more=8)
+    assert read(data[:-1])[1].damage == "the packet at byte 24 is cut off: 6 of its 7 bytes are there"
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -256,6 +306,19 @@ def test_a_file_without_packets_has_no_rows(form: Form) -> None:
     assert (rows, capture.damage, capture.unreadable) == ([], None, None)
 
 
+def test_packets_that_the_snap_length_cut_are_counted() -> None:
+    rows = [
+        Packet(1, ETHERNET, 10, b"12345"),
+        Packet(1, ETHERNET, 7, b"1234567"),
+        Packet(1, ETHERNET, 3, b"12345"),
+        Packet(1, ETHERNET, 9, b"12345678"),
+        Packet(damaged=b"x", damage="junk"),
+    ]
+    assert packet_captures.cut_by_snap_length(packet_captures.to_batch(rows)) == (2, 8)
+    assert packet_captures.cut_by_snap_length(packet_captures.to_batch(rows[1:3])) == (0, 0)
+    assert packet_captures.cut_by_snap_length(packet_captures.to_batch([])) == (0, 0)
+
+
 # What other programs wrote
 
 
@@ -310,10 +373,12 @@ def test_cut_anywhere_the_packets_before_are_given_and_the_rest_is_kept(form: Fo
     written = packets()
     data = form(written)
     whole = [len(form(written[:count])) for count in range(len(written) + 1)]
+    # A modified file that ends four bytes after its first packet is taken for a whole one with longer headers.
+    alike = whole[1] + 4 if data[:4] in (b"\x34\xcd\xb2\xa1", b"\xa1\xb2\xcd\x34") else None
     for cut in range(1, len(data)):
         rows, capture = read(data[:cut])
-        if capture.unreadable:
-            assert cut < 12
+        if capture.unreadable or cut == alike:
+            assert cut < 12 or cut == alike
             continue
         found, rest = kept(rows)
         assert found == rows_of(written[: sum(end <= cut for end in whole[1:])])
@@ -365,6 +430,25 @@ def test_junk_after_the_end_is_kept(form: Form) -> None:
         assert place_of(capture.damage) == len(form(written))
 
 
+PCAP_FORMS = {name: form for name, form in FORMS.items() if not name.startswith("pcapng")}
+
+
+@pytest.mark.parametrize("form", PCAP_FORMS.values(), ids=PCAP_FORMS)
+@pytest.mark.parametrize("zeros", [1, 2, 300])
+@pytest.mark.parametrize("block_bytes", [64, 1000, 4 << 20])
+def test_headers_of_zeros_are_packets_if_another_header_follows(
+    form: Form, zeros: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packet_captures, "BLOCK_BYTES", block_bytes)
+    empty = [CapturedPacket(0, b"", 0)] * zeros
+    written = [*packets(3), *empty, *packets(2), *empty]
+    rows, capture = read(form(written) + form(written[:2]))
+    assert (rows, capture.damage) == (rows_of([*written, *written[:2]]), None)
+    rows, capture = read(form(written))
+    assert kept(rows)[0] == rows_of(written[:-zeros])
+    assert "is all zeros; the file wasn't written to its end" in (capture.damage or "")
+
+
 def test_the_reason_stands_beside_the_bytes() -> None:
     rows, capture = read(pcap(packets(1)) + b"junk")
     assert capture.damage == "the packet header at byte 40 is cut off"
@@ -401,6 +485,9 @@ HOSTILE = {
     pcap([]) + struct.pack("<IIII", 1, 1, 2**32 - 1, 1): "announces 4294967295 captured bytes",
     pcap([]) + struct.pack("<IIII", 1, 1, 262_144, 1): "0 of its 262144 bytes are there",
     pcap([]) + bytes(1600): "all zeros; the file wasn't written to its end",
+    # The zeros end amid a header.
+    pcap([]) + bytes(28) + pcap(packets(2))[24:]: "all zeros; the file wasn't written to its end",
+    pcap([]) + bytes(16 * 4_097) + pcap(packets(2))[24:]: "all zeros; the file wasn't written to its end",
     OPENED + struct.pack("<II", 6, 2**32 - 4): "has the length 4294967292",
     OPENED + struct.pack("<II", 6, 0): "has the length 0",
     OPENED + struct.pack("<II", 77, 8): "has the length 8",
@@ -487,8 +574,9 @@ NOT_CAPTURES = {
     b"{}": "neither pcap nor pcapng",
     bytes(1000): "neither pcap nor pcapng",
     pcap([])[:11]: "neither pcap nor pcapng",
-    b"\xd4\xc3\xb2\xa1\x05\x00\x01\x00" + bytes(16): "pcap of version 5.1; only 2.4 is read",
-    b"\xa1\xb2\xc3\xd4\x00\x02\x00\x03" + bytes(16): "pcap of version 2.3; only 2.4 is read",
+    b"\xd4\xc3\xb2\xa1\x05\x00\x01\x00" + bytes(16): "pcap of version 5.1; 2.0 to 2.4 are read",
+    b"\xa1\xb2\xc3\xd4\x00\x02\x00\x05" + bytes(16): "pcap of version 2.5; 2.0 to 2.4 are read",
+    b"\x34\xcd\xb2\xa1\x01\x00\x03\x00" + bytes(16): "pcap of version 1.3; 2.0 to 2.4 are read",
     b"\x0a\x0d\x0d\x0a" + bytes(30): "pcapng whose byte-order magic is none",
 }
 

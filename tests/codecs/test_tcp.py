@@ -422,6 +422,15 @@ def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
     assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
 
 
+def test_first_bytes_that_were_lost_with_the_handshake_are_a_hole() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(S, 12, b"later")) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 0, acknowledgment=17)
+    assert plain(events) == [("server", "hole", 0, 12), ("server", 12, b"later")]
+
+
 def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
     talk = Dialogue()
     assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle"]

@@ -32,6 +32,8 @@ from pyarrow import parquet
 from tests.processes import started
 
 from wirehouse_codecs.errors import WirehouseError
+from wirehouse_codecs.packet_writer import write_pcap
+from wirehouse_codecs.wallaroo import simulator as wallaroo_simulator
 from wirehouse_orchestration import cli, config, doctor, render, runs, show, warm
 from wirehouse_orchestration.docs import FOLDER as DOCS
 from wirehouse_orchestration.factories import landing_key
@@ -536,6 +538,23 @@ def test_land_says_what_could_not_be_read(wirehouse: Wirehouse) -> None:
     with Path("inbox/a.jsonl").open("a") as stream:
         stream.write("junk\n{}\n")
     assert "net: a.jsonl: 2 records of 42 could not be read, the bytes are kept" in wirehouse("land").out
+
+
+@pytest.mark.property
+def test_land_says_that_packets_were_cut_or_stand_in_reverse_order(wirehouse: Wirehouse, tmp_path: Path) -> None:
+    packets = list(
+        wallaroo_simulator.simulate(wallaroo_simulator.SimulatorConfig(connectors=1, messages_per_connector=20))
+    )
+    path = tmp_path / "a.pcap"
+    with path.open("wb") as stream:
+        write_pcap(packets[::-1], stream, snap_length=60)
+    cut = sum(len(packet.data) > 60 for packet in packets)
+    source = '[[source]]\nname = "taps"\nprotocol = "wallaroo"\nkind = "pcap"\npath = "taps"\nports = [7100]\n'
+    with Path("wirehouse.toml").open("a") as config:
+        config.write(f"\n{source}")
+    said = wirehouse("land", str(path), "--source", "taps").out
+    assert f"taps: a.pcap: {cut} of {len(packets)} packets were cut by the snap length" in said
+    assert "the capture is in reverse order" in said
 
 
 @pytest.mark.property

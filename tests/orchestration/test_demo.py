@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import shlex
 from dataclasses import replace
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import recipe_lake
 
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig
+from wirehouse_codecs.rules import Severity
 from wirehouse_orchestration import cli, config, docs, tour
 from wirehouse_orchestration.dashboards import answers, boards
 from wirehouse_orchestration.dashboards.answers import Span
@@ -22,6 +25,9 @@ from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
+
+#: What protocols write for a number that there isn't.
+MOST = 2**64 - 1
 
 
 @pytest.fixture
@@ -88,7 +94,28 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
         assert part in page
     _queries_work(page, tmp_path)
     _pages_are_true(tmp_path / "demo")
-    _charts_answer(config.load(tmp_path / "demo" / "wirehouse.toml"))
+    lake = config.load(tmp_path / "demo" / "wirehouse.toml")
+    _charts_answer(lake)
+    _recipes_make_sense(lake)
+
+
+def _recipes_make_sense(lake: Lake) -> None:
+    """Each recipe has an answer in the demo's lake, but for those about what isn't in its smallest captures."""
+    found = {number: sql.rows(lake, text).to_pylist() for number, text in recipe_lake.recipes().items()}
+    assert {number for number, rows in found.items() if not rows} <= {2, 3, 14}
+    order = [severity.value for severity in (Severity.VIOLATION, Severity.WARNING, Severity.NOTE)]
+    severities = [order.index(row["severity"]) for row in found[5]]
+    assert severities == sorted(severities)
+    assert len(set(severities)) > 1
+    assert all(row["status"] == "incomplete" and row["missing"] for row in found[7])
+    assert all(row["depth"] > 0 for row in found[9])
+    assert [row["lag"] for row in found[11]] == sorted((row["lag"] for row in found[11]), reverse=True)
+    # A node without blocks is behind, by nobody knows how many.
+    assert {row["behind"] is None or row["behind"] > 0 for row in found[16]} == {True}
+    assert any(row["behind"] is None for row in found[16])
+    for number, rows in found.items():
+        numbers = [value for row in rows for value in row.values() if isinstance(value, (int, Decimal))]
+        assert all(0 <= value < MOST for value in numbers), number
 
 
 def _pages_are_true(folder: Path) -> None:

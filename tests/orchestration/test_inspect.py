@@ -353,6 +353,29 @@ def test_of_packets_that_were_cut_it_is_said(tmp_path: Path, capsys: pytest.Capt
         assert (said in " ".join(capsys.readouterr().err.split())) is (size == 70)
 
 
+def test_of_packets_that_were_cut_it_is_said_where_no_protocol_is_known_too(tmp_path: Path) -> None:
+    sent = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
+    path = tmp_path / "cut.pcap"
+    with path.open("wb") as stream:
+        write_pcap(sent, stream, snap_length=70)
+    cut = sum(len(packet.data) > 70 for packet in sent)
+    with pytest.raises(ProtocolUnclearError) as raised:
+        as_json(path)
+    assert f"; {cut} of {len(sent)} packets were cut by the snap length" in str(raised.value)
+
+
+def test_of_packets_in_reverse_order_it_is_said(tmp_path: Path) -> None:
+    sent = list(simulate(SimulatorConfig(connectors=1, messages_per_connector=20)))
+    path = tmp_path / "reversed.pcap"
+    with path.open("wb") as stream:
+        write_pcap(sent[::-1], stream)
+    *_, last = as_json(path, "wallaroo")
+    assert (last["type"], last["rule"], last["record_number"]) == ("violation", "capture.reversed", None)
+    with pytest.raises(ProtocolUnclearError) as raised:
+        as_json(path)
+    assert "the capture is in reverse order" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("protocol", "options", "said"),
     [

@@ -163,7 +163,8 @@ def test_what_the_broker_let_go_of_is_a_gap(topic: Topic) -> None:
     (manifest,) = topic.land()
     assert manifest.path == f"{topic.name}/0/7-10"
     (finding,) = manifest.findings
-    assert (finding.rule, finding.message) == ("capture.offset_gap", "offsets 4 to 6 were gone before they were landed")
+    lost = f"{topic.name}/0: offsets 4 to 6 were gone before they were landed"
+    assert (finding.rule, finding.message) == ("capture.offset_gap", lost)
     # A range is read whole, also the first one, or not at all.
     assert manifest.offsets is not None
     with pytest.raises(BrokerError, match=f"{topic.name}/0/0-10"):
@@ -352,7 +353,7 @@ def test_large_records_and_such_without_key_or_value_are_landed(topic: Topic, ka
     ],
     indirect=True,
 )
-def test_gaps_of_a_compacted_topic_are_none(topic: Topic) -> None:
+def test_what_compaction_removed_within_a_range_is_a_gap(topic: Topic) -> None:
     topic.send(5)
     # So much later, by their times, that they are of another segment.
     topic.send(1, 1_000)
@@ -364,7 +365,10 @@ def test_gaps_of_a_compacted_topic_are_none(topic: Topic) -> None:
             break
         time.sleep(1)
     (manifest,) = topic.land()
-    assert (manifest.path, manifest.findings) == (f"{topic.name}/0/0-6", ())
+    assert manifest.path == f"{topic.name}/0/0-6"
+    (finding,) = manifest.findings
+    assert finding.rule == "capture.offset_gap"
+    assert f"{topic.name}/0: the broker has no record at the offsets 0-3 any more" in finding.message
     assert manifest.records < 6
     assert topic.land() == []
 

@@ -46,7 +46,7 @@ def lake(make_lake: Callable[..., Lake], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def _plan(lake: Lake, name: str) -> Any:
-    return jobs._plan(lake, jobs.all_jobs()[name], manifests(lake), ledger.read(lake))
+    return jobs._Known(lake, manifests(lake), ledger.read(lake)).plan(jobs.all_jobs()[name])
 
 
 def _commit(lake: Lake, name: str, digest: str | None = None) -> None:

@@ -35,6 +35,7 @@ from wirehouse_codecs.hiero.grpc_log import Entry, frame
 from wirehouse_codecs.hiero.grpc_log import encode as encode_entry
 from wirehouse_codecs.hiero.items import Timestamp
 from wirehouse_codecs.packet_captures import Packet
+from wirehouse_codecs.packet_writer import CapturedPacket, write_pcap
 from wirehouse_pipelines import capture_files, landed_columns, landed_records, landing
 from wirehouse_pipelines import manifests as all_manifests
 from wirehouse_pipelines.capture_files import CaptureFile, MissingPathError, RefusedPathError, captures_at
@@ -329,6 +330,62 @@ def test_packets_land_up_to_the_damage(tmp_path: Path) -> None:
     assert manifest.unreadable_records == 1
     assert data.endswith(records[-1]["damaged"] + data[-5:])
     assert [finding.rule for finding in manifest.findings] == ["capture.file_damaged"]
+
+
+def _pcap(*packets: tuple[int, int], snap_length: int = 65_535) -> bytes:
+    """A capture of packets with these seconds and bytes."""
+    stream = io.BytesIO()
+    start = 1_700_000_000
+    written = (CapturedPacket((start + second) * 10**9, bytes(size)) for second, size in packets)
+    write_pcap(written, stream, snap_length=snap_length)
+    return stream.getvalue()
+
+
+def test_packets_that_the_snap_length_cut_are_counted(tmp_path: Path) -> None:
+    place = Place(tmp_path, start="2020-01-01T00")
+    place.put("a.pcap", _pcap((0, 10), (0, 11), (1, 300), snap_length=10))
+    manifest, _ = _landed_packets(place)
+    assert (manifest.status, manifest.records, manifest.cut_packets) == ("landed", 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reversed_"),
+    [
+        ([3, 2, 1, 0], True),
+        ([3, 3, 2, 1, 1, 0, 0], True),
+        ([*range(20, 10, -1), *range(11, 0, -1)], True),
+        # A packet or two whose order is not that of time, two captures in one, and clocks that go their own way.
+        ([2, 1, 0], False),
+        ([0, 2, 1, 3], False),
+        ([0, 1, 2, 0, 1, 2], False),
+        ([9, 0, 8, 1, 7, 2, 6, 3], False),
+        ([0] * 9, False),
+        ([], False),
+    ],
+)
+def test_packets_in_reverse_order_are_noted(tmp_path: Path, seconds: list[int], reversed_: bool) -> None:
+    place = Place(tmp_path, start="2020-01-01T00")
+    place.put("a.pcap", _pcap(*((second, 1) for second in seconds)))
+    manifest, _ = _landed_packets(place)
+    assert [finding.rule for finding in manifest.findings] == ["capture.reversed"] * reversed_
+    if reversed_:
+        (finding,) = manifest.findings
+        assert (finding.record_number, finding.arrived_at_ns) == (None, manifest.last_arrived_at_ns)
+
+
+def test_the_order_of_a_capture_is_that_of_all_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packet_captures, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(packet_captures, "LEAST_ROWS", 1)
+    place = Place(tmp_path, start="2020-01-01T00")
+    place.put("a.pcap", _pcap(*((second, 30) for second in (3, 2, 1, 0))))
+    manifest, _ = _landed_packets(place)
+    assert "3 of 4 packets have a time before" in manifest.findings[0].message
+
+
+def test_messages_in_reverse_order_are_no_reversed_capture(place: Place) -> None:
+    place.put("a.jsonl", capture(TEN + 3, TEN + 2, TEN + 1, TEN))
+    (manifest,) = place.land()
+    assert manifest.findings == ()
 
 
 # Blocks and entries

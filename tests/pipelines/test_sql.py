@@ -206,6 +206,21 @@ def test_every_column_is_grouped_filtered_and_compared(full: Lake, name: str) ->
             assert {row["a"] for row in sizes.to_pylist()} == ({2} if there else set())
 
 
+@pytest.mark.parametrize("name", [name for name, table in all_tables().items() if table.key])
+def test_every_table_is_joined_on_its_key_and_filtered_by_each_column(full: Lake, name: str) -> None:
+    counted, joined = (sql.rows(full, each).num_rows for each in recipe_lake.statements(name))
+    keyed = " AND ".join(f"`{key}` IS NOT NULL" for key in all_tables()[name].key)
+    assert counted == 1
+    assert (joined > 0) == (sql.rows(full, f"SELECT 1 AS n FROM {name} WHERE {keyed}").num_rows > 0)
+    total = sql.rows(full, f"SELECT COUNT(*) AS n FROM {name}")["n"][0].as_py()
+    for column in all_tables()[name].columns:
+        if not column.type.startswith(("ARRAY", "MAP", "STRUCT")):
+            it = f"`{column.name}`"
+            most = f"(SELECT MAX({it}) FROM {name})"
+            asked = f"SELECT COUNT(*) AS n FROM {name} WHERE {it} = {most} OR {it} < {most} OR {it} IS NULL"
+            assert sql.rows(full, asked)["n"][0].as_py() == total
+
+
 def test_the_size_of_bytes_is_counted_in_bytes(lake: Lake) -> None:
     row = {"source": "a", "stream_address": "\u00e4", "index": Decimal(1), "data": b"\xff\xfe\0"}
     write(lake, "gold.ockam_stream_messages_history", row)

@@ -149,7 +149,9 @@ def test_a_history_names_the_view_of_its_newest_rows_which_is_made_of_it() -> No
     assert {table.name for table in all_tables().values() if table.entity} == histories.keys()
     for table in histories.values():
         assert table.entity
-        assert beneath(table.entity) == {table.name}
+        # What became of a client's stream is said by the streams.
+        others = {"gold.ockam_streams_history"} if table.entity == "gold.ockam_stream_indexes" else set()
+        assert beneath(table.entity) == {table.name} | others
         assert all_tables()[table.entity].listed
         assert not table.listed
     assert "superseded" in (all_tables()["gold.bamboo_entries"].view or "")
@@ -160,3 +162,39 @@ def test_a_view_is_made_of_the_tables_that_its_statement_names() -> None:
         assert view.reads == sql.tables_named(list(sql.tokens(view.view or "")))
     assert beneath("silver.ockam") == {"silver.ockam"}
     assert beneath("gold.violations") >= {"bronze.findings", "gold.ockam_found", "silver.ockam"}
+
+
+def test_clients_of_a_stream_that_another_took_the_name_of_are_superseded(lake: Lake) -> None:
+    stream = {"stream_name": "orders", "first_at_ns": 1}
+    write(
+        lake,
+        "gold.ockam_streams_history",
+        stream | {"stream_address": "old", "last_index": 99},
+        stream | {"stream_address": "new", "last_index": 3, "first_at_ns": 2, "partition": 0},
+        stream | {"stream_address": "other", "stream_name": "bills"},
+    )
+    client = {"client_id": "c", "stream_name": "orders", "saved": 50, "position": 50}
+    write(
+        lake,
+        "gold.ockam_stream_indexes_history",
+        client | {"stream_address": "old", "latest": 99},
+        client | {"stream_address": "new", "latest": 3},
+        client | {"client_id": "d", "stream_address": "new", "latest": 3, "position": 4},
+        client | {"client_id": "e", "stream_address": "new"},
+        client | {"client_id": "f", "stream_address": "new", "latest": 3, "delivered": 50},
+        client | {"client_id": "g", "stream_name": "bills", "stream_address": "other"},
+        client | {"client_id": "h"},
+    )
+    columns = "client_id, stream_address, beyond_stream"
+    rows = sql.rows(lake, f"SELECT {columns}, superseded FROM gold.ockam_stream_indexes ORDER BY client_id, superseded")
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        ("c", "new", True, False),
+        ("c", "old", False, True),
+        ("d", "new", False, False),
+        ("e", "new", None, False),
+        ("f", "new", False, False),
+        ("g", "other", False, False),
+        ("h", None, None, None),
+    ]
+    current = sql.rows(lake, "SELECT client_id FROM gold.ockam_current_indexes ORDER BY client_id")
+    assert current.column("client_id").to_pylist() == ["c", "d", "e", "f", "g", "h"]

@@ -60,6 +60,12 @@ def unseen(connection: Connection) -> list[Direction]:
     return [direction for direction in Direction if not connection.sides(direction)[0].packets]
 
 
+def knows_more(connection: Connection, piece: Data) -> bool:
+    """Who sent the piece had received bytes of the other side. What they were isn't known, if none was delivered."""
+    ours, _ = connection.sides(piece.direction)
+    return ours.peer_received(piece.byte_start + len(piece.data)) > 0
+
+
 class Account:
     """A session as rows of the log."""
 
@@ -274,9 +280,17 @@ class Conversation:
                 continue
             self._share = max(self._share // 4, _FEWEST_READ)
             for piece in pieces[at : at + self._patience]:
+                self._excuse(piece)
                 self._take(self._reader.receive(piece.direction, piece.data, piece.place))
             at += self._patience
             self._patience = min(2 * self._patience, _MOST_READ)
+
+    def _excuse(self, piece: Data) -> None:
+        """Who sent the piece may have been given leave by bytes that aren't here yet, or never come."""
+        role, session = self._options.role_of(piece.direction), self._account.session
+        if not session.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
+            session.miss(role.peer)
+            self._reader.excuse()
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""

@@ -101,6 +101,11 @@ def signature_rule(author: bytes, signed: bytes, signature: bytes) -> str | None
     return None
 
 
+def wrongly_signed(data: bytes) -> bool:
+    """An entry in full has a wrong signature."""
+    return signature_rule(data[1 : 1 + AUTHOR_BYTES], data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]) is not None
+
+
 _FIELD_PRIME: Final = 2**255 - 19
 
 

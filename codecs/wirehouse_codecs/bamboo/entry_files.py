@@ -35,6 +35,8 @@ MAX_DAMAGE_BYTES: Final = 1 << 20
 #: A line with more values than this is damaged: each takes many times the memory of its bytes.
 MOST_VALUES: Final = 10_000
 _FIRST_BYTES: Final = (REGULAR, END_OF_LOG)
+#: Names in lines of broker messages, one of which stands at the begin of the first.
+_OF_MESSAGES: Final = (b'"key_b64"', b'"value_b64"')
 _TOO_LONG: Final = "a line of more than {} bytes"
 
 
@@ -90,7 +92,10 @@ def begins_entries(start: bytes) -> bool:
     reader = reader_for(start)
     if isinstance(reader, BinaryEntries):
         return find(start) >= 0 or begins_right(start, 0)[0]
-    return _has_lines(start) if b"\n" in start else _begins_object(start)
+    if b"\n" in start:
+        return _has_lines(start)
+    # A line that goes on beyond `start`: its names say whether it is an entry or a broker's message.
+    return _begins_object(start) and (b'"entry_hex"' in start or not any(name in start for name in _OF_MESSAGES))
 
 
 def _has_lines(start: bytes) -> bool:

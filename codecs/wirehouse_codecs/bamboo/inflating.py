@@ -31,6 +31,8 @@ class Inflation(NamedTuple):
     compressed: bytes | None = None
     #: Why it is not known what it stands for.
     unknown: str | None = None
+    #: An offset in it is longer than it needs to be.
+    wide: bool = False
 
 
 _MORE_TO_COME: Final = Inflation()
@@ -67,8 +69,8 @@ class Inflating:
         if inflated.rule == lzfoo.HISTORY_UNKNOWN:
             return Inflation(compressed=compressed, unknown=not_read(packet))
         if inflated.rule is not None or packet.size > min(_freely(packet, MOST_TOLD), MOST_TOLD_BYTES):
-            return Inflation(inflated.rule, inflated.data, None, compressed)
-        return Inflation(None, inflated.data, inflated.data)
+            return Inflation(inflated.rule, inflated.data, None, compressed, wide=inflated.wide)
+        return Inflation(None, inflated.data, inflated.data, wide=inflated.wide)
 
 
 def not_read(packet: CompressedPayload) -> str:

@@ -40,8 +40,8 @@ TRUNCATED: Final = "lzfoo_truncated"
 LENGTH_MISMATCH: Final = "length_mismatch"
 HISTORY_UNKNOWN: Final = "history_unknown"
 #: What `_inflate` ends with: all is well, or one of these.
-_RULES: Final = (None, TRUNCATED, LENGTH_MISMATCH, OFFSET_ZERO, WINDOW_EXCEEDED, OFFSET_BEFORE_START)
-_OK, _TRUNCATED, _LENGTH, _ZERO, _WINDOW, _START = range(6)
+_RULES: Final = (None, TRUNCATED, LENGTH_MISMATCH, OFFSET_ZERO, WINDOW_EXCEEDED, OFFSET_BEFORE_START, None)
+_OK, _TRUNCATED, _LENGTH, _ZERO, _WINDOW, _START, _WIDE = range(7)
 
 
 class Inflated(NamedTuple):
@@ -49,6 +49,8 @@ class Inflated(NamedTuple):
 
     data: bytes | None
     rule: str | None = None
+    #: An offset is written longer than it needs to be.
+    wide: bool = False
 
 
 def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"") -> Inflated:
@@ -59,6 +61,7 @@ def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"")
     out = bytearray(history)
     end = len(history) + size
     at = 0
+    is_wide = False
     while at < len(data):
         first = data[at]
         at += 1
@@ -74,6 +77,7 @@ def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"")
             if offset is None:
                 return Inflated(None, TRUNCATED)
             at = offset.end
+            is_wide |= not offset.canonical
             rule = _broken_copy(offset.value, len(out), window)
             if rule is not None:
                 return Inflated(None, rule)
@@ -89,7 +93,7 @@ def inflate(data: bytes, size: int, window: int = MAX_U64, history: bytes = b"")
             at += length
     if len(out) != end:
         return Inflated(None, LENGTH_MISMATCH)
-    return Inflated(bytes(out[len(history) :]))
+    return Inflated(bytes(out[len(history) :]), wide=is_wide)
 
 
 def _broken_copy(offset: int, written: int, window: int) -> str | None:
@@ -157,7 +161,8 @@ class Inflater:
         """
         history = self._history
         source = np.frombuffer(data, np.uint8)
-        rule = _RULES[_measure(source, _WORD(size), _WORD(self.window), _WORD(history.held))]
+        found = _measure(source, _WORD(size), _WORD(self.window), _WORD(history.held))
+        rule = _RULES[found]
         before_known = rule == OFFSET_BEFORE_START and (not self.from_start or history.held == history.keep)
         if before_known or (rule is None and size > self._max_bytes):
             self.forget()
@@ -166,10 +171,12 @@ class Inflater:
             return Inflated(None, rule)
         history.make_room(size)
         _expand(source, history.buffer, history.end)
-        return Inflated(history.add(size))
+        return Inflated(history.add(size), wide=found == _WIDE)
 
     def inflate_all(self, data: Array, begins: Array, sizes: Array, announced: Array) -> tuple[Array, int]:
         """What payloads of `data` stand for, one behind the other, and how many of them follow all rules.
+
+        One with an offset that is longer than it needs to be doesn't, here.
 
         They aren't part of the history before `add`; `announced` are the sizes of what they stand for.
         """
@@ -275,16 +282,19 @@ def _offset_at(data: Array, at: int) -> tuple[Any, int]:
 @compiled
 def _measure(data: Array, size: Any, window: Any, held: Any) -> int:
     """What decompressing `data` to `size` bytes ends with, told without writing any; `held` bytes came before."""
-    at, written = 0, _WORD(0)
+    at, written, right = 0, _WORD(0), _OK
     while at < len(data):
         is_copy = data[at] >= _COPY
         length, at = _length_at(data, at)
         if at < 0:
             return _TRUNCATED
         if is_copy:
+            begin = at
             offset, at = _offset_at(data, at)
             if at < 0:
                 return _TRUNCATED
+            if at - begin > 1 and (offset < _WORD(248) or (at - begin > 2 and not data[begin + 1])):
+                right = _WIDE
             if offset == _WORD(0):
                 return _ZERO
             if offset > window:
@@ -298,7 +308,7 @@ def _measure(data: Array, size: Any, window: Any, held: Any) -> int:
         if length > size - written:
             return _LENGTH
         written += length
-    return _OK if written == size else _LENGTH
+    return right if written == size else _LENGTH
 
 
 @compiled

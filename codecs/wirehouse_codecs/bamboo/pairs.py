@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wirehouse_codecs.bamboo.bymux import Channel, Role
-from wirehouse_codecs.bamboo.conversation import Account, Senders, add_rest, senders_of, unseen
+from wirehouse_codecs.bamboo.conversation import Account, Senders, add_rest, knows_more, senders_of, unseen
 from wirehouse_codecs.bamboo.messages import Cancel, Propose
 from wirehouse_codecs.bamboo.options import NEXT_PORT, BambooOptions
 from wirehouse_codecs.bamboo.reader import Layer, Read, Reader
@@ -211,6 +211,10 @@ class Half:
                 self._reader.missed(direction, 0)
                 session.miss(self._pairs.options.role_of(direction))
         for piece in pieces:
+            role = self._pairs.options.role_of(piece.direction)
+            silent = not session.partial and self._reader.is_silent(role.peer)
+            if silent and knows_more(self._pair.connections[self._channel], piece):
+                session.miss(role.peer)
             self._take(self._reader.receive(piece.direction, piece.data, piece.place))
 
     def hole(self, hole: Hole) -> None:

@@ -434,7 +434,8 @@ class _Run:
 
     def _heard(self, said: Said, rows: Array) -> list[Heard]:
         sizes, places = (said.entries[row, rows].tolist() for row in (loops.E_SIZE, loops.E_HASH))
-        content, hashes, whole = said.content.data, said.hashes.data, said.sizes[rows].tolist()
+        content, hashes, data = said.content.data, said.hashes.data, said.data.data
+        ends, whole = said.ends[rows].tolist(), said.sizes[rows].tolist()
         senders = (said.sender.role,)
         return [
             Heard(
@@ -443,8 +444,9 @@ class _Run:
                 False,
                 bytes(hashes[row * DIGEST : (row + 1) * DIGEST]) if known else None,
                 senders,
+                bytes(data[end - known : end]) if known else None,
             )
-            for row, size, place, known in zip(rows.tolist(), sizes, places, whole, strict=True)
+            for row, size, place, end, known in zip(rows.tolist(), sizes, places, ends, whole, strict=True)
         ]
 
     def _hear(self, said: Said, first: int, last: int) -> None:
@@ -452,7 +454,7 @@ class _Run:
         half = said.sender.half
         before = max(half.heard, default=None)
         if before is not None:
-            half.heard[before] = half.heard[before]._replace(payload_hash=b"")
+            half.heard[before] = half.heard[before].without_payload()
         forgets = last // MOST_HEARD * MOST_HEARD
         if forgets <= first:
             forgets = first if before is None or before // MOST_HEARD != first // MOST_HEARD else 0
@@ -467,7 +469,7 @@ class _Run:
             kept = set(range(first, last + 1))
         seqs = sorted(kept)
         for seq, one in zip(seqs, self._heard(said, np.array(seqs) - first), strict=True):
-            half.heard[seq] = one if seq == last else one._replace(payload_hash=b"")
+            half.heard[seq] = one if seq == last else one.without_payload()
 
 
 def _by_column(table: Array, rows: int) -> Array:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from wirehouse_codecs.bamboo import verify, yamf
 from wirehouse_codecs.bamboo.bymux import Channel, Role
 from wirehouse_codecs.bamboo.cursor import Cursor, Plan, Settings
-from wirehouse_codecs.bamboo.entries import decode
+from wirehouse_codecs.bamboo.entries import decode, wrongly_signed
 from wirehouse_codecs.bamboo.lipmaa import SPINE, lipmaa, lower_pool, upper_pool
 from wirehouse_codecs.bamboo.messages import (
     Adjust,
@@ -173,6 +173,13 @@ class Heard(NamedTuple):
     entry_hash: bytes | None
     #: The sides that sent it on the connection.
     senders: tuple[Role, ...] = ()
+    #: The entry in full, as long as its payload hash; None: it isn't known.
+    data: bytes | None = None
+
+    @property
+    def is_forged(self) -> bool:
+        """Its signature is wrong: what its metadata says is nothing that it can be judged by. Costs a signature."""
+        return self.data is not None and wrongly_signed(self.data)
 
     def sent_as(self, other: Heard) -> bool:
         """Whether the metadata of both says the same of the payload."""
@@ -187,13 +194,19 @@ class Heard(NamedTuple):
     def to_json(self) -> list[Any]:
         """The row that carried state has."""
         hashed = None if self.entry_hash is None else self.entry_hash.hex()
-        return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed, self.senders]
+        data = None if self.data is None else self.data.hex()
+        return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed, self.senders, data]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Heard:
         """What `to_json` wrote."""
         hashed = None if row[3] is None else bytes.fromhex(row[3])
-        return cls(row[0], bytes.fromhex(row[1]), row[2], hashed, tuple(map(Role, row[4])))
+        data = None if row[5] is None else bytes.fromhex(row[5])
+        return cls(row[0], bytes.fromhex(row[1]), row[2], hashed, tuple(map(Role, row[4])), data)
+
+    def without_payload(self) -> Heard:
+        """The same, once nobody can ask for its payload."""
+        return self._replace(payload_hash=b"", data=None)
 
 
 @dataclass(slots=True)
@@ -267,7 +280,7 @@ class Half:
         before = max((one for one in self.heard if one < seq), default=None)
         if before is not None:
             # Its payload was sent, or never will be.
-            self.heard[before] = self.heard[before]._replace(payload_hash=b"")
+            self.heard[before] = self.heard[before].without_payload()
         self.heard[seq] = heard
         if before is None or before // MOST_HEARD != seq // MOST_HEARD:
             self.forget(seq)

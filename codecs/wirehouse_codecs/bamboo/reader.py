@@ -277,6 +277,10 @@ class Reader:
             Channel.DATA
         ]
 
+    def excuse(self) -> None:
+        """What a side said isn't known, but its next bytes can be read."""
+        self._bymux.blind = True
+
     def missed(self, direction: Direction, size: int) -> bool:
         """Bytes that the capture lacks. True: packets of the direction could be told until here."""
         role = self._options.role_of(direction)

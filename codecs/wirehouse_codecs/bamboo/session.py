@@ -83,7 +83,7 @@ from wirehouse_codecs.machines import Machine
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 4
+SNAPSHOT_VERSION: Final = 5
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
@@ -478,7 +478,7 @@ class Session:
             case CancelReason.END_OF_LOG:
                 seqnum = cancel.seqnum or 0
                 sent = self._known.get(*proposal.log, seqnum)
-                if sent is not None and role in sent.senders and not sent.end_of_log:
+                if sent is not None and role in sent.senders and not sent.end_of_log and not sent.is_forged:
                     return f"the same side sent entry {seqnum} as a regular one"
                 return None if seqnum < proposal.first else f"entry {seqnum} isn't before entry {proposal.first}"
             case CancelReason.STARTING_HASH:
@@ -557,6 +557,8 @@ class Session:
             self._told["compressed"] = read.compressed
         if read.unknown is not None:
             self._note(lzfoo.HISTORY_UNKNOWN, read.unknown)
+        if read.wide:
+            self._note("noncanonical_varu64", "the offset of a copy is longer than it needs to be")
         return read
 
     def _inflater(self, role: Role) -> Inflater:
@@ -666,7 +668,7 @@ class _Taking:
         if isinstance(packet, Metadata):
             self._tell_apart(packet, turns, rules)
         if None not in rules:
-            if self._proposal.partial and rules[0] not in _LZFOO:
+            if rules[0] not in _LZFOO and (self._proposal.partial or self._follows_forged(turns[0].sender)):
                 self._lose()
                 return
             rule = rules[0]
@@ -720,7 +722,7 @@ class _Taking:
             broken.append("data_after_end_of_log")
         last = self._half.last
         if last is not None and isinstance(packet, Apology):
-            broken.append("apology_for_valid_data" if last.right else None)
+            broken.append("apology_for_valid_data" if last.right and not self._follows_forged(turn.sender) else None)
         elif last is not None and last.rule is not None and self._is_greedy and not _is_nothing(packet):
             broken.append("invalid_data_not_apologised")
         return min((rule for rule in broken if rule is not None), key=_ORDER.__getitem__, default=None)
@@ -731,7 +733,7 @@ class _Taking:
             return False
         count = packet.count if isinstance(packet, Notify) else 1
         furthest = cursor.plan.piece(cursor.index + count - 1) if count else cursor.piece
-        return furthest is not None and furthest.seq > end
+        return furthest is not None and furthest.seq > end and not self._is_forged(end)
 
     def _tell_apart(self, packet: Metadata, turns: list[Turn], rules: list[str | None]) -> None:
         """Of versions that take metadata for that of different entries, those are out of turn that are wrong in it."""
@@ -808,6 +810,15 @@ class _Taking:
 
     # Entries
 
+    def _is_forged(self, seq: int) -> bool:
+        """What is known of an entry has a wrong signature."""
+        heard = self._heard(seq)
+        return heard is not None and heard.is_forged
+
+    def _follows_forged(self, cursor: Cursor) -> bool:
+        """Where a side stands may come from metadata with a wrong signature, which is a finding of its own."""
+        return any(piece is not None and self._is_forged(piece.seq) for piece in (cursor.piece, cursor.sent))
+
     def _size_of(self, seq: int) -> int | None:
         heard = self._heard(seq)
         return None if heard is None else heard.payload_size
@@ -830,7 +841,8 @@ class _Taking:
         session, proposal = self._session, self._proposal
         noncanonical = any(broken.rule.name == "noncanonical_varu64" for broken in session._broken)
         entry = rebuild(metadata, *proposal.log, seq, self._hash_of, noncanonical=noncanonical)
-        heard = Heard(entry.payload_size, entry.payload_hash, entry.end_of_log, entry.entry_hash, (self._role,))
+        said = (entry.payload_size, entry.payload_hash, entry.end_of_log, entry.entry_hash)
+        heard = Heard(*said, (self._role,), None if entry.rule is not None else entry.data)
         self._half.hear(seq, heard)
         session._known.add(*proposal.log, seq, heard)
         if entry.end_of_log:
@@ -948,7 +960,8 @@ class _Taking:
         self._session._told["payload"] = Payload(assembly.seq, data, assembly.packets, rule, whole)
         # What another side said of the entry need not be what this one means.
         is_meant = own is not None or (heard is not None and self._means(heard, assembly.seq))
-        self._finish_piece(rule if is_meant else None, right=whole and rule is None)
+        is_wrong = rule is not None and is_meant and heard is not None and not heard.is_forged
+        self._finish_piece(rule if is_wrong else None, right=whole and rule is None)
 
     def _means(self, known: Heard, seq: int) -> bool:
         """Whether a side sent the entry that is known, in whichever proposal, or its hash is the expected one."""

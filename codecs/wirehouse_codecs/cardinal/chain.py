@@ -6,19 +6,19 @@ deterministic, and a chain restored from `snapshot()` goes on as the one it was 
 The rules for a completed block, after the reference and made definite:
 
 1. A block that the whitelist excludes, or whose parent is refused, is refused with all its descendants.
-2. A block that is already known is ignored. The start block and its ancestors, sent again, are taken as history: they
-   become canonical below what is there, but they move no head.
+2. A block that is already known is ignored. The start block and its ancestors, sent again, are taken as history: the
+   chain that a consumer with this start knows already. They move no head, and no update or row tells of them.
 3. A child of the head is added whatever its weight, and its waiting descendants after it.
 4. Without a start the first complete block is the head. While fewer than ten blocks are linked, complete blocks above
    a parent that was never heard of become the chain over a gap as soon as one of them is heavier than the head, or as
-   heavy and higher; the missing blocks are taken as history if they complete. The reference takes lighter ones too, and
-   so goes back when blocks come out of order.
+   heavy and higher; the missing blocks become canonical below what is there if they complete, and an update adds them
+   without moving the head. The reference takes lighter ones too, and so goes back when blocks come out of order.
 5. A block whose parent is linked displaces the head if it or a waiting descendant is strictly heavier than the head.
 6. Any other block waits for its parent.
 
 Of several waiting children the one with the heaviest descendant follows, of equal ones the one completed first.
 "Linked" is a complete block whose complete ancestors lead to the chain. All blocks that become canonical or stop being
-so at one event are one `Update`.
+so at one event are one `Update`: to replay the updates gives the blocks whose row says that they are canonical.
 
 Depth is the number of canonical blocks above the common ancestor. A side chain that forks deeper than the reorg
 threshold displaces the head only if a Reorg announces it; otherwise it is `reorg_unannounced`, told once for each
@@ -30,8 +30,10 @@ there. While a reorg is open, the removed blocks and what descends from them on 
 other ordinary blocks have to beat the heaviest removed one. After its ReorgComplete the normal weights hold.
 
 A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
-`HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. The chain itself is remembered
-for `HISTORY` thresholds below the head.
+`HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. Without a Batch it has no
+number, so no head ends it: its Batch may stand in another partition that is read later. Below a gap in the chain, and
+so below the first block of a feed without a start, nothing is judged by its number either while the gap is remembered:
+it may be what fills it. The chain itself is remembered for `HISTORY` thresholds below the head.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ from wirehouse_codecs.cardinal.session import reorg_channel_name, where
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Finding, Place
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: A block lives for this span of arrival time at most.
 HORIZON_NS: Final = 7 * 24 * 3600 * 1_000_000_000
 #: Canonical blocks that are remembered, as a multiple of the reorg threshold, and how many at least.
@@ -117,15 +119,18 @@ class Chain:
         self._sequence = 0
         self._order = 0
         self._linked = 0
-        self._highest: int | None = None
         #: Blocks up to this number may have had a parent that we don't know.
         self._known_from: int | None = None
         self._forgotten_below: int | None = None
-        self._last_reorg_message: Place | None = None
-        #: Living blocks by first message; living and closed ones by number.
+        #: Hashes that a Reorg or ReorgComplete named and that were never canonical, and the last topic of each.
+        self._unknown: dict[bytes, str | None] = {}
+        #: Living blocks by first message; living ones with a Batch and closed ones by number.
         self._lives: deque[tuple[int, int, bytes]] = deque()
         self._by_number: list[tuple[int, int, bytes]] = []
         self._leaving: list[tuple[int, int, bytes]] = []
+        #: Of `_by_number` what waits below a gap, and the number above that.
+        self._held: list[tuple[int, int, bytes]] = []
+        self._held_below = 0
         if snapshot is not None:
             self._restore(snapshot)
         elif options.start is not None:
@@ -137,7 +142,7 @@ class Chain:
         self._chain.append(start.hash)
         self._at[start.hash] = 0
         self._gaps.append(start.hash)
-        self._highest = self._known_from = start.number
+        self._known_from = start.number
 
     @property
     def head(self) -> tuple[bytes, int] | None:
@@ -193,27 +198,30 @@ class Chain:
             node.seen = self._next()
         node.open, node.complete_in_life, node.first_place = True, False, place
         self._lives.append((place.arrived_at_ns, node.seen, block_hash))
-        node.judged_as = self._highest if node.batch_order is None else node.number
         self._watch(node)
         return node
 
     def _watch(self, node: Node) -> None:
-        if node.judged_as is not None:
-            heapq.heappush(self._by_number, (node.judged_as, node.seen, node.block_hash))
+        if node.batch_order is not None:
+            heapq.heappush(self._by_number, (node.number, node.seen, node.block_hash))
 
     def expire(self, now_ns: int) -> Iterator[Outcome]:
-        """What was first seen longer than the horizon before `now_ns` is forgotten without judgement."""
+        """End the lives of blocks that were first seen longer than the horizon before `now_ns`."""
         while self._lives and self._lives[0][0] + HORIZON_NS < now_ns:
             first_ns, _, _ = self._lives[0]
-            yield from self._forget_oldest(Place.before(first_ns + HORIZON_NS + 1))
+            yield from self._end_oldest(Place.before(first_ns + HORIZON_NS + 1), judged=True)
         for key in [key for key, reorg in self._reorgs.items() if reorg.first_ns + HORIZON_NS < now_ns]:
             del self._reorgs[key]
 
-    def _forget_oldest(self, place: Place) -> Iterator[Outcome]:
+    def _end_oldest(self, place: Place, *, judged: bool) -> Iterator[Outcome]:
         _, seen, block_hash = self._lives.popleft()
         node = self._nodes.get(block_hash)
         if node is not None and node.open and node.seen == seen:
-            yield self._close(node, place, judged=False)
+            if judged:
+                yield from self._never_came(node, place)
+                yield from self._check_start(node, place)
+            stall = self._stall(node) if judged else ""
+            yield self._close(node, place, judged, stall)
             if block_hash not in self._at:
                 self._drop(node)
 
@@ -223,39 +231,82 @@ class Chain:
             if self._leaving:
                 self._drop_lowest()
             else:
-                yield from self._forget_oldest(place)
+                yield from self._end_oldest(place, judged=False)
 
     def _judge(self, place: Place) -> Iterator[Outcome]:
         """After the head has changed: blocks and reorgs that it left more than the threshold below."""
         below = self._nodes[self._chain[-1]].number - self._threshold
+        above_gap = self._above_gap()
+        if above_gap != self._held_below:
+            self._held_below = above_gap
+            while self._held:
+                heapq.heappush(self._by_number, self._held.pop())
         while self._by_number and self._by_number[0][0] < below:
-            number, seen, block_hash = heapq.heappop(self._by_number)
+            entry = number, seen, block_hash = heapq.heappop(self._by_number)
             node = self._nodes.get(block_hash)
-            if node is None or not node.open or (node.judged_as, node.seen) != (number, seen):
+            if node is None or not node.open or node.seen != seen:
+                continue
+            if number < above_gap and block_hash not in self._at:
+                self._held.append(entry)
                 continue
             yield from self._never_came(node, place)
             yield self._close(node, place, judged=True)
-            if node.batch_order is not None:
-                heapq.heappush(self._leaving, (node.number, node.seen, block_hash))
-            elif block_hash not in self._at:
-                self._drop(node)
+            heapq.heappush(self._leaving, entry)
         for reorg in [reorg for reorg in self._reorgs.values() if reorg.old_number < below]:
             yield from self._lapse(reorg, place)
         self._forget()
 
+    def _above_gap(self) -> int:
+        """The number above the highest gap, below which blocks may fill it; only a start has nothing to wait for."""
+        return max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
+
     def _never_came(self, node: Node, place: Place) -> Iterator[Outcome]:
         if node.batch_order is None:
-            first = node.first_place or place
-            words = f"block {node.block_hash.hex()} has messages from {where(first)} on, and no Batch"
-            yield self._found("no_batch_message", first, words, node)
-        elif not node.parent_sent and self._known_from is not None and node.number > self._known_from:
+            # That it has none is a finding of the block itself, and not once more of its children.
+            for child in self._children.get(node.block_hash, ()):
+                self._nodes[child].parent_found = True
+            # The Batch of a start block came before the feed.
+            if not node.linked:
+                first = node.first_place or place
+                words = f"block {node.block_hash.hex()} has messages from {where(first)} on, and no Batch"
+                yield self._found("no_batch_message", first, words, node)
+        elif not self._is_parent_heard_of(node) and self._known_from is not None and node.number > self._known_from:
+            node.parent_found = True
             words = f"parent {node.parent.hex()} of block {_name(node)} was never sent"
             yield self._found("parent_never_sent", node.batch_place or place, words, node)
 
-    def _close(self, node: Node, place: Place, judged: bool) -> Closed:
+    def _check_start(self, node: Node, place: Place) -> Iterator[Outcome]:
+        """Rule `parent_never_sent` of a start that the feed never mentions, once: no head ever follows on it."""
+        start = self._nodes[self._chain[0]] if self._options.start is not None and len(self._chain) == 1 else None
+        if start is None or start.batch_order is not None or start.branch_found or start.block_hash in self._children:
+            return
+        if node.complete_order is None or not any(one.weight > start.weight for one in self._complete_branch(node)):
+            return
+        start.branch_found = True
+        if not node.parent_found:
+            (lowest,) = deque((node, *filter(has_number, self._ancestors(node))), maxlen=1)
+            words = (
+                f"start {_name(start)} was neither sent nor named as a parent, and the head stays there; "
+                f"block {_name(lowest)} is the lowest of a heavier chain"
+            )
+            yield self._found("parent_never_sent", lowest.batch_place or place, words, lowest)
+
+    def _is_parent_heard_of(self, node: Node) -> bool:
+        """The parent has a Batch, or messages that wait for one, or a finding that it has none."""
+        parent = self._nodes.get(node.parent)
+        return node.parent_sent or node.parent_found or (parent is not None and parent.open)
+
+    def _stall(self, node: Node) -> str:
+        """That the head is the parent of a block that never completed, and complete blocks wait above it."""
+        waits = node.complete_order is None and self._chain and node.parent == self._chain[-1]
+        if not waits or not self._complete_children(node):
+            return ""
+        return f"; the head stays at {_name(self._nodes[node.parent])}, and complete blocks wait above this one"
+
+    def _close(self, node: Node, place: Place, judged: bool, stall: str = "") -> Closed:
         node.open = False
         node.first_place = node.batch_place = None
-        return Closed(node.block_hash, place, judged, node.complete_in_life)
+        return Closed(node.block_hash, place, judged, node.complete_in_life, stall)
 
     def _forget(self) -> None:
         """Drop the oldest canonical blocks, and closed blocks that are lower than those remembered."""
@@ -298,13 +349,15 @@ class Chain:
     # Batches
 
     def _batch_arrived(self, event: BatchArrived) -> Iterator[Outcome]:
-        yield from self._batch_on_channel(event)
         node = self._nodes.get(event.block_hash)
-        if node is None or not node.open or node.batch_order is not None:
+        first = node is not None and node.open and node.batch_order is None
+        if first:
+            yield from self._open_again(event)
+        yield from self._batch_on_channel(event)
+        if node is None or not first:
             return
         node.batch_order, node.batch_place, node.topic = self._next(), event.place, event.place.topic
         node.number, node.weight, node.parent = event.number, event.weight, event.parent
-        node.judged_as = event.number
         self._watch(node)
         if node.topic is not None and not self.is_channel(node.topic):
             self._ordinary.add(node.topic)
@@ -393,7 +446,6 @@ class Chain:
         if self._is_refused(node):
             yield from self._refuse(node, event.place)
         elif node.block_hash in self._at:
-            yield self._canonize(node, event.place)
             yield from self._take_history(node, event.place)
         elif any(gap.parent == node.block_hash for gap in self._complete_gaps()):
             yield from self._take_history(self._gap_above(node), event.place)
@@ -438,10 +490,6 @@ class Chain:
         self._known_from = node.number
         self._gaps.append(node.block_hash)
         yield from self._switch(-1, self._best_path(node)[0], place)
-        for waiting in self._nodes.values():
-            if waiting.open and waiting.judged_as is None:
-                waiting.judged_as = node.number
-                self._watch(waiting)
 
     def _over_gap(self, node: Node) -> Node | None:
         """The lowest block of the branch of `node` if it becomes the chain over a gap, by rule 4."""
@@ -473,7 +521,6 @@ class Chain:
             node = waiting.pop()
             node.linked = True
             self._linked = min(self._linked + 1, FIRST_BLOCKS)
-            self._highest = node.number if self._highest is None else max(self._highest, node.number)
             yield from self._link_to_reorg(node, place)
             waiting.extend(child for child in self._complete_children(node) if not child.linked and not child.refused)
 
@@ -524,6 +571,10 @@ class Chain:
             yield from self._carry_out(announced, place, branch[0])
         elif not branch[0].branch_found:
             branch[0].branch_found = True
+            # That the Reorg of their channel names another block was found.
+            misled = {topic for topic in self._unknown.values() if topic is not None and self.is_channel(topic)}
+            if misled.intersection(member.topic for member in (*branch, *path)):
+                return
             head, fork = self._nodes[self._chain[-1]], self._nodes[self._chain[ancestor]]
             words = (
                 f"side chain up to {_name(path[-1])} of weight {path[-1].weight} forks {depth} blocks below the head "
@@ -581,7 +632,7 @@ class Chain:
             self._gaps.remove(node.block_hash)
         if not node.open:
             heapq.heappush(self._leaving, (node.number, node.seen, node.block_hash))
-        # A start block that was never sent has no row.
+        # A start and its ancestors have no row.
         if node.valid_from_ns is not None:
             yield Canonical(node.block_hash, node.number, node.valid_from_ns, place.arrived_at_ns, place)
         node.valid_from_ns = None
@@ -596,23 +647,33 @@ class Chain:
         return next(gap for gap in self._complete_gaps() if gap.parent == node.block_hash)
 
     def _take_history(self, above: Node, place: Place) -> Iterator[Outcome]:
-        """Rule 2: complete ancestors of a canonical block with a gap below it are canonical; no head moves."""
+        """Rules 2 and 4: complete ancestors of a canonical block with a gap below it are canonical; no head moves."""
         yield from self._link(above, place)
-        while above.block_hash in self._gaps:
+        taken: list[Node] = []
+        canonical: list[Canonical] = []
+        removed: list[Node] = []
+        while above.block_hash in self._gaps and above.parent not in self._at:
             below = self._nodes.get(above.parent)
-            if above.parent in self._at:
-                yield from self._close_gap(above, place)
-            elif below is None or below.complete_order is None or below.refused:
+            if below is None or below.complete_order is None or below.refused:
                 break
-            else:
-                self._insert_below(above, below)
-                yield from self._link(below, place)
-                yield self._canonize(below, place)
-                above = below
+            self._insert_below(above, below)
+            yield from self._link(below, place)
+            below.was_canonical = True
+            taken.append(below)
+            above = below
         # Several branches may stand above one gap.
-        for other in self._complete_gaps():
-            if other.parent in self._at:
-                yield from self._close_gap(other, place)
+        for gap in self._complete_gaps():
+            if gap.parent in self._at and gap.block_hash in self._gaps:
+                between = self._close_gap(gap)
+                canonical += (row for node in between for row in self._uncanonize(node, place))
+                self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
+                removed += (node for node in between if not any(node is one for one in taken))
+        if self._options.start is None:
+            added = [node for node in reversed(taken) if node.block_hash in self._at]
+            canonical += (self._canonize(node, place) for node in added)
+            if added or removed:
+                yield self._update(place, added, removed)
+            yield from canonical
 
     def _insert_below(self, above: Node, below: Node) -> None:
         position = self._position(above.block_hash)
@@ -624,18 +685,13 @@ class Chain:
         else:
             self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
 
-    def _close_gap(self, above: Node, place: Place) -> Iterator[Outcome]:
-        """The parent is in the chain: what stood between them was another branch."""
+    def _close_gap(self, above: Node) -> list[Node]:
+        """The parent is in the chain: what stood between them, and leaves it now, was another branch."""
         self._gaps.remove(above.block_hash)
         position, parent = self._position(above.block_hash), self._position(above.parent)
-        removed = [self._nodes[block_hash] for block_hash in self._chain[parent + 1 : position]]
-        if not removed:
-            return
+        between = [self._nodes[block_hash] for block_hash in self._chain[parent + 1 : position]]
         del self._chain[parent + 1 : position]
-        canonical = [row for node in removed for row in self._uncanonize(node, place)]
-        self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
-        yield self._update(place, [], removed)
-        yield from canonical
+        return between
 
     # Announced reorgs
 
@@ -654,39 +710,53 @@ class Chain:
             return topic == self._options.reorg_topic.replace("{hash}", ancestor.hex())
         return topic.endswith(f"-re-{ancestor.hex()}") or topic not in self._ordinary
 
-    def _wrong_ancestor(self, ancestor: bytes, number: int) -> str:
-        """What is wrong with a Reorg's or ReorgComplete's block; numbers are compared in their low 32 bits."""
+    def _was_canonical(self, ancestor: bytes) -> bool:
         node = self._nodes.get(ancestor)
-        known = self._reorgs.get(ancestor)
-        if known is not None:
-            return self._wrong_number(ancestor, known.ancestor_number, number)
-        if node is None or not node.was_canonical:
-            return (
-                f"block {ancestor.hex()} (number {number}) was never canonical, as far back as the chain is remembered"
-            )
-        return self._wrong_number(ancestor, node.number, number)
+        return ancestor in self._reorgs or (node is not None and node.was_canonical)
 
-    def _wrong_number(self, ancestor: bytes, number: int, given: int) -> str:
-        return f"block {ancestor.hex()} has the number {number}, not {given}" if (number ^ given) & _32_BITS else ""
+    def _never_canonical(self, event: ReorgArrived | ReorgCompleteArrived) -> Iterator[Outcome]:
+        """Rule `reorg_ancestor_wrong` of a hash, once: the copies of a Reorg and its ReorgComplete repeat it."""
+        ancestor = event.ancestor_hash
+        known = ancestor in self._unknown
+        self._unknown[ancestor] = event.place.topic
+        if not known:
+            if len(self._unknown) > MAX_REORGS:
+                del self._unknown[next(iter(self._unknown))]
+            words = (
+                f"block {ancestor.hex()} (number {event.number}) was never canonical, as far back as the chain is "
+                "remembered"
+            )
+            yield self._found("reorg_ancestor_wrong", event.place, words)
+
+    def _check_ancestor_number(
+        self, reorg: ReorgState, event: ReorgArrived | ReorgCompleteArrived
+    ) -> Iterator[Outcome]:
+        """Rule `reorg_ancestor_wrong` of a number, once a reorg; it is compared in its low 32 bits."""
+        if (reorg.ancestor_number ^ event.number) & _32_BITS and not reorg.number_found:
+            reorg.number_found = True
+            words = f"block {reorg.ancestor.hex()} has the number {reorg.ancestor_number}, not {event.number}"
+            yield self._found("reorg_ancestor_wrong", event.place, words)
 
     def _reorg_arrived(self, event: ReorgArrived) -> Iterator[Outcome]:
         place, ancestor = event.place, event.ancestor_hash
-        self._last_reorg_message = place
         on_channel = self._is_channel_of(place.topic, ancestor)
         reorg = self._reorgs.get(ancestor)
-        if reorg is not None and reorg.stage in (Stage.COMPLETE, Stage.LAPSED, Stage.UNMADE):
-            if on_channel and reorg.channel is None and reorg.stage is not Stage.UNMADE:
+        if reorg is not None and on_channel and reorg.stage in (Stage.COMPLETE, Stage.LAPSED, Stage.UNMADE):
+            if reorg.channel is None and reorg.stage is not Stage.UNMADE:
                 reorg.channel, reorg.partition = place.topic, place.partition
-            if on_channel and place.topic != reorg.channel:
+            elif place.topic == reorg.channel:
+                reorg.again = place
+            if place.topic != reorg.channel:
                 # The same ancestor once more: another reorg.
                 del self._reorgs[ancestor]
                 reorg = None
-        wrong = self._wrong_ancestor(ancestor, event.number)
-        if wrong:
-            yield self._found("reorg_ancestor_wrong", place, wrong)
+        if not self._was_canonical(ancestor):
+            yield from self._never_canonical(event)
             return
         if reorg is None:
             reorg = self._announce(place, ancestor)
+        # A wrong number doesn't hide which block is meant.
+        yield from self._check_ancestor_number(reorg, event)
         if not on_channel:
             if place.topic not in reorg.announced_on:
                 reorg.announced_on.append(place.topic)
@@ -715,6 +785,18 @@ class Chain:
         if reorg.stage is Stage.ANNOUNCED:
             reorg.place = place
             yield from self._carry_out(reorg, place, None)
+
+    def _open_again(self, event: BatchArrived) -> Iterator[Outcome]:
+        """A new block on a channel whose Reorg came again: another reorg from the same ancestor."""
+        before = self._reorg_on(event.place)
+        if before is None or before.again is None:
+            return
+        del self._reorgs[before.ancestor]
+        if self._was_canonical(before.ancestor):
+            reorg = self._announce(before.again, before.ancestor)
+            reorg.channel, reorg.partition = before.channel, before.partition
+            reorg.announced_on, reorg.number_found = before.announced_on, before.number_found
+            yield from self._carry_out(reorg, event.place, None)
 
     def _check_partition(self, reorg: ReorgState, place: Place, *others: int | None) -> Iterator[Outcome]:
         for partition in others or (place.partition,):
@@ -819,7 +901,12 @@ class Chain:
 
     def _after_complete(self, place: Place) -> bool:
         """The place is on a channel whose ReorgComplete has come: it moves no chain."""
-        return any(reorg.stage is Stage.COMPLETE and is_on(place, reorg) for reorg in self._reorgs.values())
+        reorg = self._reorg_on(place)
+        return reorg is not None and reorg.stage is Stage.COMPLETE
+
+    def _reorg_on(self, place: Place) -> ReorgState | None:
+        """The newest reorg of a channel."""
+        return next((reorg for reorg in reversed(self._reorgs.values()) if is_on(place, reorg)), None)
 
     # Channels
 
@@ -857,10 +944,10 @@ class Chain:
 
     def _channel_message(self, event: ChannelMessage) -> Iterator[Outcome]:
         topic = event.place.topic
-        reorg = next((reorg for reorg in self._reorgs.values() if is_on(event.place, reorg)), None)
+        reorg = self._reorg_on(event.place)
         if reorg is not None:
             yield from self._check_partition(reorg, event.place)
-            late = reorg.stage is Stage.COMPLETE and event.place != self._last_reorg_message
+            late = reorg.stage is Stage.COMPLETE and reorg.again is None and self._is_new(event.block_hash)
             if late and not reorg.late_found:
                 reorg.late_found = True
                 words = f"the first message on channel {topic!r} after its ReorgComplete"
@@ -872,18 +959,30 @@ class Chain:
             if len(self._partitions) > MAX_REORGS:
                 del self._partitions[next(iter(self._partitions))]
 
+    def _is_new(self, block_hash: bytes | None) -> bool:
+        """A block without a Batch so far; of others a producer that is behind repeats messages."""
+        if block_hash is None:
+            return False
+        node = self._nodes.get(block_hash)
+        return node is None or node.batch_order is None
+
     def _reorg_complete(self, event: ReorgCompleteArrived) -> Iterator[Outcome]:
         place, ancestor = event.place, event.ancestor_hash
-        self._last_reorg_message = place
-        wrong = self._wrong_ancestor(ancestor, event.number)
-        for other in self._open_reorgs():
-            if is_on(place, other) and other.ancestor != ancestor:
-                wrong = wrong or f"block {ancestor.hex()}, but the Reorg of this channel names {other.ancestor.hex()}"
-        if wrong:
-            yield self._found("reorg_ancestor_wrong", place, wrong)
+        open_here = self._reorg_on(place)
+        if open_here is not None and open_here.stage is Stage.OPEN and open_here.ancestor != ancestor:
+            if not open_here.other_end_found:
+                open_here.other_end_found = True
+                words = f"block {ancestor.hex()}, but the Reorg of this channel names {open_here.ancestor.hex()}"
+                yield self._found("reorg_ancestor_wrong", place, words)
+            return
+        if not self._was_canonical(ancestor):
+            yield from self._never_canonical(event)
             return
         reorg = self._reorgs.get(ancestor)
         running = reorg is not None and reorg.stage in (Stage.OPEN, Stage.LAPSED)
+        if reorg is not None:
+            yield from self._check_ancestor_number(reorg, event)
+            reorg.again = None
         if reorg is not None and is_on(place, reorg):
             yield from self._check_partition(reorg, place)
             if running:
@@ -911,8 +1010,10 @@ class Chain:
         elif reorg.stage is Stage.OPEN:
             overdue = {block: at for block, at in reorg.incomplete.items() if self._is_overdue(block)}
             yield from self._check_channel(reorg, place, overdue)
-            words = f"no ReorgComplete for the reorg from {reorg.ancestor.hex()} on topic {reorg.place.topic!r}"
-            yield self._found("reorg_not_completed", reorg.place, words)
+            # A ReorgComplete of another block was found.
+            if not reorg.other_end_found:
+                words = f"no ReorgComplete for the reorg from {reorg.ancestor.hex()} on topic {reorg.place.topic!r}"
+                yield self._found("reorg_not_completed", reorg.place, words)
             self._end(reorg, Stage.LAPSED)
             yield self._row(reorg, place)
 
@@ -953,7 +1054,6 @@ class Chain:
                 "sequence": self._sequence,
                 "order": self._order,
                 "linked": self._linked,
-                "highest": self._highest,
                 "known_from": self._known_from,
                 "forgotten_below": self._forgotten_below,
                 "base": self._base,
@@ -961,7 +1061,7 @@ class Chain:
                 "gaps": [gap.hex() for gap in self._gaps],
                 "ordinary": sorted(self._ordinary),
                 "partitions": list(self._partitions.items()),
-                "last_reorg_message": self._last_reorg_message and self._last_reorg_message.to_json(),
+                "unknown": [(block_hash.hex(), topic) for block_hash, topic in self._unknown.items()],
                 "nodes": [node_to_json(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
                 "reorgs": [reorg_to_json(reorg) for reorg in self._reorgs.values()],
             },
@@ -973,15 +1073,15 @@ class Chain:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="cardinal chain", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self._sequence, self._order, self._linked = state["sequence"], state["order"], state["linked"]
-        self._highest, self._known_from = state["highest"], state["known_from"]
-        self._forgotten_below, self._base = state["forgotten_below"], state["base"]
+        self._known_from, self._forgotten_below = state["known_from"], state["forgotten_below"]
+        self._base = state["base"]
         chain = bytes.fromhex(state["chain"])
         self._chain = [chain[i : i + 32] for i in range(0, len(chain), 32)]
         self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
         self._gaps = [bytes.fromhex(gap) for gap in state["gaps"]]
         self._ordinary = set(state["ordinary"])
         self._partitions = {topic: list(partitions) for topic, partitions in state["partitions"]}
-        self._last_reorg_message = state["last_reorg_message"] and Place.from_json(state["last_reorg_message"])
+        self._unknown = {bytes.fromhex(block_hash): topic for block_hash, topic in state["unknown"]}
         self._reorgs = {reorg.ancestor: reorg for reorg in map(reorg_from_json, state["reorgs"])}
         self._restore_nodes([node_from_json(row) for row in state["nodes"]])
 

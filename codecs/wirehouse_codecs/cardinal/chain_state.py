@@ -17,8 +17,6 @@ class Node:
     #: Order of first messages.
     seen: int
     first_place: Place | None = None
-    #: The number by which it is judged: of its Batch, else the highest linked one at its first message.
-    judged_as: int | None = None
     batch_place: Place | None = None
     #: Order of Batches; None: no Batch.
     batch_order: int | None = None
@@ -41,8 +39,10 @@ class Node:
     was_canonical: bool = False
     #: Its parent has a Batch.
     parent_sent: bool = False
-    #: `reorg_unannounced` was found of the branch that begins here.
+    #: `reorg_unannounced` was found of the branch that begins here; of a start, that the feed never mentions it.
     branch_found: bool = False
+    #: `parent_never_sent` was found of it, or `no_batch_message` of its parent.
+    parent_found: bool = False
     #: A link at or below it goes up in number.
     twisted: bool = False
     number_found: bool = False
@@ -89,9 +89,13 @@ class ReorgState:
     broken: tuple[int, bytes, str] | None = None
     last_block: bytes | None = None
     last_weight: int = 0
-    #: Rules 27 and the later half of 29 are told once.
+    #: Rules 26, 27 and the later half of 29 are found once.
+    number_found: bool = False
+    other_end_found: bool = False
     shared_found: bool = False
     late_found: bool = False
+    #: The Reorg on the channel after its end. A producer that is behind repeats what has come, or it is another reorg.
+    again: Place | None = None
 
 
 def has_number(node: Node) -> bool:
@@ -117,6 +121,7 @@ _FLAGS: Final = (
     "was_canonical",
     "parent_sent",
     "branch_found",
+    "parent_found",
     "twisted",
     "number_found",
     "closes_ring",
@@ -129,7 +134,6 @@ def node_to_json(node: Node) -> list[Any]:
         node.block_hash.hex(),
         node.seen,
         sum(1 << bit for bit, flag in enumerate(_FLAGS) if getattr(node, flag)),
-        node.judged_as,
         node.batch_order,
         node.complete_order,
         node.number,
@@ -145,12 +149,11 @@ def node_to_json(node: Node) -> list[Any]:
 
 def node_from_json(row: list[Any]) -> Node:
     """The block that `node_to_json` wrote."""
-    (block_hash, seen, flags, judged_as, batch_order, complete_order, *rest) = row
+    (block_hash, seen, flags, batch_order, complete_order, *rest) = row
     (number, weight, parent, topic, valid_from_ns, branch, first_place, batch_place) = rest
     return Node(
         bytes.fromhex(block_hash),
         seen,
-        judged_as=judged_as,
         batch_order=batch_order,
         complete_order=complete_order,
         number=number,
@@ -187,8 +190,11 @@ def reorg_to_json(reorg: ReorgState) -> dict[str, Any]:
         "broken": reorg.broken and [reorg.broken[0], reorg.broken[1].hex(), reorg.broken[2]],
         "last_block": reorg.last_block and reorg.last_block.hex(),
         "last_weight": f"{reorg.last_weight:x}",
+        "number_found": reorg.number_found,
+        "other_end_found": reorg.other_end_found,
         "shared_found": reorg.shared_found,
         "late_found": reorg.late_found,
+        "again": reorg.again and reorg.again.to_json(),
     }
 
 
@@ -215,6 +221,9 @@ def reorg_from_json(row: dict[str, Any]) -> ReorgState:
         broken=row["broken"] and (row["broken"][0], bytes.fromhex(row["broken"][1]), row["broken"][2]),
         last_block=row["last_block"] and bytes.fromhex(row["last_block"]),
         last_weight=int(row["last_weight"], 16),
+        number_found=row["number_found"],
+        other_end_found=row["other_end_found"],
         shared_found=row["shared_found"],
         late_found=row["late_found"],
+        again=row["again"] and Place.from_json(row["again"]),
     )

@@ -78,7 +78,7 @@ DECODED_TYPE: pa.StructType = pa.struct(
 _RULE_NAMES = pa.array([rule.name for rule in RULES], pa.string())
 #: Bytes of the canonical encoding beside names and values: of a message, and of each entry.
 _CANONICAL_HEAD_BYTES = 1 + 8 + WEIGHT_BYTES + HASH_BYTES
-_CANONICAL_ENTRY_BYTES = 9
+_CANONICAL_ENTRY_BYTES = 12
 
 
 class _Bytes(NamedTuple):
@@ -312,16 +312,16 @@ def _updates(data: Array, updates: _Entries, kinds: Array, has: Array, options: 
     names = _slices(data, first[:, 0], first[:, 1], np.ones(len(first), np.bool_))
     matcher = _matcher(options.canonical())
     verdicts = [matcher.judge(name) for name in names.to_pylist()]
-    inline = (kind == scan.VALUE) | (kind == scan.DELETE)
+    value, count, delete, subbatch = ((kind & bit) != 0 for bit in (scan.VALUE, scan.COUNT, scan.DELETE, scan.SUBBATCH))
     fields = {
         "name": names,
-        "value": _slices(data, last[:, 2], last[:, 3], kind == scan.VALUE),
-        "count": pa.array(last[:, 4].astype(np.int64), mask=kind != scan.COUNT),
-        "is_delete": pa.array(kind == scan.DELETE),
-        "subbatch": _slices(data, last[:, 6], HASH_BYTES, kind == scan.SUBBATCH),
+        "value": _slices(data, last[:, 2], last[:, 3], value),
+        "count": pa.array(last[:, 4].astype(np.int64), mask=~count),
+        "is_delete": pa.array(delete),
+        "subbatch": _slices(data, last[:, 6], HASH_BYTES, subbatch),
         "tracked": pa.array([verdict.tracked for verdict in verdicts], pa.bool_()),
         "topic": pa.array([verdict.topic for verdict in verdicts], pa.string()),
-        "declared": pa.array(inline | np.array([verdict.declared for verdict in verdicts], np.bool_)),
+        "declared": pa.array(~(count | subbatch) | np.array([verdict.declared for verdict in verdicts], np.bool_)),
     }
     structs = pa.StructArray.from_arrays([fields[f.name] for f in UPDATE_TYPE], fields=list(UPDATE_TYPE))
     return _list(structs, updates.bounds, kept, has)

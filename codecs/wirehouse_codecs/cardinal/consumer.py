@@ -111,7 +111,8 @@ class Consumer:
         channel = self._channels.setdefault(topic, _Channel())
         if place.partition not in channel.partitions or channel.completed:
             channel.partitions.add(place.partition)
-            yield from self._apply(ChannelMessage(place))
+            block_hash = None if isinstance(message, Reorg | ReorgComplete) else message.block_hash
+            yield from self._apply(ChannelMessage(place, block_hash))
         channel.completed = channel.completed or isinstance(message, ReorgComplete)
         if isinstance(message, Batch):
             assembly = self._blocks.get(message.block_hash)
@@ -150,7 +151,7 @@ class Consumer:
         yield block
         if closed.judged and not block.complete:
             number = None if block.batch is None else block.batch.number
-            for finding in judged_findings(block, closed.place):
+            for finding in judged_findings(block, closed.stall):
                 yield Found(finding, block.block_hash, number)
 
 

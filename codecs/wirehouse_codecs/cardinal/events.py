@@ -59,9 +59,11 @@ class ReorgCompleteArrived:
 
 @dataclass(frozen=True, slots=True)
 class ChannelMessage:
-    """The first message of each partition of a reorg channel, and every message there after its ReorgComplete."""
+    """The first message of each partition of a reorg channel, and each block's messages after a ReorgComplete."""
 
     place: Place
+    #: None: a Reorg or ReorgComplete.
+    block_hash: bytes | None = None
 
 
 Event = FirstMessage | BatchArrived | Completed | ReorgArrived | ReorgCompleteArrived | ChannelMessage
@@ -138,10 +140,13 @@ class Closed:
     block_hash: bytes
     #: The message that ended it; `Place.before` of a moment if time alone did.
     place: Place
-    #: It is more than the threshold below the head, so what is missing never came; else it was only forgotten.
+    #: It is more than the threshold below the head or older than the horizon, so what is missing never came; else it
+    #: was only forgotten.
     judged: bool
     #: It completed in this life.
     complete: bool
+    #: In words, that the head waits for this block; empty if it doesn't.
+    stall: str = ""
 
 
 Outcome = Update | Canonical | ReorgRow | Found | Refused | Closed

@@ -27,6 +27,8 @@ from wirehouse_codecs.cardinal.messages import (
 from wirehouse_codecs.cardinal.producer import Burst, Draft, Edit, Producer, Sent, large_reorg
 
 Play = Callable[[Producer], Iterator[Burst]]
+#: Longer than any block lives.
+EIGHT_DAYS_MS = 8 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,6 @@ def two_fields(draft: Draft) -> None:
     _, after_value = avro.read_varint(draft.entries[name], 0, avro.LONG_BITS)
     count, _ = avro.read_varint(draft.entries[name], after_value, avro.INT_BITS)
     draft.entries[name] = update_record(b"", count, True, NO_SUBBATCH)
-
-
-def no_batch(draft: Draft) -> None:
-    """Every message of the block but its Batch."""
-    draft.without_batch = True
 
 
 def second_batch(draft: Draft) -> None:
@@ -194,6 +191,16 @@ def _add_item(draft: Draft, index: int, value: bytes) -> None:
     draft.messages.append(Sent(draft.topics["state"], *encode(message)))
 
 
+def no_batch(producer: Producer) -> Iterator[Burst]:
+    """Every message of a side block but its Batch, and eight days later the chain goes on."""
+
+    def edit(draft: Draft) -> None:
+        draft.without_batch = True
+
+    yield from in_side_block(edit)(producer)
+    yield producer.send(producer.grow())._replace(in_order=True, wait_ms=EIGHT_DAYS_MS)
+
+
 def unknown_parent(producer: Producer) -> Iterator[Burst]:
     """A side block on a parent that nobody sends."""
     orphan = producer.child(producer.head)._replace(parent=b"\xee" * HASH_BYTES)
@@ -267,7 +274,7 @@ FAULTS: Mapping[str, Fault] = {
     "item_index_out_of_range": _fault(index_out_of_range),
     "trailing_bytes": _fault(junk_after_value),
     "update_ambiguous": _fault(two_fields),
-    "no_batch_message": _fault(no_batch, in_side_block),
+    "no_batch_message": _played(no_batch),
     "batch_conflict": _fault(second_batch),
     "parent_never_sent": _played(unknown_parent),
     "parent_after_child": _played(child_first),

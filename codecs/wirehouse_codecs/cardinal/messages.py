@@ -58,7 +58,10 @@ HEARTBEAT_SKIP: Final = "heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One entry of `Batch.updates`: what a prefix or key of this block holds. Exactly one field is set."""
+    """One entry of `Batch.updates`: what a prefix or key of this block holds.
+
+    Exactly one field is set; of an entry that breaks `update_ambiguous` all that the wire sets.
+    """
 
     name: bytes
     #: An inline value of the key `name`.
@@ -225,13 +228,13 @@ def _decode_batch(key: bytes, value: bytes) -> Decoded:
         name = avro.raw_text(text)
         if fields["count"] < 0:
             raise _Quarantined("value_out_of_range", f"count {fields['count']} of entry {_shown(name)}")
-        chosen = [update for field, update in _set_fields(name, fields)]
+        given = _set_fields(fields)
         # The entry of an inline empty value has nothing set, so it can't be told from no entry at all. The
         # reference drops it, although the specification would have the key set.
-        updates += chosen[:1]
-        if len(chosen) > 1 and not ambiguous:
-            fields_set = " and ".join(field for field, _ in _set_fields(name, fields))
-            ambiguous = f"entry {_shown(name)} sets {fields_set}"
+        if given:
+            updates.append(Update(name, **{field: fields[field] for field in given}))
+        if len(given) > 1 and not ambiguous:
+            ambiguous = f"entry {_shown(name)} sets {' and '.join(given.values())}"
     batch = Batch(
         block_hash=key[1:],
         number=record["num"] % (1 << 64),
@@ -242,17 +245,17 @@ def _decode_batch(key: bytes, value: bytes) -> Decoded:
     return _with_warning(batch, value, end, "update_ambiguous" if ambiguous else "", ambiguous)
 
 
-def _set_fields(name: bytes, fields: Mapping[str, Any]) -> list[tuple[str, Update]]:
-    """The fields of an entry that aren't at their default, in the order in which one counts before another."""
-    found = []
+def _set_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of an entry that aren't at their default, and each in words."""
+    found = {}
     if fields["value"]:
-        found.append((f"value ({len(fields['value'])} bytes)", Update(name, value=fields["value"])))
+        found["value"] = f"value ({len(fields['value'])} bytes)"
     if fields["count"]:
-        found.append((f"count {fields['count']}", Update(name, count=fields["count"])))
+        found["count"] = f"count {fields['count']}"
     if fields["delete"]:
-        found.append(("delete", Update(name, delete=True)))
+        found["delete"] = "delete"
     if fields["subbatch"] != NO_SUBBATCH:
-        found.append((f"subbatch {fields['subbatch'].hex()}", Update(name, subbatch=fields["subbatch"])))
+        found["subbatch"] = f"subbatch {fields['subbatch'].hex()}"
     return found
 
 
@@ -484,11 +487,14 @@ def _canonical(message: Batch | SubBatchHeader | SubBatchMsg) -> bytes:
 
 
 def _canonical_entry(update: Update) -> bytes:
-    if update.value is not None:
-        return b"v" + _sized(update.value)
-    if update.count is not None:
-        return b"c" + _four(update.count)
-    return b"d" if update.delete else b"s" + (update.subbatch or NO_SUBBATCH)
+    return b"".join(
+        (
+            b"" if update.value is None else b"v" + _sized(update.value),
+            b"" if update.count is None else b"c" + _four(update.count),
+            b"d" if update.delete else b"",
+            b"" if update.subbatch is None else b"s" + update.subbatch,
+        )
+    )
 
 
 def _four(number: int) -> bytes:

@@ -118,6 +118,8 @@ class Burst(NamedTuple):
     messages: list[Sent]
     #: They, what came before and what comes after keep their order.
     in_order: bool = False
+    #: They leave so much later than usual; only where order is kept.
+    wait_ms: int = 0
 
 
 Edit = Callable[[Draft], None]

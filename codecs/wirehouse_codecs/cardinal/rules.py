@@ -79,7 +79,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "parent_never_sent",
         Severity.WARNING,
-        "A block's parent is never sent, although the block is neither the first of the feed nor at the start.",
+        "A block's parent is never sent, although the block is neither the first of the feed nor at the start; or a "
+        "feed whose chain is heavier never mentions the start.",
         "Message Payloads, Parent",
     ),
     _rule(

@@ -23,8 +23,9 @@ RULE_OFFSET = 2
 
 #: What a block of entries holds.
 NAMES, VALUES, UPDATES = 0, 1, 2
-#: What an entry of Batch.updates is, as the letter of its canonical encoding.
-DROPPED, VALUE, COUNT, DELETE, SUBBATCH = 0, ord("v"), ord("c"), ord("d"), ord("s")
+#: What an entry of Batch.updates sets, one bit each, and their letters in the canonical encoding.
+DROPPED, VALUE, COUNT, DELETE, SUBBATCH = 0, 1, 2, 4, 8
+VALUE_LETTER, COUNT_LETTER, DELETE_LETTER, SUBBATCH_LETTER = b"vcds"
 
 INT_BITS, LONG_BITS = 32, 64
 HASH_BYTES, WEIGHT_BYTES = messages.HASH_BYTES, messages.WEIGHT_BYTES
@@ -328,30 +329,30 @@ def judge_updates(data: Array, entries: Array, bounds: Array, sources: Array, ve
             if entries[source, 4] < 0:
                 verdicts[row] = OUT_OF_RANGE
                 break
-            kind, fields = kind_of_update(data, entries, source)
+            kind = kind_of_update(data, entries, source)
             kinds[entry] = kind
-            if fields > 1 and verdicts[row] == MESSAGE:
+            if kind & (kind - 1) and verdicts[row] == MESSAGE:
                 verdicts[row] = AMBIGUOUS
         if verdicts[row] == OUT_OF_RANGE:
             kinds[bounds[row] : bounds[row + 1]] = DROPPED
 
 
 @compiled
-def kind_of_update(data: Array, entries: Array, entry: int) -> tuple[int, int]:
-    """The kind that counts, and how many of the four fields are set."""
-    kind, fields = DROPPED, 0
+def kind_of_update(data: Array, entries: Array, entry: int) -> int:
+    """Which of the four fields are set."""
+    kind = DROPPED
     subbatch = wide(entries[entry, 6])
     for i in range(subbatch, subbatch + HASH_BYTES):
         if data[i] != 0:
-            kind, fields = SUBBATCH, 1
+            kind = SUBBATCH
             break
     if entries[entry, 5]:
-        kind, fields = DELETE, fields + 1
+        kind |= DELETE
     if entries[entry, 4]:
-        kind, fields = COUNT, fields + 1
+        kind |= COUNT
     if entries[entry, 3]:
-        kind, fields = VALUE, fields + 1
-    return kind, fields
+        kind |= VALUE
+    return kind
 
 
 @compiled
@@ -456,14 +457,18 @@ def canonical_batches(
                 continue
             source = sources[entry]
             at = put_sized(out, at, data, wide(entries[entry, 0]), wide(entries[entry, 1]))
-            out[at] = kind
-            at += 1
-            if kind == VALUE:
-                at = put_sized(out, at, data, wide(entries[source, 2]), wide(entries[source, 3]))
-            elif kind == COUNT:
-                at = put_number(out, at, wide(entries[source, 4]))
-            elif kind == SUBBATCH:
-                at = put_bytes(out, at, data, wide(entries[source, 6]), HASH_BYTES)
+            if kind & VALUE:
+                out[at] = VALUE_LETTER
+                at = put_sized(out, at + 1, data, wide(entries[source, 2]), wide(entries[source, 3]))
+            if kind & COUNT:
+                out[at] = COUNT_LETTER
+                at = put_number(out, at + 1, wide(entries[source, 4]))
+            if kind & DELETE:
+                out[at] = DELETE_LETTER
+                at += 1
+            if kind & SUBBATCH:
+                out[at] = SUBBATCH_LETTER
+                at = put_bytes(out, at + 1, data, wide(entries[source, 6]), HASH_BYTES)
         ends[row] = at
 
 

@@ -12,6 +12,8 @@ machine of three states; `TRANSITIONS` says what each kind of message does in ea
   specification has it discarded: its counter is not decremented, and may never close. BatchDeleteMsg and the deletes
   of items and Batch likewise. Rule `key_by_two_ways` tells of it.
 - Items wait for their header. An item overwrites what another item, a message or an inline value has set.
+- An entry of the Batch that sets several fields breaks `update_ambiguous`, and all of them hold. A message of its own
+  name counts, although the entry has a value.
 - Entries that no tracked prefix matches are not waited for and give no content. The rules about what is on the wire
   (`extra_message`, `unexpected_key`, `key_two_values`, `key_by_two_ways`, `subbatch_*`) hold for them all the same.
 
@@ -214,6 +216,7 @@ class BlockAssembly:
     """A block while its messages arrive: `receive` them in arrival order, ask for `block()` at any time."""
 
     __slots__ = (
+        "_ambiguous",
         "_at_boundary",
         "_batches",
         "_channel",
@@ -255,6 +258,8 @@ class BlockAssembly:
         self._messages = 0
         self._duplicates = 0
         self._counters: dict[bytes, _Counter] = {}
+        #: Names of entries that set several fields.
+        self._ambiguous: set[bytes] = set()
         #: Lengths of the counted names that end in a slash, and of those that don't, longest first.
         self._at_boundary: list[int] = []
         self._not_at_boundary: list[int] = []
@@ -368,18 +373,21 @@ class BlockAssembly:
     def _announce(self, update: Update, received: Received) -> None:
         name = update.name
         verdict = self._matcher.judge(name)
+        given = (update.value is not None, update.delete, update.count is not None, update.subbatch is not None)
+        if sum(given) > 1:
+            self._ambiguous.add(name)
         if update.value is not None:
             if verdict.tracked:
                 self._set(name, update.value, received.place)
             self._write(name, Way.INLINE, received)
-        elif update.delete:
+        if update.delete:
             if verdict.tracked:
                 self._deletes[name] = received.place
             self._write(name, Way.INLINE_DELETE, received)
-        elif update.count is not None:
+        if update.count is not None:
             self._counters[name] = _Counter(name, update.count, verdict.tracked, verdict.topic)
             self._open += update.count if verdict.tracked else 0
-        elif update.subbatch is not None:
+        if update.subbatch is not None:
             self._announce_subbatch(update.subbatch, name, verdict.tracked, verdict.topic)
         if not verdict.declared and (update.count is not None or update.subbatch is not None):
             self._find("topic_wrong", received, f"no declared prefix begins the entry {_shown(name)} of the Batch")
@@ -419,10 +427,11 @@ class BlockAssembly:
         counter = key.set_counter = self._counter_of(name, received)
         if counter is None:
             return
-        if counter.tracked and name in self._values:
-            self._replace_empty(name, value, received.place)
-        elif not self._count(counter, received, name):
+        known = counter.tracked and name in self._values
+        if (not known or name in self._ambiguous) and not self._count(counter, received, name):
             return
+        if known:
+            self._replace_empty(name, value, received.place)
         elif counter.tracked:
             self._set(name, value, received.place)
         self._write(name, Way.BATCH_MSG, received)
@@ -466,11 +475,11 @@ class BlockAssembly:
         counter = key.unset_counter = self._counter_of(name, received)
         if counter is None:
             return
-        if not (counter.tracked and name in self._deletes):
-            if not self._count(counter, received, name):
-                return
-            if counter.tracked:
-                self._deletes[name] = received.place
+        known = counter.tracked and name in self._deletes
+        if (not known or name in self._ambiguous) and not self._count(counter, received, name):
+            return
+        if counter.tracked and not known:
+            self._deletes[name] = received.place
         self._write(name, Way.BATCH_DELETE_MSG, received)
 
     def _set(self, name: bytes, value: bytes, place: Place) -> None:
@@ -551,7 +560,9 @@ class BlockAssembly:
         if key.further is None:
             key.further = []
         key.further.append((way, received.place))
-        clashing = [known for known in ways if way in _SETS or known[0] in _SETS]
+        # Of an ambiguous entry `update_ambiguous` is the finding.
+        clear = name not in self._ambiguous
+        clashing = [known for known in ways if clear and (way in _SETS or known[0] in _SETS)]
         if clashing:
             others = " and ".join(f"{known.value} at {where(place)}" for known, place in clashing)
             self._find("key_by_two_ways", received, f"key {_shown(name)} is {way.value} here, and {others}")
@@ -723,10 +734,13 @@ def assemble(
     return assembly.block()
 
 
-def judged_findings(block: Block, place: Place) -> tuple[Finding, ...]:
-    """The rules about what never came (13, 21 and 23), for a block that is judged incomplete at `place`."""
+def judged_findings(block: Block, stall: str = "") -> tuple[Finding, ...]:
+    """The rules about what never came (13, 21 and 23), for a block that is judged incomplete: its Batch breaks them.
+
+    `stall` says what of the chain waits for the block.
+    """
     return tuple(
-        Finding(RULE[rule], place, f"block {block.block_hash.hex()}, {text}")
+        Finding(RULE[rule], block.batch_place or block.first_place, f"block {block.block_hash.hex()}, {text}{stall}")
         for rule, text in map(_never_came, block.missing, _counted(block))
         if rule
     )

@@ -199,7 +199,7 @@ def _with_pings(config: SimulatorConfig, bursts: Iterator[Burst]) -> Iterator[Bu
     for i, burst in enumerate(bursts):
         if config.pings and i * config.block_interval_ms >= due:
             due = i * config.block_interval_ms + PING_INTERVAL_MS
-            yield Burst(pings + burst.messages, burst.in_order)
+            yield burst._replace(messages=pings + burst.messages)
         else:
             yield burst
 
@@ -231,6 +231,8 @@ def _shuffled(config: SimulatorConfig, bursts: Iterator[Burst]) -> Iterator[tupl
         if burst.in_order and held:
             yield span_ms, _permuted(random, held)
             held, span_ms = [], 0
+        if burst.wait_ms:
+            yield burst.wait_ms, []
         span_ms += config.block_interval_ms
         if burst.in_order or not config.shuffle:
             yield span_ms, burst.messages

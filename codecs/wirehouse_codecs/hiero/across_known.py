@@ -26,7 +26,7 @@ from wirehouse_codecs.hiero.across_state import (
 )
 from wirehouse_codecs.hiero.events import Event, Where
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service, block_or_none
 from wirehouse_codecs.hiero.rows import BLOCK, CLOSED, MISSED, OPENED
 from wirehouse_codecs.hiero.rules import RULE, TOLERANT
 from wirehouse_codecs.tcp_options import TcpOptions
@@ -287,7 +287,7 @@ class Known:
     def _tell(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
         found = RULE[rule]
         severity = TOLERANT.get(rule, found.severity) if self._options.tolerant else found.severity
-        told = Found(found, severity, where, message, block_number=number)
+        told = Found(found, severity, where, message, block_number=block_or_none(number))
         if call is not None:
             told = replace(told, call=call.call, node=call.node, publisher=call.publisher)
         self._told.append(told)

@@ -9,7 +9,7 @@ from wirehouse_codecs.hiero.across_known import MOST_WAITING, SILENT_NS, Known
 from wirehouse_codecs.hiero.across_rows import DecisionRow
 from wirehouse_codecs.hiero.across_state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.events import Event, Where, whole
-from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service
+from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
 from wirehouse_codecs.hiero.rules import RULE
 from wirehouse_codecs.hiero.session import after, fits
 
@@ -537,7 +537,7 @@ class Publishers(Known):
                 known,
                 expected,
                 actual,
-                None if actual == "accepted" else reported,
+                None if actual == "accepted" else block_or_none(reported),
                 meaning,
                 None if event is None else event.at_ns,
                 legal,

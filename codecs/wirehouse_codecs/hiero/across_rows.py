@@ -37,7 +37,7 @@ class DecisionRow:
     expected: str | None
     #: `accepted`, `duplicate`, `behind`, `skip`, `resend`, `ended`, `none`; None = not decided yet.
     actual: str | None
-    #: The block that the answer names, and the code of the answer that ends the call.
+    #: The block that the answer names (None = none), and the code of the answer that ends the call.
     reported: int | None
     meaning: str | None
     answered_at_ns: int | None
@@ -116,11 +116,12 @@ class CatchUpRow:
     where: Where
     node: str
     offered: int
-    reported: int
+    #: None = the node had no block.
+    reported: int | None
     #: The highest block that was offered since, which is to be reached.
     recorded_target: int
     #: When, by whom, and what was offered and reported.
-    attempts: tuple[tuple[int, str | None, int, int], ...]
+    attempts: tuple[tuple[int, str | None, int, int | None], ...]
     #: When, from whom, start and end (None = open).
     asked: tuple[tuple[int, str | None, int, int | None], ...]
     last_available: int | None

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from wirehouse_codecs.hiero.across_rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow, Told
 from wirehouse_codecs.hiero.events import Where
-from wirehouse_codecs.hiero.profiles import OPEN, Service
+from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
 from wirehouse_codecs.intervals import Intervals
 
 MOST_RUNS: Final = 4_096
@@ -242,8 +242,8 @@ def _session_row(call: Call) -> SessionRow:
         publisher_code=call.publisher_code,
         node_code=call.node_code,
         status=call.status,
-        earliest_block_number=call.earliest,
-        latest_block_number=call.latest,
+        earliest_block_number=block_or_none(call.earliest),
+        latest_block_number=block_or_none(call.latest),
         headers=call.headers,
         first_header=call.first_header,
         last_header=call.header,
@@ -289,9 +289,9 @@ def catch_up_row(node: Node, catch_up: CatchUp) -> CatchUpRow:
         where=catch_up.where,
         node=node.name,
         offered=catch_up.offered,
-        reported=catch_up.reported,
+        reported=block_or_none(catch_up.reported),
         recorded_target=catch_up.target,
-        attempts=tuple((at, who, offered, reported) for at, who, offered, reported in catch_up.attempts),
+        attempts=tuple((at, who, offered, block_or_none(reported)) for at, who, offered, reported in catch_up.attempts),
         asked=tuple((at, whom, start, end) for at, whom, start, end in catch_up.asked),
         last_available=catch_up.available,
         fetched=catch_up.fetched,

@@ -26,6 +26,11 @@ PUBLISH_PORT: Final = 40984
 SUBSCRIBE_PORT: Final = 40980
 
 
+def block_or_none(number: int | None) -> int | None:
+    """A block's number as tables have it: None where the protocol writes NO_BLOCK."""
+    return None if number == NO_BLOCK else number
+
+
 class Service(StrEnum):
     """What a call does; the method's name in `:path`."""
 

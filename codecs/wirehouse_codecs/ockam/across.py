@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.tcp_options import TcpOptions
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -35,6 +35,8 @@ MOST_CLIENT_RUNS: Final = 131_072
 MOST_CLIENTS: Final = 4_096
 #: A push is compared with the highest index at its time if that rose at most so often until its confirm.
 MOST_RISES: Final = 65_536
+#: The times of so many last rises are kept; of those before, half as many for each doubling of their distance.
+MOST_AGED: Final = 2_048
 #: Delivered runs that wait for a push to be confirmed with them; further ones are not judged.
 MOST_PENDING: Final = 16_384
 #: Connections whose open pushes are known, or whose highest index; connections by which a client is recognised.
@@ -236,8 +238,12 @@ class ConsumerRow:
     redelivered: int
     #: The stream's highest confirmed index.
     latest: int | None
-    #: Confirmed indexes from `position` on; None = not known, or not any more.
+    #: Confirmed indexes from `position` on that no pull passed over; None = not known, or not any more.
     lag: int | None
+    #: Confirmed indexes that a pull passed over before the client processed them, and that were not delivered to it.
+    lost: int | None
+    #: At the client's last message, the age of the oldest message that `lag` counts; None = not known.
+    lag_seconds: float | None
     #: Connections on which it was seen.
     connections: int
 
@@ -299,6 +305,8 @@ class _Client:
     covered: Intervals = field(default_factory=Intervals)
     delivered_messages: int = 0
     redelivered: int = 0
+    #: Messages that were passed over before it saved a higher index.
+    lost: int = 0
     connections: int = 0
     #: Connections on which it was seen last, and how often messages had been missed there.
     recent: dict[bytes, int] = field(default_factory=dict)
@@ -363,7 +371,8 @@ class _Client:
         index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
         risen = self.answers.setdefault(got.service, [])
         at = -1 if got.requested_at_ns is None else bisect_left(risen, (got.requested_at_ns,)) - 1
-        if index and (not risen or index > risen[-1][1]):
+        # What a hole held back may have been answered before the service began anew.
+        if index and got.requested_at_ns is not None and (not risen or index > risen[-1][1]):
             risen.append((got.where.arrived_at_ns, index))
         before = risen[at][1] if at >= 0 else None
         del risen[:-MOST_RECENT]
@@ -712,8 +721,19 @@ class Fold:
                 told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
                 told += self._holes(saved, client, position)
             self._forget(client, position)
+        if self._passed and client.position is not None:
+            client.lost += self._lost_to(client, self._gone(client.position, position - 1))
         client.move(index, position)
         return told
+
+    def _gone(self, first: int, last: int) -> Iterator[Run]:
+        """Confirmed indexes from `first` to `last` that a pull passed over, so that they can't be read any more."""
+        for run in self._passed.within(first, last):
+            yield from self._confirmed.within(*run)
+
+    def _lost_to(self, client: _Client, gone: Iterable[Run]) -> int:
+        """How many of these were not delivered to the client."""
+        return sum(_count(client.delivered.missing(*run)) for run in gone)
 
     def _ahead(self, saved: Saved, position: int, expected: int) -> list[Told]:
         if position <= expected:
@@ -814,8 +834,8 @@ class Fold:
         self._closed.clear()
         while len(self._open) > MOST_CONNECTIONS:
             self._lose(self._open.pop(next(iter(self._open))))
-        self._keep_rises()
         told: list[Told] = [*self._never_confirmed(), *self._rows()]
+        self._keep_rises()
         self._changed = self._shared_changed = False
         for client in self._clients.values():
             client.changed = False
@@ -829,7 +849,42 @@ class Fold:
         """Keep the highest index at the times of the pushes that are open, and now."""
         times = sorted(set(chain.from_iterable(self._open.values())))
         needed = {bisect_left(self._rises, (at_ns,)) - 1 for at_ns in times} | {len(self._rises) - 1}
+        if self._address is not None:
+            needed.update(at for at, rise in enumerate(self._rises) if self._is_aged(rise))
         self._rises = [self._rises[at] for at in sorted(needed) if at >= 0]
+
+    def _is_aged(self, rise: _Rise) -> bool:
+        """Ages are counted from this rise. It depends on nothing but how many came behind it."""
+        behind = self._rise_count - rise.number
+        return behind < MOST_RISES and not rise.number % self._step(behind)
+
+    @staticmethod
+    def _step(behind: int) -> int:
+        """Of the rises so far back one in so many is kept."""
+        return 1 << (behind // MOST_AGED).bit_length()
+
+    def _age(self, client: _Client) -> float | None:
+        """The age of the oldest message that the client can still read, when the client was seen last."""
+        assert client.position is not None
+        index = client.position
+        highest = self._highest or 0
+        while (run := next(self._confirmed.within(index, highest), None)) is not None:
+            passed = next(self._passed.within(run.first, highest), None)
+            if passed is None or passed.first > run.first:
+                break
+            index = passed.last + 1
+        if run is None:
+            return 0.0
+        begin = bisect_left(self._rises, run.first, key=attrgetter("highest"))
+        rises = map(self._rises.__getitem__, range(begin, len(self._rises)))
+        rise = next(filter(self._is_aged, rises), None)
+        if rise is None:
+            return None
+        before = rise.number - self._step(self._rise_count - rise.number)
+        if before > 0 and self._rise_count - before >= MOST_RISES:
+            # It may have come before those that are known.
+            return None
+        return max(0.0, (client.where.arrived_at_ns - rise.at_ns) / 1e9)
 
     def _never_confirmed(self) -> list[Told]:
         """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
@@ -869,9 +924,13 @@ class Fold:
         changed = [(name, client) for name, client in self._clients.items() if client.changed or self._shared_changed]
         if not changed:
             return
-        lags = self._confirmed.counts_from(client.position or 0 for _, client in changed)
-        for (client_id, client), lag in zip(changed, lags, strict=True):
+        positions = [client.position or 0 for _, client in changed]
+        gone = Intervals(self._gone(0, self._highest or 0))
+        held = self._confirmed.counts_from(positions)
+        for (client_id, client), lag, passed in zip(changed, held, gone.counts_from(positions), strict=True):
             named = client.stream_name is not None
+            can_read = self._lag(client.position, lag, passed)
+            lost = None if can_read is None else client.lost + passed - self._received(client, gone)
             yield ConsumerRow(
                 client.where,
                 self._address,
@@ -884,16 +943,26 @@ class Fold:
                 client.delivered_messages,
                 client.redelivered,
                 self._highest,
-                self._lag(client.position, lag),
+                can_read,
+                lost,
+                None if can_read is None else self._age(client),
                 client.connections,
             )
 
-    def _lag(self, position: int | None, held: int) -> int | None:
+    def _lag(self, position: int | None, held: int, passed: int) -> int | None:
         if self._address is None or position is None:
             return None
-        if position >= self._confirmed.floor:
-            return held
-        return self._indexes if self._lowest is not None and position <= self._lowest else None
+        if position >= max(self._confirmed.floor, self._passed.floor):
+            return held - passed
+        return self._indexes if not self._passed and self._lowest is not None and position <= self._lowest else None
+
+    @staticmethod
+    def _received(client: _Client, gone: Intervals) -> int:
+        """How many of these were delivered to the client, from its position on."""
+        if client.last is None or not gone:
+            return 0
+        ahead = list(gone.within(client.position or 0, client.last))
+        return _count(ahead) - sum(_count(client.delivered.missing(*run)) for run in ahead)
 
     # Carried state
 
@@ -1004,7 +1073,7 @@ class Compared:
     """Rule `data_changed` at one index of a stream: each observation against those before it.
 
     Pulled data is to be that of a confirmed push, else that of the first pull. That two pushes are confirmed with one
-    index is `duplicate_index`: the data of both counts.
+    index is `duplicate_index`: the data of both counts, also where a pull returns it before the second confirm comes.
     """
 
     def __init__(self) -> None:
@@ -1012,11 +1081,21 @@ class Compared:
         self._pushed = False
         self._digests: set[bytes] = set()
 
-    def take(self, observation: Observation) -> Found | None:
-        """The next in the order of arrival."""
+    def take(self, observations: Sequence[Observation]) -> list[Found]:
+        """Those of the next window, in the order of arrival."""
+        confirmed_at = {one.digest: at for at, one in enumerate(observations) if one.confirmed}
+        # Of what was pushed one is the data, whatever was pulled before its confirm.
+        return [
+            found
+            for at, observation in enumerate(observations)
+            if (found := self._compare(observation, {each for each, last in confirmed_at.items() if last > at}))
+        ]
+
+    def _compare(self, observation: Observation, confirmed_later: set[bytes]) -> Found | None:
         digest, confirmed = observation.digest, observation.confirmed
         found = None
-        if self._digests and digest not in self._digests and not (confirmed and self._pushed):
+        differs = bool(self._digests) and digest not in self._digests and not (confirmed and self._pushed)
+        if differs and not (self._digests if confirmed else {digest}) <= confirmed_later:
             other = "that of the confirmed push" if self._pushed or confirmed else "an earlier pull's"
             address = observation.stream_address
             shown = f"the data at index {observation.index} of {_quoted(address)} is not {other}"
@@ -1031,9 +1110,8 @@ class Compared:
 
 def data_changed(observations: Iterable[Observation]) -> list[Found]:
     """What `Compared` finds in observations of any streams, in the order of arrival."""
-    compared: dict[tuple[str, int], Compared] = {}
-    told = (
-        compared.setdefault((observation.stream_address, observation.index), Compared()).take(observation)
-        for observation in observations
-    )
-    return [found for found in told if found is not None]
+    of_messages: dict[tuple[str, int], list[Observation]] = {}
+    for observation in observations:
+        of_messages.setdefault((observation.stream_address, observation.index), []).append(observation)
+    found = [one for of_message in of_messages.values() for one in Compared().take(of_message)]
+    return sorted(found, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))

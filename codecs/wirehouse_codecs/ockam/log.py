@@ -164,6 +164,10 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
+        for direction in Direction:
+            if not self._connection.sides(direction)[0].packets:
+                # Nothing of it was captured so far, so it may have said anything.
+                self._session.lose(direction, pieces[0].place)
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 for outcome in self._twin.receive(piece):

@@ -2,7 +2,8 @@
 
 The first bytes of a direction tell the envelope: a byte 01 and a 32-bit length before an array of CBOR, or a 16-bit
 length before a message in BARE. In the middle of a connection, after a hole, and where a length leads to nothing that
-is a message, the next two frames in a row are looked for. Framing is given up as soon as a header can't be that of a
+is a message, the next two frames in a row are looked for. But a frame that a hole cut is passed over by its length, if
+the hole ends in it and the next frame begins behind it. Framing is given up as soon as a header can't be that of a
 message; what its length leads to is a frame nevertheless if the next one begins there, and none does before. Each byte
 is in exactly one `Received`.
 """
@@ -23,7 +24,7 @@ from wirehouse_codecs.ockam.starts import Look
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 
-READER_VERSION: Final = 3
+READER_VERSION: Final = 4
 #: So many bytes in which no frame begins are one row.
 PASSED_BYTES: Final = 1 << 16
 #: After so many none is looked for any more: twice the largest frame.
@@ -89,7 +90,18 @@ class Received:
 class _Side:
     """The bytes of one direction that aren't told yet."""
 
-    __slots__ = ("announced", "at", "buffer", "gave_up_at", "needed", "passed", "rule", "searched", "searching")
+    __slots__ = (
+        "announced",
+        "at",
+        "buffer",
+        "gave_up_at",
+        "needed",
+        "passed",
+        "rule",
+        "searched",
+        "searching",
+        "skip_to",
+    )
 
     def __init__(self, searching: bool) -> None:
         #: Where the buffer begins in the stream.
@@ -106,6 +118,8 @@ class _Side:
         self.announced = -1
         #: How many were passed over already in the same search.
         self.passed = 0
+        #: A hole cut a frame that ends there; -1 = none.
+        self.skip_to = -1
         #: From there on no frame is looked for.
         self.gave_up_at: int | None = None
 
@@ -116,7 +130,7 @@ class _Side:
 
     def search(self, begin: int, rule: tuple[str, str] | None = None, announced: int = -1) -> None:
         """Look for a frame from byte `begin` of the buffer on."""
-        self.announced = announced
+        self.announced, self.skip_to = announced, -1
         self.searching, self.searched, self.needed, self.passed, self.rule = True, begin, 0, 0, rule
 
     def consume(self, size: int) -> None:
@@ -128,13 +142,15 @@ class _Side:
     def to_json(self) -> list[Any]:
         """All of it, in the order of `from_json`."""
         numbers = [self.at, self.searching, self.searched, self.announced, self.passed, self.gave_up_at]
+        numbers.append(self.skip_to)
         return [self.buffer.hex(), self.rule, *numbers]
 
     @classmethod
     def from_json(cls, state: list[Any]) -> _Side:
         """The side that `to_json` wrote."""
         side = cls(searching=False)
-        buffer, rule, side.at, side.searching, side.searched, side.announced, side.passed, side.gave_up_at = state
+        buffer, rule, side.at, side.searching, side.searched, side.announced, side.passed, *last = state
+        side.gave_up_at, side.skip_to = last
         side.buffer, side.rule = bytearray.fromhex(buffer), rule and tuple(rule)
         return side
 
@@ -172,7 +188,9 @@ class Reader:
         return self._advance(direction, place, final=False)
 
     def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
-        """`missing` bytes of `direction` never came: the frame that was begun is none, and the next is looked for.
+        """`missing` bytes of `direction` never came: the frame that was begun is none.
+
+        The next begins where its length leads, or is looked for.
 
         There is always a row for what was begun, if need be without bytes: whoever judges has to know of the hole.
         """
@@ -181,10 +199,21 @@ class Reader:
             side.at += missing
             return []
         found = self._advance(direction, place, final=True)
+        end = self._end_of_frame(side)
         found.append(self._undecoded(direction, place, len(side.buffer), CUT))
         side.at += missing
-        side.search(0)
+        if side.at <= end:
+            side.skip_to, side.needed = end, 0
+        else:
+            side.search(0)
         return found
+
+    def _end_of_frame(self, side: _Side) -> int:
+        """Where the frame that was begun ends; -1 = that isn't known."""
+        if side.skip_to >= 0 or side.searching or self.detection is None:
+            return side.skip_to
+        width = self.detection.envelope.length_bytes
+        return side.at + width + int.from_bytes(side.buffer[:width], "big") if len(side.buffer) >= width else -1
 
     def finish(self, place: Place, *, closed: bool = True) -> list[Received]:
         """No more bytes come: what is left. Not `closed`: the capture ends before the connection."""
@@ -210,7 +239,7 @@ class Reader:
         """Where in the stream of `direction` its next frame begins, and what is here of it; None = there is more to say
         than where frames end: nothing came yet, or their begin is looked for."""
         side = self._sides[direction]
-        is_settled = side.at and not side.searching and side.gave_up_at is None
+        is_settled = side.at and not side.searching and side.skip_to < 0 and side.gave_up_at is None
         return (side.at, bytes(side.buffer)) if is_settled else None
 
     def go_on(self, direction: Direction, at: int, pending: bytes) -> None:
@@ -229,13 +258,35 @@ class Reader:
         side = self._sides[direction]
         found: list[Received] = []
         while side.buffer and (final or side.end >= side.needed) and side.gave_up_at is None:
-            if side.searching:
+            if side.skip_to >= 0:
+                going_on = self._skip(direction, place, found, final)
+            elif side.searching:
                 going_on = self._search(direction, place, found, final)
             else:
                 going_on = self._take(direction, place, found, final)
             if not going_on:
                 break
         return found
+
+    def _skip(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
+        """Pass over the rest of a frame that a hole cut, if the next one begins behind it; False = more is needed."""
+        side = self._sides[direction]
+        size = min(side.skip_to - side.at, PASSED_BYTES)
+        if len(side.buffer) < size and not final:
+            side.needed = side.at + size
+            return False
+        if size:
+            found.append(self._undecoded(direction, place, min(size, len(side.buffer)), CUT))
+            return True
+        begun = self._look(side.buffer, 0, self._envelope, searching=True)
+        if begun == _NONE:
+            side.search(0)
+        elif begun.end or final:
+            side.skip_to = -1
+        else:
+            side.needed = side.at + begun.needed
+            return False
+        return True
 
     def _take(self, direction: Direction, place: Place, found: list[Received], final: bool) -> bool:
         """Take the next frame; False = it isn't whole."""

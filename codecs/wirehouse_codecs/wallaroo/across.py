@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Rule
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session import End, Session
 
@@ -62,8 +63,9 @@ def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSum
         version=session.version,
         cookie_empty=session.cookie_empty,
         cookie_digest=session.cookie_digest,
-        accepted=session.accepted,
-        failed=broken or not session.accepted,
+        # Where the answer to a HELLO was not captured it is unknown.
+        accepted=session.accepted and (session.initial_credits is not None or session.version is None),
+        failed=broken or (not session.accepted and not session.may_miss(Direction.SERVER)),
         streams=tuple((sid, stream.name) for sid, stream in session.streams.items() if stream.name is not None),
     )
 

@@ -22,7 +22,6 @@ from wirehouse_codecs.wallaroo.dialects import SINK_VERSION, SOURCE_VERSION
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     LENGTH_BYTES,
-    NOTHING_SEEN,
     Ack,
     Dialect,
     EosMessage,
@@ -361,8 +360,7 @@ class SourceConnector(_Streaming):
         self._charge(talk, 1)
         if self.dialect.answers_notify:
             # Workers that wrote flags gave back what the connector said; later ones say that nothing was seen.
-            nothing = NOTHING_SEEN if self.dialect.flags is None else 0
-            talk.worker(NotifyAck(1, stream.stream_id, stream.acked or nothing))
+            talk.worker(NotifyAck(1, stream.stream_id, stream.acked or self.dialect.nothing_seen or 0))
         stream.position = stream.acked
 
     def _burst(self, talk: Talk, count: int) -> None:
@@ -402,7 +400,8 @@ class SourceConnector(_Streaming):
         said = [stream for stream in streams if self.dialect.answers_notify or stream.position > stream.acked]
         for stream in streams:
             stream.acked = stream.position
-        return tuple(StreamMessage(stream.stream_id, stream.acked or NOTHING_SEEN) for stream in said)
+        nothing = self.dialect.nothing_seen or 0
+        return tuple(StreamMessage(stream.stream_id, stream.acked or nothing) for stream in said)
 
     def _interrupted(self, talk: Talk) -> bool:
         if self._reopens and self._sent >= self._reopens[0]:

@@ -9,7 +9,7 @@ spoke, are recognised and not decoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,12 +38,12 @@ from wirehouse_codecs.wallaroo.messages import (
     decode,
 )
 
-DETECTOR_VERSION: Final = 1
+DETECTOR_VERSION: Final = 2
 SOURCE_VERSION: Final = b"0.0.1"
 SINK_VERSION: Final = b"v0.0.1"
 DEV_VERSION: Final = b"0.0001"
-#: The first length of a connection, that of HELLO, is below this.
-HELLO_LIMIT: Final = 1 << 16
+#: The first length of a connection, that of HELLO, is below this: four strings, of the text each as long as it may be.
+HELLO_LIMITS: Final[Mapping[ByteOrder, int]] = {"big": 1 << 16, "little": 1 + 4 * (2 + 0xFFFF) + 1}
 #: So many MESSAGE frames are looked at where no single frame tells.
 SCORED_MESSAGES: Final = 16
 #: Streams that are remembered while the dialect is open.
@@ -70,8 +70,11 @@ def byte_order_of(head: bytes) -> ByteOrder | None:
     """The byte order of a stream by its first length and tag; None = the five bytes don't tell."""
     if len(head) < LENGTH_BYTES + 1:
         return None
-    little = 0 < int.from_bytes(head[:LENGTH_BYTES], "little") < HELLO_LIMIT
-    big = 0 < int.from_bytes(head[:LENGTH_BYTES], "big") < HELLO_LIMIT
+    length = int.from_bytes(head[:LENGTH_BYTES], "little")
+    # Of lengths that only a HELLO has more than the length has to tell.
+    is_hello = head[LENGTH_BYTES] == SEED.tags[Hello]
+    little = 0 < length < HELLO_LIMITS["little" if is_hello else "big"]
+    big = 0 < int.from_bytes(head[:LENGTH_BYTES], "big") < HELLO_LIMITS["big"]
     if little and not big and head[LENGTH_BYTES] not in _NUMBERS:
         return "little"
     return "big" if big or (little and head[LENGTH_BYTES] in _NUMBERS) else None
@@ -83,8 +86,12 @@ class Detector:
     `dialect` forces one by name. A detector holds a bounded number of ids, and goes on from its `snapshot()`.
     """
 
-    def __init__(self, byte_order: ByteOrder, dialect: str | None = None, snapshot: str | None = None) -> None:
+    def __init__(
+        self, byte_order: ByteOrder, dialect: str | None = None, snapshot: str | None = None, *, lacks: bool = False
+    ) -> None:
         self._order = byte_order
+        #: Some of what the connector said was not captured, so a stream may have been notified that isn't known.
+        self.lacks = lacks
         self._forced = dialect
         self._sink = False
         self._hello = False
@@ -96,6 +103,8 @@ class Detector:
         self._messages = 0
         #: MESSAGE frames of the text that read well both with and without a stream id.
         self._undecided = 0
+        #: Ids that messages have if they are read without a stream id, where what else they say tells nothing.
+        self._literal: list[int] = []
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -116,6 +125,10 @@ class Detector:
         if self._forced is not None:
             return Detection(DIALECTS[self._forced], DIALECTS[self._forced].name, "forced by the configuration")
         if self._order == "little":
+            if len(set(self._literal)) * 2 > len(self._literal):
+                return _found(SEED, "its stream isn't known, and without a stream id messages have ids of their own")
+            if self._literal:
+                return _found(SEED_SID, "its stream isn't known, and without a stream id messages have few ids")
             if self._undecided:
                 return _found(SEED_SID, "messages begin with an id of a notified stream, and nothing else tells")
             return _found(SEED, "little endian, and no message tells whether it has a stream id")
@@ -206,12 +219,16 @@ class Detector:
             return _found(SEED, "a message leaves no room for a stream id") if _sane(literal) else None
         assert isinstance(with_id, Message)
         plausible = (with_id.message_id or 0) < PLAUSIBLE_ID
-        if not self._notified:
+        if not self._notified or (self.lacks and with_id.stream_id not in self._notified):
             # Read without it, a small stream id gives id 0 or, by the flags, a huge one; a large one no sane flags.
             reads = isinstance(literal, Message) and _sane(literal) and 0 < (literal.message_id or 0) < PLAUSIBLE_ID
-            if plausible and not reads:
-                return _found(SEED_SID, "no stream is notified, and messages read well with a stream id only")
-            return _found(SEED, "no stream is notified, and messages read well without a stream id")
+            if self.lacks and _sane(literal) and plausible == reads:
+                assert isinstance(literal, Message)
+                self._literal.append(literal.message_id or 0)
+                return self.conclude() if len(self._literal) >= SCORED_MESSAGES else None
+            if (plausible and not reads) or (self.lacks and not _sane(literal)):
+                return _found(SEED_SID, "its stream isn't known, and messages read well with a stream id only")
+            return _found(SEED, "its stream isn't known, and messages read well without a stream id")
         if with_id.stream_id not in self._notified:
             if _sane(literal):
                 return _found(SEED, "a message doesn't begin with the id of a notified stream")
@@ -234,6 +251,8 @@ class Detector:
                 "last": {name: list(ids.items()) for name, ids in self._last.items()},
                 "messages": self._messages,
                 "undecided": self._undecided,
+                "lacks": self.lacks,
+                "literal": self._literal,
             },
             separators=(",", ":"),
         )
@@ -246,7 +265,8 @@ class Detector:
         self._v3, self._v2a, self._v2b = state["left"]
         self._notified, self._scores = state["notified"], state["scores"]
         self._last = {name: dict(ids) for name, ids in state["last"].items()}
-        self._messages, self._undecided = state["messages"], state["undecided"]
+        self._messages, self._undecided, self.lacks = state["messages"], state["undecided"], state["lacks"]
+        self._literal = state["literal"]
 
 
 def _found(dialect: Dialect, reason: str) -> Detection:

@@ -16,7 +16,6 @@ from wirehouse_codecs.wallaroo.connector import Connector, Talk, hello_in, messa
 from wirehouse_codecs.wallaroo.dialects import DEV_VERSION
 from wirehouse_codecs.wallaroo.messages import (
     LENGTH_BYTES,
-    NOTHING_SEEN,
     SEED,
     SEED_SID,
     SINK,
@@ -81,7 +80,8 @@ class Scene(Talk):
     def answer(self, name: bytes, *, stream_id: int | None = None, success: int = 1) -> None:
         """A NOTIFY_ACK, where there is any."""
         if self.dialect.answers_notify:
-            self.worker(NotifyAck(success, stream_id_of(name) if stream_id is None else stream_id, NOTHING_SEEN))
+            stream_id = stream_id_of(name) if stream_id is None else stream_id
+            self.worker(NotifyAck(success, stream_id, self.dialect.nothing_seen or 0))
 
     def message(self, name: bytes, message_id: int, flags: int = 0, payload: bytes = b"payload") -> Message:
         """A message of a stream as the dialect writes it."""

@@ -17,7 +17,7 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.across import Folds, SessionSummary
 from wirehouse_codecs.wallaroo.dialects import byte_order_of
 from wirehouse_codecs.wallaroo.log import SCHEMA, SESSION, starter, summary_of
-from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, SEED, V3, Hello, decode
+from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, SEED, V3, VERSION_BYTES, Dialect, Hello, decode
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import PROTOCOL
 
@@ -34,9 +34,25 @@ def recognises(client: bytes, server: bytes) -> str | None:
     order = byte_order_of(client)
     if order is None:
         return None
-    length = int.from_bytes(client[:LENGTH_BYTES], order)
-    hello = decode(client[LENGTH_BYTES : LENGTH_BYTES + length], V3 if order == "big" else SEED)
-    return f"the client begins with a HELLO, {order} endian" if isinstance(hello.frame, Hello) else None
+    length, dialect = int.from_bytes(client[:LENGTH_BYTES], order), V3 if order == "big" else SEED
+    body = client[LENGTH_BYTES : LENGTH_BYTES + length]
+    whole = isinstance(decode(body, dialect).frame, Hello)
+    is_hello = whole if len(body) == length else _begins_as_hello(body, length, dialect)
+    return f"the client begins with a HELLO, {order} endian" if is_hello else None
+
+
+def _begins_as_hello(body: bytes, length: int, dialect: Dialect) -> bool:
+    """The strings of a HELLO of which the first bytes are here end within it, whatever form its version has."""
+
+    def fits(at: int, strings: int) -> bool:
+        for _ in range(strings):
+            if at + 2 > len(body):
+                return at + 2 <= length
+            at += 2 + int.from_bytes(body[at : at + 2], dialect.byte_order)
+        return at == length
+
+    widths = VERSION_BYTES.values() if dialect is SEED else ()
+    return body[0] == dialect.tags[Hello] and (fits(1, 4) or any(fits(1 + width, 3) for width in widths))
 
 
 def inspect(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -49,7 +49,7 @@ from wirehouse_codecs.wallaroo.session import End, Found, Outcome, Session
 from wirehouse_codecs.wallaroo.streams import Stream
 
 SESSION, STREAM, CREDIT = "session", "stream", "credit"
-LOG_VERSION: Final = 1
+LOG_VERSION: Final = 2
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
 #: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
@@ -194,13 +194,16 @@ class Conversation:
         self._credits = _Credits()
         #: Rows as they were told last: what has not changed since is not told again.
         self._told: dict[int | None, dict[str, Any]] = {}
+        #: Sides that may have said something before the first bytes came; None = none came yet.
+        self._unseen: list[Direction] | None = None
         self._twin = twin.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
             self._told = self._rows()
 
     def _new_session(self, dialect: Dialect) -> Session:
-        return Session(dialect, self._options, started_late=self._late, cookie_hash=self._cookie_hash)
+        unseen = self._unseen or ()
+        return Session(dialect, self._options, started_late=self._late, unseen=unseen, cookie_hash=self._cookie_hash)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -210,6 +213,7 @@ class Conversation:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
+        self._notice_unseen()
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
                 self._take(self._twin.receive(piece.direction, piece.data, piece.place))
@@ -229,6 +233,7 @@ class Conversation:
 
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
+        self._notice_unseen()
         self._take(self._twin.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def close(self, closed: Closed) -> None:
@@ -247,6 +252,12 @@ class Conversation:
             self._find(found, closed.place)
         if session.credits is not None:
             self._turn(closed.place, 0, session.credits)
+
+    def _notice_unseen(self) -> None:
+        """Before the first bytes: the sides of which nothing was captured that tells where theirs begin."""
+        if self._unseen is None:
+            sides = {side: self._connection.sides(side)[0] for side in Direction}
+            self._unseen = [side for side in sides if sides[side].is_guessed]
 
     # Frames
 
@@ -295,6 +306,8 @@ class Conversation:
     def _kept(self, received: Received, outcome: Outcome | None) -> bytes | None:
         """Bytes that are no frame. Those that may hold a cookie stay in bronze alone: before OK, of HELLO, of ERROR."""
         raw = received.undecoded
+        if not raw:
+            return None
         early = received.direction is Direction.CLIENT and (outcome is None or not outcome.accepted)
         # Of a frame that was cut only the body is there, else its length comes first.
         at = 0 if len(raw) < received.byte_end - received.byte_start else LENGTH_BYTES
@@ -311,8 +324,8 @@ class Conversation:
         if where is not None:
             place = where.place
         bytes_of = None if where is None else Where(where.direction, where.byte_start, where.byte_end)
-        message = mask(found.message.encode(), self._cookies).decode()
-        self._log.find(found.rule, message, place, bytes_of, stream_id=found.stream_id)
+        # Only numbers and words of ours: to mask them would tell which word is a cookie.
+        self._log.find(found.rule, found.message, place, bytes_of, stream_id=found.stream_id)
 
     def _content(self, frame: Frame) -> dict[str, Any]:
         match frame:
@@ -461,7 +474,7 @@ class Conversation:
             "partial": session.partial,
             "ended": None if session.ended is None else session.ended.value,
             "ended_by": session.ended_by,
-            "error_by": ", ".join(sorted(session.errors)) or None,
+            "error_by": _who(session.errors),
             "failed": told.failed,
             "started_at_ns": told.started_ns,
             "ended_at_ns": None if session.ended is None else told.ended_ns,
@@ -478,13 +491,13 @@ class Conversation:
             "stream_name": self._names.get(stream_id),
             "state": stream.state.value,
             "nack_depth": stream.nacks,
-            "notifies_waiting": stream.waiting,
+            "notifies_waiting": stream.unanswered,
             "messages": stream.messages,
             "unacked": len(stream.unacked()) + stream.forgotten_unacked,
             "first_id": stream.first_id,
             "last_sent": stream.last_id,
             "last_acked": stream.last_acked,
-            "resume_point": stream.references[-1] if stream.references else None,
+            "resume_point": _known(stream.references, session.dialect),
             "program_name": None if program is None else text_of(program),
             "instance_name": None if instance is None else text_of(instance),
         }
@@ -502,6 +515,7 @@ class Conversation:
                 "names": [[stream_id, name] for stream_id, name in self._names.items()],
                 "credits": [since.spent, since.overdrawn, since.zero_at_ns],
                 "cookies": sorted(cookie.hex() for cookie in self._cookies),
+                "unseen": self._unseen,
             },
             separators=(",", ":"),
         )
@@ -516,6 +530,7 @@ class Conversation:
         self._twin = twin.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
         self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
+        self._unseen = None if state["unseen"] is None else [Direction(side) for side in state["unseen"]]
         self._name_characters = sum(map(len, self._names.values()))
         self._credits = _Credits(*state["credits"])
 
@@ -525,6 +540,16 @@ _SECRET_TAGS: Final = frozenset(
     bytes([dialect.tags[kind]]) for dialect in DIALECTS.values() for kind in (Hello, Error) if kind in dialect.tags
 )
 _ENDS: Final = {"fin": End.CLOSED, "reset": End.RESET}
+
+
+def _who(sides: Collection[Direction]) -> str | None:
+    """A side, `both`, or nobody."""
+    return "both" if len(sides) == len(Direction) else next(map(str, sides), None)
+
+
+def _known(references: Sequence[int], dialect: Dialect) -> int | None:
+    """The last reference, if it isn't the one that says that there is none."""
+    return references[-1] if references and references[-1] != dialect.nothing_seen else None
 
 
 def _hasher(key: bytes) -> Callable[[bytes], bytes]:

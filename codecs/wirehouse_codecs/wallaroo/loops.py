@@ -276,8 +276,8 @@ START, STOP, LIMIT, MESSAGES, ACKED_AT, FORGOTTEN_UNACKED = range(6)
 #: It takes messages; it takes acks; acks of ids that it never sent say nothing; its ids rise, and are those in `ids`.
 OPEN, NOTIFIED, LENIENT, RISING = range(6, 10)
 #: Which of the words it has; it was changed; the row of the ACK that names it.
-SEEN, SENT, FORGOTTEN, REFERRED, EVER_ACKED, CHANGED, NAMED_BY = range(10, 17)
-STATES = 17
+SEEN, SENT, FORGOTTEN, REFERRED, EVER_ACKED, ACKED, CHANGED, NAMED_BY = range(10, 18)
+STATES = 18
 #: Words of a stream, as columns of `marks`.
 LAST_SEEN, FIRST_ID, LAST_ID, LAST_ACKED, FORGOTTEN_LOW, FORGOTTEN_HIGH, REFERRED_TO = range(7)
 STREAM_WORDS = 7
@@ -287,9 +287,10 @@ BALANCE, BALANCED, GRANTED, SPENT, IDS, DRY, DRY_NS, ONLY_STREAM = range(8)
 SESSION_NUMBERS = 8
 DRY_BEFORE: Final = -2
 #: What doesn't change, as numbers: the dialect's, the limits.
-SINK, TEXTUAL, HAS_NO_FLAGS, BAD_FLAGS, MOST_IDS, KEPT, DRY_FOR_NS = range(7)
-FIXED_NUMBERS = 7
+SINK, TEXTUAL, HAS_NO_FLAGS, BAD_FLAGS, MOST_IDS, KEPT, DRY_FOR_NS, HAS_NOTHING_SEEN = range(8)
+FIXED_NUMBERS = 8
 
+#: messages.NOTHING_SEEN, where the dialect has it.
 _NOTHING_SEEN: Any = np.uint64((1 << 64) - 1)
 _NO_WORD: Any = np.uint64(0)
 #: Pairs of flags that exclude one another where they were implemented.
@@ -448,7 +449,7 @@ def take_message(
     if stop > states[slot, START] and message_id <= ids[stop - 1]:
         return False
     if not fixed[TEXTUAL]:
-        if message_id == _NOTHING_SEEN or (message_id == _NO_WORD and not fixed[HAS_NO_FLAGS]):
+        if says_nothing(message_id, fixed) or (message_id == _NO_WORD and not fixed[HAS_NO_FLAGS]):
             return False
         if states[slot, SEEN] and message_id <= marks[slot, LAST_SEEN]:
             return False
@@ -468,6 +469,12 @@ def take_message(
     if session[IDS] > fixed[MOST_IDS]:
         session[IDS] -= forget_half(slot, states, id_marks)
     return True
+
+
+@inlined
+def says_nothing(reference: Any, fixed: Array) -> bool:
+    """It is the reference that says that nothing was seen yet."""
+    return bool(fixed[HAS_NOTHING_SEEN]) and reference == _NOTHING_SEEN
 
 
 @compiled
@@ -504,21 +511,22 @@ def take_ack(
         if slot < 0 or not states[slot, NOTIFIED] or states[slot, NAMED_BY] == row:
             return False
         states[slot, NAMED_BY] = row
-        if not is_plain_ack(slot, word_at(data, at + 8, little), states, marks, ids, ats, id_marks, little):
+        if not is_plain_ack(slot, word_at(data, at + 8, little), states, marks, ids, ats, id_marks, fixed):
             return False
     for at in range(begin, end, PAIR_BYTES):
         slot, message_id = slot_of(streams, word_at(data, at, little)), word_at(data, at + 8, little)
-        if message_id != _NOTHING_SEEN:
-            session[IDS] -= ack_id(slot, message_id, states, marks, ids, ats, fixed[KEPT])
+        if not says_nothing(message_id, fixed):
+            session[IDS] -= ack_id(slot, message_id, states, marks, ids, ats, fixed)
     return True
 
 
 @compiled
 def is_plain_ack(
-    slot: int, message_id: Any, states: Array, marks: Array, ids: Array, ats: Array, id_marks: Array, textual: bool
+    slot: int, message_id: Any, states: Array, marks: Array, ids: Array, ats: Array, id_marks: Array, fixed: Array
 ) -> bool:
     """An ack goes forward, or says nothing about what was sent on this connection."""
-    if message_id == _NOTHING_SEEN:
+    textual = bool(fixed[TEXTUAL])
+    if says_nothing(message_id, fixed):
         return True
     if not states[slot, RISING]:
         return False
@@ -532,20 +540,24 @@ def is_plain_ack(
     if not states[slot, REFERRED]:
         return False
     reference = marks[slot, REFERRED_TO]
-    return message_id == reference or (not textual and message_id < reference < _NOTHING_SEEN)
+    return message_id == reference or (not textual and message_id < reference and not says_nothing(reference, fixed))
 
 
 @compiled
-def ack_id(slot: int, message_id: Any, states: Array, marks: Array, ids: Array, ats: Array, kept: int) -> int:
+def ack_id(slot: int, message_id: Any, states: Array, marks: Array, ids: Array, ats: Array, fixed: Array) -> int:
     """An id is acked, and with it all before: how many ids are forgotten."""
     start = states[slot, START]
     place = place_of(ids, start, states[slot, STOP], message_id)
     if place < 0:
+        rises = not fixed[TEXTUAL] and (not states[slot, ACKED] or message_id > marks[slot, LAST_ACKED])
+        if message_id != _NO_WORD and (states[slot, ACKED_AT] < 0 or rises):
+            states[slot, CHANGED] = states[slot, ACKED] = 1
+            marks[slot, LAST_ACKED] = message_id
         return 0
-    states[slot, CHANGED] = states[slot, EVER_ACKED] = 1
+    states[slot, CHANGED] = states[slot, EVER_ACKED] = states[slot, ACKED] = 1
     states[slot, ACKED_AT], states[slot, FORGOTTEN_UNACKED] = ats[place], 0
     marks[slot, LAST_ACKED] = message_id
-    kept_from = place + 1 - kept
+    kept_from = place + 1 - fixed[KEPT]
     if kept_from <= start:
         return 0
     low, high = ids[start], ids[kept_from - 1]

@@ -22,12 +22,15 @@ from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.rules import RULE
 
 LENGTH_BYTES: Final = 4
-#: What a point of reference says when nothing was seen yet (from January 2020 on); also resets the duplicate check.
+#: What a point of reference of v3 says when nothing was seen yet (from January 2020 on); as a message id it resets the
+#: duplicate check. See `Dialect.nothing_seen`.
 NOTHING_SEEN: Final = (1 << 64) - 1
 IMPLEMENTED_LIMIT: Final = 16_384
 #: "a few megabytes" of the text.
 SEED_LIMIT: Final = 4 << 20
-FRAMER_VERSION: Final = 1
+FRAMER_VERSION: Final = 2
+#: Why what a frame with a hole in it still has is no frame.
+CUT: Final = "cut by a hole"
 ByteOrder = Literal["little", "big"]
 
 
@@ -53,7 +56,7 @@ class VersionForm(Enum):
 
 
 #: The width of a version that has no length of its own.
-_VERSION_BYTES: Mapping[VersionForm, int] = {
+VERSION_BYTES: Mapping[VersionForm, int] = {
     VersionForm.GUID16: 16,
     VersionForm.U16: 2,
     VersionForm.U32: 4,
@@ -275,12 +278,14 @@ class Dialect:
     byte_order: ByteOrder
     tags: Mapping[type[Frame], int]
     layouts: Mapping[type[Frame], tuple[Field, ...]]
-    #: The largest length that a reader takes, in bytes.
+    #: The largest length that a worker takes, in bytes.
     max_frame_bytes: int
     #: NOTIFY is answered, and messages wait for it.
     answers_notify: bool
     #: The worker skips message ids that aren't above the last one seen.
     skips_repeats: bool
+    #: The point of reference that says that nothing was seen yet, and is no id; None = each may be one.
+    nothing_seen: int | None = None
     #: Bits of a MESSAGE that may be set, and pairs that may not; None = the dialect has no flags.
     flags: int | None = None
     forbidden_flags: tuple[int, ...] = ()
@@ -397,16 +402,16 @@ _V2_FORBIDDEN: Final = (
 
 
 def _seed(name: str, layouts: Mapping[type[Frame], tuple[Field, ...]]) -> Dialect:
-    return Dialect(name, "little", _SEED_TAGS, layouts, SEED_LIMIT, False, False, int(_SEED_FLAGS))
+    return Dialect(name, "little", _SEED_TAGS, layouts, SEED_LIMIT, False, False, None, int(_SEED_FLAGS))
 
 
 def _v2(name: str, layouts: Mapping[type[Frame], tuple[Field, ...]], *, sink: bool = False) -> Dialect:
-    forbidden = tuple(map(int, _V2_FORBIDDEN))
-    return Dialect(name, "big", _V2_TAGS, layouts, IMPLEMENTED_LIMIT, True, True, int(_V2_FLAGS), forbidden, sink=sink)
+    flags, forbidden = int(_V2_FLAGS), tuple(map(int, _V2_FORBIDDEN))
+    return Dialect(name, "big", _V2_TAGS, layouts, IMPLEMENTED_LIMIT, True, True, None, flags, forbidden, sink=sink)
 
 
 def _v3(name: str, *, sink: bool = False) -> Dialect:
-    return Dialect(name, "big", _V3_TAGS, _V3_LAYOUTS, IMPLEMENTED_LIMIT, True, True, sink=sink)
+    return Dialect(name, "big", _V3_TAGS, _V3_LAYOUTS, IMPLEMENTED_LIMIT, True, True, NOTHING_SEEN, sink=sink)
 
 
 SEED: Final = _seed("seed", _SEED_LAYOUTS)
@@ -491,7 +496,7 @@ def _refuse_lost(frame: Frame, written: set[str]) -> None:
 def _version_bytes(hello: Hello) -> bytes:
     if hello.version_form is VersionForm.SHORT:
         return len(hello.version).to_bytes(2, "little") + hello.version
-    if len(hello.version) != _VERSION_BYTES[hello.version_form]:
+    if len(hello.version) != VERSION_BYTES[hello.version_form]:
         raise ValueError(f"a version of {len(hello.version)} bytes is no {hello.version_form.value}")
     return hello.version
 
@@ -648,7 +653,7 @@ def _decode_open_hello(body: bytes, forced: VersionForm | None) -> Decoded:
 
 def _hello_by(body: bytes, form: VersionForm) -> Decoded:
     reader = _Reader(body, "little")
-    size = reader.number(2, "the length of version") if form is VersionForm.SHORT else _VERSION_BYTES[form]
+    size = reader.number(2, "the length of version") if form is VersionForm.SHORT else VERSION_BYTES[form]
     version = reader.take(size, "version")
     cookie, program, instance = (reader.read(written) for written in _HELLO)
     return _with_trailing(Hello(version, cookie, program, instance, form), reader.left)
@@ -664,11 +669,14 @@ def _with_trailing(frame: Frame, trailing: int) -> Decoded:
 def mask(text: bytes, cookies: Iterable[bytes], shown: bytes = b"***") -> bytes:
     """`text` without the cookies that were seen: real workers print the one they had and the one they wanted.
 
-    The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept.
+    The wanted one is never seen in the clear, so of a text that speaks of a cookie only plain words are kept. Nothing
+    is kept where the cookie is among these: a gap would tell which one it is.
     """
     known = sorted({cookie for cookie in cookies if cookie}, key=len, reverse=True)
     if b"cookie" not in text.lower() and not any(cookie in text for cookie in known):
         return text
+    if any(cookie in text and cookie.lower() in word for cookie in known for word in _PLAIN_WORDS):
+        return shown
     for cookie in known:
         text = text.replace(cookie, shown)
     return b" ".join(word if word.lower().strip(b".,:;!") in _PLAIN_WORDS else shown for word in text.split())
@@ -701,10 +709,11 @@ class Framer:
     """Cuts the bytes of one direction into frames (specification, "Wire Format"). Sans-IO.
 
     It holds at most one unfinished frame, so no more than the limit; an announced length reserves nothing. After a
-    length of 0 or above the limit it has lost its place: it says so once, and only counts what follows.
+    length of 0 or above the limit it has lost its place: it says so once, and only counts what follows. Of a frame with
+    a hole in it what comes behind the hole is told as bytes that are none.
     """
 
-    __slots__ = ("_at", "_buffer", "_order", "limit", "lost", "lost_at")
+    __slots__ = ("_at", "_buffer", "_order", "_skip", "limit", "lost", "lost_at")
 
     def __init__(
         self, byte_order: ByteOrder, max_frame_bytes: int, *, byte_start: int = 0, snapshot: str | None = None
@@ -712,6 +721,8 @@ class Framer:
         self._order: ByteOrder = byte_order
         self.limit = max_frame_bytes
         self._buffer = bytearray()
+        #: So many bytes of a frame with a hole in it are still to come.
+        self._skip = 0
         #: Where the buffer begins in the stream.
         self._at = byte_start
         #: The rule after which no frame can be told; None = all is well.
@@ -738,6 +749,12 @@ class Framer:
             return []
         buffer, at = self._buffer, 0
         frames: list[Framed] = []
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            frames.append(Framed(self._at, self._at + skipped, b"", reason=CUT))
+            self._skip -= skipped
+            self._at += skipped
+            data = data[skipped:]
         buffer += data
         while len(buffer) - at >= LENGTH_BYTES:
             length = int.from_bytes(buffer[at : at + LENGTH_BYTES], self._order)
@@ -758,6 +775,23 @@ class Framer:
         """The frames up to `byte_start` were cut elsewhere; `pending` is what came of the next one."""
         self._at, self._buffer = byte_start, bytearray(pending)
 
+    @property
+    def skips(self) -> bool:
+        """It passes over the rest of a frame with a hole in it."""
+        return self._skip > 0
+
+    def skip(self, missing: int) -> bool:
+        """`missing` bytes never came. True: all are of one frame whose length is known, so the next one's place is."""
+        left = self._skip
+        if len(self._buffer) >= LENGTH_BYTES:
+            length = int.from_bytes(self._buffer[:LENGTH_BYTES], self._order)
+            left = LENGTH_BYTES + length - len(self._buffer)
+        if missing > left:
+            return False
+        self._at, self._skip = self.byte_end + missing, left - missing
+        self._buffer.clear()
+        return True
+
     def pass_over(self, missing: int) -> None:
         """`missing` bytes never came, after the place was lost."""
         self._at += missing
@@ -772,7 +806,7 @@ class Framer:
     def snapshot(self) -> str:
         """The state as JSON; byte order and limit come from the dialect and options again."""
         state = {"version": FRAMER_VERSION, "at": self._at, "buffer": self._buffer.hex(), "lost": self.lost}
-        state["lost_at"] = self.lost_at
+        state |= {"lost_at": self.lost_at, "skip": self._skip}
         return json.dumps(state, separators=(",", ":"))
 
     def _restore(self, snapshot: str) -> None:
@@ -780,4 +814,4 @@ class Framer:
         if state.get("version") != FRAMER_VERSION:
             raise StateVersionError(what="wallaroo framer", found=state.get("version"), expected=FRAMER_VERSION)
         self._at, self._buffer, self.lost = state["at"], bytearray.fromhex(state["buffer"]), state["lost"]
-        self.lost_at = state["lost_at"]
+        self.lost_at, self._skip = state["lost_at"], state["skip"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from wirehouse_codecs.option_values import NS_PER_S, OptionTable, Read, one_of, seconds, whole
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import DIALECTS, Dialect, VersionForm
 
 AUTO: Final = "auto"
@@ -34,7 +35,7 @@ class WallarooOptions(OptionTable):
 
     #: The name of a dialect, or `auto`: told from the first frames.
     dialect: str = AUTO
-    #: The largest length of a frame; None = the dialect's own limit.
+    #: The largest length of a frame that workers receive; None = the dialect's own limit.
     max_frame_bytes: int | None = None
     #: So long the connector may be without credit, in seconds.
     ack_timeout_s: int | float = 10
@@ -63,6 +64,11 @@ class WallarooOptions(OptionTable):
         """`close_timeout_s` in nanoseconds."""
         return round(self.close_timeout_s * NS_PER_S)
 
-    def limit(self, dialect: Dialect) -> int:
-        """The largest length of a frame in `dialect`."""
+    def limit(self, dialect: Dialect, direction: Direction) -> int:
+        """The largest length of a frame in `dialect` that is sent in `direction`.
+
+        It is that of a worker's receiving side: the other one has none, and only what may be carried on counts.
+        """
+        if direction is Direction.SERVER:
+            return MOST_FRAME_BYTES
         return dialect.max_frame_bytes if self.max_frame_bytes is None else self.max_frame_bytes

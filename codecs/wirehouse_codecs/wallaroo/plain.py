@@ -189,6 +189,7 @@ class Plain:
             stream.forgotten is not None,
             len(stream.references) == 1,
             stream.ever_acked,
+            stream.last_acked is not None,
             False,
             -1,
         ]
@@ -207,7 +208,7 @@ class Plain:
                 stream.last_seen = marks[loops.LAST_SEEN]
             if state[loops.SENT]:
                 stream.first_id, stream.last_id = marks[loops.FIRST_ID], marks[loops.LAST_ID]
-            if stream.acked_at is not None:
+            if state[loops.ACKED]:
                 stream.last_acked = marks[loops.LAST_ACKED]
             if state[loops.FORGOTTEN]:
                 stream.forgotten = marks[loops.FORGOTTEN_LOW], marks[loops.FORGOTTEN_HIGH]
@@ -220,6 +221,7 @@ def _fixed(dialect: Dialect, options: WallarooOptions) -> Array:
     numbers[loops.HAS_NO_FLAGS], numbers[loops.BAD_FLAGS] = dialect.flags is None, bad_flags
     numbers[loops.MOST_IDS], numbers[loops.KEPT] = sessions.MAX_IDS, KEPT_ACKED
     numbers[loops.DRY_FOR_NS] = options.ack_timeout_ns
+    numbers[loops.HAS_NOTHING_SEEN] = dialect.nothing_seen is not None
     return numbers
 
 

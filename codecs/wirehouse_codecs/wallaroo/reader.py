@@ -3,7 +3,8 @@
 `Reader` puts framer, detection and decoder together. Until the dialect is known it holds the frames back, at most
 `HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
 connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over. What the
-other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived.
+other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived. A hole
+within one frame whose length was captured costs that frame alone: the next one begins at its known place.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.dialects import Detection, Detector, byte_order_of
 from wirehouse_codecs.wallaroo.messages import (
+    CUT,
     DIALECTS,
     LENGTH_BYTES,
     SEED,
@@ -36,15 +38,13 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.starts import READINGS, resynchronise
 
-READER_VERSION: Final = 3
+READER_VERSION: Final = 4
 #: More than a connector has streams: it may notify all of them before the message that tells the dialect.
 HELD_FRAMES: Final = 2048
 HELD_BYTES: Final = 1 << 20
 #: Of bytes in which no frame begins each so many are a row, wherever pieces end.
 PASSED_BYTES: Final = 1 << 16
 _SIDES: Final = tuple(Direction)
-#: Why what stands before a hole is no frame.
-CUT: Final = "cut by a hole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ class Reader:
         self._pieces: dict[Direction, list[tuple[int, Place]]] = {direction: [] for direction in _SIDES}
         self._at = dict.fromkeys(_SIDES, 0)
         self._searching = dict.fromkeys(_SIDES, started_late)
+        #: Some of what the connector said before the dialect was known was not captured.
+        self._lacks = started_late
         #: While a start is looked for: how many bytes of the head are none, by which dialects it was looked for, and up
         #: to where in the head it takes bytes to look again.
         self._passed = dict.fromkeys(_SIDES, 0)
@@ -126,7 +128,7 @@ class Reader:
     def framer(self, direction: Direction) -> Framer | None:
         """What cuts the frames of `direction`, once the dialect is known; None = it doesn't yet, or no more."""
         framer = None if self.dialect is None or self._sought is not None else self._framers.get(direction)
-        return framer if framer is not None and framer.lost is None else None
+        return framer if framer is not None and framer.lost is None and not framer.skips else None
 
     def rest(self, direction: Direction) -> Rest | None:
         """What no frame of `direction` is told from, for good; None = there is nothing.
@@ -214,8 +216,14 @@ class Reader:
             return []
         pending = bytes(head) if framer is None else framer.pending
         end = self._end(direction) if framer is None else framer.byte_end
+        if framer is not None and framer.skip(missing):
+            self._framers[direction] = framer
+        else:
+            self._searching[direction] = True
         self._clear_head(direction, end + missing)
-        self._searching[direction] = True
+        self._lacks |= direction is Direction.CLIENT
+        if self._detector is not None and self._lacks:
+            self._detector.lacks = True
         if self.detection is not None:
             return [_undecodable(direction, place, end - len(pending), pending, CUT)]
         if not self._held or self._held[-1][2].reason != CUT:
@@ -241,10 +249,10 @@ class Reader:
                 self._order = self._order or "big"
         at, data, pieces = self._at[direction], bytes(self._heads[direction]), self._pieces[direction]
         assert self._order is not None
-        self._framers[direction] = Framer(self._order, self._limit(), byte_start=at)
+        self._framers[direction] = Framer(self._order, self._limit(direction), byte_start=at)
         self._clear_head(direction, at)
         if self._detector is None and self.detection is None:
-            self._detector = Detector(self._order)
+            self._detector = Detector(self._order, lacks=self._lacks)
         # Who was waited for may have to wait in turn; who wasn't goes on.
         take, waiting = self._receive, list[_Waiting]()
         if direction is self._sought:
@@ -368,9 +376,9 @@ class Reader:
             return (self.dialect,)
         return tuple(dialect for dialect in READINGS if self._order in (None, dialect.byte_order))
 
-    def _limit(self) -> int:
+    def _limit(self, direction: Direction) -> int:
         dialect = self.dialect or (SEED if self._order == "little" else V3)
-        return self._options.limit(dialect)
+        return self._options.limit(dialect, direction)
 
     def _take(self, direction: Direction, place: Place, frames: list[Framed]) -> list[Received]:
         if self.detection is not None:
@@ -389,6 +397,8 @@ class Reader:
     def _release(self) -> list[Received]:
         """The frames that were held back, now that the dialect is known."""
         held, self._held, self._held_bytes, self._detector = self._held, [], 0, None
+        for direction, framer in self._framers.items():
+            framer.limit = self._limit(direction)
         if self.dialect is None:
             return self._unsupported(held)
         return [self.decode(direction, place, framed) for direction, place, framed in held]
@@ -457,6 +467,7 @@ class Reader:
                     for direction, pieces in self._pieces.items()
                 },
                 "at": self._at,
+                "lacks": self._lacks,
                 "searching": self._searching,
                 "passed": self._passed,
                 "sought": self._sought,
@@ -499,6 +510,7 @@ class Reader:
             framed = Framed(start, end, bytes.fromhex(body), RULE[rule] if rule else None, reason)
             self._held.append((Direction(direction), Place.from_json(place), framed))
             self._held_bytes += len(framed.body)
+        self._lacks = state["lacks"]
         self._unsupported_told = state["unsupported_told"]
         self._rest = {direction: state["rest"][direction] for direction in _SIDES}
 

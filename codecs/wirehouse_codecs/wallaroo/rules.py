@@ -42,8 +42,8 @@ FRAME_RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "oversize_frame",
-        "The length of a frame is above the limit: 16384 bytes where the protocol was implemented, else 4 MiB, "
-        "unless it is configured.",
+        "The length of a frame is above the limit: 16384 bytes of what an implemented worker receives, unless that is "
+        "configured, else 4 MiB.",
         "Wire Format [B1]",
         quarantines=True,
     ),
@@ -62,7 +62,7 @@ FRAME_RULES: tuple[Rule, ...] = (
     _warning("trailing_bytes", "Bytes follow the last field of a frame.", "Wire Format, frame definitions"),
     _violation(
         "frame_before_hello",
-        "The connector sends a frame other than ERROR before its HELLO.",
+        "A frame other than ERROR comes before the HELLO: from the connector, which ends the session, or the worker.",
         "Handshake; Protocol State Machine, Connected",
     ),
     _violation("duplicate_hello", "The connector sends a second HELLO.", "Protocol State Machine"),
@@ -179,7 +179,8 @@ HABIT_RULES: tuple[Rule, ...] = (
     ),
     _warning(
         "stream_id_reused",
-        "One stream id has two names, or one name two ids, in a session or in sessions of one program and instance.",
+        "One stream id has two names, or one name two ids, in a session, by an OK and a NOTIFY, or in sessions of one "
+        "program and instance.",
         'Handshake [C1]; Streaming: "should be unique"',
     ),
     _violation(
@@ -189,7 +190,7 @@ HABIT_RULES: tuple[Rule, ...] = (
     ),
     _warning(
         "ack_never_sent",
-        "An ACK names a message id that its stream never sent.",
+        "An ACK names a message id that its stream never sent, nor can have sent in an earlier session.",
         'Acks and Nacks: "message ids", "completed"',
     ),
     _warning(

@@ -6,6 +6,7 @@ each; it holds a bounded number of streams and ids, and goes on from its `snapsh
 
 - A rule about what never came is judged at a definite time: when the connection is closed, or when the time of a later
   frame or of `advance` is past it. Its finding is the same whenever that is noticed.
+- A rule is broken only if the bytes that could excuse it were captured: `lacks` says of which sides some were not.
 - The worker's RESTART is a state of its own: the connection is left, but not in error.
 - In the text MESSAGE has no stream id: it belongs to the one stream that is open, and to none that can be told if
   several are.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -31,7 +32,6 @@ from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import (
     DIALECTS,
     KIND_OF,
-    NOTHING_SEEN,
     Ack,
     Dialect,
     EosMessage,
@@ -44,13 +44,14 @@ from wirehouse_codecs.wallaroo.messages import (
     Notify,
     NotifyAck,
     Ok,
+    StreamReference,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
 from wirehouse_codecs.wallaroo.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState, StreamStep
 
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
@@ -168,7 +169,8 @@ class Step(NamedTuple):
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
-    `started_late`: the capture began after the connection did. `cookie_hash` makes of a cookie what may be kept of it.
+    `started_late`: the capture began after the connection did. `unseen`: sides of which nothing was captured when the
+    other one said something, so that they may have said anything. `cookie_hash` makes of a cookie what may be kept.
     """
 
     def __init__(
@@ -177,6 +179,7 @@ class Session:
         options: WallarooOptions,
         *,
         started_late: bool = False,
+        unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
         snapshot: str | None = None,
     ) -> None:
@@ -184,8 +187,11 @@ class Session:
         self._options = options
         self._cookie_hash = cookie_hash
         self.state = State.CONNECTED
-        #: Frames from before were missed: what is unknown may be legal.
-        self.partial = started_late
+        #: Frames from before were missed, and sides of which bytes were: what is unknown may be legal.
+        self.late = started_late
+        self.lacks = set(unseen)
+        #: What the sides said may have come in another order.
+        self.unordered = bool(unseen)
         self.credits: int | None = None
         self.granted = self.spent = 0
         #: EOS_MESSAGE frames: workers take a credit for each, connectors count none.
@@ -214,6 +220,8 @@ class Session:
         self._hello: Where | None = None
         self._hello_judged = False
         self._answered = False
+        #: An OK came before HELLO.
+        self._early_ok = False
         #: The frames that started a time to wait: ERROR, a rule of ENDS, the last credit.
         self._error: Where | None = None
         self._violation: Where | None = None
@@ -232,21 +240,33 @@ class Session:
         self._stream_id: int | None = None
         self._next: State | None = None
 
+    @property
+    def partial(self) -> bool:
+        """The capture lacks some of it."""
+        return self.late or bool(self.lacks)
+
+    def may_miss(self, side: Direction) -> bool:
+        """`side` may have said more than was captured."""
+        return self.late or side in self.lacks
+
     # Input
 
     def receive(self, received: Received) -> Outcome:
         """Take the next frame, or undecodable bytes, of the connection. ValueError: the connection has ended."""
         if self.ended is not None:
             raise ValueError("the connection has ended")
+        frame = received.decoded.frame
+        if frame is None and received.decoded.rule is None:
+            # What would be late may stand in the hole.
+            self._miss(received.direction)
         # A late ERROR is late, but it does signal.
-        timed = self.advance(received.place.arrived_at_ns, traffic=not isinstance(received.decoded.frame, Error))
+        timed = self.advance(received.place.arrived_at_ns, traffic=not isinstance(frame, Error))
         self._clear()
         self._found += timed
         self._where = Where.of(received)
         self.first_ns = received.place.arrived_at_ns if self.first_ns is None else self.first_ns
         self.last_ns = received.place.arrived_at_ns
         granted, spent = self.granted, self.spent
-        frame = received.decoded.frame
         kind = Kind.UNDECODABLE if frame is None else Kind(KIND_OF[type(frame)])
         self._begin(received.direction, kind)
         if received.decoded.rule is not None and self.state not in (State.ENDED, State.ERROR):
@@ -275,10 +295,10 @@ class Session:
             self._catch_up(direction, kind)
             return
         self._started = True
-        if not self.partial:
-            return
         if kind is Kind.HELLO and direction is Direction.CLIENT:
-            self.partial = False
+            self.late = False
+            self.lacks.discard(Direction.CLIENT)
+        if not self.may_miss(Direction.CLIENT):
             return
         self._found.append(Found(RULE["no_handshake_seen"], self._where, "the first frame seen is " + kind))
         self.state = State.HANDSHAKE if kind is Kind.OK else State.STREAMING
@@ -286,10 +306,16 @@ class Session:
 
     def _catch_up(self, direction: Direction, kind: Kind) -> None:
         """Where the capture lacks bytes these may have been HELLO and OK, which this frame comes after."""
-        said_before = self.state is State.CONNECTED and direction is Direction.SERVER
-        if not self.partial or self.state not in (State.CONNECTED, State.HANDSHAKE) or said_before:
+        if kind is Kind.OK and direction is Direction.SERVER:
+            unseen = self.state is State.STREAMING and self.initial_credits is None
+            if unseen or (self.state is State.CONNECTED and self.may_miss(Direction.CLIENT)):
+                self.state = State.HANDSHAKE
             return
-        if kind not in _HANDSHAKE_KINDS and kind is not Kind.WORKERS_LEFT:
+        if kind in _HANDSHAKE_KINDS or self.state not in (State.CONNECTED, State.HANDSHAKE):
+            return
+        # No HELLO came if all that the connector said was captured, whatever else is missing.
+        known = self.state is State.CONNECTED and not self.may_miss(Direction.CLIENT)
+        if (self.partial and not known) or (self._early_ok and self.state is State.HANDSHAKE):
             self.state = State.STREAMING
             self._answered = self.accepted = True
 
@@ -300,11 +326,13 @@ class Session:
         elif self._next is None:
             shown = f"{kind} from the {direction} in state {self.state}"
             step = self._step(direction, kind)
-            if step is None:
+            if step is None and self._may_be_of_sink(direction, kind):
+                self._ignored = NOT_FOR_SOURCES
+            elif step is None:
                 self._find(unlisted(self.state, direction, kind), shown)
             else:
                 self._next = step.state
-                self._find(step.rule, shown)
+                self._find(step.rule, shown, ends=False)
                 step.effect(self, frame)
         self.state = self._next or self.state
 
@@ -315,6 +343,11 @@ class Session:
             return Step(Session._nothing, self.state, None if step is None else step.rule)
         return step
 
+    def _may_be_of_sink(self, direction: Direction, kind: Kind) -> bool:
+        """What only sinks send, where the HELLO was not captured that tells a sink."""
+        known = self.version is not None or self.dialect.byte_order == "little"
+        return kind is Kind.MESSAGE and direction is Direction.SERVER and not known and self.may_miss(Direction.CLIENT)
+
     def _take_undecodable(self, received: Received) -> None:
         rule = received.decoded.rule
         whole = rule is not None and rule.name != "truncated_frame"
@@ -322,17 +355,15 @@ class Session:
             self._after_error(None)
         elif self.state in (State.ENDED, State.ERROR):
             self._ignored = AFTER_VIOLATION if self.state is State.ENDED else AFTER_ERROR
-        elif rule is None:
-            self._miss(received.direction)
 
     def _miss(self, direction: Direction) -> None:
         """Bytes that the capture lacks may have been anything: what they would change is unknown from here on."""
-        self.partial = True
+        self.lacks.add(direction)
         self.credits = self.dry = None
+        if direction is Direction.SERVER:
+            self._violation = None
         for stream in self.streams.values():
-            stream.assumed = True
-            if direction is Direction.CLIENT:
-                stream.forgive()
+            stream.miss(direction)
 
     def advance(self, now_ns: int, *, traffic: bool = False) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now. `traffic`: a frame arrives then."""
@@ -366,15 +397,16 @@ class Session:
         return tuple(found + self._found)
 
     def _judge_end(self, how: End) -> None:
-        if self.state is State.HANDSHAKE and how is End.CLOSED and self._hello is not None and not self._answered:
+        waits = self.state is State.HANDSHAKE and self._hello is not None and not self._answered
+        if waits and how is End.CLOSED and not self.may_miss(Direction.SERVER):
             self._found.append(Found(RULE["hello_not_answered"], self._hello, "closed without OK or ERROR"))
         if self.state not in (State.STREAMING, State.RESTARTED):
             return
         for stream_id, stream in self.streams.items():
-            if stream.waiting:
-                waits = f"{stream.waiting} NOTIFY without an answer"
-                self._found.append(Found(RULE["notify_not_answered"], None, waits, stream_id))
-            if stream.nacks and self.state is State.STREAMING:
+            if stream.unanswered:
+                shown = f"{stream.unanswered} NOTIFY without an answer"
+                self._found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
+            if stream.nacks and self.state is State.STREAMING and not self.may_miss(Direction.CLIENT):
                 owed = f"{stream.nacks} NACK without a NOTIFY"
                 self._found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))
             if how is End.CLOSED and self.state is State.STREAMING:
@@ -383,7 +415,7 @@ class Session:
     def _judge_unacked(self, stream_id: int, stream: Stream) -> None:
         """Workers that keep nothing for recovery never ack a stream, so only one that was ever acked is judged."""
         unacked = stream.unacked()
-        if not stream.ever_acked or not unacked or self.unattributed:
+        if not stream.ever_acked or not unacked or self.unattributed or self.may_miss(Direction.SERVER):
             return
         count = len(unacked) + stream.forgotten_unacked
         shown = f"{count} messages after the last acked one, the first has id {unacked[0]}"
@@ -391,8 +423,11 @@ class Session:
 
     # Findings
 
-    def _find(self, name: str | None, message: str, stream_id: int | None = None) -> bool:
-        """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts."""
+    def _find(self, name: str | None, message: str, stream_id: int | None = None, *, ends: bool = True) -> bool:
+        """The frame breaks a rule; True if it ends the session. Of the rules of frames only the first one counts.
+
+        Not `ends`: the table says where it leads.
+        """
         if name is None:
             return False
         if name in _FRAME_RULES:
@@ -402,10 +437,10 @@ class Session:
         elif len(self._found) >= MAX_FINDINGS:
             return False
         self._found.append(Found(RULE[name], self._where, message, stream_id))
-        if name in ENDS:
+        if name in ENDS and ends:
             self._next = State.ENDED
             self.ended_by = name
-            self._violation = self._where
+            self._violation = None if self.may_miss(Direction.SERVER) else self._where
             self.dry = None
             return True
         return False
@@ -433,11 +468,23 @@ class Session:
         if self._cookie_hash is not None and hello.cookie:
             self.cookie_digest = self._cookie_hash(hello.cookie)
 
+    def _take_early_ok(self, ok: Ok) -> None:
+        """Its rule is broken; what follows breaks none because of it."""
+        self._early_ok = True
+        self._take_ok(ok)
+        self.accepted = False
+
     def _take_ok(self, ok: Ok) -> None:
+        # The first that a worker says: all that comes after it is known.
+        hello_missed = Direction.CLIENT in self.lacks
+        self.late, self.lacks = False, self.lacks - {Direction.SERVER} | ({Direction.CLIENT} if self.late else set())
         self.accepted = self._answered = True
         self.initial_credits = ok.credits
         self.credits = 0
         self._grant(ok.credits)
+        if hello_missed:
+            # Sinks use none, and only their HELLO tells them.
+            self.credits = None
         if not ok.credits:
             self._find("zero_initial_credits", "OK with 0 credits")
             self._run_dry()
@@ -445,13 +492,21 @@ class Session:
             stream = self._stream(reference.stream_id)
             if stream is not None:
                 stream.references = [reference.point_of_ref]
+                self._note_listed(reference, stream)
+
+    def _note_listed(self, reference: StreamReference, stream: Stream) -> None:
+        """The name that OK gives a stream, which the connector chose in an earlier session; the text gives none."""
+        if reference.stream_name:
+            stream.listed = _digest(reference.stream_name)
+            if len(self._names) < MAX_STREAMS:
+                self._names.setdefault(stream.listed, reference.stream_id)
 
     def _take_connector_error(self, _: Error) -> None:
         self._find("connector_error", f"in state {self.state}")
         self._take_error(Direction.CLIENT)
 
     def _take_worker_error(self, error: Error) -> None:
-        if self.state is State.HANDSHAKE and self._hello is not None:
+        if self.state is State.HANDSHAKE and self._hello is not None and not self.may_miss(Direction.SERVER):
             self._refuse_hello(error)
         elif self.ended_by is None:
             self._find("worker_error", f"in state {self.state}")
@@ -484,6 +539,8 @@ class Session:
         """Nothing is valid any more. A side that sends after its own ERROR breaks a rule, the other is discarded."""
         assert self._where is not None
         side = self._where.direction
+        if side is Direction.CLIENT:
+            self._count(frame)
         if side in self.errors:
             self._ignored = AFTER_ERROR
             self._find("frame_after_error", f"the {side} has sent an ERROR before")
@@ -494,12 +551,26 @@ class Session:
 
     def _after_violation(self, frame: Frame | None) -> None:
         self._ignored = AFTER_VIOLATION
-        if self._violation is not None and isinstance(frame, Ack) and self._violated in frame.acks:
+        if self._where is not None and self._where.direction is Direction.CLIENT:
+            self._count(frame)
+        if self._violation is not None and isinstance(frame, Ack) and self._acks_violation(frame):
             self._not_signalled("the worker acks it")
+
+    def _acks_violation(self, ack: Ack) -> bool:
+        """The ACK names the message that broke the rule, by its id alone where it is known to belong to no stream."""
+        stream_id, message_id = self._violated
+        if message_id is None:
+            return False
+        if stream_id is not None:
+            return (stream_id, message_id) in ack.acks
+        return message_id in (pair.message_id for pair in ack.acks)
 
     # Credits
 
     def _grant(self, count: int) -> None:
+        """OK sets the balance: what comes before counts for nothing."""
+        if self.credits is None and self.state is State.HANDSHAKE:
+            return
         self.granted += count
         if self.credits is None:
             return
@@ -515,7 +586,9 @@ class Session:
             self.dry = self._where
 
     def _spend(self, kind: Kind) -> None:
-        """NOTIFY and MESSAGE take a credit each."""
+        """NOTIFY and MESSAGE take a credit each; before OK there is none."""
+        if self.state is State.HANDSHAKE:
+            return
         self.spent += 1
         if self.credits is None:
             return
@@ -539,16 +612,23 @@ class Session:
     def _known(self, stream_id: int) -> Stream | None:
         """The stream of an id for a frame that needs one; None = it can't be judged.
 
-        Where frames were missed, a stream that was never seen is taken for one that is open.
+        Where the connector's were missed, a stream that was never seen is taken for one that is open.
         """
         stream = self.streams.get(stream_id)
         if stream is None and self.untracked:
             return None
         stream = stream or self._stream(stream_id)
-        if self.partial and stream is not None and not stream.notified and not stream.assumed:
+        new = stream is not None and not stream.notified and stream.state is StreamState.INTRO
+        if new and stream is not None and self._may_follow_unseen():
             stream.assumed = True
             stream.state = StreamState.OPEN
         return stream
+
+    def _may_follow_unseen(self) -> bool:
+        """What the connector said before this frame may not have been captured, or not have been told yet."""
+        assert self._where is not None
+        answers = self.unordered and self._where.direction is Direction.SERVER
+        return answers or self.may_miss(Direction.CLIENT)
 
     def _take_notify(self, notify: Notify) -> None:
         self._stream_id = notify.stream_id
@@ -560,18 +640,20 @@ class Session:
             else:
                 self._check_reference(notify, stream)
                 step = stream.act(Action.NOTIFY)
-                if not stream.assumed:
+                if not stream.assumed and not self.partial:
                     self._find(step.rule, f"stream {notify.stream_id} is open", notify.stream_id)
             stream.assumed = False
         self._spend(Kind.NOTIFY)
 
     def _check_name(self, notify: Notify, stream: Stream) -> None:
-        digest = hashlib.blake2b(notify.stream_name, digest_size=_DIGEST_BYTES).digest()
+        digest = _digest(notify.stream_name)
         other = self._names.get(digest, notify.stream_id)
         if len(self._names) < MAX_STREAMS:
             self._names.setdefault(digest, notify.stream_id)
         if stream.name not in (None, digest):
             self._find("stream_id_reused", f"stream {notify.stream_id} had another name", notify.stream_id)
+        elif stream.listed not in (None, digest):
+            self._find("stream_id_reused", f"OK gives stream {notify.stream_id} another name", notify.stream_id)
         elif other != notify.stream_id:
             self._find("stream_id_reused", f"the name was that of stream {other}", notify.stream_id)
         stream.name = digest
@@ -579,7 +661,10 @@ class Session:
     def _check_reference(self, notify: Notify, stream: Stream) -> None:
         reference = notify.point_of_ref
         given = (0, *stream.references, stream.last_acked)
-        if reference in given or stream.was_acked(reference) or stream.assumed or self.partial or self.unattributed:
+        asked = stream.answer(reference)
+        if asked or reference in given or stream.was_acked(reference):
+            return
+        if stream.assumed or self.partial or self.unattributed:
             return
         shown = f"reference {reference}, the worker gave {', '.join(str(value) for value in given[1:] if value)}"
         self._find("notify_reference_unexpected", shown.removesuffix(", the worker gave "), notify.stream_id)
@@ -589,8 +674,8 @@ class Session:
         stream = self._known(answer.stream_id)
         if stream is None:
             return
-        if stream.assumed and not stream.waiting:
-            stream.waiting = 1
+        if not stream.waiting and (stream.assumed or self._may_follow_unseen()):
+            stream.act(Action.NOTIFY_ASKED)
         step = stream.act(Action.ACCEPTED if answer.accepted else Action.REFUSED)
         if step.rule is not None:
             self._find(step.rule, f"no NOTIFY of stream {answer.stream_id} waits", answer.stream_id)
@@ -599,8 +684,9 @@ class Session:
             self._find("notify_refused", f"stream {answer.stream_id} is refused", answer.stream_id)
             return
         stream.references = [answer.point_of_ref]
-        # 0 and the sentinel: nothing was seen yet, so the first id may be any.
-        stream.last_seen = answer.point_of_ref if answer.point_of_ref not in (0, NOTHING_SEEN) else None
+        # 0, or what stands for it: nothing was seen yet, so the first id may be any.
+        nothing = answer.point_of_ref in (0, self.dialect.nothing_seen)
+        stream.last_seen = None if nothing else answer.point_of_ref
 
     def _take_message(self, message: Message) -> None:
         kept, stream = self._stream_of(message)
@@ -612,9 +698,14 @@ class Session:
             self._end_any()
         if self._next is not State.ENDED:
             self._check_flags(message)
-        else:
+        elif not self._sent_before(message.message_id, stream):
             self._violated = (self._stream_id, message.message_id)
         self._spend(Kind.MESSAGE)
+
+    def _sent_before(self, message_id: int | None, stream: Stream | None) -> bool:
+        """The id may be acked for a message that broke no rule. Without a stream it may be that of any."""
+        streams = self.streams.values() if stream is None else (stream,)
+        return message_id is not None and any(one.may_have_sent(message_id) for one in streams)
 
     def _stream_of(self, message: Message) -> tuple[bool, Stream | None]:
         """Whether the message may belong to some stream, and which one, if that can be told."""
@@ -648,11 +739,11 @@ class Session:
     def _judge_message(self, message: Message, stream: Stream) -> None:
         stream_id = self._stream_id
         last = message.has(Flag.EOS)
+        stream.messages += 1
         step = self._act(stream, Action.LAST_MESSAGE if last else Action.MESSAGE)
         if step.rule is not None:
             self._find(step.rule, f"MESSAGE for stream {stream_id}, which is {stream.state}", stream_id)
             return
-        stream.messages += 1
         if step.ignored is not None:
             self._ignore(step.ignored, stream_id)
         elif self._repeats(message, stream):
@@ -663,7 +754,7 @@ class Session:
     def _act(self, stream: Stream, action: Action) -> StreamStep:
         """A message or end of a stream, which was opened where it wasn't seen if it can't be otherwise."""
         step = stream.act(action)
-        unseen = stream.assumed or (self.partial and stream.state is StreamState.PENDING)
+        unseen = stream.assumed or (self.may_miss(Direction.SERVER) and stream.state is StreamState.PENDING)
         if step.rule is None or not unseen:
             return step
         stream.state = StreamState.OPEN
@@ -675,7 +766,7 @@ class Session:
             return False
         if message.message_id == 0 and self.dialect.flags is not None:
             return False
-        if message.message_id == NOTHING_SEEN:
+        if message.message_id == self.dialect.nothing_seen:
             stream.last_seen = None
             return False
         if stream.last_seen is not None and message.message_id <= stream.last_seen:
@@ -741,7 +832,7 @@ class Session:
         if step.rule is not None:
             self._find(step.rule, f"stream {stream_id} was never notified", stream_id)
             return
-        if message_id == NOTHING_SEEN:
+        if message_id == self.dialect.nothing_seen:
             return
         before = stream.remembered
         verdict = stream.ack(message_id)
@@ -750,6 +841,8 @@ class Session:
             self._find("ack_goes_back", f"id {message_id}, after {stream.last_acked} was acked", stream_id)
         elif verdict is AckVerdict.NEVER_SENT and not self._from_before(message_id, stream):
             self._find("ack_never_sent", f"stream {stream_id} never sent id {message_id}", stream_id)
+        elif verdict is not AckVerdict.FORWARD:
+            stream.ack_unseen(message_id, rises=self.dialect.skips_repeats)
         if not self.dialect.answers_notify and stream.is_unstable(message_id):
             self._find("reference_unstable", f"ACK of id {message_id}", stream_id)
 
@@ -757,7 +850,11 @@ class Session:
         """The id may have been sent before this session, or where it wasn't seen."""
         if stream.assumed or self.partial or self.unattributed or message_id in stream.references:
             return True
-        return self.dialect.skips_repeats and any(message_id <= ref < NOTHING_SEEN for ref in stream.references)
+        # Where no NOTIFY_ACK says how far the worker is, it may go on with what came before a reconnect.
+        if not self.dialect.answers_notify and stream.acked_at is None:
+            return True
+        given = (reference for reference in stream.references if reference != self.dialect.nothing_seen)
+        return self.dialect.skips_repeats and any(message_id <= reference for reference in given)
 
     def _take_nack(self, nack: Nack) -> None:
         self._stream_id = nack.stream_id
@@ -768,6 +865,7 @@ class Session:
         step = stream.act(Action.NACK)
         self._find(step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
         stream.references = [nack.point_of_ref]
+        stream.ask(nack.point_of_ref)
         stream.rewound = True
         if stream.is_unstable(nack.point_of_ref):
             self._find("reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
@@ -782,8 +880,15 @@ class Session:
         if isinstance(frame, Message | Notify | EosMessage):
             self._stream_id = frame.stream_id
         self._ignore(AFTER_RESTART, self._stream_id)
+        self._count(frame)
+        self.eos_messages += isinstance(frame, EosMessage)
         if isinstance(frame, Message | Notify):
             self._spend(Kind(KIND_OF[type(frame)]))
+
+    def _count(self, frame: Frame | None) -> None:
+        """A MESSAGE that is ignored is one of its stream, if it names one that is known."""
+        if isinstance(frame, Message) and frame.stream_id in self.streams:
+            self.streams[frame.stream_id].messages += 1
 
     def _pass_over(self, _: Frame) -> None:
         self._ignored = NOT_FOR_SOURCES
@@ -808,6 +913,7 @@ class Session:
                 "state": self.state,
                 "ended": self.ended,
                 "errors": sorted(self.errors),
+                "lacks": sorted(self.lacks),
                 "violated": self._violated,
                 "names": [[name.hex(), stream_id] for name, stream_id in self._names.items()],
                 "streams": [[stream_id, stream.to_json()] for stream_id, stream in self.streams.items()],
@@ -830,13 +936,15 @@ class Session:
         self.state = State(state["state"])
         self.ended = None if state["ended"] is None else End(state["ended"])
         self.errors = {Direction(side) for side in state["errors"]}
+        self.lacks = {Direction(side) for side in state["lacks"]}
         self._violated = (state["violated"][0], state["violated"][1])
         self._names = {bytes.fromhex(name): stream_id for name, stream_id in state["names"]}
         self.streams = {stream_id: Stream.from_json(row) for stream_id, row in state["streams"]}
 
 
 _PLAIN: Final = (
-    "partial",
+    "late",
+    "unordered",
     "credits",
     "granted",
     "spent",
@@ -854,12 +962,17 @@ _PLAIN: Final = (
     "_started",
     "_hello_judged",
     "_answered",
+    "_early_ok",
 )
 _MARKS: Final = ("_hello", "_error", "_violation", "dry")
 _BYTES: Final = ("program_name", "instance_name", "cookie_digest")
 
 #: The word in an ERROR that says what is refused, in the order of the rules.
 _REFUSALS: Mapping[bytes, str] = {b"cookie": "cookie_refused", b"version": "version_refused"}
+
+
+def _digest(name: bytes) -> bytes:
+    return hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
 
 
 def _late(since: Where, timeout_ns: int, now_ns: int) -> bool:
@@ -899,10 +1012,12 @@ _TALKING: Final = (State.CONNECTED, State.HANDSHAKE, State.STREAMING, State.REST
 TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
     {
         (State.CONNECTED, _C, Kind.HELLO): Step(Session._take_hello, State.HANDSHAKE),
-        # No rule forbids what a worker says too early; without HELLO it means nothing.
-        (State.CONNECTED, _S, Kind.OK): Step(Session._nothing, State.CONNECTED),
-        **{(State.CONNECTED, _S, kind): Step(Session._nothing, State.CONNECTED) for kind in _WORKER_KINDS},
-        (State.CONNECTED, _S, Kind.RESTART): Step(Session._nothing, State.CONNECTED),
+        # What a worker says too early ends nothing: the HELLO that follows is judged as any.
+        (State.CONNECTED, _S, Kind.OK): Step(Session._take_early_ok, State.CONNECTED, "frame_before_hello"),
+        **{
+            (State.CONNECTED, _S, kind): Step(Session._nothing, State.CONNECTED, "frame_before_hello")
+            for kind in (*_WORKER_KINDS, Kind.RESTART, Kind.WORKERS_LEFT)
+        },
         (State.HANDSHAKE, _S, Kind.OK): Step(Session._take_ok, State.STREAMING),
         **{
             (State.HANDSHAKE, side, kind): Step(effect, State.HANDSHAKE, "frame_before_ok")
@@ -921,10 +1036,13 @@ TRANSITIONS: Mapping[tuple[State, Direction, Kind], Step] = MappingProxyType(
         **{(state, _C, Kind.ERROR): Step(Session._take_connector_error, State.ERROR) for state in _TALKING},
         **{(state, _S, Kind.ERROR): Step(Session._take_worker_error, State.ERROR) for state in _TALKING},
         **{
-            (state, side, Kind.WORKERS_LEFT): Step(Session._pass_over, state)
-            for state in _TALKING
+            (State.HANDSHAKE, side, Kind.WORKERS_LEFT): Step(Session._pass_over, State.HANDSHAKE, "frame_before_ok")
             for side in Direction
-            if (state, side) != (State.CONNECTED, _C)
+        },
+        **{
+            (state, side, Kind.WORKERS_LEFT): Step(Session._pass_over, state)
+            for state in (State.STREAMING, State.RESTARTED)
+            for side in Direction
         },
         **{
             (State.ENDED, side, kind): Step(Session._after_violation, State.ENDED)

@@ -40,6 +40,7 @@ from wirehouse_codecs.wallaroo.messages import (
     Restart,
     WorkersLeft,
 )
+from wirehouse_codecs.wallaroo.options import WallarooOptions
 
 Array = np.ndarray[Any, Any]
 
@@ -144,7 +145,7 @@ def _tables(direction: Direction, *names: str) -> _Tables:
         forbidden[number, : len(dialect.forbidden_flags)] = dialect.forbidden_flags
     return _Tables(
         np.array([dialect.byte_order == "little" for dialect in dialects]),
-        np.array([min(dialect.max_frame_bytes, RESYNC_LIMIT) for dialect in dialects], np.int64),
+        np.array([min(WallarooOptions().limit(dialect, direction), RESYNC_LIMIT) for dialect in dialects], np.int64),
         np.array([dialect.flags or 0 for dialect in dialects], np.int64),
         forbidden,
         layouts_of,

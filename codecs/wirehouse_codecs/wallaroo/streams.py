@@ -12,10 +12,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.sent import AWAITED, UNSTABLE, Sent
 
 #: So many ids at and before the last acked one are remembered.
 KEPT_ACKED: Final = 64
+#: References of so many NACKs that wait for their NOTIFY are remembered.
+KEPT_ASKED: Final = 16
 
 
 class StreamState(StrEnum):
@@ -157,13 +160,19 @@ class Stream:
     #: NACKs without a NOTIFY, and NOTIFYs without an answer.
     nacks: int = 0
     waiting: int = 0
+    #: Of the latter those that may have been answered in a hole.
+    excused: int = 0
     notified: bool = False
     #: It was in use before the capture, or before a hole in it, so its past is unknown.
     assumed: bool = False
     #: Digest of the name that the last NOTIFY gave.
     name: bytes | None = None
+    #: Digest of the name that OK gives.
+    listed: bytes | None = None
     #: References that the worker gave: by OK or NOTIFY_ACK, by the last NACK.
     references: list[int] = field(default_factory=list)
+    #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
+    asked: list[int] | None = field(default_factory=list)
     last_seen: int | None = None
     last_acked: int | None = None
     messages: int = 0
@@ -201,12 +210,38 @@ class Stream:
             if not self.waiting:
                 return StreamStep(self.state, self.state, _UNASKED)
             self.waiting -= 1
+            self.excused = max(0, self.excused - 1)
         owed = self.waiting if self.state is StreamState.PENDING else self.nacks
         self.state = step.state if owed else step.settled
         return step
 
-    def forgive(self) -> None:
-        """The NOTIFYs that are owed may have come where the capture has a hole."""
+    def ask(self, reference: int) -> None:
+        """A NACK, which was counted, asks for a NOTIFY from `reference` on."""
+        if self.nacks == 1:
+            self.asked = []
+        if self.asked is not None:
+            self.asked = [*self.asked, reference] if len(self.asked) < KEPT_ASKED else None
+
+    def answer(self, reference: int) -> bool:
+        """A NOTIFY that is about to be counted gives `reference`: a NACK that waits may have asked for it."""
+        if not self.nacks or self.asked is None:
+            return bool(self.nacks)
+        if reference not in self.asked:
+            return False
+        self.asked.remove(reference)
+        return True
+
+    @property
+    def unanswered(self) -> int:
+        """NOTIFYs whose answer can't have come where the capture has a hole."""
+        return max(0, self.waiting - self.excused)
+
+    def miss(self, direction: Direction) -> None:
+        """The capture has a hole: what was owed may have come in it, a NACK or what was sent again too."""
+        self.assumed = self.rewound = True
+        if direction is Direction.SERVER:
+            self.excused = self.waiting
+            return
         self.nacks = 0
         if self.state is StreamState.RESET:
             self.state = StreamState.OPEN
@@ -232,6 +267,20 @@ class Stream:
         self.forgotten_unacked = 0
         self._forget_acked()
         return AckVerdict.FORWARD
+
+    def ack_unseen(self, message_id: int, *, rises: bool) -> None:
+        """An id is safe that was sent before this session, or where that wasn't seen; 0 may say that none is.
+
+        `rises`: a higher id is one that was sent later.
+        """
+        if message_id and (self.acked_at is None or (rises and message_id > (self.last_acked or 0))):
+            self.last_acked = message_id
+
+    def may_have_sent(self, message_id: int) -> bool:
+        """The stream sent the id in this session, or so much that it isn't known, or goes on from it."""
+        if self.sent.get(message_id) is not None or self.forgotten_unacked or message_id in self.references:
+            return True
+        return self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
 
     def was_acked(self, message_id: int) -> bool:
         """The id was acked, by itself or by a later one, and the stream was not reset since."""
@@ -271,10 +320,13 @@ class Stream:
             "state": self.state,
             "nacks": self.nacks,
             "waiting": self.waiting,
+            "excused": self.excused,
             "notified": self.notified,
             "assumed": self.assumed,
             "name": None if self.name is None else self.name.hex(),
+            "listed": None if self.listed is None else self.listed.hex(),
             "references": self.references,
+            "asked": self.asked,
             "last_seen": self.last_seen,
             "last_acked": self.last_acked,
             "messages": self.messages,
@@ -294,7 +346,8 @@ class Stream:
         """The stream that `to_json` wrote."""
         taken = dict(row)
         taken["state"] = StreamState(row["state"])
-        taken["name"] = None if row["name"] is None else bytes.fromhex(row["name"])
+        for key in ("name", "listed"):
+            taken[key] = None if row[key] is None else bytes.fromhex(row[key])
         taken["sent"] = Sent()
         for entry in row["sent"]:
             taken["sent"].add(*entry)

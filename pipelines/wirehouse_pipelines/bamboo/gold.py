@@ -23,7 +23,7 @@ from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
-VERSION = "6"
+VERSION = "7"
 OUTPUTS: Final = (
     verification.ENTRIES_TABLE,
     verification.LOGS_TABLE,

@@ -50,11 +50,17 @@ def _part(slot: int, key: Column, way: Column | int, **said: Column) -> Column:
 
 
 def _entry(entry: Column) -> Column:
-    """What an entry of a Batch is: a counted prefix, a sub-batch's id, or an inline key; null if it is neither."""
+    """What an entry of a Batch is: a counted prefix, a sub-batch's id, or an inline key; null if it is neither.
+
+    One that sets several fields says a key in two ways, which makes the block odd.
+    """
     named = {"tracked": entry["tracked"], "name": entry["name"]}
     way = F.when(entry["is_delete"], INLINE_DELETE).otherwise(INLINE_SET)
+    given = (entry["value"].isNotNull(), entry["count"].isNotNull(), entry["is_delete"], entry["subbatch"].isNotNull())
+    several = sum((field.cast("int") for field in given), F.lit(0)) > 1
     return (
-        F.when(entry["count"].isNotNull(), _part(KEY, entry["name"], NAMED, expected=entry["count"], **named))
+        F.when(several, _part(KEY, entry["name"], INLINE_SET | INLINE_DELETE))
+        .when(entry["count"].isNotNull(), _part(KEY, entry["name"], NAMED, expected=entry["count"], **named))
         .when(entry["subbatch"].isNotNull(), _part(SUBBATCH, entry["subbatch"], NAMED, **named))
         .when(entry["tracked"], _part(KEY, entry["name"], way, value=entry["value"]))
     )

@@ -131,6 +131,11 @@ def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.R
 
 # Blocks
 
+#: How a block's life ended: where, the window in which that became known, and what follows.
+ENDED = pa.struct(
+    [("closed_at", PLACE_TYPE), ("ended_in", pa.string()), ("judged", pa.bool_()), ("stall", pa.string())]
+)
+
 
 def _block_row(block: Block) -> dict[str, Any]:
     batch = block.batch
@@ -151,8 +156,8 @@ def _block_row(block: Block) -> dict[str, Any]:
     }
 
 
-def _folded(block: Block, judged_at: Place | None, windows: Windows) -> Iterator[dict[str, Any]]:
-    """The rows of one block: itself, its updates if it is complete, its findings."""
+def _folded(block: Block, ended: Mapping[str, Any], windows: Windows) -> Iterator[dict[str, Any]]:
+    """The rows of one block: itself, its updates if it is complete, its findings. `ended` says how its life ended."""
     number = block.batch.number if block.batch else None
     yield {"row_kind": "block", "block": _block_row(block)}
     for update in block.updates:
@@ -166,18 +171,21 @@ def _folded(block: Block, judged_at: Place | None, windows: Windows) -> Iterator
                 "at": _place_row(update.place),
             },
         }
-    found = list(zip(block.findings, block.found_at, strict=True))
-    if judged_at and not block.complete:
-        found += [(finding, judged_at) for finding in judged_findings(block, judged_at)]
-    for finding, known_at in found:
-        window = windows.of(known_at.arrived_at_ns)
+    found = [
+        (finding, windows.of(known_at.arrived_at_ns))
+        for finding, known_at in zip(block.findings, block.found_at, strict=True)
+    ]
+    if ended["judged"] and not block.complete:
+        found += [(finding, ended["ended_in"]) for finding in judged_findings(block, ended["stall"] or "")]
+    for finding, window in found:
         yield {"row_kind": "finding", "window_start": window, "finding": _finding_row(finding, number)}
 
 
 def fold_blocks(messages: DataFrame, options: Mapping[str, CardinalOptions], windows: Windows) -> DataFrame:
-    """FOLDED of the blocks of `messages` (block_hash, source, at, kind, the message's fields, closed_at, judged).
+    """FOLDED of the blocks of `messages` (block_hash, source, at, kind, the message's fields, `ENDED`).
 
-    `closed_at` is where the block's life ended, null if it lives: later messages take no part.
+    `closed_at` is where the block's life ended, null if it lives: later messages take no part. `ended_in` is the window
+    in which that became known, a later one if no message came for some windows.
     """
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -187,7 +195,7 @@ def fold_blocks(messages: DataFrame, options: Mapping[str, CardinalOptions], win
                 closed = _place(first["closed_at"]) if first["closed_at"] else None
                 received = (Received(_place(row["at"]), _message(row)) for row in concatenated((first,), group))
                 block = assemble(block_hash, received, options[source], until=closed.order if closed else None)
-                for row in _folded(block, closed if first["judged"] else None, windows):
+                for row in _folded(block, first, windows):
                     yield {"block_hash": block_hash, "source": source} | row
 
         return _batches(rows(), FOLDED)
@@ -237,7 +245,10 @@ REORG_ROW = pa.struct(
         ("at", PLACE_TYPE),
     ]
 )
-CLOSED_ROW = pa.struct([("closed_at", PLACE_TYPE), ("judged", pa.bool_()), ("complete", pa.bool_())])
+_CLOSED = ("judged", "complete", "stall")
+CLOSED_ROW = pa.struct(
+    [("closed_at", PLACE_TYPE), ("judged", pa.bool_()), ("complete", pa.bool_()), ("stall", pa.string())]
+)
 #: A row of `order_chain`; `step` numbers the rows of a source: of two rows of one key the later one stands.
 ORDERED = pa.schema(
     [
@@ -268,7 +279,7 @@ def _event(row: Mapping[str, Any]) -> events.Event:
         made = events.ReorgArrived if kind == REORG else events.ReorgCompleteArrived
         return made(place, block_hash, int(row["batch"]["number"]))
     if kind == CHANNEL_MESSAGE:
-        return events.ChannelMessage(place)
+        return events.ChannelMessage(place, block_hash)
     return (events.FirstMessage if kind == FIRST_MESSAGE else events.Completed)(place, block_hash)
 
 
@@ -298,7 +309,7 @@ def _refused(outcome: events.Refused) -> dict[str, Any]:
 
 
 def _closed(outcome: events.Closed) -> dict[str, Any]:
-    row = {"closed_at": _place_row(outcome.place), "judged": outcome.judged, "complete": outcome.complete}
+    row = {"closed_at": _place_row(outcome.place)} | {name: getattr(outcome, name) for name in _CLOSED}
     return {"block_hash": outcome.block_hash, "closed": row}
 
 

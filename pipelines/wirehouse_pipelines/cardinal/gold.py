@@ -26,7 +26,7 @@ from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.work import Cut, Work
 
-VERSION = "2"
+VERSION = "3"
 SILVER = "silver.cardinal"
 STATE = "gold.cardinal_state"
 OUTPUTS = (
@@ -77,18 +77,28 @@ class _Run:
         new = self.arrived.where(~F.col("message.kind").isin(*REORGS))
         if not self.work.before:
             return new
-        carried = self.carried("message").select(*new.columns)
-        ended = self.carried("closed").select(*BLOCK, F.col("arrived_at_ns").alias("ended_ns"))
-        going_on = _without_late(carried, ended)
-        # What time alone ended since the last window.
-        over = going_on.groupBy(*BLOCK).agg((F.min("arrived_at_ns") + HORIZON_NS + 1).alias("ended_ns"))
-        over = F.broadcast(over.where(~self.work.is_new("ended_ns")))
-        return _without_late(going_on.unionByName(_without_late(new, ended)), over)
+        over = F.broadcast(self._over)
+        return _without_late(self._going_on.unionByName(_without_late(new, self._ended_before)), over)
+
+    @cached_property
+    def _ended_before(self) -> DataFrame:
+        return self.carried("closed").select(*BLOCK, F.col("arrived_at_ns").alias("ended_ns"))
+
+    @cached_property
+    def _going_on(self) -> DataFrame:
+        """Messages of blocks that lived at the end of the last window."""
+        return _without_late(self.carried("message").select(*self.arrived.columns), self._ended_before)
+
+    @cached_property
+    def _over(self) -> DataFrame:
+        """Blocks that time alone ended since the last window: block_hash, source, ended_ns."""
+        over = self._going_on.groupBy(*BLOCK).agg((F.min("arrived_at_ns") + HORIZON_NS + 1).alias("ended_ns"))
+        return over.where(~self.work.is_new("ended_ns"))
 
     @cached_property
     def fields(self) -> DataFrame:
         """`messages` with the message's fields as columns."""
-        return self.messages.select("source", *PLACE, "message.*")
+        return _fields(self.messages)
 
     @cached_property
     def parts(self) -> DataFrame:
@@ -109,20 +119,19 @@ class _Run:
         counts = self.summaries.groupBy("regular").agg(F.sum(1 + F.size("subbatches")).alias("size"))
         return Counter({row.regular: row.size for row in counts.collect()})
 
-    def folded(self, wanted: DataFrame, count: int) -> DataFrame:
-        """The exact fold of the blocks `wanted` (block_hash, source, closed_at, judged), of which there are `count`."""
+    def folded(self, wanted: DataFrame, count: int, fields: DataFrame | None = None) -> DataFrame:
+        """The exact fold of the blocks `wanted` (block_hash, source, folds.ENDED), of which there are `count`."""
         if not count:
             return self.work.spark.createDataFrame([], from_arrow_schema(folds.FOLDED))
-        whose = self.fields.withColumn("at", F.struct(*PLACE)).join(_sent_if_few(wanted, count), list(BLOCK))
+        whose = (self.fields if fields is None else fields).withColumn("at", F.struct(*PLACE))
+        whose = whose.join(_sent_if_few(wanted, count), list(BLOCK))
         return self.work.settle(folds.fold_blocks(whose, self.options, self.work.lake.windows))
 
     @cached_property
     def living(self) -> tuple[DataFrame, DataFrame]:
         """Regular blocks and folded blocks as if none had ended."""
-        nowhere = F.lit(None).cast(from_arrow_type(folds.PLACE_TYPE))
-        odd = self.summaries.where("NOT regular").select(
-            *BLOCK, nowhere.alias("closed_at"), F.lit(False).alias("judged")
-        )
+        not_yet = (F.lit(None).cast(from_arrow_type(field.type)).alias(field.name) for field in folds.ENDED)
+        odd = self.summaries.where("NOT regular").select(*BLOCK, *not_yet)
         return self.summaries.where("regular"), self.folded(odd, self.counted[False])
 
     @cached_property
@@ -165,8 +174,9 @@ class _Run:
         )
 
     def _channel_messages(self, on_channel: DataFrame, known: DataFrame) -> DataFrame:
-        """Of each partition the first message before and after each ReorgComplete."""
-        columns = ("source", "topic", "partition", "at", "message.kind")
+        """Of each block the first message on each partition before and after each ReorgComplete."""
+        block_hash = F.when(~F.col("message.kind").isin(*REORGS), F.col("block_hash")).alias("block_hash")
+        columns = ("source", "topic", "partition", "at", "message.kind", block_hash)
         new = on_channel.select(*columns, F.lit(True).alias("new"))
         both = new.unionByName(known.select(*columns, F.lit(False).alias("new")))
         until_here = Window.partitionBy("source", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
@@ -174,11 +184,11 @@ class _Run:
         first = (
             both.withColumn("completes", completes)
             .where("new")
-            .groupBy("source", "topic", "partition", "completes", F.col("kind").isin(*REORGS))
+            .groupBy("source", "topic", "partition", "completes", "block_hash")
             .agg(F.min("at").alias("at"))
         )
-        none = F.lit(None).cast("binary").alias("block_hash"), F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
-        return _events(first.select("source", "at", *none, F.lit(folds.CHANNEL_MESSAGE).alias("event")))
+        batch = F.lit(None).cast(blocks.BATCH_TYPE).alias("batch")
+        return _events(first.select("source", "at", "block_hash", batch, F.lit(folds.CHANNEL_MESSAGE).alias("event")))
 
     def _is_named_as_channel(self) -> Column:
         sources: dict[str, list[str]] = {}
@@ -201,8 +211,8 @@ class _Run:
 
     @cached_property
     def ended(self) -> DataFrame:
-        """Blocks whose life ended in the windows: block_hash, source, closed_at, judged."""
-        return self.ordered("closed").select(*BLOCK, "closed.closed_at", F.expr("closed.judged").alias("judged"))
+        """Blocks whose life ended in the windows or just before them: block_hash, source, folds.ENDED, complete."""
+        return self.ordered("closed").select(*BLOCK, F.col("window_start").alias("ended_in"), "closed.*")
 
     @cached_property
     def oldest_living_ns(self) -> int | None:
@@ -226,11 +236,21 @@ class _Run:
             .where(late | (F.col("judged") & F.col("completed_at").isNull()))
         )
         revived = F.expr(f"last_at.arrived_at_ns - closed_at.arrived_at_ns > {HORIZON_NS}").alias("revived")
-        wanted = self.work.settle(again.select(*BLOCK, "closed_at", "judged", revived))
+        wanted = self.work.settle(again.select(*BLOCK, *folds.ENDED.names, revived))
         (found,) = wanted.agg(F.count("*").alias("blocks"), F.max("revived").alias("revived")).collect()
         if found.revived:
             raise Cut(self._first_lives_after(wanted.where("revived")))
         return self.folded(wanted, found.blocks) if found.blocks else None
+
+    @cached_property
+    def told_late(self) -> DataFrame | None:
+        """The fold of incomplete blocks that time alone ended between the windows. None: no such block."""
+        if not self.work.before:
+            return None
+        late = self.ended.where("judged AND NOT complete").where(~self.work.is_new("closed_at.arrived_at_ns"))
+        wanted = self.work.settle(late.select(*BLOCK, *folds.ENDED.names))
+        count = wanted.count()
+        return self.folded(wanted, count, _fields(self._going_on)) if count else None
 
     def _first_lives_after(self, ended: DataFrame) -> dict[str, str]:
         """By source the window of the first message whose block had ended longer than the horizon before."""
@@ -243,11 +263,16 @@ class _Run:
     def final(self, kind: str) -> DataFrame:
         """Folded rows of a kind, of blocks told again the later telling."""
         _, folded = self.living
-        rows, again = folded.where(F.col("row_kind") == kind), self.told_again
-        if again is None:
-            return rows
-        retold = again.select(*BLOCK).distinct()
-        return rows.join(retold, list(BLOCK), "left_anti").unionByName(again.where(F.col("row_kind") == kind))
+        rows, again, late = folded.where(F.col("row_kind") == kind), self.told_again, self.told_late
+        if again is not None:
+            retold = again.select(*BLOCK).distinct()
+            rows = rows.join(retold, list(BLOCK), "left_anti").unionByName(again.where(F.col("row_kind") == kind))
+        if late is not None:
+            late = late.where(F.col("row_kind") == kind)
+            # A hash that lives again in these windows has the row of its new life.
+            again_alive = self.summaries.select(*BLOCK)
+            rows = rows.unionByName(late.join(again_alive, list(BLOCK), "left_anti") if kind == "block" else late)
+        return rows
 
     @cached_property
     def regular(self) -> DataFrame:
@@ -267,6 +292,10 @@ _EVENT_SCHEMA = (
 def _events(frame: DataFrame) -> DataFrame:
     columns = ("source", "at", "event", "block_hash", "batch")
     return frame.where("at IS NOT NULL").select(*columns, F.lit(None).cast("string").alias("snapshot"))
+
+
+def _fields(messages: DataFrame) -> DataFrame:
+    return messages.select("source", *PLACE, "message.*")
 
 
 def _without_late(messages: DataFrame, ended: DataFrame) -> DataFrame:
@@ -303,12 +332,15 @@ def _batches(run: _Run) -> DataFrame:
         known = run.carried("refused").select(*BLOCK, F.struct(*PLACE).alias("refused_at"))
         refused = refused.unionByName(known)
     refused = refused.groupBy(*BLOCK).agg(F.min("refused_at").alias("refused_at"))
-    judged = run.ended.where("judged").select(*BLOCK, "closed_at")
+    judged = run.ended.where("judged").selectExpr(
+        "block_hash AS ended_hash", "source AS ended_source", "closed_at", "ended_in"
+    )
+    this_life = F.expr("block_hash = ended_hash AND source = ended_source AND first_at <= closed_at")
     window_of = run.work.window_of
     changes = {
         "last_at": window_of("last_at.arrived_at_ns"),
         "refused_at": window_of("refused_at.arrived_at_ns"),
-        "judged_at": F.when(F.col("completed_at").isNull(), window_of("closed_at.arrived_at_ns")),
+        "judged_at": F.when(F.col("completed_at").isNull(), F.col("ended_in")),
     }
     # The state at the end of each of these windows.
     refused_by, judged_by = (
@@ -317,7 +349,7 @@ def _batches(run: _Run) -> DataFrame:
     status = F.when(refused_by, "refused").when(F.col("completed_at").isNotNull(), "complete").otherwise("incomplete")
     return (
         told.join(refused, list(BLOCK), "left")
-        .join(judged, list(BLOCK), "left")
+        .join(judged, this_life, "left")
         .withColumn("window_start", F.explode(F.array_distinct(F.array_compact(F.array(*changes.values())))))
         .where(run.work.in_new_window())
         .select(

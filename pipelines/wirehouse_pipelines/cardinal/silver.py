@@ -23,7 +23,7 @@ from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_codecs.rules import by_name
 from wirehouse_pipelines.work import Job, Work
 
-VERSION = "1"
+VERSION = "2"
 
 PLAIN = (b"\x03", b"\x04")
 AVRO = tuple(byte for byte in (bytes((kind,)) for kind in KINDS) if byte not in PLAIN)

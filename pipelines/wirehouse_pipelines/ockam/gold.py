@@ -22,7 +22,7 @@ from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
-VERSION = "2"
+VERSION = "3"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -60,7 +60,11 @@ _TOLD: Final = pa.schema(
         *((name, UINT) for name in ("partition", "first_index", "last_index", "saved", "position", "latest")),
         ("delivered_up_to", UINT),
         *((name, pa.int64()) for name in ("confirmed", "indexes", "delivered", "last_at_ns")),
-        *((name, pa.int64()) for name in ("lag", "delivered_messages", "redelivered", "connections", "messages")),
+        *(
+            (name, pa.int64())
+            for name in ("lag", "lost", "delivered_messages", "redelivered", "connections", "messages")
+        ),
+        ("lag_seconds", pa.float64()),
     ]
 )
 
@@ -309,7 +313,7 @@ _FIELDS: Final[Mapping[type[Any], tuple[str, tuple[str, ...]]]] = {
     ),
     ConsumerRow: (
         _CONSUMER,
-        ("stream_name", "partition", "client_id", "saved", "position", "latest", "lag")
+        ("stream_name", "partition", "client_id", "saved", "position", "latest", "lag", "lost", "lag_seconds")
         + ("delivered_messages", "redelivered", "connections"),
     ),
     Hole: (
@@ -355,8 +359,8 @@ def _changed(batches: Iterable[pa.RecordBatch], alive: Mapping[tuple[str, str], 
             if told_in < alive.get((source, window), ""):
                 compared = Compared()
             told_in, whose = window, {"source": source, "window_start": window}
-            for found in map(compared.take, map(_observation, of_window)):
-                if found is not None and found.where.capture_id is not None:
+            for found in compared.take(list(map(_observation, of_window))):
+                if found.where.capture_id is not None:
                     told.append(_row(found) | whose)
         if told:
             yield pa.RecordBatch.from_pylist(told, schema=_CHANGED)

@@ -18,7 +18,7 @@ from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
-VERSION = "2"
+VERSION = "3"
 STATE: Final = "gold.wallaroo_state"
 OUTPUTS: Final = (
     "gold.wallaroo_sessions_history",

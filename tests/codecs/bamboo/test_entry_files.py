@@ -124,9 +124,24 @@ def test_binary_entries(make_log: MakeLog) -> None:
 
 def test_what_may_be_a_file_of_entries(make_log: MakeLog) -> None:
     entry = make_log(1).encoded()[0]
-    for start in (entry, b"\0junk" * 50 + entry, entry[:20], b'{"entry_hex":"00', b'junk\n{"entry_hex":"00"}\n'):
+    for start in (
+        entry,
+        b"\0junk" * 50 + entry,
+        entry[:20],
+        b'{"entry_hex":"00',
+        b'{"payload_hex":"00',
+        b'junk\n{"entry_hex":"00"}\n',
+    ):
         assert begins_entries(start)
-    for start in (b"junk", b"junk\n", b"{}\n", b"\x89PNG", b"\0" + b"\xff" * 2_000):
+    for start in (
+        b"junk",
+        b"junk\n",
+        b"{}\n",
+        b'{"topic":"t","key_b64":"a',
+        b'{"value_b64":"',
+        b"\x89PNG",
+        b"\0" + b"\xff" * 2_000,
+    ):
         assert not begins_entries(start)
 
 

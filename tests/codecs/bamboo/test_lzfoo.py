@@ -31,7 +31,7 @@ def both(data: bytes, size: int, window: int = varu64.MAX_U64, history: bytes = 
     """By the readable decoder, and by the compiled one with its history carried through a snapshot."""
     plain = inflate(data, size, window, history)
     before = Inflater(varu64.MAX_U64)
-    assert before.inflate(literal(history), len(history)) == (history, None)
+    assert before.inflate(literal(history), len(history)) == Inflated(history, None)
     compiled = Inflater(window, snapshot=before.snapshot())
     assert compiled.inflate(data, size) == plain
     return plain
@@ -43,15 +43,15 @@ def test_vectors(vector: dict[str, Any]) -> None:
     window = varu64.MAX_U64 if vector["window"] is None else vector["window"]
     if vector["ok"]:
         out = bytes.fromhex(vector["out_hex"])
-        assert both(data, len(out), window, history) == (out, None)
+        assert both(data, len(out), window, history) == Inflated(out, None)
         assert both(data, len(out) + 1, window, history).rule == "length_mismatch"
     else:
-        assert both(data, 8, window, history) == (None, RULES.get(vector["error"], vector["error"]))
+        assert both(data, 8, window, history) == Inflated(None, RULES.get(vector["error"], vector["error"]))
 
 
 def test_a_copy_runs_into_its_own_output() -> None:
-    assert both(b"\3abc\x85\2", 8) == (b"abcbcbcb", None)
-    assert both(b"\1a\xf9\3\xe8\1", 1001) == (b"a" * 1001, None)
+    assert both(b"\3abc\x85\2", 8) == Inflated(b"abcbcbcb", None)
+    assert both(b"\1a\xf9\3\xe8\1", 1001) == Inflated(b"a" * 1001, None)
 
 
 @pytest.mark.parametrize(
@@ -73,28 +73,45 @@ def test_a_copy_runs_into_its_own_output() -> None:
     ],
 )
 def test_what_is_broken(data: bytes, size: int, rule: str) -> None:
-    assert both(data, size, window=4) == (None, rule)
+    assert both(data, size, window=4) == Inflated(None, rule)
+
+
+@pytest.mark.parametrize(
+    ("offset", "wide"),
+    [(b"\3", False), (b"\xf8\3", True), (b"\xf9\0\3", True), (b"\xff" + bytes(7) + b"\3", True)],
+)
+def test_an_offset_that_is_longer_than_it_needs_to_be_is_said(offset: bytes, wide: bool) -> None:
+    data = literal(b"abc") + b"\x86" + offset
+    assert both(data, 9) == Inflated(b"abcabcabc", None, wide)
+    source, numbers = np.frombuffer(data, np.uint8), np.array([0, len(data), 9])
+    _, count = Inflater(varu64.MAX_U64).inflate_all(source, numbers[:1], numbers[1:2], numbers[2:])
+    assert count == (0 if wide else 1)
+
+
+@pytest.mark.parametrize("offset", [247, 248, 255, 256, 65_535, 65_536])
+def test_an_offset_in_the_shortest_way_is_not(offset: int) -> None:
+    assert not both(b"\x81" + varu64.encode(offset), 1, history=bytes(70_000)).wide
 
 
 def test_the_window_bounds_copies_also_into_earlier_packets() -> None:
     history = bytes(range(40))
-    assert both(b"\x82\x10", 2, 16, history) == (bytes([24, 25]), None)
+    assert both(b"\x82\x10", 2, 16, history) == Inflated(bytes([24, 25]), None)
     assert both(b"\x82\x11", 2, 16, history).rule == "window_exceeded"
     assert both(b"\x81\1", 1, 0, history).rule == "window_exceeded"
-    assert both(b"\1a", 1, 0, history) == (b"a", None)
+    assert both(b"\1a", 1, 0, history) == Inflated(b"a", None)
 
 
 def test_hostile_sizes_take_no_memory() -> None:
     inflater = Inflater(varu64.MAX_U64)
     endless = bytes(100_000)
-    assert inflater.inflate(endless, 0) == (b"", None)
-    assert inflater.inflate(b"\3abc", varu64.MAX_U64) == (None, "length_mismatch")
+    assert inflater.inflate(endless, 0) == Inflated(b"", None)
+    assert inflater.inflate(b"\3abc", varu64.MAX_U64) == Inflated(None, "length_mismatch")
     assert inflater.inflate(b"\1a\xff" + b"\xff" * 7 + b"\xfe\1", 1 << 62).rule == "length_mismatch"
     assert len(inflater.snapshot()) < 200
     # These elements do give as much as they announce.
     for size in (1 << 40, varu64.MAX_U64):
         run = b"\1a\xff" + (size - 1).to_bytes(8, "big") + b"\1"
-        assert inflater.inflate(run, size) == (None, "history_unknown")
+        assert inflater.inflate(run, size) == Inflated(None, "history_unknown")
     assert inflater.inflate(b"\x81\1", 1).rule == "history_unknown"
     small = Inflater(10, max_bytes=5)
     assert small.inflate(b"\6abcdef", 6).rule == "history_unknown"
@@ -103,9 +120,9 @@ def test_hostile_sizes_take_no_memory() -> None:
 
 def test_what_is_not_known_is_not_a_violation() -> None:
     late = Inflater(1000, from_start=False)
-    assert late.inflate(b"\x82\5", 2) == (None, "history_unknown")
-    assert late.inflate(b"\5abcde\x82\5", 7) == (b"abcdeab", None)
-    assert late.inflate(b"\x82\7", 2) == (b"ab", None)
+    assert late.inflate(b"\x82\5", 2) == Inflated(None, "history_unknown")
+    assert late.inflate(b"\5abcde\x82\5", 7) == Inflated(b"abcdeab", None)
+    assert late.inflate(b"\x82\7", 2) == Inflated(b"ab", None)
     # What was not read belongs to the history, so all from before is at an unknown place.
     assert late.inflate(b"\x82\x20", 2).rule == "history_unknown"
     assert late.inflate(b"\x82\2", 2).rule == "history_unknown"
@@ -123,7 +140,7 @@ def test_of_a_huge_window_only_the_last_bytes_are_kept() -> None:
     run = b"\1a\xfb" + (size - 1).to_bytes(4, "big") + b"\1"
     assert inflater.inflate(run, size).data == b"a" * size
     offset = varu64.encode(MAX_HISTORY_BYTES)
-    assert inflater.inflate(b"\x81" + offset, 1) == (b"a", None)
+    assert inflater.inflate(b"\x81" + offset, 1) == Inflated(b"a", None)
     assert inflater.inflate(b"\x81" + varu64.encode(MAX_HISTORY_BYTES + 1), 1).rule == "history_unknown"
 
 
@@ -149,8 +166,8 @@ def test_what_is_compressed_comes_back(sent: list[bytes], window: int) -> None:
     history = b""
     for payload in sent:
         packet = deflater.compress(payload)
-        assert inflate(packet, len(payload), window, history) == (payload, None)
-        assert inflater.inflate(packet, len(payload)) == (payload, None)
+        assert inflate(packet, len(payload), window, history) == Inflated(payload, None)
+        assert inflater.inflate(packet, len(payload)) == Inflated(payload, None)
         again = Inflater(window, snapshot=inflater.snapshot())
         assert again.snapshot() == inflater.snapshot()
         inflater = again

@@ -23,6 +23,7 @@ from tests.codecs.bamboo.peers import (
     raw,
 )
 
+from wirehouse_codecs.bamboo import yamf
 from wirehouse_codecs.bamboo.bymux import Role
 from wirehouse_codecs.bamboo.lipmaa import lipmaa
 from wirehouse_codecs.bamboo.messages import (
@@ -87,6 +88,11 @@ def m(log: Log, seq: int, **changed: Any) -> PointToPoint:
 
 def p(log: Log, seq: int) -> PointToPoint:
     return raw(log.payloads[seq])
+
+
+def ends(log: Log) -> PointToPoint:
+    """Metadata of another entry 1, which ends the log."""
+    return metadata(log.make(1, log.payloads[1], end_of_log=True))
 
 
 def lz(data: bytes, size: int | None = None) -> CompressedPayload:
@@ -193,8 +199,8 @@ DATA: dict[str, tuple[Script, Script]] = {
         lambda log, other: begun(log, end=2, upper_info=2).b(*sent(log, 1), m(log, 2)),
     ),
     "data_after_end_of_log": (
-        lambda log, other: begun(log).b(m(log, 1, end_of_log=True), p(log, 1), m(log, 2)),
-        lambda log, other: begun(log).b(m(log, 1, end_of_log=True), p(log, 1)),
+        lambda log, other: begun(log).b(ends(log), p(log, 1), m(log, 2)),
+        lambda log, other: begun(log).b(ends(log), p(log, 1)),
     ),
     "payload_overrun": (
         lambda log, other: begun(log).b(m(log, 1), raw(log.payloads[1] + b"!")),
@@ -548,6 +554,30 @@ def test_a_wrong_payload_is_told_by_what_its_sender_sent_in_another_proposal(log
         assert peers.a(confirm(1), Switch(1)).a(wrong).rules == found
 
 
+def test_what_metadata_with_a_wrong_signature_says_blames_nobody(log: Log) -> None:
+    # That it is wrong is a finding of its own, which needs all signatures.
+    other_hash = m(log, 1, payload_hash=yamf.encode(bytes(64)))
+    assert begun(log).b(other_hash, p(log, 1), *sent(log, 2)).rules == []
+    assert begun(log, GREEDY).b(other_hash, p(log, 1), *sent(log, 2)).rules == []
+    again_asked = propose(log, 2, payload_only=True, end=4)
+    other_hash = m(log, 4, payload_hash=yamf.encode(bytes(64)))
+    for payloads, found in (((p(log, 3), p(log, 4)), []), ((raw(b"payload x"),), ["invalid_data_in_safe_mode"])):
+        peers = begun(log).b(*sent(log, 1, 2, 3), other_hash, p(log, 4)).a(again_asked).b(confirm(2), Switch(2))
+        assert peers.b(p(log, 1), p(log, 2), *payloads).rules == found
+    # A payload that is right by it isn't right.
+    wrong = b"payload !"
+    forged = m(log, 1, payload_hash=yamf.encode(yamf.digest(wrong)))
+    assert begun(log, GREEDY).b(forged, raw(wrong), APOLOGY).rules == []
+    assert begun(log, GREEDY).b(m(log, 1), p(log, 1), APOLOGY).rules == ["apology_for_valid_data"]
+    # Nor is the size that it names.
+    size = len(log.payloads[1])
+    for wrong_size in (size - 1, size + 1):
+        assert begun(log).b(m(log, 1, payload_size=wrong_size), p(log, 1), m(log, 2)).rules == []
+    assert begun(log).b(m(log, 1, payload_size=size - 1), raw(b"payload "), raw(b"1")).rules == []
+    # Whether the log ends isn't either.
+    assert begun(log).b(m(log, 1, end_of_log=True), p(log, 1), m(log, 2)).rules == []
+
+
 def test_who_sent_an_entry_as_a_regular_one_cannot_say_that_it_ends_the_log(log: Log) -> None:
     ends = Cancel(CancelReason.END_OF_LOG, 2, seqnum=2)
     asked = propose(log, 2, start=5, lower_info=5, end=6, upper_info=6)
@@ -606,6 +636,13 @@ def test_a_compressed_payload_is_as_long_as_the_option_says(make_log: Callable[.
         assert peers.b(lz(b"\x7b" + len(payload).to_bytes(4, "big") + payload, len(payload))).rules == rules
         assert peers.last.payload is not None
         assert peers.last.payload.checked == (not rules)
+
+
+def test_an_offset_longer_than_it_needs_to_be_is_noted(make_log: Callable[..., Log]) -> None:
+    log = make_log(0)
+    log.add(b"aaa")
+    for copy, found in ((b"\x82\1", []), (b"\x82\xf8\1", ["noncanonical_varu64"])):
+        assert begun(log, end=1).b(m(log, 1), lz(b"\1a" + copy, 3)).rules == found
 
 
 def test_bytes_of_begun_payloads_are_bounded(log: Log) -> None:

@@ -48,11 +48,7 @@ class Story:
 
     def __init__(self, tree: str, start: str | None = None, **options: object) -> None:
         self.blocks: dict[str, tuple[int, int, str]] = {}
-        for block in tree.split():
-            said = _BLOCK.fullmatch(block)
-            assert said, block
-            number = int(said["number"])
-            self.blocks[f"{said['name']}{number}"] = (number, int(said["weight"] or number), said["parent"] or "-")
+        self.add(tree)
         if start is not None:
             number, weight, _ = self.blocks[start]
             options["start"] = Start(number, hash_of(start), weight)
@@ -61,6 +57,14 @@ class Story:
         self.outcomes: list[Outcome] = []
         self.now_ns = 0
         self._records = 0
+
+    def add(self, tree: str) -> None:
+        """Further blocks that can be named."""
+        for block in tree.split():
+            said = _BLOCK.fullmatch(block)
+            assert said, block
+            number = int(said["number"])
+            self.blocks[f"{said['name']}{number}"] = (number, int(said["weight"] or number), said["parent"] or "-")
 
     def place(self, topic: str | None = TOPIC, partition: int = 0) -> Place:
         self._records += 1
@@ -105,8 +109,9 @@ class Story:
         number = self.blocks[ancestor][0] if number is None else number
         return self.tell(ReorgCompleteArrived(self.place(topic), hash_of(ancestor), number))
 
-    def channel_message(self, topic: str, partition: int = 0) -> list[Outcome]:
-        return self.tell(ChannelMessage(self.place(topic, partition)))
+    def channel_message(self, topic: str, partition: int = 0, name: str | None = None) -> list[Outcome]:
+        block_hash = None if name is None else hash_of(name)
+        return self.tell(ChannelMessage(self.place(topic, partition), block_hash))
 
     def of(self, kind: type) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if type(outcome) is kind]

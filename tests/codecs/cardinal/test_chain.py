@@ -135,14 +135,14 @@ def test_without_a_start_the_first_complete_block_is_the_head(story: MakeStory) 
 def test_without_a_start_lower_blocks_are_history(story: MakeStory) -> None:
     told = story("a4:z3 b5:a4 c6:b5")
     told.send("b5 a4 c6")
-    assert told.updates == ["+b5", "+c6"]
+    assert told.updates == ["+b5", "+a4", "+c6"]
     assert told.canonical == ["a4", "b5", "c6"]
 
 
 def test_the_first_blocks_of_a_feed_may_leave_a_gap_that_fills_later(story: MakeStory) -> None:
     told = story("a1 b2:a1 c3:b2 d4:c3 e5:d4")
     told.send("a1 d4 e5 c3 b2")
-    assert told.updates == ["+a1", "+d4", "+e5"]
+    assert told.updates == ["+a1", "+d4", "+e5", "+c3", "+b2"]
     assert told.canonical == ["a1", "b2", "c3", "d4", "e5"]
 
 
@@ -172,7 +172,7 @@ def test_where_all_blocks_weigh_the_same_the_higher_one_is_the_head_over_a_gap(s
 def test_a_gap_that_closes_on_another_branch_removes_what_stood_there(story: MakeStory) -> None:
     told = story("a1 x2:a1 c3:b2 d4:c3 b2:a1")
     told.send("a1 x2 d4 c3 b2")
-    assert told.updates == ["+a1", "+x2", "+d4", "-x2"]
+    assert told.updates == ["+a1", "+x2", "+d4", "+c3", "+b2 -x2"]
     assert told.canonical == ["a1", "b2", "c3", "d4"]
 
 
@@ -361,16 +361,71 @@ def test_an_announcement_elsewhere_lets_it_in_with_its_next_block(large: Large) 
     assert (told.head, updates_of(told)) == ("s14", ["+12 -10"])
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), [("zz", 2), ("m2", 3), ("t2", 2)], ids=["unknown", "other number", "side block"]
-)
-def test_a_reorg_of_a_wrong_ancestor_has_no_effect(large: Large, name: str, number: int) -> None:
+@pytest.mark.parametrize("name", ["zz", "t2"], ids=["unknown", "side block"])
+def test_a_reorg_of_a_wrong_ancestor_has_no_effect_and_is_found_once(large: Large, name: str) -> None:
     told = large.story
     told.send("t2")
-    told.reorg(name, channel_of(name), number)
-    told.reorg_complete(name, channel_of(name), number)
-    assert told.found == ["reorg_ancestor_wrong"] * 2
+    told.reorg(name, number=2)
+    told.reorg(name, channel_of(name), 2)
+    told.reorg_complete(name, channel_of(name), 2)
+    assert told.found == ["reorg_ancestor_wrong"]
     assert told.head == "m12"
+
+
+def test_the_blocks_of_a_reorg_that_names_a_wrong_hash_are_no_further_finding(large: Large) -> None:
+    told = large.story
+    channel = channel_of("zz")
+    told.reorg("zz", number=2)
+    told.reorg("zz", channel, 2)
+    told.send(large.blocks, channel)
+    told.reorg_complete("zz", channel, 2)
+    told.send("s14 s15 s16 s17 s18")
+    assert (told.head, told.found) == ("m12", ["reorg_ancestor_wrong"])
+
+
+@pytest.mark.parametrize(("reorg", "complete"), [(3, 3), (3, 2), (2, 3), (3, 4)])
+def test_a_reorg_with_a_wrong_number_is_followed_by_its_hash(large: Large, reorg: int, complete: int) -> None:
+    told = large.story
+    told.reorg("m2", number=reorg)
+    told.reorg("m2", large.channel, reorg)
+    told.send(large.blocks, large.channel)
+    told.reorg_complete("m2", large.channel, complete)
+    assert (told.head, told.found) == ("s13", ["reorg_ancestor_wrong"])
+    assert told.reorgs[0].completed
+    told.send("s14 s15 s16 s17 s18")
+    assert told.found == ["reorg_ancestor_wrong"]
+
+
+def test_a_second_reorg_from_the_same_ancestor_on_the_same_topic_is_followed(large: Large, chain_of: ChainOf) -> None:
+    told = large.story
+    told.add(chain_of("u", 3, 14, "m2"))
+    told.reorg("m2", large.channel)
+    told.send(large.blocks, large.channel)
+    told.reorg_complete("m2", large.channel)
+    told.reorg("m2", large.channel)
+    assert told.head == "s13"
+    told.channel_message(large.channel, name="u3")
+    told.send(large.named("u", 3, 14), large.channel)
+    told.reorg_complete("m2", large.channel)
+    assert (told.head, told.found) == ("u14", [])
+    assert [(row.depth, row.completed) for row in told.reorgs] == [(10, True), (11, True)]
+    told.channel_message(large.channel, name="u15")
+    assert told.found == ["reorg_not_completed"]
+
+
+def test_a_producer_that_is_behind_repeats_the_channel(large: Large) -> None:
+    told = large.story
+    for _ in range(2):
+        told.reorg("m2", large.channel)
+        for name in large.blocks.split():
+            told.channel_message(large.channel, name=name)
+            told.batch(name, large.channel) if told.head == "s13" else told.send(name, large.channel)
+        told.reorg_complete("m2", large.channel)
+    told.channel_message(large.channel, name="s9")
+    assert (told.head, told.found) == ("s13", [])
+    assert len(told.reorgs) == 1
+    told.channel_message(large.channel, name="s14")
+    assert told.found == ["reorg_not_completed"]
 
 
 def test_numbers_of_reorgs_are_compared_in_their_low_32_bits(large: Large) -> None:
@@ -382,10 +437,12 @@ def test_numbers_of_reorgs_are_compared_in_their_low_32_bits(large: Large) -> No
 def test_a_reorg_complete_that_differs_from_its_reorg_is_wrong(large: Large) -> None:
     told = large.story
     told.reorg("m2", large.channel)
+    told.send(large.blocks, large.channel)
     told.reorg_complete("m1", large.channel)
-    told.reorg_complete("m2", large.channel, number=7)
-    assert told.found == ["reorg_ancestor_wrong"] * 2
+    told.reorg_complete("m1", large.channel)
     assert not told.reorgs[0].completed
+    told.send("s14 s15 s16 s17")
+    assert told.found == ["reorg_ancestor_wrong"]
 
 
 def test_a_reorg_complete_without_a_reorg_is_unasked(large: Large) -> None:
@@ -494,8 +551,9 @@ def test_what_follows_the_reorg_complete_on_its_channel_moves_no_chain(large: La
     told.send(large.blocks, large.channel)
     told.reorg_complete("m2", large.channel)
     told.channel_message(large.channel)
+    told.channel_message(large.channel, name="s14")
     told.send("s14", large.channel)
-    told.channel_message(large.channel)
+    told.channel_message(large.channel, name="s14")
     assert (told.head, told.found) == ("s13", ["reorg_not_completed"])
     told.send("s15")
     assert (told.head, told.found) == ("s15", ["reorg_not_completed"])
@@ -614,18 +672,84 @@ def test_a_block_that_comes_late_is_closed_by_the_next_head(story: MakeStory, ch
     assert {closed_name(outcome) for outcome in told.of(Closed)} == {"x2", "m4"}
 
 
-def test_a_block_without_a_batch_is_judged_by_the_numbers_that_linked(
-    story: MakeStory, chain_of: ChainOf, named: Named
+def test_no_head_ends_the_life_of_a_block_without_a_batch(story: MakeStory, chain_of: ChainOf, named: Named) -> None:
+    told = story("a0 " + chain_of("m", 1, 40, "a0"), start="a0", reorg_threshold=4)
+    told.first("m20")
+    told.send(named("m", 1, 19))
+    assert [closed_name(outcome) for outcome in told.of(Closed)] == [f"m{number}" for number in range(1, 15)]
+    told.batch("m20")
+    told.completed("m20")
+    told.send(named("m", 21, 24))
+    assert (told.head, told.found) == ("m24", [])
+
+
+def test_a_block_that_never_has_a_batch_is_found_at_its_end_by_age(story: MakeStory) -> None:
+    told = story("a0 b1:a0 c2:b1", start="a0", reorg_threshold=4)
+    told.first("x1")
+    told.wait(HORIZON_NS)
+    told.send("b1")
+    told.send("c2")
+    (closed,) = told.of(Closed)
+    assert isinstance(closed, Closed)
+    assert (closed_name(closed), closed.judged, closed.complete) == ("x1", True, False)
+    assert told.found == ["no_batch_message x1"]
+    (found,) = told.of(Found)
+    assert isinstance(found, Found)
+    assert found.finding.place.record_number == 1
+
+
+def test_what_may_fill_a_gap_is_not_judged_by_its_number(story: MakeStory, chain_of: ChainOf, named: Named) -> None:
+    told = story(chain_of("m", 1, 40, "a0") + " x25:m24", reorg_threshold=4)
+    told.first("m3")
+    told.batch("m3")
+    told.send("m1 m2 " + named("m", 20, 30))
+    told.first("x25")
+    told.batch("x25")
+    told.send(named("m", 31, 33))
+    living = set(told.chain.living())
+    assert (block_hash("m3") in living, block_hash("x25") in living) == (True, False)
+    told.completed("m3")
+    told.send(named("m", 4, 19))
+    assert told.canonical == sorted(named("m", 1, 33).split())
+
+
+def test_a_start_that_the_feed_never_mentions_is_found_once(story: MakeStory, chain_of: ChainOf, named: Named) -> None:
+    told = story("a5 " + chain_of("m", 3, 12, "x2") + " z30:y29", start="a5", reorg_threshold=4)
+    told.send(named("m", 3, 12))
+    told.wait(2 * HORIZON_NS)
+    told.first("z30")
+    assert (told.head, told.found) == ("a5", ["parent_never_sent m3"])
+    (found,) = told.of(Found)
+    assert isinstance(found, Found)
+    assert "start 5" in found.finding.message
+
+
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [
+        ("m6:a5 m7:m6 m8:m7", []),
+        ("m8:x7 m9:m8", ["parent_never_sent m8"]),
+        ("m2:x1 m3:m2 m5:m3", []),
+    ],
+    ids=["child", "later", "lighter"],
+)
+def test_a_start_that_is_only_below_or_above_the_feed_is_no_other_branch(
+    story: MakeStory, tree: str, found: list[str]
 ) -> None:
-    told = story("a0 " + chain_of("m", 1, 9, "a0") + " w900:m1", start="a0", reorg_threshold=4)
-    told.send(named("m", 1, 3))
-    told.first("w900")
-    told.batch("w900")
-    told.first("x0")
-    told.send(named("m", 4, 7))
-    assert told.found == []
-    told.send("m8")
-    assert told.found == ["no_batch_message x0"]
+    told = story(f"a5 {tree}", start="a5", reorg_threshold=9)
+    told.send(" ".join(block.partition(":")[0] for block in tree.split()))
+    told.wait(2 * HORIZON_NS)
+    told.first("z30")
+    assert told.found == found
+
+
+def test_children_of_a_block_without_a_batch_are_no_further_finding(story: MakeStory) -> None:
+    told = story("a0 b1:a0 x1:a0 y2:x1 z3", start="a0", reorg_threshold=4)
+    told.first("x1")
+    told.send("y2")
+    told.wait(2 * HORIZON_NS)
+    told.first("z3")
+    assert told.found == ["no_batch_message x1"]
 
 
 def test_a_forged_number_judges_nobody(story: MakeStory) -> None:
@@ -634,14 +758,15 @@ def test_a_forged_number_judges_nobody(story: MakeStory) -> None:
     assert (told.of(Closed), told.found) == ([], [])
 
 
-def test_after_the_horizon_a_block_is_forgotten_without_judgement(story: MakeStory) -> None:
+def test_after_the_horizon_a_block_is_judged(story: MakeStory) -> None:
     told = story("a0 b1:a0 x1:a0", start="a0", reorg_threshold=4)
     told.first("x1")
+    told.batch("x1")
     told.wait(HORIZON_NS)
     told.send("b1")
     (closed,) = told.of(Closed)
     assert isinstance(closed, Closed)
-    assert (closed_name(closed), closed.judged, closed.complete) == ("x1", False, False)
+    assert (closed_name(closed), closed.judged, closed.complete) == ("x1", True, False)
     assert told.chain.oldest_ns is not None
     assert told.chain.oldest_ns > HORIZON_NS
     assert told.found == []
@@ -710,7 +835,10 @@ def test_a_start_block_without_a_batch_stays_in_the_chain(story: MakeStory, chai
     told = story("a0 " + chain_of("m", 1, 9, "a0"), start="a0", reorg_threshold=4)
     told.first("a0")
     told.send(named("m", 1, 5))
-    assert told.found == ["no_batch_message a0"]
+    told.wait(HORIZON_NS)
+    told.send("m6")
+    # Its Batch came before the feed.
+    assert told.found == []
     told.reorg("a0", channel_of("a0"))
     assert told.head == "a0"
 
@@ -785,7 +913,7 @@ def test_a_start_whose_batch_names_its_own_descendant_is_harmless(story: MakeSto
 
 def test_a_snapshot_is_versioned_json() -> None:
     chain = Chain(CardinalOptions())
-    assert json.loads(chain.snapshot())["version"] == 1
+    assert json.loads(chain.snapshot())["version"] == 2
     with pytest.raises(StateVersionError):
         Chain(CardinalOptions(), '{"version":99}')
 
@@ -836,6 +964,7 @@ def cut_anywhere(told: list[Event], from_start: bool, threshold: int, remembered
     options = CardinalOptions(start=start, reorg_threshold=threshold, whitelist={5: HASHES[5]})
     chain = Chain(options)
     canonical: dict[tuple[bytes, int], Canonical] = {}
+    replayed: list[bytes] = []
     living: set[bytes] = set()
     for event in told:
         restored = Chain(options, chain.snapshot())
@@ -851,18 +980,19 @@ def cut_anywhere(told: list[Event], from_start: bool, threshold: int, remembered
                 living.remove(outcome.block_hash)
             elif isinstance(outcome, Update):
                 assert chain.head == (outcome.head_hash, outcome.head_number)
-                newest = min(len(path), len(outcome.added))
-                assert tuple(path[len(path) - newest :]) == outcome.added[len(outcome.added) - newest :]
+                replayed = [block for block in replayed if block not in outcome.removed] + [*outcome.added]
                 assert not set(outcome.removed) & set(path) - set(outcome.added)
         if isinstance(event, FirstMessage):
             living.add(event.block_hash)
     valid = sorted(row.block_hash for row in canonical.values() if row.valid_to_ns is None)
-    unsent = {HASHES[0]} if from_start else set()
-    assert set(valid) | unsent >= set(path_of(chain)) | unsent
+    path = path_of(chain)
+    if from_start:
+        # The start and its ancestors have no row.
+        path = [block for at, block in enumerate(path) if set(path[: at + 1]) & set(valid)]
+    assert set(valid) >= set(path)
     if remembered == HISTORY_LEAST:
         # Beyond what is remembered a row stays open, and a hash that comes again is a new block.
-        assert set(valid) | unsent == set(path_of(chain)) | unsent
-        assert len(valid) == len(set(valid))
+        assert valid == sorted(path) == sorted(replayed)
 
 
 def path_of(chain: Chain) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from tests.searches import fast_first
@@ -26,7 +27,7 @@ from wirehouse_codecs.cardinal.messages import (
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_codecs.cardinal.session import Block
-from wirehouse_codecs.cardinal.simulator import FAULTS, SimulatorConfig, simulate
+from wirehouse_codecs.cardinal.simulator import FAULTS, Record, SimulatorConfig, simulate
 from wirehouse_codecs.rules import Place, Severity
 
 STREAM = SimulatorConfig(blocks=48, messages_per_block=16)
@@ -72,6 +73,45 @@ def test_shuffled_and_doubled_a_stream_gives_the_same_blocks_and_the_same_chain(
         block.block_hash: content(block) for block in shuffled.blocks
     }
     assert canonical(plain) == canonical(shuffled)
+
+
+def read_apart(config: SimulatorConfig, random: Random) -> list[Record]:
+    """The records of a stream, each partition in its order, of others so much at a time as comes: maybe all of it."""
+    partitions: dict[tuple[str, int], list[Record]] = {}
+    for record in simulate(config):
+        partitions.setdefault((record.topic, record.partition), []).append(record)
+    waiting = [records[::-1] for records in partitions.values()]
+    most = random.choice([1, 200, 100_000])
+    out = []
+    while waiting := [records for records in waiting if records]:
+        records = random.choice(waiting)
+        out += [records.pop() for _ in range(min(random.randint(1, most), len(records)))]
+    return out
+
+
+@pytest.mark.parametrize("seed", fast_first(list(range(40)), 4))
+def test_however_far_partitions_are_apart_nothing_is_lost(seed: int) -> None:
+    random = Random(seed)
+    blocks, threshold = random.choice([20, 60, 150]), random.choice([6, 8, 20])
+    # What lies beside the chain has a number of its own, and may end by it.
+    forks = 0 if seed % 2 else 7
+    config = replace(STREAM, seed=seed, blocks=blocks, fork_every=forks, reorg_threshold=threshold)
+    config = replace(config, producers=random.choice([1, 2]), partitions=random.choice([2, 4]))
+    options = config.options if random.randrange(2) else replace(config.options, start=None)
+    records = read_apart(config, random)
+    told = consume(
+        ((Place(0, 0, b"", at, s.topic, s.partition, s.offset), s.key, s.value) for at, s in enumerate(records)),
+        options,
+    )
+    chain = canonical(told)
+    replayed: set[bytes] = set()
+    for update in told.outcomes:
+        if isinstance(update, Update):
+            replayed = (replayed - set(update.removed)) | set(update.added)
+            head = update.head_number
+    assert (len(chain), replayed) == (head, chain)
+    assert forks or (found(told), head) == (set(), blocks)
+    assert forks or all(block.complete for block in told.blocks)
 
 
 def content(block: Block) -> list[tuple[bytes, bytes | None]]:
@@ -200,10 +240,14 @@ def test_partitions_of_a_channel_and_messages_after_its_end_are_told_of() -> Non
     source.send(ReorgComplete(ancestor, 1), ReorgComplete(ancestor, 1), topic=channel)
     assert source.rules == []
     assert source.consumer.chain.head == (block_hash(6, 1), 6)
-    source.send(BatchMsg(block_hash(6, 1), b"k", b"v"), topic=channel)
-    assert sorted(source.rules) == ["reorg_not_completed", "unexpected_key"]
-    source.send(BatchMsg(block_hash(6, 1), b"k", b"v"), topic=channel, partition=1)
-    assert source.rules[2:] == ["reorg_channel_shared"]
+    # Another producer is behind.
+    source.send(Reorg(ancestor, 1), *blocks, ReorgComplete(ancestor, 1), *blocks, topic=channel)
+    assert source.rules == []
+    assert source.consumer.chain.head == (block_hash(6, 1), 6)
+    source.send(BatchMsg(block_hash(7, 1), b"k", b"v"), topic=channel)
+    assert source.rules == ["reorg_not_completed"]
+    source.send(BatchMsg(block_hash(7, 1), b"k", b"v"), topic=channel, partition=1)
+    assert source.rules == ["reorg_not_completed", "reorg_channel_shared"]
 
 
 def test_a_removed_block_sent_again_on_the_channel_breaks_it() -> None:

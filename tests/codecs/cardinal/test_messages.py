@@ -299,13 +299,13 @@ def test_of_two_broken_rules_the_first_in_the_list_is_named(key: bytes, value: b
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
-        ((b"v", 1, True, ID), Update(b"a", value=b"v")),
-        ((b"", 1, True, ID), Update(b"a", count=1)),
-        ((b"", 0, True, ID), Update(b"a", delete=True)),
-        ((b"v", 0, False, ID), Update(b"a", value=b"v")),
+        ((b"v", 1, True, ID), Update(b"a", b"v", 1, True, ID)),
+        ((b"", 1, True, ID), Update(b"a", None, 1, True, ID)),
+        ((b"", 0, True, ID), Update(b"a", delete=True, subbatch=ID)),
+        ((b"v", 0, False, ID), Update(b"a", b"v", subbatch=ID)),
     ],
 )
-def test_an_ambiguous_entry_counts_as_its_first_field(fields: tuple[bytes, int, bool, bytes], kept: Update) -> None:
+def test_an_ambiguous_entry_keeps_all_that_it_sets(fields: tuple[bytes, int, bool, bytes], kept: Update) -> None:
     decoded = decode(BATCH_KEY, batch_value(updates=blocks([entry(b"a", *fields), entry(b"b", count=1)])))
     assert decoded.message == batch_of(kept, Update(b"b", count=1))
     assert decoded.rule == RULE["update_ambiguous"]

@@ -426,19 +426,45 @@ def test_what_comes_after_completion_is_judged_too() -> None:
 LATE = (put("a/2"), put("a/1", b"w"), item(1), batch(), put("a/1"), header(1))
 
 
-def test_what_never_came_is_judged_at_the_place_given() -> None:
+@pytest.mark.parametrize(
+    ("entry", "sent", "told"),
+    [
+        (Update(b"a/", b"v", 2), (put("a/1"), delete("a/2")), [("a/", b"v"), ("a/1", b"v"), ("a/2", None)]),
+        (Update(b"a/", None, 1, True), (put("a/1"),), [("a/", None), ("a/1", b"v")]),
+        (Update(b"a", b"v", 1), (put("a", b"w"),), [("a", b"v")]),
+        (Update(b"a", None, 1, True), (delete("a"),), [("a", None)]),
+        (Update(b"a", b"v", delete=True), (), [("a", b"v"), ("a", None)]),
+        (
+            Update(b"a/", b"v", 1, True, SUB),
+            (put("a/1"), header(1), item(0, x=b"y")),
+            [("a/", b"v"), ("a/", None), ("a/1", b"v"), ("x", b"y")],
+        ),
+    ],
+    ids=["value and count", "count and delete", "value of its message", "delete of its message", "both", "all"],
+)
+def test_of_an_ambiguous_entry_nothing_is_lost(
+    entry: Update, sent: tuple[Message, ...], told: list[tuple[str, bytes | None]]
+) -> None:
+    early = fold(*sent, batch(entry))
+    block = fold(batch(entry), *sent)
+    assert (block.complete, content(block), rules(block)) == (True, told, [])
+    assert (early.complete, content(early), rules(early)) == (True, told, [])
+    assert not sent or not fold(batch(entry), *sent[:-1]).complete
+
+
+def test_what_never_came_is_told_of_the_batch() -> None:
     told = (batch(counted("a/", 3), subbatch("s"), subbatch("r", OTHER_SUB)), put("a/1"), header(2), item(1))
-    findings = judged_findings(fold(*told), place(50))
+    findings = judged_findings(fold(*told))
     assert [finding.rule.name for finding in findings] == [
         "prefix_count_open",
         "subbatch_header_missing",
         "subbatch_items_missing",
     ]
-    assert {finding.place for finding in findings} == {place(50)}
+    assert {finding.place for finding in findings} == {place(0)}
     assert "prefix 'a/': 1 of 3 received" in findings[0].message
     assert "items 0, 1 of 2 received" in findings[2].message
     # That a Batch never came is for the chain to say.
-    assert judged_findings(fold(put("a/1")), place(50)) == ()
+    assert judged_findings(fold(put("a/1"))) == ()
 
 
 def test_messages_after_the_closing_place_take_no_part() -> None:

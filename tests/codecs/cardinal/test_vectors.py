@@ -133,7 +133,7 @@ def test_what_stays_incomplete_has_the_reference_s_reason(name: str) -> None:
     assert incomplete.keys() == expected.keys()
     for block_hash, why in expected.items():
         block = incomplete[block_hash]
-        reasons = {finding.rule.name for finding in judged_findings(block, block.last_place)}
+        reasons = {finding.rule.name for finding in judged_findings(block)}
         assert why in (reasons or {"no_batch_message"})
 
 

@@ -726,6 +726,25 @@ def test_a_catch_up_says_what_was_asked_and_reached() -> None:
     assert [asked[1:] for asked in row.asked] == [("10.0.0.2 40840", 121, 127)]
 
 
+def test_a_node_without_blocks_reports_none() -> None:
+    world = World()
+    world.publisher().header(5).behind(NO_BLOCK)
+    rows = newest(world.told()).values()
+    (row,) = (one for one in rows if isinstance(one, CatchUpRow))
+    assert (row.offered, row.reported, [one[3] for one in row.attempts]) == (5, None, [None])
+    (decision,) = (one for one in rows if isinstance(one, DecisionRow))
+    assert (decision.actual, decision.reported, decision.last_known) == ("behind", None, None)
+
+
+def test_a_finding_about_no_block_names_none() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(126).behind(NO_BLOCK)
+    found = [one for one in world.told() if isinstance(one, Found)]
+    assert [one.rule.name for one in found] == ["last_known"]
+    assert all(one.block_number != NO_BLOCK for one in found)
+
+
 def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
     world = World()
     first, second = world.publisher("A").header(121), world.publisher("B").header(121).skip(121)

@@ -141,6 +141,20 @@ def newest(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
     return found
 
 
+@pytest.mark.parametrize("side", Direction)
+def test_of_one_side_alone_nothing_is_found_that_the_other_may_explain(side: Direction) -> None:
+    rows = [row for row in of_packets(captured(events(SAID[:12]))) if row["direction"] == side]
+    for judged in (told(rows), told_by_packet(rows)):
+        broken = [row["finding"] for row in of_kind(judged, "violation") if row["finding"]["severity"] != "note"]
+        assert broken == []
+
+
+def test_what_was_said_before_the_first_packet_of_the_other_side_is_judged_without_it() -> None:
+    rows = of_packets(captured(events(SAID[:8], gap_ns=1000)))
+    rows = [row for row in rows if row["direction"] == C or row["record_number"] > 12]
+    assert said(told(rows)) == said(told_by_packet(rows))
+
+
 @pytest.mark.parametrize("envelope", Envelope)
 def test_a_row_for_each_message_with_its_fields(envelope: Envelope) -> None:
     rows = told(of_packets(captured(events(SAID, envelope))))

@@ -351,6 +351,47 @@ def test_a_hole_between_frames_is_a_row_without_bytes() -> None:
     assert behind[0].byte_start == len(stream(C, BARE)) + 9
 
 
+def cut_off(sizes: Sequence[int], envelope: Envelope, kept: int) -> list[Received]:
+    """A connection of pushes with so much data, of each of which no more than `kept` bytes were captured."""
+    pushes = [said(PushRequest(number, bytes(size)), envelope) for number, size in enumerate(sizes)]
+    reader = Reader(OckamOptions())
+    found = reader.receive(C, opening(envelope) + said(REQUESTS[0], envelope), place(0))
+    for number, push in enumerate(pushes):
+        found += reader.receive(C, push[:kept], place(number))
+        if len(push) > kept:
+            found += reader.hole(C, len(push) - kept, place(number))
+        reader = Reader(OckamOptions(), snapshot=reader.snapshot())
+    return found + reader.finish(place(len(sizes)))
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+def test_a_frame_that_was_cut_off_is_passed_over_by_its_length(envelope: Envelope) -> None:
+    # Between frames that were cut one alone is read, which no search for two in a row would find.
+    found = cut_off([10, 900, 10, 900, 900, 10, 900], envelope, 128)
+    assert [one.request_id for one in messages(found)[1:] if isinstance(one, PushRequest)] == [0, 2, 5]
+    assert not [one for one in found if one.rule]
+    assert sum(one.reason == CUT for one in found) == 4
+
+
+@pytest.mark.parametrize("envelope", Envelope)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_the_rest_of_a_frame_behind_a_hole_is_passed_over(envelope: Envelope, size: int) -> None:
+    """Also of one with two holes, in whatever pieces it comes; where no frame begins behind it one is looked for."""
+    push, request = said(PushRequest(1, bytes(2000)), envelope), said(REQUESTS[0], envelope)
+    for garbage in (b"", b"\xff" * 9):
+        reader = Reader(OckamOptions())
+        found = reader.receive(C, opening(envelope) + request + push[:300], place(0)) + reader.hole(C, 50, place(1))
+        found += reader.receive(C, push[350:500], place(2)) + reader.hole(C, 100, place(3))
+        behind = push[600:] + garbage + request * (3 if garbage else 1)
+        for at in range(0, len(behind), size):
+            found += reader.receive(C, behind[at : at + size], place(4))
+        found += reader.finish(place(5))
+        assert messages(found) == [REQUESTS[0]] * (4 if garbage else 2)
+        assert not [one for one in found if one.rule]
+        captured = len(opening(envelope) + request + behind) + 300 + 150
+        assert sum(one.byte_end - one.byte_start for one in found) == captured
+
+
 @pytest.mark.property
 @pytest.mark.parametrize("envelope", Envelope)
 def test_a_start_in_the_middle_is_found_from_any_byte(envelope: Envelope) -> None:

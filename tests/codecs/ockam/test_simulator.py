@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,17 +18,20 @@ from tests.simulators import assert_in_order_of_time, assert_never_held, assert_
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.conversations import Conversation, Disturbances, merge, packets, written
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.link_types import ETHERNET
 from wirehouse_codecs.ockam.across import ConsumerRow, Found, Told
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.inspection import recognises
 from wirehouse_codecs.ockam.log import SCHEMA, SKIP, starter
-from wirehouse_codecs.ockam.messages import PullResponse, StreamMessage, encode_payload
+from wirehouse_codecs.ockam.messages import Names, PullResponse, StreamMessage, encode_payload
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.routed import TCP, Address, Envelope, local
 from wirehouse_codecs.ockam.rules import RULE, RULES
 from wirehouse_codecs.ockam.service import TRACING_CONTEXT, Contents, Run, Speech
 from wirehouse_codecs.ockam.simulator import FAULTS, SimulatorConfig, connections, simulate
+from wirehouse_codecs.packet_captures import PacketCapture
 from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.packets import SYN, read_packet
 from wirehouse_codecs.rules import Severity
 from wirehouse_codecs.stream_log import CONNECTION, MESSAGE, QUARANTINE, VIOLATION
 from wirehouse_codecs.tcp import Direction
@@ -36,6 +40,7 @@ from wirehouse_expectations.suites import findings_of
 #: The simulator is run at length.
 pytestmark = pytest.mark.property
 
+SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 SILVER, FOUND = "silver.ockam", "gold.ockam_found"
 DIALECTS = [envelope.value for envelope in Envelope]
 SMALL = SimulatorConfig(messages_per_publisher=20)
@@ -71,9 +76,9 @@ class Judged:
         return [row | row["message"] for row in self.rows[MESSAGE] if row["message"]["kind"] == kind]
 
 
-def judge(captured: Iterable[CapturedPacket]) -> Judged:
+def judge(captured: Iterable[CapturedPacket], port: int | None = None) -> Judged:
     rows, heard = defaultdict(list), Heard()
-    for row in stream_inspection.read(landed_packets(captured), starter(OckamOptions()), SCHEMA):
+    for row in stream_inspection.read(landed_packets(captured), starter(OckamOptions()), SCHEMA, port):
         rows[row["row_kind"]].append(row)
         heard.take(row)
     return Judged(rows, heard.told())
@@ -267,9 +272,9 @@ def test_other_connections_are_not_recognised(begin: bytes) -> None:
     assert recognises(begin, b"") is None
 
 
-def severe(captured: Iterable[CapturedPacket]) -> list[str]:
+def severe(captured: Iterable[CapturedPacket], port: int | None = None) -> list[str]:
     """Rules that are broken, without notes: what a capture lacks is one."""
-    judged = judge(captured)
+    judged = judge(captured, port)
     alone = [row["finding"]["rule"] for row in judged.rows[VIOLATION] if row["finding"]["severity"] != Severity.NOTE]
     found = [each.rule.id for each in judged.told if isinstance(each, Found)]
     return alone + [name for name in found if RULE[name.removeprefix("ockam.")].severity is not Severity.NOTE]
@@ -304,6 +309,60 @@ def test_packets_that_are_missing_break_no_rule(seed: int) -> None:
     begins = random.choice((0, random.randrange(len(captured) // 2)))
     ends = random.choice((len(captured), random.randrange(len(captured) // 2, len(captured))))
     assert severe(captured[begins:ends]) == []
+
+
+def halves_of(name: str) -> tuple[int, list[CapturedPacket], list[bool]]:
+    """The server's port, the packets of a legal capture, and whether the client sent each."""
+    if name in VECTORS:
+        with (SESSIONS / f"{name}.pcap").open("rb") as stream:
+            rows = [row for batch in PacketCapture(stream).batches() for row in batch.to_pylist()]
+        captured = [CapturedPacket(row["ts_ns"], row["data"]) for row in rows if row["data"] is not None]
+    else:
+        shape, dialect, names = name.split("-")
+        config = replace(SMALL if shape == "calm" else LIVELY, messages_per_publisher=12, dialect=dialect, names=names)
+        captured = list(simulate(config))
+    segments = [read_packet(ETHERNET, packet.data) for packet in captured]
+    port = next(segment.destination_port for segment in segments if segment.flags == SYN)
+    assert port is not None
+    return port, captured, [segment.destination_port == port for segment in segments]
+
+
+VECTORS = ("ref_elixir_bare", "spec_gaps")
+HALVED = [
+    *VECTORS,
+    *(f"{shape}-{dialect}-{names.value}" for shape in ("lively", "calm") for dialect in DIALECTS for names in Names),
+]
+
+
+@pytest.mark.parametrize("name", fast_first(HALVED, count=3))
+def test_a_capture_of_one_side_breaks_no_rule(name: str) -> None:
+    port, captured, of_client = halves_of(name)
+    for side in (True, False):
+        assert severe([packet for packet, own in zip(captured, of_client, strict=True) if own is side], port) == []
+
+
+@pytest.mark.parametrize("seed", fast_first(range(20)))
+@pytest.mark.parametrize("name", HALVED)
+def test_half_of_the_packets_of_one_side_break_no_rule(name: str, seed: int) -> None:
+    port, captured, of_client = halves_of(name)
+    for side in (True, False):
+        random = Random(seed)
+        kept = [one for one, own in zip(captured, of_client, strict=True) if own is side or random.random() < 0.5]
+        assert severe(kept, port) == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_beside_connections_of_which_one_side_was_captured(name: str) -> None:
+    config = replace(SMALL, messages_per_publisher=3, consumers=1, fault=name)
+    faulty = {conversation.server for conversation in of_fault(config)}
+    clean = [conversation for conversation in connections(config) if conversation.server not in faulty]
+    port, of_client = clean[0].server.port, []
+    for conversation in clean:
+        of_client += [
+            packet for packet in packets(conversation) if read_packet(ETHERNET, packet.data).destination_port == port
+        ]
+    judged = judge([*of_client, *captured_of(of_fault(config))], port)
+    assert judged.found[name] == 1
 
 
 def test_a_conversation_that_is_not_read_does_not_change_the_next() -> None:

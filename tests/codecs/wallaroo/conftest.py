@@ -103,6 +103,11 @@ class Dialogue:
         self.take(direction, Decoded(rule=RULE[rule], reason="told so"))
         return self
 
+    def hole(self, direction: Direction) -> Dialogue:
+        """Bytes of `direction` are missing."""
+        self.take(direction, Decoded(reason="told so"), 0)
+        return self
+
     @property
     def found(self) -> list[str]:
         return [finding.rule.name for finding in self.findings]

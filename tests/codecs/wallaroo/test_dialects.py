@@ -73,6 +73,10 @@ def told(name: str, *frames: Say) -> Detection:
         ("16000000 03", "big"),
         ("00000000 48", None),
         ("30303030 48", None),
+        # The text's longest HELLO, and one more; so long a length needs the tag.
+        ("05000400 48", "little"),
+        ("06000400 48", None),
+        ("05000400 4e", None),
         ("00000030", None),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +20,22 @@ from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connection import Connection, Read
 from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.messages import DIALECTS, Ack, Frame, Hello, Message, Notify, NotifyAck, Ok, encode
+from wirehouse_codecs.wallaroo.messages import (
+    DIALECTS,
+    Ack,
+    Error,
+    Frame,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+    StreamMessage,
+    encode,
+)
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
-from wirehouse_codecs.wallaroo.reader import HELD_FRAMES, Reader
+from wirehouse_codecs.wallaroo.reader import HELD_FRAMES, Reader, Received
+from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session import Session
 from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate, write_pcap
 
@@ -91,6 +106,159 @@ def test_a_length_that_no_frame_has_is_not_read_as_a_tag() -> None:
     read = taken.receive(C, b"HTTP/1.1 200 OK\r\n", place(1))
     read += taken.finish(place(2))
     assert [one.received.decoded.rule and one.received.decoded.rule.name for one in read] == ["oversize_frame"]
+
+
+def test_a_lost_notify_changes_no_dialect(greeting: Callable[..., Hello], msg: Callable[..., Message]) -> None:
+    for lost, messages in itertools.product((1, 2), ((1, 2), (2, 1), (1, 1), (2, 2))):
+        said: list[Frame] = [greeting("seed_sid"), Notify(1, b"one"), Notify(2, b"two")]
+        said += [msg("seed_sid", stream, number, 2) for number, stream in enumerate(messages * 9, 1)]
+        taken = connection(AUTO)
+        read: list[Read] = []
+        for number, frame in enumerate(said):
+            data = encode(frame, DIALECTS["seed_sid"])
+            if number == lost:
+                read += taken.hole(C, len(data), place(number))
+            else:
+                read += taken.receive(C, data, place(number))
+            if number == 0:
+                read += taken.receive(S, encode(Ok(50), DIALECTS["seed_sid"]), place(number))
+        read += taken.finish(place(99))
+        assert taken.reader.dialect is DIALECTS["seed_sid"]
+        severe = [found.rule for one in read if one.outcome is not None for found in one.outcome.findings]
+        assert not [rule for rule in severe if rule.severity is not Severity.NOTE]
+
+
+# Frames that a hole cuts
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_hole_within_a_frame_costs_that_frame_alone(
+    name: str, forced: bool, greeting: Callable[..., Hello], msg: Callable[..., Message]
+) -> None:
+    dialect = DIALECTS[name]
+    before: list[Frame] = [msg(name, 1, number, payload=b"p" * 50) for number in (1, 2, 3)]
+    data = [encode(frame, dialect) for frame in [greeting(name), Notify(1, b"one"), *before]]
+    last = encode(msg(name, 1, 4, payload=b"q" * 50), dialect)
+    options = WallarooOptions(dialect=name if forced else AUTO)
+    for cut, back in itertools.product((4, 5, 30), (0, 1, 9)):
+        reader, found = Reader(options), list[Received]()
+        found += reader.receive(S, encode(Ok(50), dialect), place(0))
+        found += reader.receive(C, b"".join(data[:-1]) + data[-1][:cut], place(1))
+        missing = len(data[-1]) - cut - back
+        found += reader.hole(C, missing, place(2))
+        reader = Reader(options, snapshot=reader.snapshot())
+        rest = data[-1][len(data[-1]) - back :] + last
+        for at in range(len(rest)):
+            reader = Reader(options, snapshot=reader.snapshot())
+            found += reader.receive(C, rest[at : at + 1], place(3))
+        found += reader.finish(place(4))
+        frames = [one for one in found if one.decoded.frame is not None]
+        assert len(frames) == 1 + len(data)
+        assert frames[-1].byte_end == len(b"".join(data) + last)
+        assert not [one for one in found if one.decoded.rule is not None]
+        cuts = sorted((one.byte_start, one.byte_end) for one in found if one.decoded.frame is None)
+        assert sum(end - start for start, end in cuts) == cut + back
+
+
+def test_a_hole_beyond_a_frame_or_before_its_length_loses_the_place(msg: Callable[..., Message]) -> None:
+    whole = encode(msg("v3", 1, 1), DIALECTS["v3"])
+    for here, missing in ((3, 5), (0, 5), (9, len(whole) - 8)):
+        reader = Reader(WallarooOptions(dialect="v3"))
+        reader.receive(C, whole[:here], place(0))
+        reader.hole(C, missing, place(1))
+        assert reader.framer(C) is None
+        assert [one for one in reader.receive(C, whole * 7, place(2)) if one.decoded.frame] == []
+        assert len([one for one in reader.receive(C, whole, place(2)) if one.decoded.frame]) == 8
+
+
+def test_two_holes_in_one_frame(msg: Callable[..., Message]) -> None:
+    whole = encode(msg("v3", 1, 1, payload=b"p" * 90), DIALECTS["v3"])
+    reader = Reader(WallarooOptions(dialect="v3"))
+    reader.receive(C, whole[:20], place(0))
+    reader.hole(C, 20, place(1))
+    reader.receive(C, whole[40:60], place(2))
+    reader.hole(C, len(whole) - 60, place(3))
+    assert [one.decoded.frame is not None for one in reader.receive(C, whole, place(4))] == [True]
+
+
+@pytest.mark.parametrize("snaplen", [60, 96, 128])
+def test_packets_cut_by_their_snap_length_cost_the_frames_in_which_they_end(
+    snaplen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SimulatorConfig(seed=2, connectors=1, messages_per_connector=400, burst_messages=4)
+    cut_short = [segment._replace(payload=segment.payload[:snaplen]) for segment in simulated(config)]
+    readable = found(cut_short)
+    assert {severity for rule, severity in readable if rule and not rule.startswith("capture.")} <= {Severity.NOTE}
+    monkeypatch.setattr(log, "COMPILED_FROM_BYTES", 0)
+    assert found(cut_short) == readable
+
+
+def test_a_worker_may_send_more_than_it_takes(greeting: Callable[..., Hello]) -> None:
+    streams = range(1100)
+    large = Ack(1, tuple(StreamMessage(stream, 1) for stream in streams))
+    taken = connection("v3")
+    taken.receive(C, encode(greeting("v3"), DIALECTS["v3"]), place(0))
+    taken.receive(S, encode(Ok(9), DIALECTS["v3"]), place(1))
+    (read,) = taken.receive(S, encode(large, DIALECTS["v3"]), place(2))
+    assert read.received.decoded.frame == large
+    (lost,) = taken.receive(C, (16_385).to_bytes(4, "big"), place(3))
+    assert lost.received.decoded.rule is RULE["oversize_frame"]
+
+
+# What a hole excuses, and what it doesn't
+
+
+def test_what_waits_may_have_come_in_a_hole(
+    dialogue: Callable[..., Any], msg: Callable[..., Message], acked: Callable[..., Ack]
+) -> None:
+    def dry() -> Any:
+        return dialogue("v3").opened(1, granted=2).c(msg("v3", 1, 1))
+
+    # The hole may hold the grant, although it is told only later.
+    assert dry().wait(20).hole(S).c(msg("v3", 1, 2)).wait(20).c(msg("v3", 1, 3)).end().found == []
+    assert dry().wait(20).c(msg("v3", 1, 2)).found == ["credits_not_replenished", "credits_overdrawn"]
+    # An answer that was due before the hole is not missing, one that is due after it is.
+    asked = dialogue("v3").opened(1).c(Notify(2, b"two"))
+    assert asked.hole(S).end().found == []
+    assert dialogue("v3").opened(1).hole(S).c(Notify(2, b"two")).end().found == ["notify_not_answered"]
+    late = dialogue("v3").opened(1).c(Notify(2, b"two")).hole(S).c(Notify(2, b"two"))
+    assert late.w(NotifyAck(0, 2, 0), NotifyAck(1, 2, 0)).c(msg("v3", 2, 1)).end().found == ["notify_refused"]
+    assert dialogue("v3").opened(1).c(msg("v3", 9, 1)).hole(S).wait(9).c(msg("v3", 9, 2)).found == [
+        "message_unknown_stream"
+    ]
+    # The ERROR that refuses a HELLO comes right after it.
+    refused = dialogue("v3").c(Hello(b"0.0.1", b"c", b"p", b"i"))
+    assert refused.hole(S).w(Error(b"bad cookie")).found == ["worker_error"]
+    unsaid = dialogue("v3").c(Hello(b"0.0.1", b"c", b"p", b"i"))
+    assert unsaid.hole(S).end().found == []
+
+
+def test_an_answer_may_be_that_of_a_notify_in_a_hole(dialogue: Callable[..., Any], msg: Callable[..., Message]) -> None:
+    told = dialogue("v3").opened(1).hole(C).c(Notify(2, b"two"))
+    told.w(NotifyAck(0, 2, 0), NotifyAck(1, 2, 0)).c(msg("v3", 2, 1)).end()
+    assert told.found == ["notify_refused"]
+    # A hole of the worker hides no NOTIFY.
+    unasked = dialogue("v3").opened(1).hole(S)
+    unasked.w(NotifyAck(1, 2, 0)).c(msg("v3", 3, 1))
+    assert unasked.found == ["notify_ack_unasked", "message_unknown_stream"]
+
+
+@pytest.mark.parametrize("name", ["seed", "seed_sid"])
+def test_a_nack_may_stand_in_a_hole(
+    name: str, dialogue: Callable[..., Any], msg: Callable[..., Message], acked: Callable[..., Ack]
+) -> None:
+    told = dialogue(name).opened(1).c(*[msg(name, 1, n) for n in (1, 2, 3)]).w(acked(1, (1, 3))).hole(S)
+    told.c(Notify(1, b"s1", 2), Notify(1, b"s1", 1)).w(acked(1, (1, 1))).end()
+    assert told.found == []
+
+
+@pytest.mark.parametrize("kind", [Ack(1), Ok(5)])
+def test_a_worker_that_is_heard_first_breaks_no_rule_if_hello_may_be_missing(
+    kind: Frame, dialogue: Callable[..., Any]
+) -> None:
+    assert dialogue("v3").hole(C).w(kind).c(Notify(1, b"s")).end().found == ["no_handshake_seen", "notify_not_answered"]
+    assert dialogue("v3").hole(S).w(kind).found == ["frame_before_hello"]
 
 
 # Packets that are missing in a capture

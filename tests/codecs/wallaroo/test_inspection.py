@@ -30,9 +30,9 @@ from wirehouse_codecs.tcp import Direction, Endpoint
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_codecs.wallaroo.across import Folds
 from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.inspection import inspect
+from wirehouse_codecs.wallaroo.inspection import inspect, recognises
 from wirehouse_codecs.wallaroo.log import SCHEMA, starter, summary_of
-from wirehouse_codecs.wallaroo.messages import V3, Error, Hello, encode
+from wirehouse_codecs.wallaroo.messages import DIALECTS, V3, Error, Hello, VersionForm, encode
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate
@@ -421,3 +421,14 @@ def test_the_log_has_the_rows_of_a_pass_over_sorted_segments(fault: str) -> None
     told = list(stream_inspection.read(batches, start, SCHEMA, PORT))
     assert compared(told) == compared(in_one_pass(batches, PORT))
     assert {row["row_kind"] for row in told} >= {"message", "quarantine", "violation", "connection", "session"}
+
+
+def test_the_longest_hello_of_the_text_is_recognised_by_its_first_bytes() -> None:
+    long = Hello(b"v" * 0xFFFF, b"c" * 0xFFFF, b"p" * 0xFFFF, b"i" * 0xFFFF)
+    uneven = Hello(bytes(16), b"c", b"p" * 0xFFFF, b"i", VersionForm.GUID16)
+    for hello in (long, uneven):
+        data = encode(hello, DIALECTS["seed"])
+        assert recognises(data, b"") == recognises(data[:4096], b"") == "the client begins with a HELLO, little endian"
+    assert recognises((5000).to_bytes(4, "little") + b"H".ljust(4092, b"\xff"), b"") is None
+    implemented = encode(Hello(b"0.0.1", b"c" * 5000, b"p", b"i"), DIALECTS["v3"])
+    assert recognises(implemented[:4096], b"") == "the client begins with a HELLO, big endian"

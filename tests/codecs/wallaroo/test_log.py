@@ -16,7 +16,7 @@ from wirehouse_codecs.conversations import Disturbances, Send, packets
 from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo import log
 from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.messages import DIALECTS, Error, Hello, encode
+from wirehouse_codecs.wallaroo.messages import DIALECTS, Error, Hello, decode, encode
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate
 
@@ -124,6 +124,30 @@ def test_a_cookie_stays_secret(path: Path) -> None:
     assert COOKIE.decode() not in repr(rows)
     hashes = {row["message"]["cookie_hash"] for row in rows if row["message"] and row["message"]["kind"] == "HELLO"}
     assert {len(each) for each in hashes - {None}} == {log.HASH_BYTES}
+
+
+@pytest.mark.parametrize("cookie", [b"stream", b"MESSAGE", b"1", b"e"])
+def test_a_cookie_that_is_a_word_of_a_finding_leaves_it_whole(cookie: bytes) -> None:
+    config = SimulatorConfig(connectors=1, messages_per_connector=20, fault="message_closed_stream")
+    scripts = [
+        replace(script, events=[_with_cookie(event, cookie) for event in script.events])
+        for script in connections(config)
+    ]
+    plain, changed = (
+        [row["finding"]["message"] for script in each for row in told(segments(landed_packets(packets(script)), PORT))
+         if row["row_kind"] == "violation"]
+        for each in (connections(config), scripts)
+    )  # fmt: skip
+    assert changed == plain != []
+
+
+def _with_cookie(event: Any, cookie: bytes) -> Any:
+    """A HELLO that says another cookie; any other event as it is."""
+    if not isinstance(event, Send) or event.direction is not Direction.CLIENT or event.data[4] != 0:
+        return event
+    hello = decode(event.data[4:], DIALECTS["v3"]).frame
+    assert isinstance(hello, Hello)
+    return event._replace(data=encode(replace(hello, cookie=cookie), DIALECTS["v3"]))
 
 
 @pytest.mark.parametrize("fault", ["truncated_frame", "malformed_frame"])

@@ -320,6 +320,13 @@ def test_texts_are_masked(text: bytes, masked: bytes) -> None:
     assert mask(text, [b"monster", b""]) == masked
 
 
+@pytest.mark.parametrize("cookie", [b"cookie", b"worker", b"e"])
+def test_a_cookie_that_is_a_plain_word_is_not_told_by_a_gap(cookie: bytes) -> None:
+    assert mask(b"bad cookie, worker expected other", [cookie]) == b"***"
+    assert mask(b"stream 5 not found", [b"monster", b"worker"]) == b"stream 5 not found"
+    assert mask(b"cookie refused", [b"wrong"]) == b"cookie refused"
+
+
 # The framer
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.tcp import Direction
 from wirehouse_codecs.wallaroo.messages import DIALECTS, SEED, V3, VersionForm
 from wirehouse_codecs.wallaroo.options import MOST_FRAME_BYTES, WallarooOptions
 
@@ -35,14 +36,23 @@ def test_reads_every_option() -> None:
     assert read == WallarooOptions("v2b", 1000, 2.5, 1, "u32")
     assert (read.forced, read.version_form) == ("v2b", VersionForm.U32)
     assert (read.ack_timeout_ns, read.close_timeout_ns) == (2_500_000_000, 1_000_000_000)
-    assert read.limit(V3) == read.limit(SEED) == 1000
+    assert read.limit(V3, Direction.CLIENT) == read.limit(SEED, Direction.CLIENT) == 1000
 
 
 def test_nothing_given_is_the_default() -> None:
     options = WallarooOptions.from_mapping({})
     assert options == WallarooOptions()
     assert (options.forced, options.version_form) == (None, None)
-    assert (options.limit(V3), options.limit(SEED)) == (16_384, 4 << 20)
+    assert (options.limit(V3, Direction.CLIENT), options.limit(SEED, Direction.CLIENT)) == (16_384, 4 << 20)
+
+
+@pytest.mark.parametrize("options", [WallarooOptions(), WallarooOptions(max_frame_bytes=1000)])
+def test_only_what_a_worker_receives_is_limited(options: WallarooOptions) -> None:
+    assert {options.limit(dialect, Direction.SERVER) for dialect in DIALECTS.values()} == {4 << 20}
+
+
+def test_times_that_are_not_given() -> None:
+    options = WallarooOptions()
     assert (options.ack_timeout_ns, options.close_timeout_ns) == (10_000_000_000, 5_000_000_000)
 
 

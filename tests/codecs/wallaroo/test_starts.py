@@ -88,7 +88,7 @@ def row(data: bytes, at: int, direction: Direction, dialect: Dialect) -> tuple[i
     while frames < FRAMES_IN_A_ROW and len(data) - at > LENGTH_BYTES:
         length = int.from_bytes(data[at : at + LENGTH_BYTES], dialect.byte_order)
         body = data[at + LENGTH_BYTES : at + LENGTH_BYTES + length]
-        if not 0 < length <= min(dialect.max_frame_bytes, RESYNC_LIMIT):
+        if not 0 < length <= min(WallarooOptions().limit(dialect, direction), RESYNC_LIMIT):
             return frames, False
         if dialect.frame_of(body[0]) not in FRAMES_OF[direction]:
             return frames, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 from tests.running import assert_same_rows, land, run, select
 
+from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Message, Reorg, ReorgComplete, Update, encode
+from wirehouse_codecs.cardinal.options import CardinalOptions, Start
 from wirehouse_codecs.cardinal.simulator import SimulatorConfig, simulate, write_jsonl
+from wirehouse_expectations.suites import invariants_check
 from wirehouse_pipelines import jobs
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.windows import Windows
@@ -54,12 +58,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _around_the_channel(path: Path) -> None:
-    """Add messages on the reorg's channel: on another partition hours before the Reorg, and after its end."""
+    """Add messages on the reorg's channel: on another partition hours before the Reorg, and after its end.
+
+    After its end come a repeat, and messages of another block.
+    """
     lines = path.read_text().splitlines(keepends=True)
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     channel = next(topic for line in lines if "-re-" in (topic := json.loads(line)["topic"]))
     early = first | {"topic": channel, "partition": 1}
-    late = [last | {"topic": channel, "timestamp_ms": last["timestamp_ms"] + ms} for ms in (1, 2, 3_600_000, 3_600_001)]
+    key = {"key_b64": base64.b64encode(b"\x03" + b"\xee" * 32 + b"k").decode()}
+    late = [
+        last | (key if ms > 1 else {}) | {"topic": channel, "timestamp_ms": last["timestamp_ms"] + ms}
+        for ms in (1, 2, 3_600_000, 3_600_001)
+    ]
     path.write_text("".join([json.dumps(early) + "\n", *lines, *(json.dumps(row) + "\n" for row in late)]))
 
 
@@ -186,3 +197,105 @@ def test_a_hash_that_lives_again_is_new_in_a_range_too(spark: Any, tmp_path: Pat
     assert again
     assert_same_rows(at_once, one_by_one)
     assert jobs.stale(at_once) == {}
+
+
+FROM_ZERO = CardinalOptions(start=Start(0, bytes(32)), reorg_threshold=4)
+
+
+def _line(message: Message, at_ms: int, partition: int = 0) -> str:
+    key, value = (base64.b64encode(data).decode() for data in encode(message))
+    place = {"topic": "cardinal-1", "partition": partition, "timestamp_ms": at_ms}
+    return json.dumps({**place, "key_b64": key, "value_b64": value}) + "\n"
+
+
+def _blocks(last: int) -> list[tuple[Batch, BatchMsg]]:
+    """A chain of blocks with one key each."""
+    hashes = [bytes([number]) * 32 for number in range(last + 1)]
+    return [
+        (Batch(hashes[n], n, n, hashes[n - 1], (Update(b"k/", count=1),)), BatchMsg(hashes[n], b"k/%d" % n, b"v"))
+        for n in range(1, last + 1)
+    ]
+
+
+def test_a_chain_that_stalls_is_reported_when_the_next_message_comes(spark: Any, tmp_path: Path) -> None:
+    """One message is missing, one Batch on a side chain too, and for nine days no window has data."""
+    first_ms, day_ms = 1_700_000_000_000, 86_400_000
+    lines = []
+    for at, (batch, message) in enumerate(_blocks(12)):
+        lines.append(_line(batch, first_ms + at))
+        lines += [_line(message, first_ms + at)] if batch.number != 4 else []
+    lines.append(_line(BatchMsg(b"\xee" * 32, b"k/1", b"v"), first_ms + 20))
+    lines.append(_line(BatchMsg(b"\xdd" * 32, b"k/1", b"v"), first_ms + 9 * day_ms))
+    path = tmp_path / "stalled.jsonl"
+    path.write_text("".join(lines))
+    source = Source("stalled", "cardinal", "messages", str(path), json.loads(FROM_ZERO.canonical()))
+    at_once, one_by_one = (
+        Lake(str(tmp_path / name), Windows("day", FIRST["day"]), (source,)) for name in ("once", "each")
+    )
+    for lake in (at_once, one_by_one):
+        land(lake)
+    run(spark, at_once)
+    for window in jobs.data_windows(one_by_one):
+        for name in jobs.all_jobs():
+            jobs.run_job(spark, one_by_one, name, window, window)
+    found = select(at_once, "select rule, number, record_number, message from gold.cardinal_violations order by rule")
+    assert [(row["rule"], row["number"], row["record_number"]) for row in found] == [
+        ("cardinal.no_batch_message", None, 23),
+        ("cardinal.prefix_count_open", 4, 6),
+    ]
+    assert "the head stays at 3" in found[1]["message"]
+    (judged,) = select(at_once, "select judged from gold.cardinal_batches where number = 4")
+    assert judged["judged"]
+    assert_same_rows(at_once, one_by_one)
+
+
+def test_partitions_in_files_of_their_own_lose_nothing(spark: Any, tmp_path: Path) -> None:
+    """All records have one time, and those of one partition come after all of another."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    sent: list[Message] = [message for pair in _blocks(40) for message in pair]
+    for partition in (0, 1):
+        mine = [
+            _line(message, 1_700_000_000_000, partition)
+            for at, message in enumerate(sent)
+            if at * 7 % 5 % 2 == partition
+        ]
+        (folder / f"{partition}.jsonl").write_text("".join(mine))
+    for name, start in (("start", FROM_ZERO), ("none", replace(FROM_ZERO, start=None))):
+        source = Source("parts", "cardinal", "messages", str(folder), json.loads(start.canonical()))
+        lake = Lake(str(tmp_path / name), Windows("day", FIRST["day"]), (source,))
+        land(lake)
+        run(spark, lake)
+        rows = select(lake, "select status, count(*) as blocks from gold.cardinal_batches group by status")
+        assert rows == [{"status": "complete", "blocks": 40}]
+        assert select(lake, "select count(*) as n from gold.cardinal_chain where canonical") == [{"n": 40}]
+        assert select(lake, "select * from gold.cardinal_violations where severity <> 'note'") == []
+        for table in ("gold.cardinal_chain_updates", "gold.cardinal_chain_history"):
+            for engine in (None, spark):
+                checked = invariants_check(lake, engine, table, FIRST["day"], FIRST["day"])
+                assert checked.passed, checked.description
+
+
+def test_what_producers_repeat_on_a_channel_is_no_finding_in_any_window(spark: Any, tmp_path: Path) -> None:
+    """Hours after its end a reorg's channel is repeated, by then in part of blocks whose life has ended."""
+    blocks = [batch for batch, _ in _blocks(9)]
+    side = [Batch(bytes([0x80 + n]) * 32, n, n + 1, blocks[0].block_hash, ()) for n in range(2, 12)]
+    side = [side[0], *(replace(batch, parent=side[at].block_hash) for at, batch in enumerate(side[1:]))]
+    sent: list[Message] = [replace(batch, updates=()) for batch in blocks]
+    channel: list[Message] = [Reorg(blocks[0].block_hash, 1), *side, ReorgComplete(blocks[0].block_hash, 2)]
+    topic = f"cardinal-1-re-{blocks[0].block_hash.hex()}"
+    hour_ms = 3_600_000
+    lines = [_line(message, 1_700_000_000_000) for message in sent]
+    for hours in (1, 2, 4):
+        told = (json.loads(_line(message, 1_700_000_000_000 + hours * hour_ms)) for message in channel)
+        lines += [json.dumps(row | {"topic": topic}) + "\n" for row in told]
+    path = tmp_path / "repeated.jsonl"
+    path.write_text("".join(lines))
+    source = Source("repeated", "cardinal", "messages", str(path), json.loads(FROM_ZERO.canonical()))
+    lake = Lake(str(tmp_path / "lake"), Windows("hour", FIRST["hour"]), (source,))
+    land(lake)
+    run(spark, lake, lake.windows.start, jobs.data_windows(lake)[0])
+    run(spark, lake)
+    found = select(lake, "select rule, record_number from gold.cardinal_violations")
+    assert found == [{"rule": "cardinal.reorg_ancestor_wrong", "record_number": 20}]
+    assert select(lake, "select depth, completed from gold.cardinal_reorgs") == [{"depth": 8, "completed": True}]

@@ -1,0 +1,91 @@
+"""Captures that lack a side, or much of it: what wasn't captured is blamed on nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.landed import landed_file, landed_packets, read_log, segments
+from tests.searches import fast_first
+
+from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.wallaroo import log
+from wirehouse_codecs.wallaroo.across import Folds
+from wirehouse_codecs.wallaroo.connector import PORT
+from wirehouse_codecs.wallaroo.messages import DIALECTS
+from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
+from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
+#: Vectors of which no connection breaks a rule.
+GOOD = [
+    (expected.with_name(Path(said["capture"]).name), said["worker_port"])
+    for expected in sorted(VECTORS.rglob("expected.json"))
+    for said in json.loads(expected.read_text())["captures"]
+    if {one["verdict"]["verdict"] for one in said["connections"]} == {"ok"}
+]
+SEEDS = fast_first([range(2), range(2, 20)])
+Row = dict[str, Any]
+
+
+def found(rows: Iterable[Row], dialect: str = AUTO) -> set[str]:
+    """Rules that are violations or warnings, also those that sessions break together."""
+    told = read_log(rows, log.starter(WallarooOptions(dialect=dialect), b"key"), log.SCHEMA)
+    findings = [row["finding"] for row in told if row["row_kind"] == "violation"]
+    rules = {
+        each["rule"] for each in findings if each["severity"] != "note" and not each["rule"].startswith("capture.")
+    }
+    folds = Folds()
+    ended = [row for row in told if row["row_kind"] == "session" and row["session"]["ended"] is not None]
+    for row in sorted(ended, key=lambda row: row["session"]["ended_at_ns"]):
+        summary = log.summary_of(row["connection_id"], row["session"])
+        rules |= {each.rule.id for each in folds.take(summary) if each.rule.severity.value != "note"}
+    return rules
+
+
+def parts(rows: list[Row], seeds: Iterable[int]) -> Iterable[tuple[str, list[Row]]]:
+    """Without a side, and without half of the packets of a side."""
+    for side in Direction:
+        yield f"no {side}", [row for row in rows if row["direction"] != side]
+        for seed in seeds:
+            random = Random(seed)
+            yield f"{side} {seed}", [row for row in rows if row["direction"] != side or random.random() < 0.5]
+
+
+def simulated(dialect: str, lively: bool) -> list[Row]:
+    config = SimulatorConfig(
+        seed=1,
+        dialect=dialect,
+        connectors=2,
+        streams_per_connector=2,
+        messages_per_connector=40,
+        burst_messages=4,
+        credits=8,
+        refill_at=4,
+        reset_share=0.2 if lively else 0,
+        reopens=int(lively),
+        reconnects=int(lively),
+    )
+    return segments(landed_packets(simulate(config)), PORT)
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("lively", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_legal_capture_without_a_side_or_half_of_it_breaks_no_rule(
+    dialect: str, lively: bool, forced: bool, seeds: range
+) -> None:
+    for name, rows in parts(simulated(dialect, lively), seeds):
+        assert (name, found(rows, dialect if forced else AUTO)) == (name, set())
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize(("path", "port"), GOOD, ids=lambda value: getattr(value, "stem", value))
+def test_a_good_vector_without_a_side_or_half_of_it_breaks_no_rule(path: Path, port: int, seeds: range) -> None:
+    for name, rows in parts(segments(landed_file(path), port), seeds):
+        assert (name, found(rows)) == (name, set())
