@@ -94,7 +94,8 @@ def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     if again is not None and not any(one.sent for one in packets[:end]):
         # The connection was refused, and is asked for again.
         return reassemble(packets[again:])
-    packets = packets[:end]
+    refuted = [n for n, one in enumerate(packets[: end - 1]) if one.rst and _is_refuted(packets, n)]
+    packets = [one for n, one in enumerate(packets[:end]) if n not in refuted]
     return {client: _readings(packets, client) for client in (True, False)}
 
 
@@ -307,8 +308,9 @@ def _starts_in_middle(
     asked = [max(part.start, known) for part in parts if part.end > known][:1]
     # Bytes that go on up to there.
     joined = min(known, first)
-    for part in reversed(parts):
-        joined = part.start if part.end == joined else joined
+    for one in sorted(own, key=lambda one: _position(one.first, base), reverse=True):
+        start = _position(one.first, base)
+        joined = start if start < joined <= start + one.sent else joined
     answers = [min(acknowledged)] if has_syn and acknowledged else []
     settled = _settled(parts, known, acknowledged_at)
     places = [min(known, first), first, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
