@@ -89,7 +89,13 @@ def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     if packets and packets[0].rst:
         # Of a connection before, if a SYN follows.
         packets = packets[next((n for n, one in enumerate(packets) if one.syn), 0) :]
-    packets = packets[: _end(packets)]
+    end = _end(packets)
+    again = next((n for n in range(end, len(packets)) if packets[n].syn), None)
+    if again is not None and not any(one.sent for one in packets[:end]):
+        # The connection was refused, and is asked for again.
+        return reassemble(packets[again:])
+    refuted = [n for n, one in enumerate(packets[: end - 1]) if one.rst and _is_refuted(packets, n)]
+    packets = [one for n, one in enumerate(packets[:end]) if n not in refuted]
     return {client: _readings(packets, client) for client in (True, False)}
 
 
@@ -151,6 +157,11 @@ def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
             if one.client is client and not one.rst and (one.syn or one.sent or one.fin)
         ]
         place = _position(reset.sequence, base)
+        known += [
+            _position(one.acknowledgment, base)
+            for one in before
+            if one.client is not client and one.acknowledgment is not None and not one.rst
+        ]
         most = [max(known)] if known else []
         if client is reset.client and most and most[0] < place < most[0] + FAR:
             most = [place]
@@ -162,7 +173,7 @@ def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
             acknowledged = _position(packet.acknowledgment, base)
             if any(acknowledged > one for one in most):
                 return True
-            if client is not reset.client and len(most) <= bool(known):
+            if client is not reset.client and len(most) < 2:
                 most.append(acknowledged)
     return False
 
@@ -293,12 +304,13 @@ def _starts_in_middle(
     before = [number for ns, number in acknowledged_at if ns <= own[0].ns]
     known = max(before) if before else next(iter(acknowledged), first)
     data = [_position(one.first, base) for one in own if one.sent][:1]
-    lowest = [part.start for part in parts[:1]]
+    lowest = [*(part.start for part in parts[:1]), min(_position(one.first, base) for one in own)]
     asked = [max(part.start, known) for part in parts if part.end > known][:1]
     # Bytes that go on up to there.
     joined = min(known, first)
-    for part in reversed(parts):
-        joined = part.start if part.end == joined else joined
+    for one in sorted(own, key=lambda one: _position(one.first, base), reverse=True):
+        start = _position(one.first, base)
+        joined = start if start < joined <= start + one.sent else joined
     answers = [min(acknowledged)] if has_syn and acknowledged else []
     settled = _settled(parts, known, acknowledged_at)
     places = [min(known, first), first, known, joined, *data, *lowest, *asked, *settled, *before, *answers]

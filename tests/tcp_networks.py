@@ -393,7 +393,7 @@ class _Network:
         if D.INJECTED_RST in chosen and packets:
             packets = self._injected(packets)
         if D.SNAP_LENGTH in chosen:
-            most = random.randint(0, self.mss)
+            most = random.randint(1, self.mss)
             packets = [packet._replace(payload=packet.payload[:most]) for packet in packets]
         if D.MIDDLE in chosen:
             packets = packets[random.randint(1, max(1, len(packets) // 2)) :]
