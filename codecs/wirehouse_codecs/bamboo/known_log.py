@@ -77,11 +77,13 @@ class ForkRow(NamedTuple):
     proof: str
     first_hash: bytes
     second_hash: bytes
-    first_data: bytes
-    second_data: bytes
+    first_data: bytes | None
+    second_data: bytes | None
     #: Of the one that came later.
-    origin: str
+    origin: str | None
     place: Mapping[str, Any]
+    #: The fork is known to begin earlier: another row tells of it.
+    superseded: bool = False
 
     @property
     def said(self) -> str:
@@ -114,7 +116,7 @@ class Changes(NamedTuple):
     #: Rows of `entries` whose reason is told for the first time, with the place at which they are shown; and each that
     #: came with the payload of another entry, which says nothing of its own.
     broken: pa.RecordBatch
-    #: Positions that are new, or have another proof.
+    #: Positions that are new, have another proof, or are no fork of their own any more.
     forks: list[ForkRow]
     new_forks: list[ForkRow]
     log: LogRow
@@ -259,7 +261,15 @@ class KnownLog:
             row = ForkRow(position, *proved, pair[0]["data"], pair[1]["data"], later["origin"], place)
             told.append((row, position not in self._forks and not (moved and moved[0] > position)))
             self._forks[position] = proved
+        if moved:
+            last = np.lexsort(_arrivals(rows))[-1:]
+            place = rows.select(_PLACE).take(pa.array(last)).to_pylist()[0]
+            told += [(self._superseded(position, place), False) for position in moved]
         return told
+
+    def _superseded(self, position: int, place: Mapping[str, Any]) -> ForkRow:
+        """A fork that was told at `position`, and that by an entry at `place` is known to begin earlier."""
+        return ForkRow(position, *self._forks.pop(position), None, None, None, place, superseded=True)
 
 
 def judge(logs: Iterable[pa.RecordBatch]) -> list[Changes]:

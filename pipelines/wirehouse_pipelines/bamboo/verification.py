@@ -298,6 +298,7 @@ def _known(work: Work, seen: DataFrame) -> tuple[DataFrame, DataFrame]:
     logs = seen.select("source", "key").distinct()
     settled = work.settle(_settled(work, seen, logs))
     forks = _of_logs(work, logs, FORKS_TABLE, FORK, "author", "log_id", "position")
+    forks = forks.where("NOT COALESCE(superseded, false)")
     links = _as_moved(_links(work).where("author IS NOT NULL").join(logs, ["source", "key"], "left_semi"))
     known = forks.unionByName(settled, allowMissingColumns=True).unionByName(links, allowMissingColumns=True)
     known = _with_all(known, MOVED)

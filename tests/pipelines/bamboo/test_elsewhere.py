@@ -126,3 +126,21 @@ def test_what_was_found_stays_until_the_entry_comes_that_belongs_there(spark: An
     write(at_once, days)
     run(spark, at_once, DAYS)
     assert history(at_once) == history(lake)
+
+
+def test_a_fork_that_turns_out_to_begin_earlier_is_one_row(spark: Any, make_lake: Any) -> None:
+    log, branch = made_log(3, 8), made_log(3, 4)
+    other = [branch.append(b"another %d" % seq).data for seq in range(5, 9)]
+    days: list[Day] = [[log.entries[seq].data for seq in range(1, 9)], other[2:], other[:2]]
+    lake, at_once = make_lake("lake"), make_lake("once")
+    write(lake, days)
+    positions = "SELECT position FROM gold.bamboo_forks"
+    run(spark, lake, DAYS[:1], DAYS[1:2])
+    assert [int(row["position"]) for row in select(lake, positions)] == [6]
+    run(spark, lake, DAYS[2:], after=DAYS[1])
+    assert [int(row["position"]) for row in select(lake, positions)] == [5]
+    write(at_once, days)
+    run(spark, at_once, DAYS)
+    proofs = "SELECT position, proof, first_hash, second_hash FROM gold.bamboo_forks"
+    assert select(at_once, proofs) == select(lake, proofs)
+    assert len(select(lake, "SELECT rule FROM gold.bamboo_found WHERE rule = 'bamboo.fork'")) == 1
