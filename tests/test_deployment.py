@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,7 +21,7 @@ from dagster import __version__ as dagster_version
 
 from wirehouse_orchestration import config, instance
 from wirehouse_orchestration.infra import kafka, store
-from wirehouse_pipelines import spark
+from wirehouse_pipelines import spark, sql
 
 INFRA = Path(__file__).parents[1] / "infra"
 COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text())
@@ -163,6 +166,65 @@ def test_every_pod_can_write_dagsters_folder() -> None:
         assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"]
     # A run has what the code server has.
     assert code["includeConfigInLaunchedRuns"] == {"enabled": True}
+
+
+#: Becomes another user, in a view of the file system that has one folder to write to. What root alone may read stays
+#: readable: Python may lie there.
+_AS_IN_A_POD = """
+mount --bind "$0" "$0" && mount -o remount,bind,ro / &&
+exec setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all,+dac_read_search \\
+  --ambient-caps=-all,+dac_read_search "$@"
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))),
+    reason="root alone can become another user, and mount: on Linux",
+)
+def test_a_run_works_as_another_user_with_a_root_that_is_read_only(tmp_path: Path) -> None:
+    """What a pod of a run does: lands and runs one window with the chart's settings, and can write Dagster's folder."""
+    home, lake, temporary = (tmp_path / name for name in ("dagster_home", "lake", "tmp"))
+    for folder in (home, lake, temporary, tmp_path / "inbox"):
+        folder.mkdir()
+    (home / "dagster.yaml").write_text(_as_the_chart_writes_it())
+    place = tmp_path / "wirehouse.toml"
+    place.write_text(
+        f'[lakehouse]\nroot = "{lake}"\nwindow = "day"\nstart = "2026-11-01"\n'
+        f'[[source]]\nname = "live"\nprotocol = "cardinal"\nkind = "messages"\npath = "{tmp_path / "inbox"}"\n'
+    )
+    heartbeat = {"key_b64": "", "value_b64": "", "timestamp_ms": 1_793_620_800_000}
+    (tmp_path / "inbox" / "a.jsonl").write_text(json.dumps(heartbeat) + "\n")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, 1000, 1000)
+    environment = os.environ | {
+        "DAGSTER_HOME": str(home),
+        "HOME": str(temporary),
+        # What a pod has at /tmp.
+        "TMPDIR": str(temporary),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}",
+        "WIREHOUSE_CONFIG": str(place),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+    def as_in_a_pod(*command: str) -> str:
+        folder = Path(sys.executable).parent
+        isolated = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _AS_IN_A_POD, str(tmp_path)]
+        words = [*isolated, str(folder / command[0]), *command[1:]]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    said = as_in_a_pod("python", "-c", f"import os; print(os.getuid(), os.access({str(INFRA)!r}, os.W_OK))")
+    assert said.split() == ["1000", "False"]
+    as_in_a_pod("wirehouse", "land")
+    (window,) = (path.name for path in (lake / "landing" / "messages" / "live").iterdir())
+    code = ("-m", "wirehouse_orchestration.definitions", "-a", "defs")
+    as_in_a_pod("dagster", "asset", "materialize", *code, "--select", "bronze/messages", "--partition", window)
+    found = sql.rows(config.load(place), "SELECT source, window_start FROM bronze.messages").to_pylist()
+    assert found == [{"source": "live", "window_start": window}]
+    assert list((home / "runs").glob("*.lock"))
 
 
 def test_the_servers_in_containers_find_the_settings_that_are_written(
