@@ -31,6 +31,8 @@ class Judged:
 
     rows: dict[str, list[Row]]
     told: list[Told]
+    #: When a rule was found first.
+    found_ns: dict[str, int]
 
     @property
     def found(self) -> Counter[str]:
@@ -54,13 +56,19 @@ def judge_landed(captured: Iterable[pa.RecordBatch], options: HieroOptions, *por
     rows = defaultdict(list)
     for row in stream_inspection.read(captured, starter(options), SCHEMA, ports or None):
         rows[row["row_kind"]].append(row)
-    fold, told = Fold(options), []
+    fold = Fold(options)
+    told: list[tuple[int, Told]] = []
     at_ns = 0
     for row in sorted((row for kind in (MESSAGE, CALL, BLOCK) for row in rows[kind]), key=order_of):
         event = event_of(row)
         # What is open when the capture ends is not over.
         if event is not None and event.told.get("how") != grpc.How.CAPTURE_END:
             at_ns = event.at_ns
-            told += fold.take(event)
+            told += [(at_ns, one) for one in fold.take(event)]
     # Nothing is held back any more.
-    return Judged(rows, told + fold.end_window(at_ns + 2 * HELD_NS))
+    at_ns += 2 * HELD_NS
+    told += [(at_ns, one) for one in fold.end_window(at_ns)]
+    found = [(row["arrived_at_ns"], row["finding"]["rule"].removeprefix("hiero.")) for row in rows[VIOLATION]]
+    found += [(ns, one.rule.name) for ns, one in told if isinstance(one, Found)]
+    found_ns = {name: ns for ns, name in sorted(found, reverse=True)}
+    return Judged(rows, [one for _, one in told], found_ns)

@@ -149,14 +149,14 @@ class Trailers(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """One side ends the call at once; `code` is an error code of HTTP/2, 8 = cancelled."""
+    """One side ends the call at once; `code` is an error code of HTTP/2, 8 = cancelled, None = it wasn't captured."""
 
     direction: Direction
     place: Place
     byte_start: int
     byte_end: int
     call: int
-    code: int
+    code: int | None
 
 
 class Closed(NamedTuple):
@@ -432,7 +432,7 @@ class Reader:
         """Content is missing: of one message alone, or the place is lost."""
         number, place, size = event.stream_id, event.place, event.byte_end - event.byte_start
         inbound = self._inbound(number, event.direction, event, events)
-        within = not inbound.searching and inbound.left >= size
+        within = event.sized and not inbound.searching and inbound.left >= size
         if within:
             self._fail(number, inbound, place, f"{size} bytes are missing", events)
             events += inbound.passed.flush(place)

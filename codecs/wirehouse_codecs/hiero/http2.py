@@ -11,7 +11,9 @@ Where RFC 9113 says "connection error", a reader of captures goes on:
   place is lost, and the next credible frame is looked for: where three headers follow each other (`CHAIN`), or a
   preface. It costs a few looks at each byte. All that was passed over is told. What stands between such a frame and the
   third header is told at the place of the latter.
-- A hole within the content of a DATA frame costs that content alone. Any other one loses the place.
+- A hole that begins behind the header of a frame and ends within it costs that frame alone: the next one begins where
+  its length leads. Of a DATA frame content is missing. A header block that is cut has no fields, and what it did to
+  HPACK's dynamic table isn't known. Any other hole loses the place.
 - An index into HPACK's dynamic table counts back from its newest entry (RFC 7541 section 2.3.3). So where the beginning
   of a connection is missing, later entries are found, and earlier ones read as the name `?` without a value. Where a
   header block may be missing, or can't be read, all entries become earlier ones.
@@ -58,7 +60,7 @@ from wirehouse_codecs.hiero.pieces import UNDECODABLE_BYTES, Passed, Run, Undeco
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Data, Direction, Hole
 
-READER_VERSION: Final = 1
+READER_VERSION: Final = 2
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
 #: Largest frame of a side that was told nothing else (RFC 9113 section 4.2), of one that may have been, and of all.
@@ -79,12 +81,15 @@ CHAIN_FRAME_BYTES: Final = 1 << 16
 #: Of so many bytes the DATA frames are looked for together, at most so many.
 BULK_BYTES: Final = 512
 MOST_SPANS: Final = 1024
+#: Why a frame isn't whole.
+CUT: Final = "cut by a hole"
 #: In place of a name that isn't known.
 UNKNOWN_NAME: Final = b"?"
 
 Fields = tuple[tuple[bytes, bytes], ...]
 _HEADER: Final = struct.Struct(">HBBBI")
 _END_STREAM: Final = 0x1
+_END_HEADERS: Final = 0x4
 _PADDED: Final = 0x8
 _STREAM_MASK: Final = (1 << 31) - 1
 _SIDES: Final = tuple(Direction)
@@ -95,6 +100,8 @@ _BLOCKS: Final = frozenset((_HEADERS, _PUSH, _CONTINUATION))
 _CONTROL: Final = frozenset(
     frame.type for frame in (PriorityFrame, RstStreamFrame, SettingsFrame, PingFrame, GoAwayFrame, WindowUpdateFrame)
 )
+_SETTINGS: Final = SettingsFrame.type
+_RESET: Final = RstStreamFrame.type
 _UPDATE: Final = WindowUpdateFrame.type
 _UPDATE_BYTES: Final = HEADER_BYTES + 4
 #: The start of a TLS record: a handshake of version 3.x (RFC 8446 section 5.1).
@@ -190,6 +197,8 @@ class Missing(NamedTuple):
     stream_id: int
     frame_ends: bool
     end_stream: bool
+    #: All of it is content. If not, it isn't known how much is padding.
+    sized: bool = True
 
 
 class Lost(NamedTuple):
@@ -215,7 +224,8 @@ class Reset(NamedTuple):
     byte_start: int
     byte_end: int
     stream_id: int
-    code: int
+    #: None = it was cut.
+    code: int | None
 
 
 class GoAway(NamedTuple):
@@ -312,6 +322,8 @@ class _Side:
     block_start: int = 0
     block_end: int = 0
     block: bytearray | None = None
+    #: A hole cut it.
+    block_cut: bool = False
     #: The largest frame that the other side takes.
     frame_limit: int = FRAME_BYTES
     #: Bytes of prefaces, frame headers, padding, and frames that aren't told or are told with other events.
@@ -372,26 +384,14 @@ class Reader:
 
     def hole(self, hole: Hole) -> list[Event]:
         """Bytes that never came."""
-        side, size, place = self._sides[hole.direction], hole.byte_end - hole.byte_start, hole.place
+        side, place = self._sides[hole.direction], hole.place
         events: list[Event] = []
         side.end = hole.byte_end
         if side.mode is _Mode.OTHER:
             return events
         events += side.passed.flush(place)
-        inside = side.mode is _Mode.FRAMES and not side.pending and not side.padded
-        if inside and side.content >= size:
-            side.content -= size
-            ends = not side.content
-            missed = (side.stream_id, ends, ends and side.end_stream)
-            events.append(Missing(hole.direction, place, hole.byte_start, hole.byte_end, *missed))
-            if ends and side.end_stream:
-                self._end(side.stream_id, hole.direction, place, events)
-        elif inside and side.refused >= size:
-            side.refused -= size
-        elif inside and not side.content and side.padding >= size:
-            side.padding -= size
-        else:
-            self._conclude(side, place, "cut by a hole", events)
+        if side.mode is not _Mode.FRAMES or not self._pass_hole(side, hole, events):
+            self._conclude(side, place, CUT, events)
             self._lose(side, place, hole.byte_end, "no frame begins here", events)
         return events
 
@@ -642,12 +642,17 @@ class Reader:
             case SettingsFrame():
                 self._take_settings(side, frame)
             case RstStreamFrame() if frame.stream_id in self._streams:
-                events.append(Reset(*span, frame.stream_id, frame.error_code))
-                self._end(frame.stream_id, side.direction, place, events)
-                self._note_reset(frame.stream_id, place, events)
+                self._take_reset(side, end, frame.stream_id, frame.error_code, place, events)
             case GoAwayFrame():
                 told = (frame.last_stream_id, frame.error_code, frame.additional_data)
                 events.append(GoAway(*span, *told))
+
+    def _take_reset(
+        self, side: _Side, end: int, stream_id: int, code: int | None, place: Place, events: list[Event]
+    ) -> None:
+        events.append(Reset(side.direction, place, side.start, end, stream_id, code))
+        self._end(stream_id, side.direction, place, events)
+        self._note_reset(stream_id, place, events)
 
     def _undecodable(self, side: _Side, data: bytes, place: Place, reason: str, events: list[Event]) -> None:
         """A whole frame that is none."""
@@ -661,6 +666,67 @@ class Reader:
         other.frame_limit = max(other.frame_limit, largest)
         size = min(frame.settings.get(SettingsFrame.HEADER_TABLE_SIZE, 0), MAX_TABLE_BYTES)
         other.decoder.max_allowed_table_size = max(other.decoder.max_allowed_table_size, size)
+
+    # Frames that a hole cuts
+
+    def _pass_hole(self, side: _Side, hole: Hole, events: list[Event]) -> bool:
+        """Pass over a hole that ends in the frame in which it begins; False = it doesn't."""
+        place, start, size = hole.place, hole.byte_start, hole.byte_end - hole.byte_start
+        if side.pending:
+            return self._cut_frame(side, place, size, events)
+        if side.content + side.refused + side.padding < size:
+            return False
+        sized = not side.padded
+        if not sized:
+            # How much is padding isn't known.
+            side.padded, side.content, side.refused, side.reason = False, size, side.content - size, CUT
+        content = min(side.content, size)
+        refused = min(side.refused, size - content)
+        side.content -= content
+        side.refused -= refused
+        side.padding -= size - content - refused
+        if content:
+            ends = not side.content
+            missed = (side.stream_id, ends, ends and side.end_stream, sized)
+            events.append(Missing(side.direction, place, start, start + content, *missed))
+            if ends and side.end_stream:
+                self._end(side.stream_id, side.direction, place, events)
+        return True
+
+    def _cut_frame(self, side: _Side, place: Place, size: int, events: list[Event]) -> bool:
+        """As `_pass_hole`, of a frame that is held: its header says what is lost."""
+        held = bytes(side.pending)
+        if len(held) < HEADER_BYTES:
+            return False
+        high, low, kind, flags, stream_id = _HEADER.unpack_from(held)
+        length, stream_id = high << 8 | low, stream_id & _STREAM_MASK
+        end = side.start + HEADER_BYTES + length
+        left = HEADER_BYTES + length - len(held) - size
+        if left < 0:
+            return False
+        side.pending.clear()
+        side.refused, side.reason = left, CUT
+        self._undecodable(side, held, place, CUT, events)
+        if kind in _BLOCKS:
+            self._cut_block(side, (kind, flags, stream_id, end), place, events)
+        elif kind == _SETTINGS:
+            self._allow_all(self._sides[_OTHER_SIDE[side.direction]])
+        elif kind == _RESET and stream_id in self._streams:
+            self._take_reset(side, end, stream_id, None, place, events)
+        return True
+
+    def _cut_block(self, side: _Side, frame: tuple[int, int, int, int], place: Place, events: list[Event]) -> None:
+        """A frame with a part of a header block isn't whole."""
+        kind, flags, stream_id, end = frame
+        side.table.forget()
+        if kind == _HEADERS:
+            side.block, side.block_stream, side.block_ends = bytearray(), stream_id, bool(flags & _END_STREAM)
+            side.block_start = side.start
+        if side.block is None:
+            return
+        side.block_end, side.block_cut = end, True
+        if flags & _END_HEADERS:
+            self._end_block(side, place, events)
 
     # Header blocks
 
@@ -681,11 +747,19 @@ class Reader:
         """Read the header block if it is whole."""
         if "END_HEADERS" not in frame.flags or side.block is None:
             return
-        block, side.block = bytes(side.block), None
-        fields, fault = self._decode(side, block)
         if isinstance(frame, PushPromiseFrame):
             # gRPC has none; its fields count for the dynamic table alone.
+            self._decode(side, bytes(side.block))
+            side.block = None
             return
+        self._end_block(side, place, events)
+
+    def _end_block(self, side: _Side, place: Place, events: list[Event]) -> None:
+        """The last frame of the header block came."""
+        assert side.block is not None
+        fields, fault = ((), "") if side.block_cut else self._decode(side, bytes(side.block))
+        complete = not (side.block_cut or fault) and all(name != UNKNOWN_NAME for name, _ in fields)
+        side.block, side.block_cut = None, False
         span = (side.direction, place, side.block_start, side.block_end)
         if fault:
             events.append(Undecodable(*span, None, b"", fault))
@@ -693,7 +767,6 @@ class Reader:
         if refusal is not None:
             events.append(Undecodable(*span, None, b"", refusal))
             return
-        complete = not fault and all(name != UNKNOWN_NAME for name, _ in fields)
         events.append(Headers(*span, side.block_stream, kind, fields, complete, side.block_ends))
         if side.block_ends:
             self._end(side.block_stream, side.direction, place, events)
@@ -712,7 +785,7 @@ class Reader:
         if side.block is not None:
             told = (side.block_start, side.block_end, None, b"", "a header block without end")
             events.append(Undecodable(side.direction, place, *told))
-            side.block = None
+            side.block, side.block_cut = None, False
             side.table.forget()
 
     # Streams
@@ -791,15 +864,18 @@ class Reader:
         self._break_block(side, place, events)
         side.table.forget()
         side.partial, side.mode, side.reason = True, _Mode.SEARCH, reason
-        other = self._sides[_OTHER_SIDE[side.direction]]
-        other.frame_limit = max(other.frame_limit, UNTOLD_FRAME_BYTES)
-        other.decoder.max_allowed_table_size = MAX_TABLE_BYTES
+        self._allow_all(self._sides[_OTHER_SIDE[side.direction]])
         side.padded, side.content, side.padding, side.refused = False, 0, 0, 0
         if not keep:
             side.pending.clear()
             side.start = byte_end
         side.scanned = side.decided = 0
         events.append(Lost(side.direction, place, byte_end))
+
+    def _allow_all(self, side: _Side) -> None:
+        """SETTINGS that say what a side may send may be missing."""
+        side.frame_limit = max(side.frame_limit, UNTOLD_FRAME_BYTES)
+        side.decoder.max_allowed_table_size = MAX_TABLE_BYTES
 
     def _search(self, side: _Side, run: Run, at: int, events: list[Event]) -> int:
         """Look for a credible frame in what is held and the next bytes of the run: few, for it may be lost again."""
@@ -942,8 +1018,8 @@ def _chain(held: bytes | bytearray, at: int, limit: int, *, final: bool = False)
 #: What of a side carried state holds as it is.
 _PLAIN: Final = (
     *("partial", "end", "start", "scanned", "decided", "reason", "stream_id", "padded", "content", "padding"),
-    *("end_stream", "refused", "block_stream", "block_ends", "block_start", "block_end", "frame_limit"),
-    "framing_bytes",
+    *("end_stream", "refused", "block_stream", "block_ends", "block_start", "block_end", "block_cut"),
+    *("frame_limit", "framing_bytes"),
 )
 
 

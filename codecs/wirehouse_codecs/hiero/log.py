@@ -26,7 +26,7 @@ from wirehouse_codecs.rules import Place
 from wirehouse_codecs.stream_log import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
 from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
 
-LOG_VERSION: Final = 2
+LOG_VERSION: Final = 3
 
 
 def starter(options: HieroOptions) -> Start:
@@ -99,7 +99,8 @@ class Conversation:
         self._calls.take(self._reader.receive(pieces))
 
     def hole(self, hole: Hole) -> None:
-        """Bytes that never came."""
+        """Bytes that never came. They may be what a call lacks that ends with them."""
+        self._calls.miss(hole.place)
         self._calls.take(self._reader.hole(hole))
         self._calls.miss(hole.place)
 

@@ -40,6 +40,7 @@ GOOD = [
 ]
 #: Nodes of legal traffic; scenes of faults have others.
 LEGAL_NODES = bytes((10, 0, 0))
+FAULT_NODES = bytes((10, 0, 200))
 #: Without one side, or without half of one side's packets.
 ONE_SIDED = [pytest.param(side, 0.0, 0, id=f"without-{side}") for side in Direction]
 HALVES = [pytest.param(side, 0.5, seed, id=f"half-{side}-{seed}") for side in Direction for seed in range(20)]
@@ -53,17 +54,32 @@ def legal(profile: str, lively: bool = True) -> list[pa.RecordBatch]:
 
 
 def part_of(
-    batches: Iterable[pa.RecordBatch], side: Direction, share: float, seed: int = 0, nodes: bytes = b""
+    batches: Iterable[pa.RecordBatch],
+    side: Direction,
+    share: float,
+    seed: int = 0,
+    nodes: bytes = b"",
+    after_ns: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Packets, of one side and of nodes with such addresses a share of them."""
+    """Packets, of one side and of nodes with such addresses a share of those that came later.
+
+    Connections that begin later are whole.
+    """
     random = Random(f"{side} {seed}")
-    end = "source" if side is S else "destination"
+    end, client = ("source", "destination") if side is S else ("destination", "source")
+    begun = set()
     for batch in batches:
         parsed = parse(batch)
         ports, addresses = (parsed.column(f"{end}_{what}").to_pylist() for what in ("port", "address"))
+        arrived = batch.column("arrived_at_ns").to_pylist()
+        clients = list(
+            zip(*(parsed.column(f"{client}_{what}").to_pylist() for what in ("port", "address")), strict=True)
+        )
+        begun |= {one for one, ns in zip(clients, arrived, strict=True) if ns <= after_ns}
         kept = [
-            not (port in PORTS and address.startswith(nodes)) or random.random() < share
-            for port, address in zip(ports, addresses, strict=True)
+            not (port in PORTS and address.startswith(nodes) and ns > after_ns and (not after_ns or one in begun))
+            or random.random() < share
+            for port, address, one, ns in zip(ports, addresses, clients, arrived, strict=True)
         ]
         yield batch.filter(pa.array(kept))
 
@@ -110,10 +126,33 @@ def test_every_packet_may_be_a_window_where_packets_are_missing(side: Direction,
     assert _comparable(cut(rows, start, SCHEMA)) == _comparable(read_log(rows, start, SCHEMA))
 
 
-@pytest.mark.parametrize("side", Direction)
-@pytest.mark.parametrize("name", FAULTS_OF["B"])
-def test_a_fault_is_found_beside_connections_of_which_a_side_is_missing(name: str, side: Direction) -> None:
-    config = replace(CALM, fault=name)
-    captured = part_of(landed_packets(simulate(config)), side, 0.0, nodes=LEGAL_NODES)
-    found = judge_landed(captured, HieroOptions(), *PORTS).found
+FAULTS = [pytest.param(profile, name, id=f"{profile}-{name}") for profile in ("A", "B") for name in FAULTS_OF[profile]]
+
+
+@cache
+def faulty(profile: str, name: str) -> tuple[list[pa.RecordBatch], int]:
+    """Traffic with a fault, and when it is found."""
+    captured = list(landed_packets(simulate(replace(CALM, profile=profile, fault=name))))
+    return captured, judge_landed(captured, HieroOptions(profile=profile), *PORTS).found_ns[name]
+
+
+@pytest.mark.parametrize(("side", "share", "seed"), [*ONE_SIDED, HALVES[0], HALVES[20]])
+@pytest.mark.parametrize(("profile", "name"), FAULTS)
+def test_a_fault_is_found_beside_connections_of_which_packets_are_missing(
+    profile: str, name: str, side: Direction, share: float, seed: int
+) -> None:
+    captured = part_of(faulty(profile, name)[0], side, share, seed, nodes=LEGAL_NODES)
+    found = judge_landed(captured, HieroOptions(profile=profile), *PORTS).found
+    assert {rule: count for rule, count in found.items() if rule in RULE} == {name: 1}
+
+
+@pytest.mark.parametrize(("side", "share", "seed"), [*ONE_SIDED, HALVES[0], HALVES[20]])
+@pytest.mark.parametrize(("profile", "name"), FAULTS)
+def test_a_fault_is_found_although_packets_behind_it_are_missing(
+    profile: str, name: str, side: Direction, share: float, seed: int
+) -> None:
+    """Behind what breaks the rule, and what could have excused it."""
+    packets, found_ns = faulty(profile, name)
+    captured = part_of(packets, side, share, seed, nodes=FAULT_NODES, after_ns=found_ns)
+    found = judge_landed(captured, HieroOptions(profile=profile), *PORTS).found
     assert {rule: count for rule, count in found.items() if rule in RULE} == {name: 1}
