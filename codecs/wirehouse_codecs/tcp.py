@@ -355,6 +355,10 @@ class Side:
         known = self._fin_acknowledges != _UNKNOWN and theirs._fin is not None
         return known and theirs.position(self._fin_acknowledges - 1) == theirs._fin
 
+    def received_at_end(self, theirs: Side) -> int | None:
+        """How many bytes of the other side its host had received when it sent its FIN, at most; None: nobody knows."""
+        return None if self._fin_acknowledges == _UNKNOWN else theirs.position(self._fin_acknowledges)
+
     @property
     def regular(self) -> bool:
         """There is a numbering, and only one; there is no gap and no end."""

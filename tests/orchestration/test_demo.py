@@ -25,9 +25,12 @@ from wirehouse_pipelines import sql
 from wirehouse_pipelines.lake import Lake
 from wirehouse_pipelines.manifests import manifests
 from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import all_tables
 
 #: What protocols write for a number that there isn't.
 MOST = 2**64 - 1
+#: Columns that may be below zero: a connector may overdraw its credits.
+BELOW_ZERO = {"balance", "credits"}
 
 
 @pytest.fixture
@@ -97,6 +100,7 @@ def test_it_tells_what_came_of_it_and_how_to_go_on(
     lake = config.load(tmp_path / "demo" / "wirehouse.toml")
     _charts_answer(lake)
     _recipes_make_sense(lake)
+    _numbers_are_numbers(lake)
 
 
 def _recipes_make_sense(lake: Lake) -> None:
@@ -116,6 +120,19 @@ def _recipes_make_sense(lake: Lake) -> None:
     for number, rows in found.items():
         numbers = [value for row in rows for value in row.values() if isinstance(value, (int, Decimal))]
         assert all(0 <= value < MOST for value in numbers), number
+
+
+def _numbers_are_numbers(lake: Lake) -> None:
+    """What is unknown, or none, is null in gold, whatever number the protocol writes for it."""
+    for name, table in all_tables().items():
+        numbers = [column.name for column in table.columns if column.type.startswith(("DECIMAL", "BIGINT", "INT"))]
+        if name.startswith("gold.") and not table.internal and numbers:
+            asked = ", ".join(f"MIN(`{each}`) AS `{each}`" for each in numbers)
+            most = ", ".join(f"MAX(`{each}`) AS `{each}`" for each in numbers)
+            (least,), (largest,) = (sql.rows(lake, f"SELECT {it} FROM {name}").to_pylist() for it in (asked, most))
+            negative = {each for each, value in least.items() if value is not None and value < 0}
+            assert negative <= BELOW_ZERO, name
+            assert {each for each, value in largest.items() if value is not None and value >= MOST} == set(), name
 
 
 def _pages_are_true(folder: Path) -> None:

@@ -46,7 +46,7 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Reader, Received
 from wirehouse_codecs.wallaroo.rules import LOSES_FRAMING
 from wirehouse_codecs.wallaroo.session import End, Found, Outcome, Session
-from wirehouse_codecs.wallaroo.streams import Stream
+from wirehouse_codecs.wallaroo.streams import ALL, Stream
 
 SESSION, STREAM, CREDIT = "session", "stream", "credit"
 LOG_VERSION: Final = 2
@@ -203,7 +203,17 @@ class Conversation:
 
     def _new_session(self, dialect: Dialect) -> Session:
         unseen = self._unseen or ()
-        return Session(dialect, self._options, started_late=self._late, unseen=unseen, cookie_hash=self._cookie_hash)
+        return Session(
+            dialect,
+            self._options,
+            started_late=self._late,
+            unseen=unseen,
+            cookie_hash=self._cookie_hash,
+            peer_received=self._peer_received,
+        )
+
+    def _peer_received(self, side: Direction, byte_end: int) -> int:
+        return self._connection.sides(side)[0].peer_received(byte_end)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -248,7 +258,8 @@ class Conversation:
         session = self._twin.session
         if session is None:
             return
-        for found in session.end(end, closed.place):
+        received = self._connection.client.received_at_end(self._connection.server)
+        for found in session.end(end, closed.place, ALL if received is None else received):
             self._find(found, closed.place)
         if session.credits is not None:
             self._turn(closed.place, 0, session.credits)
@@ -526,7 +537,13 @@ class Conversation:
         reader, session = Reader(self._options, snapshot=state["reader"]), None
         if state["session"] is not None:
             assert reader.dialect is not None
-            session = Session(reader.dialect, self._options, cookie_hash=self._cookie_hash, snapshot=state["session"])
+            session = Session(
+                reader.dialect,
+                self._options,
+                cookie_hash=self._cookie_hash,
+                peer_received=self._peer_received,
+                snapshot=state["session"],
+            )
         self._twin = twin.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
         self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}

@@ -7,6 +7,9 @@ each; it holds a bounded number of streams and ids, and goes on from its `snapsh
 - A rule about what never came is judged at a definite time: when the connection is closed, or when the time of a later
   frame or of `advance` is past it. Its finding is the same whenever that is noticed.
 - A rule is broken only if the bytes that could excuse it were captured: `lacks` says of which sides some were not.
+- A side did not know what its host had not received: `peer_received` says how much that was. A connector that does not
+  know a NACK goes on as before it, and a worker can't signal an error that it hasn't received. What was received is
+  judged as it arrived.
 - The worker's RESTART is a state of its own: the connection is left, but not in error.
 - In the text MESSAGE has no stream id: it belongs to the one stream that is open, and to none that can be told if
   several are.
@@ -49,9 +52,17 @@ from wirehouse_codecs.wallaroo.messages import (
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import ENDS, FRAME_RULES, RULE
-from wirehouse_codecs.wallaroo.streams import STREAM_TRANSITIONS, AckVerdict, Action, Stream, StreamState, StreamStep
+from wirehouse_codecs.wallaroo.streams import (
+    ALL,
+    STREAM_TRANSITIONS,
+    AckVerdict,
+    Action,
+    Stream,
+    StreamState,
+    StreamStep,
+)
 
-SNAPSHOT_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 4
 #: Streams that a session remembers; messages of further ones are not judged.
 MAX_STREAMS: Final = 16_384
 #: Message ids that a session remembers.
@@ -166,11 +177,21 @@ class Step(NamedTuple):
     rule: str | None = None
 
 
+#: `Side.peer_received` of both sides.
+PeerReceived = Callable[[Direction, int], int]
+
+
+def everything(_side: Direction, _byte_end: int) -> int:
+    """Each side had received all that was captured before its frame."""
+    return ALL
+
+
 class Session:
     """One connection. `receive` its frames in arrival order, `advance` the time, `end` it once.
 
     `started_late`: the capture began after the connection did. `unseen`: sides of which nothing was captured when the
     other one said something, so that they may have said anything. `cookie_hash` makes of a cookie what may be kept.
+    `peer_received`: how many bytes of the other side a side had received when it sent those before a position.
     """
 
     def __init__(
@@ -181,11 +202,13 @@ class Session:
         started_late: bool = False,
         unseen: Collection[Direction] = (),
         cookie_hash: Callable[[bytes], bytes] | None = None,
+        peer_received: PeerReceived = everything,
         snapshot: str | None = None,
     ) -> None:
         self.dialect = dialect
         self._options = options
         self._cookie_hash = cookie_hash
+        self._peer_received = peer_received
         self.state = State.CONNECTED
         #: Frames from before were missed, and sides of which bytes were: what is unknown may be legal.
         self.late = started_late
@@ -226,6 +249,8 @@ class Session:
         self._error: Where | None = None
         self._violation: Where | None = None
         self._violated: tuple[int | None, int | None] = (None, None)
+        #: When the worker said something last without having received what broke the rule.
+        self._unaware_ns = 0
         self.dry: Where | None = None
         self._clear()
         if snapshot is not None:
@@ -259,6 +284,8 @@ class Session:
         if frame is None and received.decoded.rule is None:
             # What would be late may stand in the hole.
             self._miss(received.direction)
+        if self._violation is not None and self._is_unaware(received.direction, received.byte_end):
+            self._unaware_ns = received.place.arrived_at_ns
         # A late ERROR is late, but it does signal.
         timed = self.advance(received.place.arrived_at_ns, traffic=not isinstance(frame, Error))
         self._clear()
@@ -285,6 +312,15 @@ class Session:
             accepted=self.accepted,
             stream_id=self._stream_id,
             stream_state=None if stream is None else stream.state,
+        )
+
+    def _is_unaware(self, direction: Direction, byte_end: int) -> bool:
+        """The worker sends something without having received the connector's frame that broke a rule."""
+        broken = self._violation
+        return (
+            broken is not None
+            and (broken.direction, direction) == (Direction.CLIENT, Direction.SERVER)
+            and self._peer_received(direction, byte_end) < broken.byte_end
         )
 
     def _begin(self, direction: Direction, kind: Kind) -> None:
@@ -373,7 +409,8 @@ class Session:
         if self._error is not None and _late(self._error, close, now_ns):
             self._note("not_closed_after_error", self._error, f"still open {self._options.close_timeout_s} s later")
             self._error = None
-        if traffic and self._violation is not None and _late(self._violation, close, now_ns):
+        aware = now_ns > self._unaware_ns + close
+        if traffic and self._violation is not None and _late(self._violation, close, now_ns) and aware:
             self._not_signalled(f"traffic goes on for more than {self._options.close_timeout_s} s")
         if self.dry is not None and _late(self.dry, self._options.ack_timeout_ns, now_ns):
             waited = f"no credit for more than {self._options.ack_timeout_s} s"
@@ -381,8 +418,11 @@ class Session:
             self.dry = None
         return tuple(self._found)
 
-    def end(self, how: End, place: Place) -> tuple[Found, ...]:
-        """The connection ends at `place`; the rules about what never came. ValueError: it has ended before."""
+    def end(self, how: End, place: Place, received: int = ALL) -> tuple[Found, ...]:
+        """The connection ends at `place`; the rules about what never came. ValueError: it has ended before.
+
+        So many of the worker's bytes the connector's host had `received` when it closed its side.
+        """
         if self.ended is not None:
             raise ValueError("the connection has ended")
         found = list(self.advance(place.arrived_at_ns))
@@ -392,12 +432,12 @@ class Session:
         if how is End.CAPTURE_END:
             self._found.append(Found(RULE["capture_ends_early"], None, f"in state {self.state}"))
         elif not self.dialect.sink or self.state is State.HANDSHAKE:
-            self._judge_end(how)
+            self._judge_end(how, received)
         if how is not End.CAPTURE_END and self.state not in (State.ERROR, State.ENDED):
             self.state = State.DISCONNECTED
         return tuple(found + self._found)
 
-    def _judge_end(self, how: End) -> None:
+    def _judge_end(self, how: End, received: int) -> None:
         waits = self.state is State.HANDSHAKE and self._hello is not None and not self._answered
         if waits and how is End.CLOSED and not self.may_miss(Direction.SERVER):
             self._found.append(Found(RULE["hello_not_answered"], self._hello, "closed without OK or ERROR"))
@@ -407,8 +447,9 @@ class Session:
             if stream.unanswered:
                 shown = f"{stream.unanswered} NOTIFY without an answer"
                 self._found.append(Found(RULE["notify_not_answered"], None, shown, stream_id))
-            if stream.nacks and self.state is State.STREAMING and not self.may_miss(Direction.CLIENT):
-                owed = f"{stream.nacks} NACK without a NOTIFY"
+            known = stream.known_nacks(received)
+            if known and self.state is State.STREAMING and not self.may_miss(Direction.CLIENT):
+                owed = f"{known} NACK without a NOTIFY"
                 self._found.append(Found(RULE["nack_not_answered"], None, owed, stream_id))
             if how is End.CLOSED and self.state is State.STREAMING:
                 self._judge_unacked(stream_id, stream)
@@ -552,9 +593,11 @@ class Session:
 
     def _after_violation(self, frame: Frame | None) -> None:
         self._ignored = AFTER_VIOLATION
-        if self._where is not None and self._where.direction is Direction.CLIENT:
+        assert self._where is not None
+        if self._where.direction is Direction.CLIENT:
             self._count(frame)
-        if self._violation is not None and isinstance(frame, Ack) and self._acks_violation(frame):
+        unaware = self._is_unaware(self._where.direction, self._where.byte_end)
+        if self._violation is not None and isinstance(frame, Ack) and not unaware and self._acks_violation(frame):
             self._not_signalled("the worker acks it")
 
     def _acks_violation(self, ack: Ack) -> bool:
@@ -639,9 +682,12 @@ class Session:
             if self.dialect.answers_notify:
                 stream.act(Action.NOTIFY_ASKED)
             else:
-                self._check_reference(notify, stream)
+                assert self._where is not None
+                received = self._peer_received(Direction.CLIENT, self._where.byte_end)
+                owed = stream.owes(received)
+                self._check_reference(notify, stream, received, owed=owed)
                 step = stream.act(Action.NOTIFY)
-                if not stream.assumed and not self.partial:
+                if not stream.assumed and not self.partial and not owed:
                     self._find(step.rule, f"stream {notify.stream_id} is open", notify.stream_id)
             stream.assumed = False
         self._spend(Kind.NOTIFY)
@@ -659,11 +705,11 @@ class Session:
             self._find("stream_id_reused", f"the name was that of stream {other}", notify.stream_id)
         stream.name = digest
 
-    def _check_reference(self, notify: Notify, stream: Stream) -> None:
+    def _check_reference(self, notify: Notify, stream: Stream, received: int, *, owed: bool) -> None:
         reference = notify.point_of_ref
-        given = (0, *stream.references, stream.last_acked)
+        given = stream.given(received)
         asked = stream.answer(reference)
-        if asked or reference in given or stream.was_acked(reference):
+        if asked or owed or reference in given or stream.was_acked(reference, received):
             return
         if stream.assumed or self.partial or self.unattributed:
             return
@@ -865,9 +911,8 @@ class Session:
             return
         step = stream.act(Action.NACK)
         self._find(step.rule, f"stream {nack.stream_id} was never notified", nack.stream_id)
-        stream.references = [nack.point_of_ref]
-        stream.ask(nack.point_of_ref)
-        stream.rewound = True
+        assert self._where is not None
+        stream.ask(nack.point_of_ref, self._where.byte_end)
         if stream.is_unstable(nack.point_of_ref):
             self._find("reference_unstable", f"NACK to id {nack.point_of_ref}", nack.stream_id)
 
@@ -964,6 +1009,7 @@ _PLAIN: Final = (
     "_hello_judged",
     "_answered",
     "_early_ok",
+    "_unaware_ns",
 )
 _MARKS: Final = ("_hello", "_error", "_violation", "dry")
 _BYTES: Final = ("program_name", "instance_name", "cookie_digest")

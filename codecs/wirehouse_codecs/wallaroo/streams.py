@@ -19,6 +19,8 @@ from wirehouse_codecs.wallaroo.sent import AWAITED, UNSTABLE, Sent
 KEPT_ACKED: Final = 64
 #: References of so many NACKs that wait for their NOTIFY are remembered.
 KEPT_ASKED: Final = 16
+#: More bytes than a side ever sends.
+ALL: Final = 1 << 62
 
 
 class StreamState(StrEnum):
@@ -173,6 +175,12 @@ class Stream:
     references: list[int] = field(default_factory=list)
     #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
     asked: list[int] | None = field(default_factory=list)
+    #: Where the last NACKs end that wait for their NOTIFY, and those for which a NOTIFY was taken whose sender had not
+    #: received them.
+    nacked: list[int] = field(default_factory=list)
+    crossed: list[int] = field(default_factory=list)
+    #: References that the last NACKs replaced (0 = none), and where each of these ends.
+    replaced: list[list[int]] = field(default_factory=list)
     last_seen: int | None = None
     last_acked: int | None = None
     messages: int = 0
@@ -202,6 +210,7 @@ class Stream:
             self.nacks += 1
         elif action is Action.NOTIFY:
             self.nacks = max(0, self.nacks - 1)
+            self.nacked = self.nacked[len(self.nacked) - min(len(self.nacked), self.nacks) :]
             self.notified = True
         elif action is Action.NOTIFY_ASKED:
             self.waiting += 1
@@ -215,8 +224,12 @@ class Stream:
         self.state = step.state if owed else step.settled
         return step
 
-    def ask(self, reference: int) -> None:
-        """A NACK, which was counted, asks for a NOTIFY from `reference` on."""
+    def ask(self, reference: int, byte_end: int) -> None:
+        """A NACK, which was counted and ends at `byte_end`, asks for a NOTIFY from `reference` on."""
+        self.nacked = [*self.nacked, byte_end][-KEPT_ASKED:]
+        replaced = [[earlier, byte_end] for earlier in self.references or (0,)]
+        self.replaced = [*self.replaced, *replaced][-KEPT_ASKED:]
+        self.references, self.rewound = [reference], True
         if self.nacks == 1:
             self.asked = []
         if self.asked is not None:
@@ -231,6 +244,24 @@ class Stream:
         self.asked.remove(reference)
         return True
 
+    def owes(self, received: int) -> bool:
+        """A NOTIFY that is about to be counted, of a connector that had received so much: is it still due to a NACK?
+
+        Only if the NOTIFY was another one that the worker took for its answer.
+        """
+        due = bool(self.crossed) and received >= self.crossed[0]
+        if not self.nacks:
+            del self.crossed[:due]
+            return due
+        # Of more NACKs than are remembered it may know the first ones.
+        if len(self.nacked) == self.nacks and received < self.nacked[0]:
+            self.crossed = [*self.crossed[due:], self.nacked[0]][-KEPT_ASKED:]
+        return due
+
+    def known_nacks(self, received: int) -> int:
+        """How many of the NACKs that wait for their NOTIFY a connector knew that had received so much."""
+        return self.nacks - sum(byte_end > received for byte_end in self.nacked)
+
     @property
     def unanswered(self) -> int:
         """NOTIFYs whose answer can't have come where the capture has a hole."""
@@ -243,6 +274,7 @@ class Stream:
             self.excused = self.waiting
             return
         self.nacks = 0
+        self.nacked.clear()
         if self.state is StreamState.RESET:
             self.state = StreamState.OPEN
 
@@ -282,12 +314,21 @@ class Stream:
             return True
         return self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
 
-    def was_acked(self, message_id: int) -> bool:
-        """The id was acked, by itself or by a later one, and the stream was not reset since."""
+    def given(self, received: int) -> list[int]:
+        """References that the worker gave, for all that a connector knew that had received so much."""
+        replaced = [reference for reference, byte_end in self.replaced if received < byte_end]
+        return [0, *self.references, *([] if self.last_acked is None else [self.last_acked]), *replaced]
+
+    def was_acked(self, message_id: int, received: int = ALL) -> bool:
+        """The id was acked, by itself or by a later one, and the stream was not reset since.
+
+        For all that a connector knew that had received so much.
+        """
         if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
             return True
         known = self.sent.get(message_id)
-        if known is None or self.acked_at is None or self.rewound:
+        rewound = self.rewound and not (self.replaced and received < self.replaced[-1][1])
+        if known is None or self.acked_at is None or rewound:
             return False
         return known.at <= self.acked_at
 
@@ -327,6 +368,9 @@ class Stream:
             "listed": None if self.listed is None else self.listed.hex(),
             "references": self.references,
             "asked": self.asked,
+            "nacked": self.nacked,
+            "crossed": self.crossed,
+            "replaced": self.replaced,
             "last_seen": self.last_seen,
             "last_acked": self.last_acked,
             "messages": self.messages,

@@ -8,7 +8,7 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_pipelines import connections
 from wirehouse_pipelines.lake import Source
 
-VERSION = "2"
+VERSION = "3"
 
 
 def _start(source: Source, key: bytes) -> Start:

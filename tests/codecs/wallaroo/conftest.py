@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import RULE
 from wirehouse_codecs.wallaroo.session import End, Found, Outcome, Session
+from wirehouse_codecs.wallaroo.streams import ALL
 
 SECOND = 1_000_000_000
 
@@ -46,13 +48,19 @@ class Dialogue:
     def __init__(self, dialect: str, *, started_late: bool = False, **options: object) -> None:
         self.dialect = DIALECTS[dialect]
         self.options = replace(WallarooOptions(), **options)  # type: ignore[arg-type]
-        self.session = Session(self.dialect, self.options, started_late=started_late, cookie_hash=lambda _: b"hash")
+        #: So many bytes of the other side each side had received, whatever it sends.
+        self.received = dict.fromkeys(Direction, ALL)
+        self.session = self._session(started_late=started_late)
         self.outcomes: list[Outcome] = []
         self.findings: list[Found] = []
         self.now_ns = SECOND
         self._at = {Direction.CLIENT: 0, Direction.SERVER: 0}
         self._records = 0
         self.last: list[Found] = []
+
+    def _session(self, **arguments: Any) -> Session:
+        arguments |= {"cookie_hash": lambda _: b"hash", "peer_received": lambda side, _: self.received[side]}
+        return Session(self.dialect, self.options, **arguments)
 
     def send(self, direction: Direction, frame: Frame | bytes) -> Outcome:
         body = frame if isinstance(frame, bytes) else encode_body(frame, self.dialect)
@@ -64,7 +72,7 @@ class Dialogue:
         start = self._at[direction]
         self._at[direction] += size
         received = Received(direction, place(self.now_ns, self._records), start, start + size, decoded)
-        restored = Session(self.dialect, self.options, snapshot=self.session.snapshot(), cookie_hash=lambda _: b"hash")
+        restored = self._session(snapshot=self.session.snapshot())
         outcome = self.session.receive(received)
         assert restored.receive(received) == outcome
         assert restored.snapshot() == self.session.snapshot()
@@ -93,9 +101,16 @@ class Dialogue:
         self.findings += self.last
         return self
 
+    def hears(self, direction: Direction, missing: int) -> Dialogue:
+        """From here on `direction` has received what the other side has said by now, but for so many bytes."""
+        self.received[direction] = (
+            self._at[Direction.SERVER if direction is Direction.CLIENT else Direction.CLIENT] - missing
+        )
+        return self
+
     def end(self, how: End = End.CLOSED) -> Dialogue:
         self.now_ns += 1
-        self.last = list(self.session.end(how, place(self.now_ns)))
+        self.last = list(self.session.end(how, place(self.now_ns), self.received[Direction.CLIENT]))
         self.findings += self.last
         return self
 

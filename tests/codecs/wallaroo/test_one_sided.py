@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from tests.landed import landed_file, landed_packets, read_log, segments
+from tests.landed import LATE_NS, landed_file, landed_packets, read_log, segments
 from tests.searches import fast_first
 
 from wirehouse_codecs.tcp import Direction
@@ -18,7 +19,8 @@ from wirehouse_codecs.wallaroo.across import Folds
 from wirehouse_codecs.wallaroo.connector import PORT
 from wirehouse_codecs.wallaroo.messages import DIALECTS
 from wirehouse_codecs.wallaroo.options import AUTO, WallarooOptions
-from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.wallaroo.rules import RULE
+from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, simulate
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
 #: Vectors of which no connection breaks a rule.
@@ -29,21 +31,27 @@ GOOD = [
     if {one["verdict"]["verdict"] for one in said["connections"]} == {"ok"}
 ]
 SEEDS = fast_first([range(2), range(2, 20)])
+#: A fault and a dialect that it can be in.
+FAULTY = [(name, dialect) for name, fault in FAULTS.items() for dialect in fault.dialects]
 Row = dict[str, Any]
 
 
 def found(rows: Iterable[Row], dialect: str = AUTO) -> set[str]:
     """Rules that are violations or warnings, also those that sessions break together."""
-    told = read_log(rows, log.starter(WallarooOptions(dialect=dialect), b"key"), log.SCHEMA)
+    return {rule for rule, severity in judged(rows, dialect) if severity != "note"}
+
+
+def judged(rows: Iterable[Row], dialect: str = AUTO, until_ns: int = LATE_NS) -> set[tuple[str, str]]:
+    """Rules that are broken by then, and their severities, but for what the capture lacks."""
+    start = log.starter(WallarooOptions(dialect=dialect), b"key")
+    told = read_log(rows, start, log.SCHEMA, {"0": until_ns})
     findings = [row["finding"] for row in told if row["row_kind"] == "violation"]
-    rules = {
-        each["rule"] for each in findings if each["severity"] != "note" and not each["rule"].startswith("capture.")
-    }
+    rules = {(each["rule"], each["severity"]) for each in findings if not each["rule"].startswith("capture.")}
     folds = Folds()
     ended = [row for row in told if row["row_kind"] == "session" and row["session"]["ended"] is not None]
     for row in sorted(ended, key=lambda row: row["session"]["ended_at_ns"]):
         summary = log.summary_of(row["connection_id"], row["session"])
-        rules |= {each.rule.id for each in folds.take(summary) if each.rule.severity.value != "note"}
+        rules |= {(each.rule.id, each.rule.severity.value) for each in folds.take(summary)}
     return rules
 
 
@@ -56,7 +64,7 @@ def parts(rows: list[Row], seeds: Iterable[int]) -> Iterable[tuple[str, list[Row
             yield f"{side} {seed}", [row for row in rows if row["direction"] != side or random.random() < 0.5]
 
 
-def simulated(dialect: str, lively: bool) -> list[Row]:
+def simulated(dialect: str, lively: bool, fault: str | None = None) -> list[Row]:
     config = SimulatorConfig(
         seed=1,
         dialect=dialect,
@@ -69,6 +77,7 @@ def simulated(dialect: str, lively: bool) -> list[Row]:
         reset_share=0.2 if lively else 0,
         reopens=int(lively),
         reconnects=int(lively),
+        fault=fault,
     )
     return segments(landed_packets(simulate(config)), PORT)
 
@@ -89,3 +98,34 @@ def test_a_legal_capture_without_a_side_or_half_of_it_breaks_no_rule(
 def test_a_good_vector_without_a_side_or_half_of_it_breaks_no_rule(path: Path, port: int, seeds: range) -> None:
     for name, rows in parts(segments(landed_file(path), port), seeds):
         assert (name, found(rows)) == (name, set())
+
+
+# Faults
+
+
+def apart(name: str, dialect: str) -> tuple[list[Row], list[Row]]:
+    """The packets of a fault's connections and those of the others, as they were captured."""
+    rows = sorted(simulated(dialect, False, fault=name), key=itemgetter("record_number"))
+    others = {row["flow"] for row in simulated(dialect, False)}
+    return [row for row in rows if row["flow"] not in others], [row for row in rows if row["flow"] in others]
+
+
+def is_found(name: str, rows: Iterable[Row], until_ns: int = LATE_NS) -> bool:
+    in_flows = sorted(rows, key=itemgetter("flow", "record_number"))
+    return RULE[name].id in {rule for rule, _ in judged(in_flows, until_ns=until_ns)}
+
+
+def evidence_of(name: str, rows: list[Row]) -> int:
+    """How many packets show the fault, and that nothing excuses it, without more time."""
+    counts = range(1, len(rows))
+    return next((n for n in counts if is_found(name, rows[:n], rows[n - 1]["arrived_at_ns"] + 1)), len(rows))
+
+
+@pytest.mark.parametrize(("name", "dialect"), fast_first(FAULTY, by=itemgetter(0)))
+def test_a_fault_is_found_whatever_is_missing_elsewhere_or_after_its_evidence(name: str, dialect: str) -> None:
+    own, others = apart(name, dialect)
+    for missing, left in parts(others, range(1)):
+        assert is_found(name, [*own, *left]), missing
+    known = evidence_of(name, own)
+    for missing, left in parts(own[known:], range(3)):
+        assert is_found(name, [*own[:known], *left]), missing
