@@ -893,8 +893,9 @@ def test_both_engines_answer_the_same_where_names_are_null(empty: Lake, spark: A
 
 
 def _as_spark(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    decimals = {column.name for column in table.columns if column.type.startswith("DECIMAL")}
-    return {name: Decimal(value) if name in decimals else value for name, value in row.items()}
+    kinds = {column.name: column.type.partition("(")[0] for column in table.columns}
+    made: dict[str, Callable[[Any], Any]] = {"DECIMAL": Decimal, "DOUBLE": float}
+    return {name: made.get(kinds.get(name, ""), lambda same: same)(value) for name, value in row.items()}
 
 
 @pytest.mark.spark
