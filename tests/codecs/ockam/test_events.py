@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.landed import landed_file
+from tests.codecs.ockam.framing import framed
+from tests.landed import landed_file, landed_packets
 
 from wirehouse_codecs import stream_inspection
+from wirehouse_codecs.conversations import Conversation, Send, merge, packets
 from wirehouse_codecs.ockam.across import ConsumerRow, Found, Hole, StreamRow, Told
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.log import SCHEMA, starter
+from wirehouse_codecs.ockam.messages import (
+    CreateRequest,
+    CreateResponse,
+    IndexGet,
+    IndexResponse,
+    IndexSave,
+    Message,
+    Names,
+    PullRequest,
+    PullResponse,
+    PushRequest,
+    PushResponse,
+    Status,
+    StreamMessage,
+)
 from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.routed import Envelope
+from wirehouse_codecs.tcp import Direction, Endpoint
 
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 CAPTURES = sorted(path.name.removesuffix(".pcap") for path in SESSIONS.glob("*.pcap"))
@@ -88,3 +107,70 @@ def test_what_retention_took_is_a_gap_of_the_server() -> None:
 def test_other_data_in_a_pull_than_was_pushed() -> None:
     found = [one.rule.name for one in told("bad_consumer_hole", "other") if isinstance(one, Found)]
     assert Counter(found) == {"consumer_hole": 1, "data_changed": 4}
+
+
+ANSWERS = (CreateResponse, PushResponse, PullResponse, IndexResponse)
+STORED: list[Any] = [
+    (0.1, "p", CreateRequest("orders"), "stream", "pub"),
+    (0.2, "p", CreateResponse("orders"), "pub", "orders-1"),
+    *(
+        (1 + at / 10, "p", message, *way)
+        for at in range(10)
+        for message, way in (
+            (PushRequest(at, b"data"), ("orders-1", "pub")),
+            (PushResponse(at, Status.OK, at), ("pub", "orders-1")),
+        )
+    ),
+]
+PULLED = PullResponse(1, tuple(StreamMessage(at, b"data") for at in range(4)))
+
+
+def split(*said: tuple[float, str, Message, str, str]) -> dict[tuple[str | None, str], ConsumerRow]:
+    """What is known of clients by messages of several connections: seconds, connection, message, to, back."""
+    of: dict[str, list[Send]] = defaultdict(list)
+    for at_s, connection, message, to, back in said:
+        side = Direction.SERVER if isinstance(message, ANSWERS) else Direction.CLIENT
+        data = framed(message, to, back, Envelope.BARE16, Names.SPECIFICATION)
+        of[connection].append(Send(int(10**9 * (1 + at_s)), side, data))
+    heard = Heard()
+    hosts = {connection: Endpoint(f"10.0.0.{ord(connection[0])}", 40_000 + at) for at, connection in enumerate(of)}
+    talks = [Conversation(hosts[name], Endpoint("10.1.0.1", 4000), 10**9, sent) for name, sent in of.items()]
+    captured = merge([list(packets(talk)) for talk in talks])
+    for row in stream_inspection.read(landed_packets(captured), starter(OckamOptions()), SCHEMA, 4000):
+        heard.take(row)
+    rows = heard.told()
+    assert rows == heard.told()
+    assert not [one for one in rows if isinstance(one, Found)]
+    return {(one.stream_address, one.client_id): one for one in rows if isinstance(one, ConsumerRow)}
+
+
+def consumed(pulls: str, saves: str, back: str = "con", client: str = "me") -> list[Any]:
+    """A client pulls on one connection, and asks for its index and saves it on another, without a create."""
+    return [
+        (3.1, saves, IndexGet(client, "orders"), "stream_index", back),
+        (3.2, saves, IndexResponse(client, "orders", 0), back, "stream_index"),
+        (3.25, pulls, CreateRequest("orders"), "stream", back),
+        (3.26, pulls, CreateResponse("orders"), back, "orders-1"),
+        (3.3, pulls, PullRequest(1, 0, 10), "orders-1", back),
+        (3.4, pulls, PULLED, back, "orders-1"),
+        (3.5, saves, IndexSave(client, "orders", 4), "stream_index", back),
+    ]
+
+
+def test_a_client_is_followed_over_the_connections_of_its_host() -> None:
+    row = split(*STORED, *consumed("a1", "a2"))["orders-1", "me"]
+    assert (row.saved, row.delivered, row.delivered_messages, row.lag, row.connections) == (4, 3, 4, 6, 2)
+
+
+def test_clients_of_other_hosts_and_addresses_are_others() -> None:
+    rows = split(*STORED, *consumed("a1", "b1"))
+    assert rows["orders-1", "me"].delivered is None
+    rows = split(*STORED, *consumed("a1", "a2"), *consumed("b1", "b2", client="you"))
+    assert {name: row.delivered for (address, name), row in rows.items() if address} == {"me": 3, "you": 3}
+
+
+def test_of_several_clients_of_one_address_it_is_not_known_who_pulled() -> None:
+    other = (2.9, "a3", IndexSave("you", "orders", 1), "stream_index", "con")
+    rows = split(*STORED, other, *consumed("a1", "a2"))
+    assert rows["orders-1", "me"].delivered is None
+    assert rows["orders-1", "me"].lag == 6
