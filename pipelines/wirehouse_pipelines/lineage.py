@@ -40,7 +40,7 @@ def _relation(found: Sequence[Token]) -> Origins:
 
     If several are joined, each has an alias, and its columns are known as alias.column.
     """
-    joined = [_split(part, "ON")[0] for part in _split(found, "JOIN")]
+    joined = [_split(_split(part, "LEFT")[0], "ON")[0] for part in _split(found, "JOIN")]
     if len(joined) > 1:
         return {f"{part[-1].text}.{name}": made_of for part in joined for name, made_of in _relation(part).items()}
     if found[0] == _OPENS:
