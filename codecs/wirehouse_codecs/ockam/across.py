@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.tcp_options import TcpOptions
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -99,6 +99,8 @@ class Delivered:
     consumer: str | None
     #: How often messages of the connection were missed until then. Where it rose, what came to the client isn't known.
     missed: int = 0
+    #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
+    asker: str = ""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,9 @@ class Saved:
     index: int
     #: As of Delivered.
     missed: int = 0
+    asker: str = ""
+    #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
+    guessed: bool = False
 
 
 @dataclass(slots=True)
@@ -129,6 +134,9 @@ class Got:
     requested_at_ns: int | None = None
     #: The address that answered.
     service: str = ""
+    #: As of Saved.
+    asker: str = ""
+    guessed: bool = False
 
 
 @dataclass(slots=True)
@@ -307,6 +315,9 @@ class _Client:
     redelivered: int = 0
     #: Messages that were passed over before it saved a higher index.
     lost: int = 0
+    #: It was known by its host and address alone when messages came to it, or the stream by its name alone when it
+    #: saved: what it went through isn't judged, as the order of two connections isn't sure, or its pulls aren't known.
+    split: bool = False
     connections: int = 0
     #: Connections on which it was seen last, and how often messages had been missed there.
     recent: dict[bytes, int] = field(default_factory=dict)
@@ -471,7 +482,11 @@ class Fold:
         #: Ranges with confirmed indexes that a response passed over.
         self._passed = Intervals(most=MOST_RUNS)
         #: By connection, the index after all that came to it for an unknown client: below, its clients aren't judged.
-        self._unnamed: OrderedDict[bytes, int] = OrderedDict()
+        self._unnamed: OrderedDict[str, int] = OrderedDict()
+        #: By host and address the client that saves from there; None = there are several.
+        self._askers: OrderedDict[str, str | None] = OrderedDict()
+        #: Of a name: its addresses, in the order in which they were given first.
+        self._addresses: list[str] = []
         #: The one that was silent longest first.
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._client_runs = 0
@@ -526,6 +541,8 @@ class Fold:
 
     def _name_used(self, init: Init) -> Sequence[Told]:
         used, self._name = self._name is not None, init.stream_name[:MOST_NAME]
+        if init.stream_address is not None and init.stream_address not in self._addresses:
+            self._addresses = [*self._addresses, init.stream_address][-MOST_SHARING:]
         if init.stream_address not in (None, self._current):
             if self._current is not None:
                 # The service may have begun anew, and its indexes with it.
@@ -615,17 +632,20 @@ class Fold:
         if self._passed:
             told += self._returned(ordered, where)
         self._pass_over(requested, ordered)
-        if consumer is None:
-            self._note_unnamed(where.connection_id, ordered[-1][1] + 1)
-        elif (client := self._client(consumer, where, delivered.missed)) is not None:
+        known, consumer = consumer is not None, consumer or self._askers.get(delivered.asker)
+        if not known:
+            for place in filter(None, (where.connection_id.hex(), delivered.asker)):
+                self._note_unnamed(place, ordered[-1][1] + 1)
+        if consumer is not None and (client := self._client(consumer, where, delivered.missed)) is not None:
             held = client.runs
+            client.split = client.split or not known
             client.deliver(requested, runs)
             self._bound_runs(client.runs - held)
         return told
 
-    def _note_unnamed(self, connection_id: bytes, end: int) -> None:
-        self._unnamed[connection_id] = max(end, self._unnamed.get(connection_id, 0))
-        self._unnamed.move_to_end(connection_id)
+    def _note_unnamed(self, place: str, end: int) -> None:
+        self._unnamed[place] = max(end, self._unnamed.get(place, 0))
+        self._unnamed.move_to_end(place)
         if len(self._unnamed) > MOST_CONNECTIONS:
             self._unnamed.popitem(last=False)
 
@@ -665,8 +685,16 @@ class Fold:
     def _named(self, said: Saved | Got) -> _Client | None:
         """The client that an index message names."""
         client = self._client(said.client_id, said.where, said.missed, said.stream_name, said.partition)
-        if client is not None and said.where.connection_id in self._unnamed:
-            self._forget(client, self._unnamed[said.where.connection_id])
+        if self._unnamed and client is not None:
+            for place in (said.where.connection_id.hex(), said.asker):
+                self._forget(client, self._unnamed.get(place, 0))
+        if client is not None:
+            client.split = client.split or said.guessed
+        if self._address is not None and said.asker and client is not None:
+            known = self._askers.get(said.asker, said.client_id)
+            self._askers[said.asker] = said.client_id if known == said.client_id else None
+            if len(self._askers) > MOST_CLIENTS:
+                self._askers.popitem(last=False)
         return client
 
     def _forget(self, client: _Client, below: int) -> None:
@@ -717,7 +745,7 @@ class Fold:
             client.resume(position)
         elif position > client.covered.floor:
             # Without a delivery that is known to be its own, what came to it can't be told.
-            if client.last is not None:
+            if client.last is not None and not client.split:
                 told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
                 told += self._holes(saved, client, position)
             self._forget(client, position)
@@ -809,7 +837,7 @@ class Fold:
 
     def _close(self, closed: Closed) -> Sequence[Told]:
         self._own.pop(closed.connection_id, None)
-        self._unnamed.pop(closed.connection_id, None)
+        self._unnamed.pop(closed.connection_id.hex(), None)
         self._closed.add(closed.connection_id)
         self._alive.pop(closed.connection_id, None)
         if not self._alive:
@@ -974,7 +1002,8 @@ class Fold:
             "alive": [connection_id.hex() for connection_id in self._alive],
             "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
-            "unnamed": [[connection_id.hex(), end] for connection_id, end in self._unnamed.items()],
+            "unnamed": list(self._unnamed.items()),
+            "askers": list(self._askers.items()),
             "pending": [[first, last, _where_to_json(where)] for first, last, where in self._pending],
             "rises": self._rises,
             "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
@@ -995,7 +1024,7 @@ class Fold:
         self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
         self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
         self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
-        self._unnamed = OrderedDict((bytes.fromhex(connection), end) for connection, end in told["unnamed"])
+        self._unnamed, self._askers = OrderedDict(told["unnamed"]), OrderedDict(told["askers"])
         self._pending = [_Pending(first, last, _where_from_json(where)) for first, last, where in told["pending"]]
         self._rises = [_Rise(*rise) for rise in told["rises"]]
         self._clients = OrderedDict((client_id, _Client.from_json(row)) for client_id, row in told["clients"])
@@ -1010,6 +1039,7 @@ _PLAIN: Final = (
     "name",
     "partition",
     "current",
+    "addresses",
     "sharing",
     "confirms",
     "indexes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from hashlib import blake2b
 from itertools import pairwise, starmap
@@ -35,7 +36,7 @@ from wirehouse_codecs.ockam.across import (
 from wirehouse_codecs.ockam.log import SESSION
 from wirehouse_codecs.ockam.messages import Kind, Status
 from wirehouse_codecs.ockam.options import IndexConvention
-from wirehouse_codecs.stream_log import MESSAGE
+from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
 
 Row = dict[str, Any]
 
@@ -45,7 +46,7 @@ EVENT: Final = "event"
 EVENT_COLUMNS: Final = (
     *(EVENT, *Where._fields),
     *("stream_name", "partition", "client_id", "index", "anonymous"),
-    *("requested_at_ns", "requested", "missed", "stream_address", "service", "indexes", "open_pushes"),
+    *("requested_at_ns", "requested", "missed", "stream_address", "service", "asker", "indexes", "open_pushes"),
 )
 
 
@@ -68,6 +69,7 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
     if answers.get("unsure"):
         answers = {}
     name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
+    asker, guessed = row["requester"] or "", address is None
     named: Event | None = None
     match message["kind"]:
         case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
@@ -76,12 +78,14 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
             yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
         case Kind.PULL_RESPONSE if address is not None:
             runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
-            yield address_key(address), Delivered(where, _integer(answers.get("index")), runs, row["consumer"], missed)
+            index = _integer(answers.get("index"))
+            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker)
         case Kind.INDEX_SAVE:
-            named = Saved(where, client_id, name, partition, int(message["index"]), missed)
+            named = Saved(where, client_id, name, partition, int(message["index"]), missed, asker, guessed)
         case Kind.INDEX_RESPONSE:
             index, service = _integer(message["index"]), "=>".join(message["return_route"])
-            named = Got(where, client_id, name, partition, index, missed, answers.get("requested_at_ns"), service)
+            asked_at_ns = answers.get("requested_at_ns")
+            named = Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
     if named is not None:
         yield name_key(name, partition), named
         if address is not None:
@@ -107,9 +111,16 @@ def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
     return OpenPushes(where.connection_id, list(opened))
 
 
+def _saved(where: Where, row: Mapping[str, Any]) -> Event:
+    client_id, name, partition, index, missed = _named(row)
+    return Saved(where, client_id, name, partition, index, missed, row["asker"] or "", row["stream_address"] is None)
+
+
 def _got(where: Where, row: Mapping[str, Any]) -> Event:
     client_id, name, partition, index, missed = _named(row)
-    return Got(where, client_id, name, partition, index, missed, row["requested_at_ns"], row["service"] or "")
+    asked_at_ns, service, asker = row["requested_at_ns"], row["service"] or "", row["asker"] or ""
+    guessed = row["stream_address"] is None
+    return Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
 
 
 _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
@@ -119,8 +130,10 @@ _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
         where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"]
     ),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
-    "delivered": lambda where, row: Delivered(where, row["requested"], row["runs"], row["client_id"], row["missed"]),
-    "saved": lambda where, row: Saved(where, *_named(row)),
+    "delivered": lambda where, row: Delivered(
+        where, row["requested"], row["runs"], row["client_id"], row["missed"], row["asker"] or ""
+    ),
+    "saved": _saved,
     "got": _got,
     "partial": lambda where, row: Partial(where.connection_id),
     "open_pushes": _open_pushes,
@@ -191,6 +204,8 @@ class Heard:
         self._observations: list[Observation] = []
         #: The keys under which a connection says something.
         self._keys: dict[bytes, dict[str, None]] = {}
+        #: The host of each connection's client.
+        self._hosts: dict[bytes, str] = {}
         #: How each connection stands, as it was told last.
         self._sessions: dict[bytes, Row] = {}
 
@@ -198,6 +213,8 @@ class Heard:
         """A row of the log."""
         if row["row_kind"] == SESSION:
             self._sessions[row["connection_id"]] = row["session"]
+        elif row["row_kind"] == CONNECTION:
+            self._hosts[row["connection_id"]] = row["connection"]["client_address"]
         elif row["row_kind"] == MESSAGE:
             for key, event in events_of(row):
                 self._events.append((row["arrived_at_ns"], row["record_number"], key, event))
@@ -206,6 +223,7 @@ class Heard:
 
     def told(self, convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
         """What it all tells together: findings, holes, and how streams and their clients stand at the end."""
+        events = list(self.placed())
         partial: list[tuple[float, float, str, Event]] = []
         ended: list[tuple[float, float, str, Event]] = []
         for connection_id, session in self._sessions.items():
@@ -219,7 +237,29 @@ class Heard:
                 ended.append((inf, inf, key, OpenPushes(connection_id, opened.get(key, []))))
                 if session["closed"]:
                     ended.append((session["closed_at_ns"], inf, key, Closed(connection_id)))
-        in_order = sorted([*partial, *self._events, *ended], key=itemgetter(0, 1))
+        in_order = sorted([*partial, *events, *ended], key=itemgetter(0, 1))
         told = judge([(key, event) for _, _, key, event in in_order], convention)
         observed = sorted(self._observations, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))
         return [*told, *data_changed(observed)]
+
+    def placed(self) -> Iterator[tuple[int, int, str, Event]]:
+        """The events, each with the host of its client; what is saved under a name also under the stream's address.
+
+        That is the one which was given to the name last, for the first time.
+        """
+        given: dict[str, list[str]] = {}
+        for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
+            if isinstance(event, Delivered | Saved | Got) and event.asker:
+                event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
+            address = given[key][-1] if key in given else None
+            if isinstance(event, Saved | Got) and event.guessed and address is not None:
+                own = address_key(address)
+                self._keys[event.where.connection_id][own] = None
+                if event.missed:
+                    yield at_ns, number, own, Partial(event.where.connection_id)
+                yield at_ns, number, own, event
+            yield at_ns, number, key, event
+            if isinstance(event, Init) and event.stream_address is not None:
+                addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
+                if event.stream_address not in addresses:
+                    addresses.append(event.stream_address)

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -17,12 +17,13 @@ from wirehouse_codecs.ockam.across import Compared, ConsumerRow, Fold, Found, Ho
 from wirehouse_codecs.ockam.events import EVENT, events_in
 from wirehouse_codecs.ockam.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
+from wirehouse_codecs.stream_log import CONNECTION
 from wirehouse_pipelines.connections import heard_once
 from wirehouse_pipelines.keyed_folds import KeyFold, by_key
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
-VERSION = "3"
+VERSION = "4"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -69,6 +70,12 @@ _TOLD: Final = pa.schema(
 )
 
 
+def _name() -> Column:
+    """The key of the name that a message has, as across.name_key."""
+    partition = F.coalesce("message.partition", F.lit(0)).cast("string")
+    return F.to_json(F.array(F.lit("name"), "message.stream_name", partition))
+
+
 def _horizon(source: Source) -> int:
     return HORIZON_NS
 
@@ -95,18 +102,61 @@ class _Run:
         return by_key(self.work, STATE, events, _ORDER, start, _TOLD, horizon_ns=_horizon, mine="`index` IS NULL")
 
     @cached_property
+    def _hosts(self) -> DataFrame:
+        """The host of each connection's client."""
+        connections = self.log.where(F.col("row_kind") == CONNECTION)
+        host = F.col("connection.client_address").alias("host")
+        return connections.select("source", "connection_id", host).distinct()
+
+    @cached_property
+    def _addresses(self) -> DataFrame:
+        """By name its addresses, in the order in which they were given first: before (`former`), and in this run."""
+        inits = self.heard("message.kind IN ('create_response', 'create_partitioned_response')")
+        first = F.min(F.struct("arrived_at_ns", "record_number", "byte_start")).alias("first")
+        given = (
+            inits.where("stream_address IS NOT NULL")
+            .groupBy("source", _name().alias("key"), "stream_address")
+            .agg(first)
+            .groupBy("source", "key")
+            .agg(
+                F.array_sort(F.collect_list(F.struct("first.arrived_at_ns", "first", "stream_address"))).alias("given")
+            )
+        )
+        if not self.work.before:
+            return given.withColumn("former", F.array().cast("array<string>"))
+        newest = F.row_number().over(Window.partitionBy("source", "key").orderBy(F.desc("window_start")))
+        states = self.work.read_state(STATE).where("state IS NOT NULL AND key LIKE '[\"name\",%'")
+        former = F.from_json(F.get_json_object("state", "$.addresses"), "array<string>").alias("former")
+        states = states.withColumn("rank", newest).where("rank = 1").select("source", "key", former)
+        return given.join(states, ["source", "key"], "full")
+
+    @cached_property
+    def answered(self) -> DataFrame:
+        """Messages that were heard, with the `host` of their client and the `address` of their stream.
+
+        Of index messages whose connection doesn't tell it, that is what was given to the name last, for the first time.
+        """
+        messages = self.heard("true").join(F.broadcast(self._hosts), ["source", "connection_id"], "left")
+        is_open = F.col("message.kind").startswith("index") & F.col("stream_address").isNull()
+        messages = messages.withColumn("key", F.when(is_open, _name()))
+        messages = messages.join(F.broadcast(self._addresses), ["source", "key"], "left")
+        found = F.expr(
+            "coalesce(stream_address, try_element_at(filter(given, one -> one.arrived_at_ns <= arrived_at_ns AND NOT "
+            "coalesce(array_contains(former, one.stream_address), false)), -1).stream_address, "
+            "try_element_at(former, -1))"
+        )
+        return messages.withColumn("address", found).drop("key", "given", "former")
+
+    @cached_property
     def _said(self) -> DataFrame:
         """Events of messages, each under the keys of its stream and of its name."""
         kind = F.col("message.kind")
-        address = F.to_json(F.array(F.lit("address"), "stream_address"))
-        name = F.to_json(
-            F.array(F.lit("name"), "message.stream_name", F.coalesce("message.partition", F.lit(0)).cast("string"))
-        )
+        address, name = F.to_json(F.array(F.lit("address"), "address")), _name()
         named = kind.isin("create_response", "create_partitioned_response", "index_save", "index_response")
         keys = F.array_compact(
             F.array(
-                F.when(F.col("stream_address").isNotNull(), address),
-                F.when(named & (F.col("stream_address").isNotNull() | kind.startswith("index")), name),
+                F.when(F.col("address").isNotNull(), address),
+                F.when(named & (F.col("address").isNotNull() | kind.startswith("index")), name),
             )
         )
         event = (
@@ -117,8 +167,7 @@ class _Run:
             .when(kind == "index_response", "got")
         )
         return (
-            self.heard("true")
-            .select(
+            self.answered.select(
                 *_WINDOW,
                 *_WHERE,
                 "capture_arrived_at_ns",
@@ -140,6 +189,7 @@ class _Run:
                 "missed",
                 "stream_address",
                 F.when(kind == "index_response", F.array_join("message.return_route", "=>")).alias("service"),
+                F.concat(F.coalesce("host", F.lit("")), F.lit(" "), F.nullif("requester", F.lit(""))).alias("asker"),
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
             )
             .where(F.col(EVENT).isNotNull())
@@ -386,7 +436,7 @@ def _indexes(run: _Run) -> DataFrame:
         {"delivered": (F.col("delivered_up_to") + 1).cast("decimal(20,0)"), "last_at_ns": F.col("arrived_at_ns")}
     )
     key = [*_WINDOW, "client_id", "stream_name", "number"]
-    without = run.heard("message.kind IN ('index_save', 'index_response') AND stream_address IS NULL").select(
+    without = run.answered.where("message.kind IN ('index_save', 'index_response') AND address IS NULL").select(
         *_WINDOW, "message.client_id", "message.stream_name", F.coalesce("message.partition", F.lit(0)).alias("number")
     )
     named = rows.where("stream_address IS NULL").withColumn("number", F.coalesce("partition", F.lit(0)))

@@ -918,3 +918,29 @@ def test_the_age_of_what_is_to_be_processed() -> None:
     assert talk.row().lag_seconds == 0.0
     assert talk.store(2).row().lag_seconds == 0.0
     assert Talk().store(0).get(1, "other").row("other").lag_seconds == 0.0
+
+
+def test_who_saves_from_a_place_is_who_pulls_there() -> None:
+    talk, fold = Talk().store(*range(6)), Fold(KEY)
+    rows: dict[str, ConsumerRow] = {}
+    talk.steps += [
+        Got(talk.where("d"), "me", "orders", None, 0, asker="host con"),
+        Delivered(talk.where("c"), 0, [(0, 3)], None, asker="host con"),
+        Delivered(talk.where("c"), 0, [(0, 2)], None, asker="other con"),
+        # Its order with the pull isn't sure, so what it passed over isn't judged.
+        Saved(talk.where("d"), "me", "orders", None, 6, asker="host con"),
+    ]
+    for step in talk.steps:
+        if not isinstance(step, Pushed):
+            assert not fold.take(step.stored if isinstance(step, Answered) else step)
+        rows |= {row.client_id: row for row in of(ConsumerRow, fold.end_window())}
+        fold = Fold(KEY, snapshot=fold.snapshot())
+    assert (rows["me"].delivered_messages, rows["me"].saved, rows["me"].connections) == (4, 6, 2)
+
+
+def test_a_save_under_a_guessed_address_is_not_judged() -> None:
+    # What was pulled on its connection isn't known to be of this stream.
+    talk = Talk().store(*range(30)).get(0).pull(0, *range(10)).save(10)
+    talk.steps.append(Saved(talk.where("d"), "me", "orders", None, 20, guessed=True))
+    assert talk.save(30).found() == []
+    assert Talk().store(*range(30)).get(0).pull(0, *range(10)).save(20).found() != []

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.landed import landed_file
+from tests.landed import landed_file, landed_packets
+from tests.ockam_clients import PORT, STORED, Said, captured, consumed
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.ockam.across import ConsumerRow, Found, Hole, StreamRow, Told
 from wirehouse_codecs.ockam.events import Heard
 from wirehouse_codecs.ockam.log import SCHEMA, starter
+from wirehouse_codecs.ockam.messages import IndexSave
 from wirehouse_codecs.ockam.options import OckamOptions
 
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
@@ -88,3 +90,33 @@ def test_what_retention_took_is_a_gap_of_the_server() -> None:
 def test_other_data_in_a_pull_than_was_pushed() -> None:
     found = [one.rule.name for one in told("bad_consumer_hole", "other") if isinstance(one, Found)]
     assert Counter(found) == {"consumer_hole": 1, "data_changed": 4}
+
+
+def split(*said: Said) -> dict[tuple[str | None, str], ConsumerRow]:
+    """What is known of clients by messages of several connections."""
+    heard = Heard()
+    for row in stream_inspection.read(landed_packets(captured(*said)), starter(OckamOptions()), SCHEMA, PORT):
+        heard.take(row)
+    rows = heard.told()
+    assert rows == heard.told()
+    assert not [one for one in rows if isinstance(one, Found)]
+    return {(one.stream_address, one.client_id): one for one in rows if isinstance(one, ConsumerRow)}
+
+
+def test_a_client_is_followed_over_the_connections_of_its_host() -> None:
+    row = split(*STORED, *consumed("a1", "a2"))["orders-1", "me"]
+    assert (row.saved, row.delivered, row.delivered_messages, row.lag, row.connections) == (4, 3, 4, 6, 2)
+
+
+def test_clients_of_other_hosts_and_addresses_are_others() -> None:
+    rows = split(*STORED, *consumed("a1", "b1"))
+    assert rows["orders-1", "me"].delivered is None
+    rows = split(*STORED, *consumed("a1", "a2"), *consumed("b1", "b2", client="you"))
+    assert {name: row.delivered for (address, name), row in rows.items() if address} == {"me": 3, "you": 3}
+
+
+def test_of_several_clients_of_one_address_it_is_not_known_who_pulled() -> None:
+    other = (2.9, "a3", IndexSave("you", "orders", 1), "stream_index", "con")
+    rows = split(*STORED, other, *consumed("a1", "a2"))
+    assert rows["orders-1", "me"].delivered is None
+    assert rows["orders-1", "me"].lag == 6

@@ -15,7 +15,7 @@ from tests.landed import landed_packets
 
 from wirehouse_codecs import stream_inspection
 from wirehouse_codecs.conversations import Disturbances
-from wirehouse_codecs.ockam.events import EVENT_COLUMNS, events_in, events_of
+from wirehouse_codecs.ockam.events import EVENT_COLUMNS, Heard, events_in
 from wirehouse_codecs.ockam.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
@@ -48,14 +48,17 @@ def test_expressions_give_the_events_of_the_readable_function(spark: Any) -> Non
     for name, (config, disturbances) in CAPTURES.items():
         captured = landed_packets(simulate(config, disturbances))
         told = stream_inspection.read(captured, starter(OckamOptions()), SCHEMA)
-        rows += (row | {"source": name, "window_start": "0"} for row in told if row["row_kind"] == "message")
+        rows += (row | {"source": name, "window_start": "0"} for row in told)
     expected: Said = defaultdict(list)
+    heard: dict[str, Heard] = defaultdict(Heard)
     for row in sorted(rows, key=_order):
-        for key, event in events_of(row):
-            expected[row["source"], *map(str, json.loads(key))].append(repr(event))
+        heard[row["source"]].take(row)
+    for source, each in heard.items():
+        for _, _, key, event in each.placed():
+            expected[source, *map(str, json.loads(key))].append(repr(event))
 
     log = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA))
-    work: Any = SimpleNamespace(read_members=lambda table, row_kind: log, spans=())
+    work: Any = SimpleNamespace(read_members=lambda table, row_kind: log, spans=(), before={})
     said = gold._Run(work)._said.withColumn("open_pushes", F.lit(None)).orderBy("source", "key", *gold._ORDER)
     found: Said = defaultdict(list)
     for batch in said.toArrow().to_batches():

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, write
+from tests.cut_anywhere import CutAnywhere, rotate, write
+from tests.ockam_clients import PORT as CLIENTS_PORT
+from tests.ockam_clients import STORED, captured, consumed
 from tests.running import select
 
 from wirehouse_codecs.ockam.service import PORT
@@ -52,13 +54,23 @@ class TestWindows(CutAnywhere):
 
     def sources(self, folder: Path) -> list[Source]:
         write(STREAMS, simulate, folder, _later)
-        return [Source(name, "ockam", "pcap", str(folder / name), ports=(PORT,)) for name in STREAMS]
+        # Its client's connections and the messages on each lie in several windows.
+        said = [*STORED, *consumed("a1", "a2")]
+        split = list(captured(*said, second_ns=5400 * 10**9, start_ns=1_700_000_000 * 10**9))
+        rotate([*split, *_later(split[-1].ts_ns + 5 * 3600 * 10**9)], folder / "split")
+        streams = [Source(name, "ockam", "pcap", str(folder / name), ports=(PORT,)) for name in STREAMS]
+        return [*streams, Source("split", "ockam", "pcap", str(folder / "split"), ports=(PORT, CLIENTS_PORT))]
 
     def test_the_captures_are_worth_comparing(self, at_once: Lake) -> None:
         assert {row["kind"] for row in select(at_once, "SELECT kind FROM gold.ockam_delivery_holes")} >= {"server_gap"}
         assert select(at_once, "SELECT * FROM gold.ockam_streams WHERE incarnation = 2")
         assert select(at_once, "SELECT * FROM gold.ockam_stream_indexes WHERE lag > 0 OR connections > 1")
         assert {"capture.hole"} <= {row["rule"] for row in select(at_once, "SELECT rule FROM gold.violations")}
+
+    def test_a_client_is_followed_over_connections(self, at_once: Lake) -> None:
+        told = "SELECT stream_address, saved, delivered, lag, connections FROM gold.ockam_stream_indexes"
+        row = {"stream_address": "orders-1", "saved": 4, "delivered": 4, "lag": 6, "connections": 2}
+        assert select(at_once, f"{told} WHERE client_id = 'me'") == [row]
 
     def test_legal_traffic_breaks_no_rule(self, at_once: Lake) -> None:
         """Nor does a packet that the capture lost."""
