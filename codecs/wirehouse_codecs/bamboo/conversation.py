@@ -299,6 +299,10 @@ class Conversation:
     def _miss(self, direction: Direction, byte_start: int, byte_end: int, place: Place) -> None:
         """Bytes that the capture lacks."""
         role, session = self._options.role_of(direction), self._account.session
+        cut = self._reader.cut(direction, byte_end - byte_start, place)
+        if cut is not None:
+            self._take(cut)
+            return
         if self._reader.missed(direction, byte_end - byte_start):
             session.miss(role)
             if role not in session.setups and byte_start < _MOST_SETUP_BYTES:

@@ -73,7 +73,7 @@ from wirehouse_codecs.bamboo.proposals import (
     untrue_fork,
     untrue_hash,
 )
-from wirehouse_codecs.bamboo.reader import UNKNOWN_STREAM, Layer, Read
+from wirehouse_codecs.bamboo.reader import CUT, CUT_WRITE, UNKNOWN_STREAM, Layer, Read
 from wirehouse_codecs.bamboo.rebuilding import Known, Rebuilt, rebuild
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS, RULE
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
@@ -218,8 +218,12 @@ class Session:
         if self.ended_by is not None:
             raise ValueError("the session has ended")
         self._clear()
-        if read.reason == UNKNOWN_STREAM:
+        if read.reason in (UNKNOWN_STREAM, CUT, CUT_WRITE):
+            # Which proposal is the current one is said on the data channel, in packets of their own.
+            knows_current = read.reason == CUT or read.layer is Layer.CONTROL
+            current = self.current[read.role] if knows_current else None
             self.miss(read.role)
+            self.current[read.role] = current
         if read.packet is not None and not read.late and self._options.transport == BYMUX:
             self._unheard.discard(read.role)
         self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
