@@ -370,6 +370,22 @@ def test_of_legal_sessions_that_are_cut_anywhere_nothing_is_found(made: Made, da
     assert events(told(given, cuts)) == events(rows)
 
 
+@pytest.mark.parametrize(("less", "knows"), [(0, True), (1, False)])
+def test_what_a_segment_acknowledges_says_what_its_sender_knew(
+    make_log: Callable[..., Any], less: int, knows: bool
+) -> None:
+    """The client wants notifies alone, and is sent one that only this allows, and then data."""
+    said = replicated(make_log(4))[:9]
+    said += over_bymux((A, Adjust(0, Eagerness.NOTIFY)), (B, Notify()), (B, raw(b"payload 2")))
+    whole = segments(said, ends=False)
+    adjusted = max(number for number, one in enumerate(whole) if one.payload and one.direction is A)
+    end = whole[adjusted].sequence + len(whole[adjusted].payload)
+    late = [
+        one._replace(acknowledgment=end - less) for one in whole[adjusted + 1 :] if one.direction is B and one.payload
+    ]
+    assert rules(told([*whole[: adjusted + 1], *late])) == ["bamboo.eagerness_ignored"] * knows
+
+
 #: What may be found where the capture lacks bytes.
 NOTES = {
     "bamboo.no_setup_seen",
