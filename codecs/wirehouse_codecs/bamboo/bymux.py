@@ -207,6 +207,13 @@ class Reader:
         self._at = start + at
         return found
 
+    def skip(self, size: int) -> bool:
+        """Pass over bytes that are missing. False: they are not all of the Write that is under way."""
+        if self.lost or self._header or not 0 < size <= self._content_left:
+            return False
+        self._at, self._content_left = self._at + size, self._content_left - size
+        return True
+
     def snapshot(self) -> dict[str, Any]:
         """The state as JSON holds it."""
         return {"reader": [self._at, self._header.hex(), self._content_left, self._stream_id, self.lost]}

@@ -252,6 +252,7 @@ class Conversation:
         self._begun = False
         if snapshot is not None:
             self._restore(json.loads(snapshot))
+        self._account.session.peer_received = self._peer_received
         self._plain = Plain(self._reader, self._account.session, options)
         #: How many pieces the compiled loops are given, and how many the readable twins after one that isn't plain.
         self._share, self._patience = _MOST_READ, _FEWEST_READ
@@ -260,6 +261,11 @@ class Conversation:
         account.streams = self._reader.streams
         if snapshot is not None:
             account.settle()
+
+    def _peer_received(self, role: Role, byte_end: int) -> int:
+        """How many bytes of the other side the host of `role` had received, at most, when it sent a byte."""
+        side = next(one for one in Direction if self._options.role_of(one) is role)
+        return self._connection.sides(side)[0].peer_received(byte_end)
 
     def receive(self, pieces: Sequence[Data]) -> None:
         """Bytes of both directions, in arrival order."""
@@ -299,6 +305,10 @@ class Conversation:
     def _miss(self, direction: Direction, byte_start: int, byte_end: int, place: Place) -> None:
         """Bytes that the capture lacks."""
         role, session = self._options.role_of(direction), self._account.session
+        cut = self._reader.cut(direction, byte_end - byte_start, place)
+        if cut is not None:
+            self._take(cut)
+            return
         if self._reader.missed(direction, byte_end - byte_start):
             session.miss(role)
             if role not in session.setups and byte_start < _MOST_SETUP_BYTES:

@@ -598,6 +598,20 @@ def _decode_metadata(fields: _Fields, first: int) -> Metadata:
     return Metadata(first == _END_OF_LOG, backlink, size, fields.take(yamf.HASH_BYTES), fields.take(SIGNATURE_BYTES))
 
 
+def _metadata_left(data: bytearray) -> int:
+    """How many bytes metadata lacks that is cut behind its size; 0: it isn't metadata, or its size isn't at hand."""
+    fields = _Fields(data, 1)
+    try:
+        if data[0] not in (_METADATA, _END_OF_LOG):
+            return 0
+        if _has_backlink(fields):
+            fields.take(yamf.HASH_BYTES)
+        fields.number("payload_size")
+    except _Cut:
+        return 0
+    return fields.at + yamf.HASH_BYTES + SIGNATURE_BYTES - len(data)
+
+
 def _has_backlink(fields: _Fields) -> bool:
     """Whether metadata begins with a backlink: by its first bytes, or, if these are no hash, by those of the payload's.
 
@@ -740,6 +754,15 @@ class ChannelReader:
         """How many bytes the unfinished packet says that it has of a payload; None: it doesn't say that."""
         payload = self._payload
         return None if payload is None else payload.at + payload.left
+
+    @property
+    def left(self) -> int:
+        """How many bytes of the unfinished packet are to come, if those at hand tell; else 0."""
+        if self.lost or not self._buffer:
+            return 0 if self.lost or self._payload is None else self._payload.left
+        if self._payload is not None:
+            return self._payload.left - len(self._buffer)
+        return _metadata_left(self._buffer) if self._channel is Channel.DATA else 0
 
     @property
     def begun(self) -> bytes | None:

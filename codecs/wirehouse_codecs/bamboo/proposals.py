@@ -156,10 +156,12 @@ class Version:
 
     settings: Settings
     cursor: Cursor
+    #: Where the other side's adjust ends that made it so.
+    adjusted_at: int = field(default=0, compare=False)
 
     def copy(self) -> Version:
         """One that moves on its own."""
-        return Version(self.settings, replace(self.cursor))
+        return Version(self.settings, replace(self.cursor), self.adjusted_at)
 
 
 class Heard(NamedTuple):
@@ -269,6 +271,8 @@ class Half:
     last: LastPiece | None = None
     assembly: Assembly | None = None
     count: Count = field(default_factory=Count)
+    #: Where its last apology ends.
+    apologised_at: int = 0
 
     @property
     def cursor(self) -> Cursor:
@@ -317,6 +321,8 @@ class Proposal:
     proposer: Role
     propose: Propose
     proposed_at_ns: int
+    #: Where it ends among what its proposer sent.
+    byte_end: int
     halves: dict[Role, Half]
     plan: Plan
     life: Life = Life.PROPOSED
@@ -329,7 +335,7 @@ class Proposal:
     partial: bool = False
 
     @classmethod
-    def new(cls, number: int, proposer: Role, propose: Propose, at_ns: int) -> Proposal:
+    def new(cls, number: int, proposer: Role, propose: Propose, at_ns: int, byte_end: int = 0) -> Proposal:
         """A proposal whose numbers break no rule."""
         plan = Plan.of(propose)
         wants = {proposer: Settings.of(propose), proposer.peer: Settings()}
@@ -339,7 +345,7 @@ class Proposal:
             )
             for role in Role
         }
-        return cls(number, proposer, propose, at_ns, halves, plan)
+        return cls(number, proposer, propose, at_ns, byte_end, halves, plan)
 
     @property
     def log(self) -> tuple[bytes, int]:
@@ -378,15 +384,15 @@ class Proposal:
         mine, others = self.plan.start, other.plan.start
         return mine > others or (mine == others and self.proposer is Role.REACTIVE)
 
-    def adjust(self, role: Role, adjust: Adjust) -> None:
-        """`role` adjusts the proposal: it knows that at once, its peer may not yet."""
+    def adjust(self, role: Role, adjust: Adjust, byte_end: int = 0) -> None:
+        """`role` adjusts the proposal, with bytes up to `byte_end`: it knows that at once, its peer may not yet."""
         mine, peers = self.halves[role], self.halves[role.peer]
         mine.wants = mine.wants.adjusted(adjust)
         self.plan = self.plan.adjusted(adjust)
         for version in mine.versions:
             _go_by(version.cursor, version.cursor.plan.adjusted(adjust))
         newest = peers.versions[-1].copy()
-        newest.settings = mine.wants
+        newest.settings, newest.adjusted_at = mine.wants, byte_end
         _go_by(newest.cursor, newest.cursor.plan.adjusted(adjust))
         if newest != peers.versions[-1]:
             peers.versions = [*peers.versions[1 - MOST_VERSIONS :], newest]
@@ -406,7 +412,7 @@ class Proposal:
             "number": self.number,
             "proposer": self.proposer.value,
             "propose": encode(self.propose).hex(),
-            "at": [self.proposed_at_ns, self.confirmed_at_ns, self.ended_at_ns],
+            "at": [self.proposed_at_ns, self.byte_end, self.confirmed_at_ns, self.ended_at_ns],
             "halves": {role.value: _half_to_json(half) for role, half in self.halves.items()},
             "plan": [self.plan.end, self.plan.upper_info],
             "life": self.life.value,
@@ -420,12 +426,13 @@ class Proposal:
         assert isinstance(propose, Propose)
         plan = replace(Plan.of(propose), end=state["plan"][0], upper_info=state["plan"][1])
         halves = {role: _half_from_json(plan, state["halves"][role.value]) for role in Role}
-        proposed, confirmed, ended = state["at"]
+        proposed, byte_end, confirmed, ended = state["at"]
         made = cls(
             state["number"],
             Role(state["proposer"]),
             propose,
             proposed,
+            byte_end,
             halves,
             plan,
             Life(state["life"]),
@@ -450,12 +457,16 @@ def _settings_from_json(row: list[Any]) -> Settings:
     return settings if settings.eagerness is None else replace(settings, eagerness=Eagerness(settings.eagerness))
 
 
+def _end(plan: Plan) -> tuple[int | None, int | None]:
+    return plan.end, plan.upper_info
+
+
 def _half_to_json(half: Half) -> dict[str, Any]:
     last, assembly = half.last, half.assembly
     return {
         "wants": _settings_to_json(half.wants),
         "versions": [
-            [_settings_to_json(one.settings), one.cursor.plan.end, one.cursor.plan.upper_info, one.cursor.to_json()]
+            [_settings_to_json(one.settings), *_end(one.cursor.plan), one.cursor.to_json(), one.adjusted_at]
             for one in half.versions
         ],
         "state": half.state.value,
@@ -474,13 +485,14 @@ def _half_to_json(half: Half) -> dict[str, Any]:
             assembly.size,
         ],
         "count": [getattr(half.count, name) for name in COUNTS],
+        "apologised_at": half.apologised_at,
     }
 
 
 def _half_from_json(plan: Plan, state: Mapping[str, Any]) -> Half:
     versions = [
-        Version(_settings_from_json(settings), Cursor.from_json(replace(plan, end=end, upper_info=upper), cursor))
-        for settings, end, upper, cursor in state["versions"]
+        Version(_settings_from_json(settings), Cursor.from_json(replace(plan, end=end, upper_info=upper), cursor), at)
+        for settings, end, upper, cursor, at in state["versions"]
     ]
     half = Half(_settings_from_json(state["wants"]), versions, SideState(state["state"]))
     half.reason = None if state["reason"] is None else CancelReason(state["reason"])
@@ -492,7 +504,7 @@ def _half_from_json(plan: Plan, state: Mapping[str, Any]) -> Half:
         held = None if data is None else bytearray.fromhex(data)
         rest = None if digest is None else Digest(bytes.fromhex(digest))
         half.assembly = Assembly(seq, begins_at, held, packets, rest, size)
-    half.count = Count(*state["count"])
+    half.count, half.apologised_at = Count(*state["count"]), state["apologised_at"]
     return half
 
 

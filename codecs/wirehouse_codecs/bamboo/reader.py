@@ -5,13 +5,14 @@ Writes, so a read says where in the connection its first byte and its last byte 
 later bytes of a direction are its `rest`.
 
 After bytes that the capture lacks, and where it begins within the connection, the next packets are looked for
-(searching.py).
+(searching.py). But bytes that are missing within a Write cut only packets of its channel: the next packet of bymux
+stands where the Write ends. If the packet that they cut says where it ends, the channel is read on there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -21,17 +22,19 @@ from wirehouse_codecs.bamboo.bymux import Broken, Bymux, Channel, Delivered, Rol
 from wirehouse_codecs.bamboo.messages import ChannelReader, PointToPoint, Setup, decode_setup
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.rules import ENDS, RULE
-from wirehouse_codecs.bamboo.searching import Search
+from wirehouse_codecs.bamboo.searching import Held, Search, Writes
 from wirehouse_codecs.errors import StateVersionError
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp import Direction
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 #: A Write may announce more bytes than any connection has.
 MOST_BYTES: Final = (1 << 63) - 1
 AFTER_VIOLATION: Final = "after_violation"
 AFTER_HOLE: Final = "no packet can be told after bytes that are missing"
 STARTED_LATE: Final = "no packet can be told, the capture begins within the connection"
+CUT: Final = "cut by bytes that are missing; the next packet stands where this one ends"
+CUT_WRITE: Final = "no packet of the channel can be told after bytes of a Write that are missing"
 UNKNOWN_STREAM: Final = "what a stream is for can't be told, it was created in bytes that are missing"
 
 
@@ -67,7 +70,7 @@ class Read(NamedTuple):
     #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
     undecoded: bytes = b""
     reason: str = ""
-    #: It was found by a search: what the other side sent after it may have been told before.
+    #: It waited for bytes, or a search found it: what the other side sent after it may have been told before.
     late: bool = False
 
 
@@ -86,6 +89,10 @@ class _Carried:
     reader: ChannelReader
     #: Where in the connection its unfinished packet begins.
     begun_at: int = 0
+    #: So many bytes are left of a packet that missing bytes cut.
+    skip: int = 0
+    #: What looks for the next packets, once missing bytes cut one whose end isn't known.
+    search: Writes | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +111,8 @@ class _Side:
     past_setup: bool = False
     #: What looks for the next packets, once bytes came after those that are missing.
     search: Search | None = None
+    #: Bytes that arrived before may have waited for some that are missing.
+    late_until_ns: int = 0
 
 
 class Reader:
@@ -165,6 +174,8 @@ class Reader:
     def _packets(self, role: Role, data: bytes, start: int, place: Place) -> list[Read]:
         """The packets that the bytes from `start` on complete."""
         reads: list[Read] = []
+        is_passing = self._is_passing(role)
+        late = is_passing or place.arrived_at_ns <= self._sides[role].late_until_ns
         #: Where the bytes begin, counted from the first packet of bymux.
         before = start - self._sides[role].setup_bytes
         for item in self._bymux.receive(role, data):
@@ -176,9 +187,10 @@ class Reader:
                     reads.append(Read(role, place, Layer.BYMUX, end, end, None, reason=UNKNOWN_STREAM))
             else:
                 reads.append(self._told(role, item, place, data[item.byte_start - before :][:1]))
+                reads += self._begin_write(role, item, place) if is_passing else []
         if self._bymux.ended_by is not None:
             self.stop(role, reads[-1].byte_end)
-        return reads
+        return [read._replace(late=True) for read in reads] if late else reads
 
     def _search(self, role: Role, data: bytes, place: Place) -> list[Read]:
         """Look for the next packets: those that are found, after the bytes before them."""
@@ -194,6 +206,39 @@ class Reader:
         side.channels = self._channels()
         self._bymux.find(role, begin - side.setup_bytes)
         return [left_out, *(read._replace(late=True) for read in self._packets(role, found, begin, place))]
+
+    def _is_passing(self, role: Role) -> bool:
+        """Packets of a channel are looked for."""
+        return any(carried.search is not None for carried in self._sides[role].channels.values())
+
+    def _begin_write(self, role: Role, received: bymux.Received, place: Place) -> list[Read]:
+        """A Write, if it is to a channel whose packets are looked for."""
+        side, packet = self._sides[role], received.packet
+        search = None if received.channel is None else side.channels[received.channel].search
+        if search is None or packet is None or packet.type is not bymux.Type.WRITE:
+            return []
+        assert received.channel is not None
+        held = search.begin(received.byte_end - packet.content_bytes, received.byte_end)
+        return self._passed(role, received.channel, held, place)
+
+    def _passed(self, role: Role, channel: Channel, writes: Iterable[Held], place: Place) -> list[Read]:
+        """Contents of Writes in which no packets are told."""
+        at, layer = self._sides[role].setup_bytes, _LAYERS[channel]
+        bounds = [(at + one.byte_start, min(at + one.byte_end, MOST_BYTES)) for one in writes]
+        return [Read(role, place, layer, begin, end, None, reason=CUT_WRITE) for begin, end in bounds]
+
+    def _find(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
+        """Bytes of a Write to a channel whose packets are looked for."""
+        side = self._sides[role]
+        assert delivered.channel is not None
+        carried = side.channels[delivered.channel]
+        assert carried.search is not None
+        writes, believed = carried.search.take(delivered.data)
+        if not believed:
+            return self._passed(role, delivered.channel, writes, place)
+        carried.search = None
+        contents = [delivered._replace(byte_start=one.byte_start, data=bytes(one.data)) for one in writes]
+        return [read for content in contents for read in self._deliver(role, content, place)]
 
     def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
         at = self._sides[role].setup_bytes
@@ -216,11 +261,17 @@ class Reader:
 
     def _deliver(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
         """The packets of a channel that the bytes of a Write complete."""
-        side = self._sides[role]
-        assert delivered.channel is not None
-        self.streams[delivered.channel] = delivered.stream_id
-        carried = side.channels[delivered.channel]
-        reader, layer = carried.reader, _LAYERS[delivered.channel]
+        side, channel = self._sides[role], delivered.channel
+        assert channel is not None
+        self.streams[channel] = delivered.stream_id
+        carried = side.channels[channel]
+        if carried.search is not None:
+            return self._find(role, delivered, place)
+        if carried.skip:
+            passed = min(carried.skip, len(delivered.data))
+            carried.skip -= passed
+            delivered = delivered._replace(byte_start=delivered.byte_start + passed, data=delivered.data[passed:])
+        reader, layer = carried.reader, _LAYERS[channel]
         before = reader.byte_end
         #: Where in the connection a byte of these stands, by its place in the channel.
         shift = side.setup_bytes + delivered.byte_start - before
@@ -281,6 +332,35 @@ class Reader:
         """What a side said isn't known, but its next bytes can be read."""
         self._bymux.blind = True
 
+    def cut(self, direction: Direction, size: int, place: Place) -> list[Read] | None:
+        """Bytes that the capture lacks: what they cut; None: they are not all of one Write."""
+        role = self._options.role_of(direction)
+        side = self._sides[role]
+        if self._channel is not None or side.stopped is not None or not side.past_setup:
+            return None
+        _, _, left, stream_id = self._bymux.reader(role).place
+        channel = self._bymux.channels.get(stream_id)
+        if (channel is None and self._bymux.blind) or not self._bymux.reader(role).skip(size):
+            return None
+        at = side.received_bytes
+        side.received_bytes += size
+        # What comes now waited for the missing bytes: the other side may have used its credit before.
+        self._bymux.blind, side.late_until_ns = True, place.arrived_at_ns
+        if channel is None:
+            return []
+        carried, layer = side.channels[channel], _LAYERS[channel]
+        if carried.search is not None:
+            return self._passed(role, channel, carried.search.drop(), place)
+        begin = carried.begun_at if carried.reader.unfinished else at
+        known = carried.skip or carried.reader.left
+        was_cut, carried.skip = carried.skip > 0, max(known - size, 0)
+        carried.reader = ChannelReader(channel, piece_bytes=self._options.max_packet_bytes)
+        if size <= known:
+            end = at + min(known, left)
+            return [] if was_cut else [Read(role, place, layer, begin, end, None, reason=CUT)]
+        carried.search = Writes(channel)
+        return [Read(role, place, layer, begin, min(at + left, MOST_BYTES), None, reason=CUT_WRITE, late=True)]
+
     def missed(self, direction: Direction, size: int) -> bool:
         """Bytes that the capture lacks. True: packets of the direction could be told until here."""
         role = self._options.role_of(direction)
@@ -299,6 +379,8 @@ class Reader:
         """Where the first packet of a side begins that isn't complete."""
         side = self._sides[role]
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
+        searches = [one.search for one in side.channels.values() if one.search is not None]
+        begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
         return min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun])
 
     def stop(self, role: Role | None = None, byte_end: int = 0) -> None:
@@ -327,6 +409,8 @@ class Reader:
         side = self._sides[role]
         if side.stopped is not None:
             return []
+        searches = [(name, one.search) for name, one in side.channels.items() if one.search is not None]
+        passed = [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
         end = side.received_bytes
         cut: list[tuple[Layer, int, bytes, str]] = []
         if side.head:
@@ -340,7 +424,7 @@ class Reader:
         header = self._bymux.pending(role)
         if header or (self._bymux.unfinished(role) and not cut):
             cut.append((Layer.BYMUX, end - len(header), header, "bymux"))
-        return [
+        return passed + [
             Read(role, place, layer, at, end, None, (Broken(RULE["truncated_packet"], what),), undecoded=raw)
             for layer, at, raw, what in cut
         ]
@@ -375,28 +459,45 @@ class Reader:
     def _side(self, state: Mapping[str, Any]) -> _Side:
         size = self._options.max_packet_bytes
         channels = {
-            Channel(channel): _Carried(ChannelReader(Channel(channel), piece_bytes=size, snapshot=reader), begun_at)
-            for channel, (reader, begun_at) in state["channels"].items()
+            Channel(channel): _Carried(
+                ChannelReader(Channel(channel), piece_bytes=size, snapshot=reader),
+                begun_at,
+                skip,
+                None if held is None else Writes(Channel(channel), map(_held, held)),
+            )
+            for channel, (reader, begun_at, skip, held) in state["channels"].items()
         }
         stopped = None if state["stopped"] is None else (state["stopped"][0], state["stopped"][1])
         numbers = (state["setup_bytes"], state["past_setup"])
         head, searched = bytes.fromhex(state["head"]), bytes.fromhex(state["searched"])
         search = Search(searched) if searched else None
-        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search)
+        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search, state["late_until_ns"])
 
 
 def _to_json(side: _Side) -> dict[str, Any]:
     return {
         "channels": {
-            channel.value: [carried.reader.snapshot(), carried.begun_at] for channel, carried in side.channels.items()
+            channel.value: [
+                carried.reader.snapshot(),
+                carried.begun_at,
+                carried.skip,
+                None if carried.search is None else [(*one[:2], one.data.hex()) for one in carried.search.held],
+            ]
+            for channel, carried in side.channels.items()
         },
         "received_bytes": side.received_bytes,
         "head": side.head.hex(),
         "stopped": side.stopped,
         "setup_bytes": side.setup_bytes,
         "past_setup": side.past_setup,
+        "late_until_ns": side.late_until_ns,
         "searched": "" if side.search is None else side.search.held.hex(),
     }
+
+
+def _held(row: Sequence[Any]) -> Held:
+    byte_start, byte_end, data = row
+    return Held(byte_start, byte_end, bytearray.fromhex(data))
 
 
 def _noncanonical(name: str) -> Broken:

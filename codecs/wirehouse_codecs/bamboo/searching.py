@@ -1,7 +1,8 @@
 """Where the packets of bymux go on after bytes that the capture lacks.
 
 Believed is a place where two Writes in a row, among packets for the streams of the channels, hold whole packets of
-these. Peers that write packets in pieces are not found again.
+these. Peers that write packets in pieces are not found again. If bytes are missing within a Write, all Writes after it
+are known, and `Writes` looks for the packets of its channel alone.
 
 Any bytes may be those of Writes that overlap, and hold the same bytes. So what begins at a place is read once, whatever
 it is the content of, and places that lead to one another are a `_Run`, which isn't walked again.
@@ -10,8 +11,8 @@ it is the content of, and places that lead to one another are a `_Run`, which is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from wirehouse_codecs.bamboo import bymux
 from wirehouse_codecs.bamboo.bymux import Channel
@@ -98,6 +99,51 @@ class Search:
             if read is not None:
                 self._headers[at] = read
         return read
+
+
+class Held(NamedTuple):
+    """The content of a Write, as far as it came."""
+
+    byte_start: int
+    byte_end: int
+    data: bytearray
+
+
+class Writes:
+    """Looks for packets of a channel where Writes are known but not which packets they begin with. Sans-IO.
+
+    Believed are two Writes of it in a row that hold whole packets.
+    """
+
+    def __init__(self, channel: Channel, held: Iterable[Held] = ()) -> None:
+        self._channel = channel
+        #: Whole ones that hold whole packets, and the one that is under way.
+        self.held = list(held)
+
+    def begin(self, byte_start: int, byte_end: int) -> list[Held]:
+        """The content of a Write follows; those that are passed over by it."""
+        if byte_end - byte_start > MOST_CONTENT_BYTES:
+            return [*self.drop(), Held(byte_start, byte_end, bytearray())]
+        if byte_end > byte_start:
+            self.held.append(Held(byte_start, byte_end, bytearray()))
+        return []
+
+    def take(self, data: bytes) -> tuple[list[Held], bool]:
+        """Bytes of a Write: Writes that are given back, and whether they are believed or passed over."""
+        if not self.held or self.held[-1].byte_start + len(self.held[-1].data) == self.held[-1].byte_end:
+            return [], False
+        last = self.held[-1]
+        last.data.extend(data)
+        if last.byte_start + len(last.data) < last.byte_end:
+            return [], False
+        if not _Contents(self._channel).fill(last.data, 0, len(last.data)):
+            return self.drop(), False
+        return (self.drop(), True) if len(self.held) == _BELIEVED else ([], False)
+
+    def drop(self) -> list[Held]:
+        """No packets are looked for in those that are held."""
+        dropped, self.held = self.held, []
+        return dropped
 
 
 class _Contents:

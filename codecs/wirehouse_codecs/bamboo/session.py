@@ -73,7 +73,7 @@ from wirehouse_codecs.bamboo.proposals import (
     untrue_fork,
     untrue_hash,
 )
-from wirehouse_codecs.bamboo.reader import UNKNOWN_STREAM, Layer, Read
+from wirehouse_codecs.bamboo.reader import CUT, CUT_WRITE, UNKNOWN_STREAM, Layer, Read
 from wirehouse_codecs.bamboo.rebuilding import Known, Rebuilt, rebuild
 from wirehouse_codecs.bamboo.rules import CONTROL_RULES, DATA_RULES, ENDS, RULE
 from wirehouse_codecs.bamboo.varu64 import MAX_U64
@@ -83,7 +83,7 @@ from wirehouse_codecs.machines import Machine
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 5
+SNAPSHOT_VERSION: Final = 6
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
@@ -200,6 +200,10 @@ class Session:
         self._ends: dict[tuple[bytes, int, Role], int] = {}
         #: By log, entry and side: payloads that a later proposal may go on with, at its offset.
         self._begun: dict[tuple[bytes, int, int, Role], Begun] = {}
+        #: By proposer and id: where the proposal of the other side ends for which one was dropped.
+        self._dropped: dict[tuple[Role, int], int] = {}
+        #: How many bytes of its peer a side's host had received, at most, when it sent the byte before a place.
+        self.peer_received: Callable[[Role, int], int] | None = None
         self._clear()
         if snapshot is not None:
             self._restore(snapshot)
@@ -210,6 +214,11 @@ class Session:
         self._told: dict[str, Any] = {}
         self._at_ns = 0
         self._byte_start = 0
+        self._byte_end = 0
+
+    def _not_received(self, role: Role, byte_end: int) -> bool:
+        """The packet that is taken was sent before its host had received the other side's bytes up to `byte_end`."""
+        return self.peer_received is not None and self.peer_received(role, self._byte_end) < byte_end
 
     # Input
 
@@ -218,11 +227,16 @@ class Session:
         if self.ended_by is not None:
             raise ValueError("the session has ended")
         self._clear()
-        if read.reason == UNKNOWN_STREAM:
+        if read.reason in (UNKNOWN_STREAM, CUT, CUT_WRITE):
+            # Which proposal is the current one is said on the data channel, in packets of their own.
+            knows_current = read.reason == CUT or read.layer is Layer.CONTROL
+            current = self.current[read.role] if knows_current else None
             self.miss(read.role)
+            self.current[read.role] = current
         if read.packet is not None and not read.late and self._options.transport == BYMUX:
             self._unheard.discard(read.role)
-        self._at_ns, self._byte_start = read.place.arrived_at_ns, read.byte_start
+        self._at_ns = read.place.arrived_at_ns
+        self._byte_start, self._byte_end = read.byte_start, read.byte_end
         self._broken = list(read.broken)
         first = self._broken[0].rule.name if self._broken else None
         if first not in ENDS and read.layer is not Layer.BYMUX and read.packet is not None:
@@ -336,7 +350,8 @@ class Session:
                 # A packet that was found by a search may be older than what the other side's were taken for.
                 if current == (before.propose.id, before.number):
                     self.current[each] = None
-        proposal = Proposal.new(self.numbers, role, propose, self._at_ns)
+        self._dropped.pop((role, propose.id), None)
+        proposal = Proposal.new(self.numbers, role, propose, self._at_ns, self._byte_end)
         proposal.partial = bool(self._unheard)
         self.numbers += 1
         self.proposed[role] += 1
@@ -350,11 +365,12 @@ class Session:
             and not other.cancelled
             and other.overlaps(proposal)
         ]
-        if any(proposal.yields_to(other) for other in rivals):
-            self._drop(proposal)
+        before = next((other for other in rivals if proposal.yields_to(other)), None)
+        if before is not None:
+            self._drop(proposal, before)
             return
         for other in rivals:
-            self._drop(other)
+            self._drop(other, proposal)
         if len(self.proposals) >= MOST_PROPOSALS:
             self.untracked = True
             return
@@ -375,8 +391,11 @@ class Session:
         broken = broken_range(propose.start, propose.lower_info, propose.end, propose.upper_info)
         return broken is not None and self._find(*broken)
 
-    def _drop(self, proposal: Proposal) -> None:
-        """It is as if it had never been sent."""
+    def _drop(self, proposal: Proposal, rival: Proposal) -> None:
+        """It is as if it had never been sent, once its proposer has received the other one."""
+        self._dropped[proposal.proposer, proposal.propose.id] = rival.byte_end
+        if len(self._dropped) > MOST_PROPOSALS:
+            del self._dropped[next(iter(self._dropped))]
         proposal.outcome, proposal.ended_at_ns, proposal.life = Outcome.DROPPED, self._at_ns, Life.UNUSED
         self.credit[proposal.proposer] = min(self.credit[proposal.proposer] + 1, MAX_U64)
         self.proposals.pop(proposal.propose.id, None)
@@ -414,7 +433,8 @@ class Session:
             event = proposal.input_of(role)
         if proposal is None or (life, event) not in LIFE:
             rule = unlisted(life, event)
-            if rule is not None and not (self.untracked and proposal is None):
+            crossed = proposal is None and self._not_received(role, self._dropped.get((role, number), 0))
+            if rule is not None and not (self.untracked and proposal is None) and not crossed:
                 self._find(rule, f"{event} of {number}, which is {life}")
             return None
         half = proposal.halves[role]
@@ -450,12 +470,12 @@ class Session:
                 self._find(*broken)
             return
         raced = None if proposal.partial else raced_by(proposal, role, adjust)
-        if raced is not None:
+        if raced is not None and not self._not_received(role, proposal.halves[role].versions[-1].adjusted_at):
             self._note("settings_suspect", raced)
         if event is Input.CONFIRM:
             proposal.confirm(role, adjust, self._at_ns)
         else:
-            proposal.adjust(role, adjust)
+            proposal.adjust(role, adjust, self._byte_end)
         self._step(proposal, role, event)
 
     def _take_cancel(self, role: Role, cancel: Cancel) -> None:
@@ -611,6 +631,7 @@ class Session:
             "balances": [[one[role] for one in (self.credit, self.granted, self.proposed)] for role in Role],
             "proposals": [proposal.to_json() for proposal in self.proposals.values()],
             "current": [self.current[role] for role in Role],
+            "dropped": [[role, number, byte_end] for (role, number), byte_end in self._dropped.items()],
             "flags": [self.partial, self.untracked],
             "unheard": [role for role in Role if role in self._unheard],
             "ended_by": self.ended_by,
@@ -641,6 +662,7 @@ class Session:
         }
         self.partial, self.untracked = state["flags"]
         self._unheard = set(map(Role, state["unheard"]))
+        self._dropped = {(Role(role), number): byte_end for role, number, byte_end in state["dropped"]}
         self.ended_by, self.numbers = state["ended_by"], state["numbers"]
         self._known = Known(state["known"])
         self.held = self._held_bytes()
@@ -700,8 +722,17 @@ class _Taking:
         rules = [self._rule(packet, turn, compressed) for turn in turns]
         if isinstance(packet, Metadata):
             self._tell_apart(packet, turns, rules)
+        if None not in rules and session._not_received(self._role, self._peers.apologised_at):
+            # What the other side has retracted was still there for it.
+            rules = [None if self._rests_on_peer(packet, rule) else rule for rule in rules]
+        # The settings that it went by are over: it has already done what only newer ones allow.
+        by_newer = None not in rules and session._not_received(self._role, half.versions[0].adjusted_at)
+        if by_newer:
+            rules = [None if rule in _BY_SETTINGS else rule for rule in rules]
         if None not in rules:
-            if rules[0] not in _LZFOO and (self._proposal.partial or self._follows_forged(turns[0].sender)):
+            is_moved = by_newer and rules[0] in _BY_PLAN
+            unsure = self._proposal.partial or is_moved or self._follows_forged(turns[0].sender)
+            if rules[0] not in _LZFOO and unsure:
                 self._lose()
                 return
             rule = rules[0]
@@ -716,8 +747,8 @@ class _Taking:
             session._told["data"] = self._data
             session._find(rule, shown)
             return
-        if rules[-1] is not None:
-            session._note("settings_suspect", f"{rules[-1]}, if it knew what the other side has adjusted")
+        if rules[-1] is not None and (suspect := rules[self._newest_received()]) is not None:
+            session._note("settings_suspect", f"{suspect}, if it knew what the other side has adjusted")
         chosen = max(index for index, rule in enumerate(rules) if rule is None)
         before = turns[chosen].sender
         if self._proposal.partial and isinstance(packet, Metadata) and self._is_signed(packet, before) is False:
@@ -733,6 +764,19 @@ class _Taking:
             half.last = None
         session._told["data"] = self._data
         self._do(packet, piece, retracted, after)
+
+    def _newest_received(self) -> int:
+        """The index of the newest version whose adjust the sender's host may have received."""
+        versions = self._half.versions
+        newest = len(versions) - 1
+        while newest and self._session._not_received(self._role, versions[newest].adjusted_at):
+            newest -= 1
+        return newest
+
+    @staticmethod
+    def _rests_on_peer(packet: DataPacket, rule: str | None) -> bool:
+        """The rule says how far a side may go by what the other side has sent."""
+        return rule == "skip_beyond_peer" or (rule == "eagerness_ignored" and isinstance(packet, Notify))
 
     def _leave(self, packet: DataPacket) -> None:
         """Metadata ends a payload of unknown size. Whether a notify begins with its rest can't be told."""
@@ -797,7 +841,7 @@ class _Taking:
                 moved.append(version)
             elif moved:
                 moved.append(moved[-1].copy())
-                moved[-1].settings = version.settings
+                moved[-1].settings, moved[-1].adjusted_at = version.settings, version.adjusted_at
                 moved[-1].cursor.adjust(version.cursor.plan)
         self._half.versions = moved
         return turns[chosen].sender
@@ -839,6 +883,7 @@ class _Taking:
                 self._session._release(self._half)
             case Apology():
                 count.apologies += 1
+                self._half.apologised_at = session._byte_end
                 self._retract(retracted)
 
     # Entries
@@ -1027,6 +1072,9 @@ class _Taking:
 _FITS: Final = frozenset(
     {"eagerness_ignored", "skip_size_untrue", "skip_of_mandatory_payload", "skip_beyond_peer", "apology_for_valid_data"}
 )
+#: Rules that rest on what the other side wants; and those on the end that it has adjusted.
+_BY_SETTINGS: Final = frozenset({"eagerness_ignored", "skip_size_untrue", "skip_of_mandatory_payload"})
+_BY_PLAN: Final = frozenset({"out_of_turn", "past_end"})
 _LZFOO: Final = frozenset(
     {
         *("compression_without_window", lzfoo.WINDOW_EXCEEDED, lzfoo.OFFSET_ZERO, lzfoo.OFFSET_BEFORE_START),

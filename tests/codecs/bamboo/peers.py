@@ -88,6 +88,7 @@ class Peers:
             self._clock += 1
             read = Read(role, Place(self._clock, 1, b"c", self._clock), layer(packet), start, start + size, packet)
             restored = Session(self.options, snapshot=self.session.snapshot())
+            restored.peer_received = self.session.peer_received
             told, again = self.session.receive(read), restored.receive(read)
             assert (again.broken, again.cursor_before, again.cursor_after) == (
                 told.broken,
@@ -98,6 +99,12 @@ class Peers:
             assert restored.snapshot() == self.session.snapshot()
             self.told.append(told)
             self.rules += [broken.rule.name for broken in told.broken]
+        return self
+
+    def received(self, role: Role, less: int = 0) -> Peers:
+        """What `role` sends from here on, its host sends when it has received all so far, or some bytes less."""
+        received = self._at[role.peer] - less
+        self.session.peer_received = lambda side, _: received if side is role else MAX_U64
         return self
 
     @property

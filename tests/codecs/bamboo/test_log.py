@@ -6,7 +6,7 @@ import base64
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -282,6 +282,108 @@ def test_after_a_hole_the_next_packets_are_found(made: Made, make_log: Callable[
         assert entries(rows)[-2:] == [1, 2]
         skipped = [row for row in rows if row["row_kind"] == "quarantine"]
         assert [row["finding"]["message"] for row in skipped] == ["no packet can be told after bytes that are missing"]
+
+
+def snapped(given: Sequence[TcpSegment], sizes: Mapping[int, int]) -> list[TcpSegment]:
+    """The segments as a snap length leaves them: of those at some indexes so many bytes."""
+    return [
+        one if number not in sizes else one._replace(payload=one.payload[: sizes[number]])
+        for number, one in enumerate(given)
+    ]
+
+
+def packets(rows: Iterable[Row], *sides: Direction) -> list[tuple[str, int]]:
+    """Those of the channels, and where they begin."""
+    messages = [row for row in rows if row["row_kind"] == "message" and row["channel"] in ("control", "data")]
+    wanted = sides or tuple(Direction)
+    return sorted((row["direction"], row["byte_start"]) for row in messages if row["direction"] in wanted)
+
+
+def test_behind_a_packet_that_is_cut_the_next_one_is_read(made: Made) -> None:
+    whole = segments(made)
+    said = [number for number, one in enumerate(whole) if one.payload]
+    every = packets(told(whole))
+    # Switch, then metadata and payloads by turns.
+    for before, number in enumerate(said[7:15], 1):
+        size = len(whole[number].payload)
+        is_payload = whole[number].payload[3] == 8
+        # The headers of bymux and of a payload, or metadata up to its size, are there.
+        for kept in range(5 if is_payload else 7, size):
+            rows = told(snapped(whole, {number: kept}))
+            (cut,) = [row for row in rows if row["row_kind"] == "quarantine"]
+            assert cut["byte_end"] - cut["byte_start"] == size - 3
+            assert packets(rows) == [one for one in every if one != (cut["direction"], cut["byte_start"])]
+            assert set(rules(rows)) <= {"capture.hole"}
+            assert entries(rows) == list(range(1, before // 2 + 1))
+
+
+def test_a_hole_that_ends_within_a_payload_in_two_writes(made: Made) -> None:
+    content = made[8][1][3:]
+    halves = [(B, bymux.write(1, content[:6])), (B, bymux.write(1, content[6:]))]
+    whole = segments([*made[:8], *halves, *made[9:]])
+    first, second = (n for n, one in enumerate(whole) if one.payload in (halves[0][1], halves[1][1]))
+    every = packets(told(whole))
+    payload = ("server", whole_start(whole, first) + 3)
+    for sizes in ({first: 5}, {first: 8}, {second: 3}, {first: 6, second: 4}):
+        rows = told(snapped(whole, sizes))
+        assert packets(rows) == [one for one in every if one != payload]
+        assert set(rules(rows)) <= {"capture.hole"}
+
+
+def test_a_packet_that_is_cut_before_its_size_stops_its_channel_alone(made: Made, make_log: Callable[..., Any]) -> None:
+    """Until two Writes in a row hold whole packets."""
+    said = [*made, *again(make_log(2, log_id=5))]
+    whole = segments(said)
+    every = packets(told(whole), A)
+    proposed = next(number for number, one in enumerate(whole) if len(one.payload) > 40 and one.direction is A)
+    rows = told(snapped(whole, {proposed: 40}))
+    assert packets(rows, B) == packets(told(whole), B)
+    assert packets(rows, A) == [one for one in every if one != ("client", whole_start(whole, proposed) + 3)]
+    assert entries(rows)[-2:] == [1, 2]
+    # Where the Write after it is cut as well, these are the next two.
+    later = [number for number, one in enumerate(whole) if one.payload and one.direction is A and number > proposed]
+    rows = told(snapped(whole, {proposed: 40, later[0]: 3}))
+    assert len(packets(rows, A)) == len(every) - 2
+    for number in (proposed, later[0]):
+        assert events(told(snapped(whole, {proposed: 40}), {number, number + 1})) == events(
+            told(snapped(whole, {proposed: 40}))
+        )
+
+
+def whole_start(given: Sequence[TcpSegment], number: int) -> int:
+    """Where a segment begins in its direction."""
+    return sum(len(one.payload) for one in given[:number] if one.direction is given[number].direction)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_of_legal_sessions_that_are_cut_anywhere_nothing_is_found(made: Made, data: st.DataObject) -> None:
+    whole = segments(from_vector("happy_1") if data.draw(st.booleans()) else made)
+    numbers = [number for number, one in enumerate(whole) if len(one.payload) > 1]
+    sizes = data.draw(st.dictionaries(st.sampled_from(numbers), st.integers(0, 60), max_size=6))
+    given = snapped(whole, {number: min(size, len(whole[number].payload)) for number, size in sizes.items()})
+    rows = told(given)
+    assert set(rules(rows)) <= NOTES | {"bamboo.proposal_not_answered"}
+    every = packets(told(whole))
+    assert set(packets(rows)) <= set(every)
+    cuts = data.draw(st.sets(st.integers(1, len(given) - 1), max_size=4))
+    assert events(told(given, cuts)) == events(rows)
+
+
+@pytest.mark.parametrize(("less", "knows"), [(0, True), (1, False)])
+def test_what_a_segment_acknowledges_says_what_its_sender_knew(
+    make_log: Callable[..., Any], less: int, knows: bool
+) -> None:
+    """The client wants notifies alone, and is sent one that only this allows, and then data."""
+    said = replicated(make_log(4))[:9]
+    said += over_bymux((A, Adjust(0, Eagerness.NOTIFY)), (B, Notify()), (B, raw(b"payload 2")))
+    whole = segments(said, ends=False)
+    adjusted = max(number for number, one in enumerate(whole) if one.payload and one.direction is A)
+    end = whole[adjusted].sequence + len(whole[adjusted].payload)
+    late = [
+        one._replace(acknowledgment=end - less) for one in whole[adjusted + 1 :] if one.direction is B and one.payload
+    ]
+    assert rules(told([*whole[: adjusted + 1], *late])) == ["bamboo.eagerness_ignored"] * knows
 
 
 #: What may be found where the capture lacks bytes.

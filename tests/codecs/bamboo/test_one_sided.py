@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from wirehouse_codecs.bamboo.options import TWO_CONNECTIONS, BambooOptions
 from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, connections, source_options
 from wirehouse_codecs.bamboo.ways import WAYS
 from wirehouse_codecs.conversations import Conversation, merge, packets
-from wirehouse_codecs.packet_captures import PacketCapture
+from wirehouse_codecs.link_types import ETHERNET
+from wirehouse_codecs.packet_captures import Packet, PacketCapture, to_batch
 from wirehouse_codecs.packet_writer import CapturedPacket
 from wirehouse_codecs.tcp import Direction
 
@@ -58,6 +60,34 @@ def lossy(conversation: Conversation, loss: Loss) -> Iterator[CapturedPacket]:
     for packet in packets(conversation):
         if int.from_bytes(packet.data[_SOURCE_PORT], "big") != end.port or loss.keeps(random):
             yield packet
+
+
+def cut(captured: Iterable[CapturedPacket], snap: int | None) -> Iterator[pa.RecordBatch]:
+    """Packets as a snap length, or one of their own for a tenth of them, leaves them."""
+    random = Random(1)
+    rows = []
+    for packet in captured:
+        size = snap or (random.randrange(70, 300) if random.random() < 0.1 else len(packet.data))
+        rows.append(Packet(packet.ts_ns, ETHERNET, len(packet.data), packet.data[:size]))
+    return landed([to_batch(rows)])
+
+
+@pytest.mark.parametrize("snap", [None, 80, 96, 128, 200])
+@pytest.mark.parametrize("config", SHAPES, ids=range(len(SHAPES)))
+def test_what_a_snap_length_cut_off_is_nobodys_violation(config: SimulatorConfig, snap: int | None) -> None:
+    options = BambooOptions.from_mapping(source_options(config))
+    assert findings(cut(merge(map(packets, connections(config))), snap), None if options.ports else PORT, options) == []
+
+
+def test_most_packets_are_read_however_many_payloads_are_cut() -> None:
+    config = SimulatorConfig(connections=1, entries=40, ways=0, logs=1, window_bytes=0, payload_bytes=400, live_share=1)
+    counts = []
+    for snap in (1 << 16, 220):
+        rows = inspect(cut(merge(map(packets, connections(config))), snap), PORT, BambooOptions())
+        counts.append(Counter(row["kind"] for kind, row in rows if kind == inspecting.MESSAGE))
+    # Metadata and the header of each payload are there, in one Write.
+    assert counts[0].pop("raw") == 40
+    assert counts[1] == counts[0]
 
 
 def findings(batches: Iterable[Any], port: int | None, options: BambooOptions) -> list[Any]:

@@ -31,6 +31,7 @@ from wirehouse_codecs.bamboo.messages import (
     Apology,
     Cancel,
     CancelEntry,
+    Cancelled,
     CancelReason,
     CompressedPayload,
     Eagerness,
@@ -728,6 +729,60 @@ def test_who_has_shown_to_know_a_setting_is_held_to_it(log: Log) -> None:
     peers = begun(log).b(*sent(log, 1)).a(Adjust(0, NOTIFY)).b(Notify())
     assert peers.rules == []
     assert peers.b(p(log, 2)).rules == ["eagerness_ignored"]
+
+
+#: By how many bytes less than all the other host has received: with one it can't have read the last packet.
+EDGE = pytest.mark.parametrize(("less", "knows"), [(0, True), (1, False)])
+
+
+@EDGE
+def test_settings_that_had_not_arrived_are_not_suspected(log: Log, less: int, knows: bool) -> None:
+    peers = begun(log, start=1, end=8, upper_info=13).b(*sent(log, 1, 2, 3, 4, 5, 6, 7)).a(Adjust(0, end=7))
+    assert peers.received(Role.REACTIVE, less).b(m(log, 8), p(log, 8)).rules == ["settings_suspect"] * knows
+    # The same of an adjust by the adjust of the other side.
+    peers = begun(log, end=12, upper_info=13).a(Adjust(0, end=8, upper_info=8))
+    told = peers.received(Role.REACTIVE, less).b(Adjust(0, end=8, upper_info=13)).rules
+    plain = begun(log, end=12, upper_info=13).a(Adjust(0, end=8, upper_info=8)).b(Adjust(0, end=8, upper_info=13))
+    assert told == (plain.rules if knows else [one for one in plain.rules if one != "settings_suspect"])
+
+
+@EDGE
+def test_nobody_is_held_to_settings_that_had_not_arrived(log: Log, less: int, knows: bool) -> None:
+    """Even if it has done what only these allow."""
+    peers = begun(log).b(*sent(log, 1)).a(Adjust(0, NOTIFY)).received(Role.REACTIVE, less).b(Notify())
+    assert peers.rules == []
+    assert peers.b(p(log, 2)).rules == ["eagerness_ignored"] * knows
+    lowered = begun(log, start=1, end=8, upper_info=13).b(*sent(log, 1, 2, 3, 4, 5, 6, 7)).a(Adjust(0, end=7))
+    lowered.received(Role.REACTIVE, less).b(m(log, 8), m(log, 12, backlink=True), m(log, 13))
+    assert lowered.b(Notify()).rules == ["past_end"] * knows
+
+
+@EDGE
+def test_who_had_not_received_what_drops_its_proposal_still_speaks_of_it(log: Log, less: int, knows: bool) -> None:
+    for packet, rule in (
+        (Adjust(0, NOTIFY), "cancel_or_adjust_inactive"),
+        (Cancel(CancelReason.RESOURCES, 0), "cancel_or_adjust_inactive"),
+        (Cancelled(0), "cancelled_inactive"),
+    ):
+        # The other side's begins earlier.
+        dropped = Peers().a(propose(log, 0, start=5, lower_info=5, end=6, upper_info=6)).b(propose(log, 1, end=8))
+        assert [one.propose.id for one in dropped.last.ended] == [0]
+        assert dropped.received(Role.PROACTIVE, less).a(packet).rules == [rule] * knows
+        # The other side's own proposal, captured before, begins earlier.
+        yields = Peers().b(propose(log, 1, end=8)).received(Role.PROACTIVE, less)
+        yields.a(propose(log, 0, start=5, lower_info=5, end=6, upper_info=6))
+        assert yields.a(packet).rules == [rule] * knows
+        # The side whose proposal stands knows both.
+        stands = Peers().a(propose(log, 0, start=5, lower_info=5, end=6, upper_info=6)).b(propose(log, 1, end=8))
+        assert stands.received(Role.REACTIVE, less).b(Adjust(0, ALL)).rules == ["cancel_or_adjust_inactive"]
+
+
+@EDGE
+def test_what_was_retracted_unknown_to_a_side_counts_for_it(log: Log, less: int, knows: bool) -> None:
+    peers = begun(log, GREEDY).a(Switch(0), m(log, 1), Apology())
+    assert peers.received(Role.REACTIVE, less).b(Notify()).rules == ["eagerness_ignored"] * knows
+    peers = begun(log, GREEDY).b(m(log, 1)).a(Switch(0), m(log, 1), raw(log.payloads[1][:5]), Apology())
+    assert peers.received(Role.REACTIVE, less).b(SkipBytes(5)).rules == ["skip_beyond_peer"] * knows
 
 
 def test_what_is_raised_is_ignored(log: Log) -> None:
