@@ -128,9 +128,6 @@ class Chain:
         self._lives: deque[tuple[int, int, bytes]] = deque()
         self._by_number: list[tuple[int, int, bytes]] = []
         self._leaving: list[tuple[int, int, bytes]] = []
-        #: Of `_by_number` what waits below a gap, and the number above that.
-        self._held: list[tuple[int, int, bytes]] = []
-        self._held_below = 0
         if snapshot is not None:
             self._restore(snapshot)
         elif options.start is not None:
@@ -236,29 +233,27 @@ class Chain:
     def _judge(self, place: Place) -> Iterator[Outcome]:
         """After the head has changed: blocks and reorgs that it left more than the threshold below."""
         below = self._nodes[self._chain[-1]].number - self._threshold
-        above_gap = self._above_gap()
-        if above_gap != self._held_below:
-            self._held_below = above_gap
-            while self._held:
-                heapq.heappush(self._by_number, self._held.pop())
+        # Only a start has nothing to wait for below it.
+        above_gap = (
+            max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
+        )
+        waiting = []
         while self._by_number and self._by_number[0][0] < below:
             entry = number, seen, block_hash = heapq.heappop(self._by_number)
             node = self._nodes.get(block_hash)
             if node is None or not node.open or node.seen != seen:
                 continue
-            if number < above_gap and block_hash not in self._at:
-                self._held.append(entry)
+            if number < above_gap:
+                waiting.append(entry)
                 continue
             yield from self._never_came(node, place)
             yield self._close(node, place, judged=True)
             heapq.heappush(self._leaving, entry)
+        for entry in waiting:
+            heapq.heappush(self._by_number, entry)
         for reorg in [reorg for reorg in self._reorgs.values() if reorg.old_number < below]:
             yield from self._lapse(reorg, place)
         self._forget()
-
-    def _above_gap(self) -> int:
-        """The number above the highest gap, below which blocks may fill it; only a start has nothing to wait for."""
-        return max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
 
     def _never_came(self, node: Node, place: Place) -> Iterator[Outcome]:
         if node.batch_order is None:
