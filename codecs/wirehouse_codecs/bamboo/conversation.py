@@ -309,6 +309,8 @@ class Conversation:
         if cut is not None:
             self._take(cut)
             return
+        if session.ended_by is None:
+            self._take(self._reader.give_up(role, place))
         if self._reader.missed(direction, byte_end - byte_start):
             session.miss(role)
             if role not in session.setups and byte_start < _MOST_SETUP_BYTES:

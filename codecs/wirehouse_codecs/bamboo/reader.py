@@ -113,6 +113,8 @@ class _Side:
     search: Search | None = None
     #: Bytes that arrived before may have waited for some that are missing.
     late_until_ns: int = 0
+    #: Up to here it is told that bytes were cut.
+    told_to: int = 0
 
 
 class Reader:
@@ -224,8 +226,15 @@ class Reader:
     def _passed(self, role: Role, channel: Channel, writes: Iterable[Held], place: Place) -> list[Read]:
         """Contents of Writes in which no packets are told."""
         at, layer = self._sides[role].setup_bytes, _LAYERS[channel]
-        bounds = [(at + one.byte_start, min(at + one.byte_end, MOST_BYTES)) for one in writes]
-        return [Read(role, place, layer, begin, end, None, reason=CUT_WRITE) for begin, end in bounds]
+        bounds = [(at + one.byte_start, at + one.byte_end) for one in writes]
+        return [self._left_out(role, place, layer, begin, end, CUT_WRITE) for begin, end in bounds]
+
+    def _left_out(self, role: Role, place: Place, layer: Layer, begin: int, end: int, reason: str) -> Read:
+        """Bytes that are cut, but for those of which that is told."""
+        side, end = self._sides[role], min(end, MOST_BYTES)
+        begin = min(max(begin, side.told_to), end)
+        side.told_to = max(side.told_to, end)
+        return Read(role, place, layer, begin, end, None, reason=reason)
 
     def _find(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
         """Bytes of a Write to a channel whose packets are looked for."""
@@ -270,14 +279,18 @@ class Reader:
         if carried.skip:
             passed = min(carried.skip, len(delivered.data))
             carried.skip -= passed
+            begin = side.setup_bytes + delivered.byte_start
+            left_out = [self._left_out(role, place, _LAYERS[channel], begin, begin + passed, CUT)]
             delivered = delivered._replace(byte_start=delivered.byte_start + passed, data=delivered.data[passed:])
+        else:
+            left_out = []
         reader, layer = carried.reader, _LAYERS[channel]
         before = reader.byte_end
         #: Where in the connection a byte of these stands, by its place in the channel.
         shift = side.setup_bytes + delivered.byte_start - before
         if not reader.unfinished:
             carried.begun_at = before + shift
-        reads: list[Read] = []
+        reads: list[Read] = [one for one in left_out if one.byte_end > one.byte_start]
         for one in reader.receive(delivered.data):
             start = carried.begun_at if one.byte_start < before else one.byte_start + shift
             # An unused first byte is told as soon as it comes.
@@ -353,13 +366,18 @@ class Reader:
             return self._passed(role, channel, carried.search.drop(), place)
         begin = carried.begun_at if carried.reader.unfinished else at
         known = carried.skip or carried.reader.left
-        was_cut, carried.skip = carried.skip > 0, max(known - size, 0)
+        carried.skip = max(known - size, 0)
         carried.reader = ChannelReader(channel, piece_bytes=self._options.max_packet_bytes)
         if size <= known:
-            end = at + min(known, left)
-            return [] if was_cut else [Read(role, place, layer, begin, end, None, reason=CUT)]
+            return [self._left_out(role, place, layer, begin, at + min(known, left), CUT)]
         carried.search = Writes(channel)
-        return [Read(role, place, layer, begin, min(at + left, MOST_BYTES), None, reason=CUT_WRITE, late=True)]
+        return [self._left_out(role, place, layer, begin, at + left, CUT_WRITE)]
+
+    def give_up(self, role: Role, place: Place) -> list[Read]:
+        """The Writes in which packets were looked for."""
+        channels = self._sides[role].channels.items()
+        searches = [(name, one.search) for name, one in channels if one.search is not None]
+        return [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
 
     def missed(self, direction: Direction, size: int) -> bool:
         """Bytes that the capture lacks. True: packets of the direction could be told until here."""
@@ -381,7 +399,7 @@ class Reader:
         begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
         searches = [one.search for one in side.channels.values() if one.search is not None]
         begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
-        return min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun])
+        return max(side.told_to, min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun]))
 
     def stop(self, role: Role | None = None, byte_end: int = 0) -> None:
         """A violation ended the session: what `role` sent after `byte_end`, and its peer after now, isn't read.
@@ -409,8 +427,7 @@ class Reader:
         side = self._sides[role]
         if side.stopped is not None:
             return []
-        searches = [(name, one.search) for name, one in side.channels.items() if one.search is not None]
-        passed = [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
+        passed = self.give_up(role, place)
         end = side.received_bytes
         cut: list[tuple[Layer, int, bytes, str]] = []
         if side.head:
@@ -471,7 +488,7 @@ class Reader:
         numbers = (state["setup_bytes"], state["past_setup"])
         head, searched = bytes.fromhex(state["head"]), bytes.fromhex(state["searched"])
         search = Search(searched) if searched else None
-        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search, state["late_until_ns"])
+        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search, *state["late"])
 
 
 def _to_json(side: _Side) -> dict[str, Any]:
@@ -490,7 +507,7 @@ def _to_json(side: _Side) -> dict[str, Any]:
         "stopped": side.stopped,
         "setup_bytes": side.setup_bytes,
         "past_setup": side.past_setup,
-        "late_until_ns": side.late_until_ns,
+        "late": [side.late_until_ns, side.told_to],
         "searched": "" if side.search is None else side.search.held.hex(),
     }
 
