@@ -324,9 +324,9 @@ class Chain:
 
     def _drop_lowest(self) -> None:
         """Drop the lowest closed block, unless it lives again or is canonical."""
-        _, _, block_hash = heapq.heappop(self._leaving)
+        _, seen, block_hash = heapq.heappop(self._leaving)
         left = self._nodes.get(block_hash)
-        if left is not None and not left.open and block_hash not in self._at:
+        if left is not None and left.seen == seen and not left.open and block_hash not in self._at:
             self._drop(left)
 
     def _drop(self, node: Node) -> None:
