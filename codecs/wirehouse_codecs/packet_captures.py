@@ -383,7 +383,7 @@ class PacketCapture:
 
     def _judge_record(self, section: Section) -> None:
         """Hold the packet of a pcap file that stands here; Damage if it isn't whole or can't be one."""
-        size = section.header_bytes
+        size, held = section.header_bytes, len(self._held) - self._at
         if not self._hold(size):
             raise Damage(f"the packet header at {self._here()} is cut off")
         header = self._numbers(section.order + "IIII")
@@ -392,7 +392,6 @@ class PacketCapture:
             raise Damage(_too_large(self._here(), captured))
         if not any(header):
             # What follows decides.
-            held = len(self._held) - self._at
             self._hold(size * MAX_ZERO_HEADERS + RECORD_HEADER_BYTES)
             if held < len(self._held) - self._at:
                 return

@@ -273,9 +273,6 @@ class Conversation:
             self._begun = True
             if self._account.session.partial:
                 self._no_setup(pieces[0].place, "the capture begins within the connection")
-        if pieces and not self._account.session.partial:
-            for direction in unseen(self._connection):
-                self._miss(direction, 0, 0, pieces[0].place)
         at = 0
         while at < len(pieces):
             spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
