@@ -361,6 +361,9 @@ class PacketCapture:
             data, at = np.frombuffer(self._held, np.uint8), self._at + ahead
             if packet_records.begins_file(data, at):
                 return True
+            if not data[at : at + size].any():
+                ahead += size
+                continue
             if not packet_records.may_be_header(data, at, section.big, section.units_per_second, section.lengths):
                 return False
             ahead += size + section.lengths_of(*self._numbers(section.order + "II", ahead + 8))[0]

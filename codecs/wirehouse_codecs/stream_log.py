@@ -427,6 +427,9 @@ class FlowLog:
         """As `receive` does with each."""
         for stretch in plain.stretches(connection.client, connection.server):
             ours, theirs = connection.sides(stretch.direction)
+            if ours.is_guessed:
+                # As in `receive`.
+                self.flush()
             for start, acknowledgment in stretch.acknowledgments():
                 ours.hear(start, acknowledgment, theirs)
             ours.deliver_stretch(stretch.data)
@@ -511,7 +514,7 @@ class FlowLog:
                 size = event.byte_end - event.byte_start
                 self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
             case ResetIgnored():
-                message = f"the {event.direction} went on, and acknowledged new data"
+                message = f"after this RST of the {event.direction} new data of one side was acknowledged"
                 self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place)
             case Closed():
                 self._close(event)
@@ -544,7 +547,8 @@ class FlowLog:
         if self._dialogue is not None:
             self._conclude_dialogue(self._dialogue)
         for ignored in (*connection.client.take_ignored(), *connection.server.take_ignored()):
-            message = f"{ignored.size} bytes of the {ignored.direction} from here on: {ignored.why}"
+            # How many the connection counts: more may come in other windows.
+            message = f"bytes of the {ignored.direction} from here on: {ignored.why}"
             self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place)
         told = _connection_row(*self._ends, connection, self._packets, self._dialect)
         self._log.add(CONNECTION, connection.first, connection=told)

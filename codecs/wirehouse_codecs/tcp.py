@@ -207,6 +207,7 @@ class Why(StrEnum):
     BEFORE = "they were sent before the first byte that was seen"
     AFTER = "they came after the end of the connection"
     FAR = "their sequence number is far from what was expected"
+    RESET = "a RST carried them"
 
 
 class Ignored(NamedTuple):
@@ -219,7 +220,7 @@ class Ignored(NamedTuple):
 
 
 class ResetIgnored(NamedTuple):
-    """A RST of `direction` that its alleged sender didn't send: it went on to acknowledge new data."""
+    """A RST of `direction` that closed nothing: its alleged sender acknowledged new data, or new data of it was."""
 
     direction: Direction
     place: Place
@@ -544,7 +545,7 @@ class Side:
         for bytes since the last `forget_heard`.
         """
         at = bisect_left(self._heard, (byte_end,)) - 1
-        return self._heard[max(at, 0)][1]
+        return 0 if at < 0 else self._heard[at][1]
 
     def note_heard(self, start: int, received: int) -> None:
         """The bytes from `start` on were sent after `received` bytes of the other side came in."""
@@ -636,11 +637,12 @@ class Side:
             self.ignored_bytes += len(payload)
             return events
         if fin and self._fin is None and end >= self._next:
-            self._end_at(end)
+            self._end_at(end, place)
         if self._fin is not None and end > self._fin:
-            self.ignored_bytes += len(payload)
-            payload = payload[: max(self._fin - start, 0)]
-            self.ignored_bytes -= len(payload)
+            kept = payload[: max(self._fin - start, 0)]
+            self.ignored_bytes += len(payload) - len(kept)
+            self._ignore(Why.AFTER, len(payload) - len(kept), place)
+            payload = kept
             end = self._fin
         if start < self._next:
             seen = self._next - start
@@ -795,14 +797,15 @@ class Side:
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
 
-    def _end_at(self, fin: int) -> None:
+    def _end_at(self, fin: int, place: Place) -> None:
         """Note the FIN; what waits behind it is ignored."""
         self._fin = fin
-        self._reach = min(self._reach, fin)
+        self._reach, self._gap_end = min(self._reach, fin), min(self._gap_end, fin)
         while self._waiting and self._waiting[-1].end > fin:
             piece = self._waiting.pop()
             data = piece.data[: max(fin - piece.start, 0)]
             self.ignored_bytes += len(piece.data) - len(data)
+            self._ignore(Why.AFTER, len(piece.data) - len(data), place)
             self._waiting_bytes -= len(piece.data) - len(data)
             if data:
                 self._waiting.append(piece._replace(end=fin, data=data))
@@ -1478,7 +1481,9 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
     if ours.may_end_at(segment.sequence):
         connection._reset = reset
+        ours._ignore(Why.RESET, len(segment.payload), segment.place)
         return events + _close(connection, "reset", segment.place)
+    ours._ignore(Why.RESET, len(segment.payload), segment.place)
     connection._reset = connection._reset or reset
     return events
 

@@ -938,6 +938,7 @@ def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
         talk.send(S, at, data)
     assert plain(talk.send(S, start, b"why", RST))[-1:] == ["closed reset"]
     assert talk.connection.server.ignored_bytes == 3
+    assert [(one.why, one.size) for one in talk.connection.server.take_ignored()] == [(Why.RESET, 3)]
 
 
 def test_a_reset_behind_a_fin_closes() -> None:
