@@ -1424,6 +1424,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         ours.announce(sequence)
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
+    is_numbered_by_this = theirs.expected == _UNKNOWN and not flags & SYN
     if flags & ACK:
         theirs.select_numbering(segment.acknowledgment)
         theirs.note_acknowledgment(segment.acknowledgment)
@@ -1439,6 +1440,9 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     needs, heard = None, _UNKNOWN
     if flags & ACK:
         needs, heard = theirs.needed(segment.acknowledgment), theirs.received(segment.acknowledgment)
+        if size and is_numbered_by_this:
+            # Bytes may have come before, without an acknowledgment of their own in the capture.
+            heard = max(heard, 1)
     had_end = ours._fin is not None
     events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
     if ours._fin is not None and not had_end and flags & ACK:

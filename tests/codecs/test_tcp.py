@@ -475,6 +475,15 @@ def test_a_sender_knew_what_it_acknowledged() -> None:
     assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
 
 
+def test_who_is_heard_first_with_an_answer_knew_more() -> None:
+    for payload, knew in ((b"", 0), (b"answer", 1)):
+        talk = Dialogue()
+        talk.send(C, -1, flags=SYN)
+        talk.send(C, 0, payload, acknowledgment=8)
+        talk.send(C, len(payload), b"more", acknowledgment=8)
+        assert talk.connection.client.peer_received(len(payload) + 4) == knew
+
+
 def test_what_fills_a_gap_was_sent_before_what_stands_behind_it() -> None:
     talk = Dialogue().open()
     talk.send(S, 0, b"question")
