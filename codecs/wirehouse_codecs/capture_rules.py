@@ -14,29 +14,8 @@ def _note(name: str, sentence: str, place: str) -> Rule:
     return Rule(PROTOCOL, name, Severity.NOTE, sentence, place)
 
 
-RULES: tuple[Rule, ...] = (
-    _note(
-        "time_suspect",
-        "A record's time is later than the moment it was landed; it is kept, but does not move the order of arrival.",
-        "Landing, order of arrival",
-    ),
-    _note(
-        "file_damaged",
-        "A capture is cut off, damaged or inflates beyond the limits, and is landed up to there; or a record of it "
-        "can't be read, and its bytes are kept.",
-        "Landing, capture files",
-    ),
-    _note(
-        "reversed",
-        "The packets of a capture stand in the reverse order of their times; they are read as they stand.",
-        "Landing, order of arrival",
-    ),
-    _note(
-        "offset_gap",
-        "Offsets of a partition are missing within the range that was read from the broker: it dropped their records "
-        "before they were landed, or compacted them away.",
-        "Landing, topics of a broker",
-    ),
+#: Those that reading a connection may find, whatever its protocol.
+REASSEMBLY_RULES: tuple[Rule, ...] = (
     _note(
         "ip_fragment",
         "A packet is a fragment of an IP datagram; fragments are not put together.",
@@ -63,6 +42,32 @@ RULES: tuple[Rule, ...] = (
         "Bytes of a TCP stream were acknowledged or passed over, but are not in the capture.",
         "Reassembly, streams",
     ),
+)
+
+RULES: tuple[Rule, ...] = (
+    _note(
+        "time_suspect",
+        "A record's time is later than the moment it was landed; it is kept, but does not move the order of arrival.",
+        "Landing, order of arrival",
+    ),
+    _note(
+        "file_damaged",
+        "A capture is cut off, damaged or inflates beyond the limits, and is landed up to there; or a record of it "
+        "can't be read, and its bytes are kept.",
+        "Landing, capture files",
+    ),
+    _note(
+        "reversed",
+        "The packets of a capture stand in the reverse order of their times; they are read as they stand.",
+        "Landing, order of arrival",
+    ),
+    _note(
+        "offset_gap",
+        "Offsets of a partition are missing within the range that was read from the broker: it dropped their records "
+        "before they were landed, or compacted them away.",
+        "Landing, topics of a broker",
+    ),
+    *REASSEMBLY_RULES,
 )
 
 #: The same rules by their short name.

@@ -12,7 +12,7 @@ from wirehouse_codecs.bamboo.rules import (
     RULE,
     SHOWN_RULES,
 )
-from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 
@@ -109,7 +109,7 @@ STATEMENTS = Statements(
                 *CONTROL_RULES,
                 *DATA_RULES,
                 *SHOWN_RULES,
-                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+                *REASSEMBLY_RULES,
             ),
             condition="row_kind = 'violation'",
             rule="finding.rule",

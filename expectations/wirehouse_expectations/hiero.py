@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
 from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CALL, SKIP
 from wirehouse_codecs.hiero.rules import ALSO_TOGETHER, CALL_RULES, MESSAGE_RULES, NODE_RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
@@ -76,7 +76,7 @@ STATEMENTS = Statements(
             (
                 *MESSAGE_RULES,
                 *CALL_RULES,
-                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+                *REASSEMBLY_RULES,
             ),
             condition="row_kind = 'violation'",
             rule="finding.rule",

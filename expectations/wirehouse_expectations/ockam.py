@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
 from wirehouse_codecs.ockam.log import SESSION, SKIP
 from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULES, SET_RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
@@ -50,7 +50,7 @@ STATEMENTS = Statements(
             "silver.ockam",
             (
                 *(rule for rule in RULES if rule.name not in SET_RULES or rule.name in ALSO_OF_A_MESSAGE),
-                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+                *REASSEMBLY_RULES,
             ),
             condition="row_kind = 'violation'",
             rule="finding.rule",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
 from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM
 from wirehouse_codecs.wallaroo.rules import RULES, SET_RULES
 from wirehouse_expectations.shapes import Findings, Statements
@@ -14,7 +14,7 @@ STATEMENTS = Statements(
             "silver.wallaroo",
             (
                 *(rule for rule in RULES if rule.name not in SET_RULES or rule.name == "stream_id_reused"),
-                *(CAPTURE_RULE[name] for name in ("hole", "overlap_differs", "ip_fragment")),
+                *REASSEMBLY_RULES,
             ),
             condition="row_kind = 'violation'",
             rule="finding.rule",
