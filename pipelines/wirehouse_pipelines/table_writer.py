@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from decimal import Decimal
 from functools import cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +32,8 @@ _PIECES, _PIECE_BYTES, _WORTH = 16, 4096, 0.95
 GROUP_BYTES: Final = 16 << 20
 #: Of rows of any partitions so many bytes wait at most.
 WAITING_BYTES: Final = 64 << 20
+#: Files that are open at once at most.
+OPEN_FILES: Final = 32
 
 
 def write(
@@ -45,53 +49,138 @@ def write(
     return None if first is None else _write(storage, folder, table, partition, chain((first,), batches))
 
 
+class _File:
+    """A file that is being written, of rows of one partition."""
+
+    def __init__(
+        self, storage: Storage, folder: str, table: Table, partition: Mapping[str, str], first: pa.RecordBatch
+    ) -> None:
+        self._schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
+        self._path = "/".join(
+            [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"]
+        )
+        with ExitStack() as opening:
+            self._stream = opening.enter_context(storage.writer(f"{folder}/{self._path}"))
+            how = {**_compression(self._of_table(first)), "write_statistics": list(table.stats), "store_schema": False}
+            self._writer = opening.enter_context(pq.ParquetWriter(self._stream, self._schema, **how))
+            self._open = opening.pop_all()
+
+    def _of_table(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The table's columns of `rows`; those that these lack are null."""
+        there = set(rows.schema.names)
+        columns = [
+            rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def add(self, group: pa.RecordBatch) -> None:
+        """Write a group of rows."""
+        self._writer.write_batch(self._of_table(group))
+
+    def close(self) -> dict[str, Any]:
+        """What is said of the file, which is there from now on."""
+        with self._open:
+            self._writer.close()
+            size, footer = self._stream.tell(), pq.read_metadata(self._stream)
+        return {"path": self._path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
+
+    def give_up(self, *error: Any) -> None:
+        """Leave no file, because of an error."""
+        self._open.__exit__(*error)
+
+
 def _write(
     storage: Storage, folder: str, table: Table, partition: Mapping[str, str], batches: Iterable[pa.RecordBatch]
 ) -> dict[str, Any]:
-    schema = pa.schema([field for field in arrow_types.schema(table) if field.name not in partition])
-    path = "/".join([*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}.parquet"])
-    groups = (
-        pa.RecordBatch.from_arrays([group.column(field.name).cast(field.type) for field in schema], schema=schema)
-        for group in _groups(batches)
-    )
+    groups = _groups(batches)
     first = next(groups)
-    with storage.writer(f"{folder}/{path}") as stream:
-        how = {**_compression(first), "write_statistics": list(table.stats), "store_schema": False}
-        with pq.ParquetWriter(stream, schema, **how) as writer:
-            for group in chain((first,), groups):
-                writer.write_batch(group)
-        size = stream.tell()
-        footer = pq.read_metadata(stream)
-    return {"path": path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
+    file = _File(storage, folder, table, partition, first)
+    try:
+        for group in chain((first,), groups):
+            file.add(group)
+        return file.close()
+    except BaseException:
+        file.give_up(*sys.exc_info())
+        raise
+
+
+class TableFiles:
+    """Files of a table with rows of any partitions; used in a `with` block, which leaves none that isn't told of.
+
+    Rows wait until they are a group, of a table with an order until all that wait are many: its files are sorted as a
+    whole. Of others each partition keeps its file open.
+    """
+
+    def __init__(self, storage: Storage, folder: str, table: Table) -> None:
+        self._storage, self._folder, self._table = storage, folder, table
+        self._waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
+        self._sizes: Counter[tuple[str, ...]] = Counter()
+        self._open: dict[tuple[str, ...], _File] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for file in self._open.values():
+            file.give_up(*error)
+
+    def add(self, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        """More rows; of each file that is complete what `write` tells."""
+        for piece in pieces_of(rows, self._table.partition_by):
+            self._waiting[piece.place].append(piece.rows)
+            self._sizes[piece.place] += piece.rows.nbytes
+            if not self._table.order and self._sizes[piece.place] >= GROUP_BYTES:
+                yield from self._add_group(piece.place)
+        while self._sizes.total() > WAITING_BYTES:
+            most = max(self._sizes, key=self._sizes.__getitem__)
+            if self._table.order:
+                yield self._sorted(most)
+            else:
+                yield from self._add_group(most)
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """The files that weren't complete before."""
+        for place in list(self._sizes):
+            if self._table.order:
+                yield self._sorted(place)
+            else:
+                yield from self._add_group(place)
+        for place in list(self._open):
+            yield self._open.pop(place).close()
+
+    def _taken(self, place: tuple[str, ...]) -> list[pa.RecordBatch]:
+        del self._sizes[place]
+        return self._waiting.pop(place)
+
+    def _partition(self, place: tuple[str, ...]) -> dict[str, str]:
+        return dict(zip(self._table.partition_by, place, strict=True))
+
+    def _sorted(self, place: tuple[str, ...]) -> dict[str, Any]:
+        rows = pa.Table.from_batches(self._taken(place))
+        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in self._table.order])
+        # Mostly they came in order.
+        rows = rows if np.array_equal(order, np.arange(len(order))) else rows.take(order)
+        return _write(self._storage, self._folder, self._table, self._partition(place), rows.to_batches())
+
+    def _add_group(self, place: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        group = pa.concat_batches(self._taken(place))
+        if place not in self._open:
+            if len(self._open) == OPEN_FILES:
+                # The one that was opened first is the likeliest to get no more rows.
+                yield self._open.pop(next(iter(self._open))).close()
+            self._open[place] = _File(self._storage, self._folder, self._table, self._partition(place), group)
+        self._open[place].add(group)
 
 
 def write_all(
     storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[dict[str, Any]]:
-    """Write files of `table` with rows of any partitions, each in the table's order; of each what `write` tells.
-
-    Rows wait until there are many bytes of them; then those of the partition that has most become a file.
-    """
-    waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
-    sizes: Counter[tuple[str, ...]] = Counter()
-
-    def written(place: tuple[str, ...]) -> dict[str, Any]:
-        rows = pa.Table.from_batches(waiting.pop(place))
-        del sizes[place]
-        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in table.order])
-        # Mostly they came in order.
-        rows = rows if np.array_equal(order, np.arange(len(order))) else rows.take(order)
-        partition = dict(zip(table.partition_by, place, strict=True))
-        return _write(storage, folder, table, partition, rows.to_batches())
-
-    for batch in batches:
-        for piece in pieces_of(batch, table.partition_by):
-            waiting[piece.place].append(piece.rows)
-            sizes[piece.place] += piece.rows.nbytes
-        while sizes.total() > WAITING_BYTES:
-            yield written(max(sizes, key=sizes.__getitem__))
-    for place in list(sizes):
-        yield written(place)
+    """Write files of `table` with rows of any partitions; of each what `write` tells. See TableFiles."""
+    with TableFiles(storage, folder, table) as files:
+        for batch in batches:
+            yield from files.add(batch)
+        yield from files.finish()
 
 
 def _compression(group: pa.RecordBatch) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""Rows packed into pieces by bucket, and pieces merged into rows in order: see the page of theory in this package."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_pipelines.buckets import with_all
+from wirehouse_pipelines.stages.declaration import Order
+
+BUCKET: Final = "bucket"
+ROWS: Final = "rows"
+#: Bytes of rows that are sorted at once, of a piece before it is compressed, and of rows that are merged at least.
+RUN_BYTES: Final = 64 << 20
+PIECE_BYTES: Final = 8 << 20
+MERGE_BYTES: Final = 16 << 20
+#: A fold's batch: what it holds as objects is a multiple of it.
+BATCH_BYTES: Final = 4 << 20
+BATCH_ROWS: Final = 20_000
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def piece_schema(schema: pa.Schema, order: Order) -> pa.Schema:
+    """Columns of pieces of rows with `schema`."""
+    first = [pa.field(name, schema.field(name).type) for name in order.names]
+    return pa.schema([pa.field(BUCKET, pa.int32()), *first, pa.field(ROWS, pa.binary())])
+
+
+def pack(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, order: Order, buckets: int, run_bytes: int = RUN_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Pieces, one a batch, of `batches`, whose columns are some of `schema`, in so many buckets by the order's key."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(with_all(batch, schema))
+            size += batch.nbytes
+        if size >= run_bytes:
+            yield from _pack(waiting, order, buckets)
+            waiting, size = [], 0
+    if waiting:
+        yield from _pack(waiting, order, buckets)
+
+
+def merge(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, order: Order) -> Iterator[pa.RecordBatch]:
+    """The rows of a bucket in order, in small batches. Its pieces come in the order of their first rows."""
+    waiting: list[pa.RecordBatch] = []
+    size, enough = 0, MERGE_BYTES
+    for batch in pieces:
+        for at in range(batch.num_rows):
+            if size >= enough:
+                rows = _sorted(waiting, order)
+                first = _place(batch, order, at)
+                # Rows before the next piece's first one are complete.
+                end = bisect_left(range(rows.num_rows), first, key=lambda row: _place(rows, order, row))
+                yield from cut(rows.slice(0, end), BATCH_BYTES, BATCH_ROWS)
+                waiting = [rows.slice(end)] if end < rows.num_rows else []
+                size = sum(each.nbytes for each in waiting)
+                # Where all runs overlap nothing is complete: sorting each time would take the square of their number.
+                enough = max(MERGE_BYTES, 2 * size)
+            for part in pa.ipc.open_stream(batch.column(ROWS)[at].as_buffer()):
+                waiting.append(with_all(part, schema))
+                size += part.nbytes
+    if waiting:
+        yield from cut(_sorted(waiting, order), BATCH_BYTES, BATCH_ROWS)
+
+
+def in_order(pieces: Iterable[pa.RecordBatch], order: Order) -> list[pa.RecordBatch]:
+    """Pieces, one a batch, in the order of their first rows: what Spark does with those of a bucket."""
+    return sorted(pieces, key=lambda piece: _place(piece, order, 0))
+
+
+def cut(rows: pa.RecordBatch, most_bytes: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """`rows` as slices of so many bytes and rows at most; a row that is larger stands alone."""
+    ends = np.cumsum(_sizes(rows))
+    begin = before = 0
+    while begin < rows.num_rows:
+        end = int(np.searchsorted(ends, before + most_bytes, "right"))
+        end = min(max(end, begin + 1), begin + most_rows)
+        yield rows.slice(begin, end - begin)
+        begin, before = end, int(ends[end - 1])
+
+
+def _sizes(rows: pa.RecordBatch) -> Any:
+    """About how many bytes each row has."""
+    found = np.full(rows.num_rows, 8 * rows.num_columns)
+    for column in rows.columns:
+        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            found += np.asarray(pc.fill_null(pc.binary_length(column), 0))
+    return found
+
+
+def _place(rows: pa.RecordBatch, order: Order, row: int) -> tuple[tuple[bool, Any], ...]:
+    """Key and order of a row, comparable as Arrow and Spark compare them: nulls first."""
+    values = (rows.column(name)[row].as_py() for name in order.names)
+    return tuple((value is not None, _bytes(value)) for value in values)
+
+
+def _bytes(value: Any) -> Any:
+    # Texts are compared by their UTF-8, not by code units.
+    return value.encode() if isinstance(value, str) else value
+
+
+def _order(rows: pa.RecordBatch, order: Order) -> Any:
+    return np.asarray(pc.sort_indices(rows, sort_keys=[(name, "ascending", "at_start") for name in order.names]))
+
+
+def _sorted(waiting: Sequence[pa.RecordBatch], order: Order) -> pa.RecordBatch:
+    rows = pa.concat_batches(waiting)
+    at = _order(rows, order)
+    # The pieces of a single key mostly come one after another.
+    return rows if np.array_equal(at, np.arange(len(at))) else rows.take(pa.array(at))
+
+
+def _pack(waiting: Sequence[pa.RecordBatch], order: Order, buckets: int) -> Iterator[pa.RecordBatch]:
+    rows = pa.concat_batches(waiting)
+    at = _order(rows, order)
+    bucket = _buckets(rows.select(order.key).take(pa.array(at)), buckets)
+    by_bucket = np.argsort(bucket, kind="stable")
+    numbers, begins = np.unique(bucket[by_bucket], return_index=True)
+    # Columns without a value take no room.
+    there = [name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows]
+    rows, first = rows.take(pa.array(at[by_bucket])), piece_schema(rows.schema, order)
+    for number, begin, end in zip(numbers, begins, [*begins[1:], rows.num_rows], strict=True):
+        for piece in cut(rows.slice(begin, end - begin), PIECE_BYTES, rows.num_rows):
+            columns = [piece.column(name).slice(0, 1) for name in order.names]
+            packed = [pa.array([number], pa.int32()), *columns, _value(_packed(piece.select(there)))]
+            yield pa.RecordBatch.from_arrays(packed, schema=first)
+
+
+def _buckets(keys: pa.RecordBatch, buckets: int) -> Any:
+    """The bucket of each of `keys`, of which equal ones stand together."""
+    if buckets == 1:
+        return np.zeros(keys.num_rows, np.int32)
+    changes = (pc.fill_null(pc.not_equal(column[1:], column[:-1]), True) for column in keys.columns)
+    begins = np.concatenate(([0], np.flatnonzero(np.asarray(reduce(pc.or_, changes))) + 1))
+    those = zip(*(column.take(pa.array(begins)).to_pylist() for column in keys.columns), strict=True)
+    numbers = np.fromiter((crc32(repr(key).encode()) % buckets for key in those), np.int32, len(begins))
+    return np.repeat(numbers, np.diff([*begins, keys.num_rows]))
+
+
+def _packed(rows: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue()
+
+
+def _value(data: pa.Buffer) -> pa.Array:
+    """A column of one value, which is not copied."""
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, data.size], np.int32)), data])

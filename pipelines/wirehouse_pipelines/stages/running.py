@@ -1,0 +1,161 @@
+"""Running a stage: by one task, or by Spark's tasks with an exchange between them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from wirehouse_codecs.errors import WirehouseError
+from wirehouse_pipelines import table_reader
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.stages import pieces
+from wirehouse_pipelines.stages.declaration import Stage
+from wirehouse_pipelines.storage import open_storage
+from wirehouse_pipelines.table_writer import TableFiles
+from wirehouse_pipelines.tables import all_tables
+
+#: Of the input's files: what one task takes without an exchange, a bucket at most, and what a map task reads.
+ALONE_BYTES: Final = 32 << 20
+BUCKET_BYTES: Final = 128 << 20
+SHARE_BYTES: Final = 32 << 20
+#: Runs grow with the input, or pieces would be as many as its square.
+_RUNS: Final = 64
+_MOST_RUN_BYTES: Final = 256 << 20
+_MADE: Final = "made"
+
+#: By table what was written: of each file what `table_writer.write` says.
+Written = dict[str, list[dict[str, Any]]]
+#: Files of inputs, which are told by their number.
+_Share = list[tuple[int, str]]
+
+
+class OtherWindowError(WirehouseError):
+    """A fold made a row of a window that isn't computed: it would be there twice after the next run."""
+
+    template = "{table}: a row of another window"
+
+
+def run(spark: SparkSession, lake: Lake, stage: Stage) -> Written:
+    """Write the rows of `stage` into files of its tables, by Spark's tasks; raises what a task ended with."""
+    size = sum(file.size_bytes for each in stage.inputs for file in each.files)
+    if size <= ALONE_BYTES:
+        alone = partial(_answered, lake=lake, stage=stage)
+        return _together(stage, spark.sparkContext.parallelize([0], 1).map(lambda _: alone()).collect())
+    buckets = max(spark.sparkContext.defaultParallelism, -(-size // BUCKET_BYTES))
+    run_bytes = min(max(pieces.RUN_BYTES, size // _RUNS), _MOST_RUN_BYTES)
+    shares = [(number, json.dumps(share)) for number, share in enumerate(_shares(stage))]
+    schema = from_arrow_schema(pieces.piece_schema(stage.schema, stage.order))
+    packed = (
+        spark.createDataFrame(shares, "share INT, files STRING")
+        .repartitionById(len(shares), F.col("share"))
+        .mapInArrow(partial(_map, lake=lake, stage=stage, buckets=buckets, run_bytes=run_bytes), schema)
+    )
+    bucket = packed.repartitionById(buckets, F.col(pieces.BUCKET))
+    ordered = bucket.sortWithinPartitions(pieces.BUCKET, *stage.order.names)
+    # Here the files are written, by the tasks of the fold, while their names are collected.
+    answers = ordered.mapInArrow(partial(_reduce, lake=lake, stage=stage), f"{_MADE} BINARY").collect()
+    beside = _guarded(lambda: _write(lake, stage, stage.beside))
+    return _together(stage, [beside, *(bytes(row[_MADE]) for row in answers)])
+
+
+def run_here(lake: Lake, stage: Stage) -> Written:
+    """Write the rows of `stage` into files of its tables, in this process, without Spark."""
+    files: _Share = [(number, file.name) for number, each in enumerate(stage.inputs) for file in each.files]
+    made = folded(stage, _read(lake, stage, files))
+    return _write(lake, stage, (rows for part in (stage.beside, made) for rows in part))
+
+
+def folded(stage: Stage, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """What the fold makes of prepared rows in any order."""
+    packed = pieces.in_order(pieces.pack(rows, stage.schema, stage.order, 1), stage.order)
+    return stage.fold(pieces.merge(packed, stage.schema, stage.order))
+
+
+def _shares(stage: Stage) -> Iterator[_Share]:
+    """What map tasks read: files of about so many bytes, or one that is larger. Large ones are begun first."""
+    files = [(file.size_bytes, number, file.name) for number, each in enumerate(stage.inputs) for file in each.files]
+    share: _Share = []
+    left = SHARE_BYTES
+    for size, number, name in sorted(files, reverse=True):
+        if share and size > left:
+            yield share
+            share, left = [], SHARE_BYTES
+        share.append((number, name))
+        left -= size
+    if share:
+        yield share
+
+
+def _read(lake: Lake, stage: Stage, share: Iterable[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
+    for number, file in share:
+        each = stage.inputs[number]
+        for rows in table_reader.rows_of(lake, all_tables()[each.table], file, each.columns):
+            yield each.prepare(rows)
+
+
+def _map(
+    batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage, buckets: int, run_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Pieces of the rows in shares of files."""
+    shares = (json.loads(share) for batch in batches for share in batch.column("files").to_pylist())
+    rows = (rows for share in shares for rows in _read(lake, stage, share))
+    yield from pieces.pack(rows, stage.schema, stage.order, buckets, run_bytes)
+
+
+def _reduce(batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage) -> Iterator[pa.RecordBatch]:
+    """What was written of a bucket."""
+    made = stage.fold(pieces.merge(batches, stage.schema, stage.order))
+    answer = _guarded(lambda: _write(lake, stage, made))
+    yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], [_MADE])
+
+
+def _write(lake: Lake, stage: Stage, made: Iterable[tuple[str, pa.RecordBatch]]) -> Written:
+    storage, written = open_storage(lake.root), Written()
+    with ExitStack() as opened:
+        files = {
+            name: opened.enter_context(TableFiles(storage, lake.table_folder(name), all_tables()[name]))
+            for name in stage.tables
+        }
+        for name, rows in made:
+            _check(name, rows, stage)
+            written.setdefault(name, []).extend(files[name].add(rows))
+        for name in stage.tables:
+            written.setdefault(name, []).extend(files[name].finish())
+    return written
+
+
+def _check(table: str, rows: pa.RecordBatch, stage: Stage) -> None:
+    places = pa.table(rows.select(["source", "window_start"])).group_by(["source", "window_start"]).aggregate([])
+    if not {(one["source"], one["window_start"]) for one in places.to_pylist()} <= stage.windows:
+        raise OtherWindowError(table=table)
+
+
+def _answered(lake: Lake, stage: Stage) -> bytes:
+    return _guarded(lambda: run_here(lake, stage))
+
+
+def _guarded(write: Any) -> bytes:
+    """What a task wrote, or what is wrong, which is given back: Spark would tell of its own part in it first."""
+    try:
+        return pickle.dumps(write())
+    except (WirehouseError, OSError) as error:
+        return pickle.dumps(error)
+
+
+def _together(stage: Stage, answers: Sequence[bytes]) -> Written:
+    found: Written = {name: [] for name in stage.tables}
+    for answer in map(pickle.loads, answers):
+        if isinstance(answer, Exception):
+            raise answer
+        for name, files in answer.items():
+            found[name] += files
+    return found
