@@ -8,11 +8,15 @@ too, their pieces are brought together by file, and read likewise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from wirehouse_codecs import file_log, source_log, stream_log
@@ -21,9 +25,10 @@ from wirehouse_codecs.file_log import FILE_COLUMNS, SourceFiles
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog
 from wirehouse_codecs.stream_log import STATE, Gather, Start
-from wirehouse_pipelines import hash_key
+from wirehouse_pipelines import arrow_types, delta, hash_key, stages
 from wirehouse_pipelines.lake import Lake, Source
 from wirehouse_pipelines.protocols import FILE_KINDS
+from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Span, Work
 
@@ -32,10 +37,11 @@ VERSION = "3"
 #: Condition of the rows of a log that carry state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
-_PLACE = ("source", "window_start", *_ARRIVAL)
-#: What `source_log.addresses` gives.
-_ADDRESSES = """CASE length(flow) WHEN 12 THEN concat(substring(flow, 1, 4), substring(flow, 7, 4))
-    WHEN 36 THEN concat(substring(flow, 1, 16), substring(flow, 19, 16)) ELSE flow END"""
+_PLACE: Final = ("source", "window_start", *_ARRIVAL)
+#: What is read together stands together, in order of arrival. States have no arrival: the newest of a flow is the last.
+_ORDER: Final = Order(("source", "key"), (*_ARRIVAL, "flow", "window_start"))
+#: Columns of `bronze.segments` that say what could not be read.
+_SKIPPED: Final = ("skip", "damaged", "damage")
 
 
 def job(
@@ -44,21 +50,26 @@ def job(
     schema: pa.Schema,
     starter: Callable[[Source, bytes], Start | Gather],
     files: Callable[[Source, bytes], file_log.Start] | None = None,
+    more: Callable[[Work], Stage] | None = None,
 ) -> Job:
     """The decoding job of a protocol over TCP, which writes the log `silver.PROTOCOL` with the columns `schema`.
 
     `starter` makes the dialogues of a source, given the lake's key, or says how they are gathered; `files` makes the
-    readings of a source of files, if the protocol has such; `version` is that of the protocol's decoder.
+    readings of a source of files, if the protocol has such; `more` is a stage that makes other rows of the log from
+    files; `version` is that of the protocol's decoder.
     """
     table, decoder = f"silver.{protocol}", f"{VERSION}.{version}"
 
-    def build(work: Work) -> Iterator[tuple[str, DataFrame]]:
+    def build(work: Work) -> Iterator[tuple[str, delta.Files]]:
         key = hash_key.of(work.lake)
-        rows = _log(work, table, schema, lambda source: starter(source, key))
-        if files is not None and any(_has_files(work, span.source) for span in work.spans):
-            readings = partial(_reading, files=files, key=key)
-            rows = rows.unionByName(_file_log(work, table, schema, readings), allowMissingColumns=True)
-        yield table, rows.withColumn("decoder_version", F.lit(decoder))
+        steps = [_of_connections(work, table, schema, lambda source: starter(source, key))]
+        if any(_has_files(work, span.source) for span in work.spans):
+            if files is not None:
+                steps.append(_of_files(work, table, schema, partial(_reading, files=files, key=key)))
+            if more is not None:
+                steps.append(more(work))
+        files_of = (stages.run(work.spark, work.lake, _with_version(step, decoder))[table] for step in steps)
+        yield table, delta.Files([file for written in files_of for file in written], None)
 
     return Job(
         table,
@@ -66,7 +77,7 @@ def job(
         build=build,
         version=decoder,
         protocol=protocol,
-        reads=("bronze.segments",) if files is None else ("bronze.segments", "bronze.files"),
+        reads=("bronze.segments", "bronze.files") if files or more else ("bronze.segments",),
         state_table=table,
         carried=CARRIED,
         also=_also,
@@ -110,8 +121,30 @@ def _heard_again(work: Work, table: str) -> DataFrame | None:
     return again.distinct()
 
 
-def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> DataFrame:
-    """The rows of log `table` without `decoder_version`; `start` makes the dialogues of a source."""
+def _with_version(stage: Stage, decoder: str) -> Stage:
+    """The stage, whose rows say which version of the decoder made them."""
+    beside = list(_versioned(stage.beside, decoder))
+    return replace(stage, fold=partial(_fold_with_version, fold=stage.fold, decoder=decoder), beside=beside)
+
+
+def _fold_with_version(
+    rows: Iterable[pa.RecordBatch], fold: stages.Fold, decoder: str
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    return _versioned(fold(rows), decoder)
+
+
+def _versioned(made: Iterable[tuple[str, pa.RecordBatch]], decoder: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    for table, rows in made:
+        yield table, rows.append_column("decoder_version", pa.repeat(decoder, rows.num_rows))
+
+
+def within(spans: Iterable[Span]) -> frozenset[tuple[str, str]]:
+    """Source and window of each row of the spans."""
+    return frozenset((span.source, window) for span in spans for window in span.windows)
+
+
+def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> Stage:
+    """The rows of log `table` that follow from segments; `start` makes the dialogues of a source."""
     seal = hash_key.StateSeal(hash_key.of(work.lake))
     sources = {
         span.source: SourceLog(
@@ -119,17 +152,22 @@ def _log(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], St
         )
         for span in work.spans
     }
-    read = partial(source_log.read, sources=sources, schema=schema)
-    segments = work.read("bronze.segments")
-    gathered = [name for name, source in sources.items() if isinstance(source.start, Gather)]
-    key = F.when(F.col("source").isin(gathered), F.expr(_ADDRESSES)).otherwise(F.col("flow")) if gathered else "flow"
-    rows = _with_state(work, table, segments.where("skip IS NULL"), SEGMENT_COLUMNS, key).mapInArrow(
-        read, _ddl(table, schema)
+    gathered = frozenset(name for name, source in sources.items() if isinstance(source.start, Gather))
+    new = Input(
+        "bronze.segments",
+        delta.files(work.lake, "bronze.segments", work.spans),
+        {name: () for name in (*SEGMENT_COLUMNS, *_SKIPPED) if name != "state"},
+        partial(_segments, gathered=gathered),
     )
-    clock = work.clock(lambda source: source.tcp.idle_ns).withColumn("row_kind", F.lit(STATE))
-    for other in (clock, _skipped(segments)):
-        rows = rows.unionByName(other, allowMissingColumns=True)
-    return rows
+    return Stage(
+        [new, *_carried(work, table, gathered, files=False)],
+        _on_its_way("bronze.segments", (*SEGMENT_COLUMNS, *_SKIPPED)),
+        _ORDER,
+        partial(_fold, table=table, read=partial(source_log.read, sources=sources, schema=schema)),
+        [table],
+        within(work.spans),
+        [(table, _clock(work))],
+    )
 
 
 def _reading(
@@ -138,25 +176,28 @@ def _reading(
     return SourceFiles(files(source, key), source.tcp.idle_ns, windows, hash_key.StateSeal(key))
 
 
-def _file_log(
+def _of_files(
     work: Work,
     table: str,
     schema: pa.Schema,
     reading: Callable[[Source, tuple[stream_log.Window, ...]], SourceFiles],
-) -> DataFrame:
-    """The rows of log `table` of the sources of files, without `decoder_version`."""
+) -> Stage:
+    """The rows of log `table` of the sources of files."""
     sources = {
         span.source: reading(work.source(span.source), _windows(work, span))
         for span in work.spans
         if _has_files(work, span.source)
     }
-    files = work.read("bronze.files")
-    # As file_log.file_id makes it.
-    text = F.concat_ws("\n", "source", F.lower(F.hex("capture_id")), "name")
-    key = F.unhex(F.substring(F.sha2(text, 256), 1, 2 * file_log.ID_BYTES))
-    read = partial(file_log.read, sources=sources, schema=schema)
-    ordered = _with_state(work, table, files.withColumn("flow", key), FILE_COLUMNS, files=True)
-    return ordered.mapInArrow(read, _ddl(table, schema))
+    given = [name for name in FILE_COLUMNS if name not in ("flow", "state")]
+    new = Input("bronze.files", delta.files(work.lake, "bronze.files", work.spans), dict.fromkeys(given, ()), _files)
+    return Stage(
+        [new, *_carried(work, table, frozenset(), files=True)],
+        _on_its_way("bronze.files", FILE_COLUMNS),
+        _ORDER,
+        partial(_fold, table=table, read=partial(file_log.read, sources=sources, schema=schema)),
+        [table],
+        within(work.spans),
+    )
 
 
 def _has_files(work: Work, source: str) -> bool:
@@ -168,47 +209,120 @@ def _windows(work: Work, span: Span) -> tuple[stream_log.Window, ...]:
     return tuple(stream_log.Window(name, windows.end_ns(name)) for name in span.windows)
 
 
-def _ddl(table: str, schema: pa.Schema) -> str:
-    columns = {column.name: column.ddl for column in all_tables()[table].columns}
-    return ", ".join(columns[name] for name in schema.names)
+def _clock(work: Work) -> pa.RecordBatch:
+    rows = [(*row, STATE) for row in work.clock_rows(lambda source: source.tcp.idle_ns)]
+    names = ("source", "window_start", "carried_from", "row_kind")
+    return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], names)
 
 
-def _with_state(
-    work: Work, table: str, new: DataFrame, columns: Sequence[str], key: Column | str = "flow", *, files: bool = False
-) -> DataFrame:
-    """`columns` of all rows and carried states, one `key` after another; of sources of files, or of packets."""
-    newest = Window.partitionBy("source", "flow").orderBy(F.desc("window_start"))
-    rows = new.withColumn("state", F.lit(None).cast("string")).select(*columns)
-    whose = [source for source in work.before if _has_files(work, source) is files]
-    if whose:
-        carried = (
-            work.read_state(table)
-            .where(f"{CARRIED} AND flow IS NOT NULL")
-            .where(F.col("source").isin(whose))
-            .withColumn("rank", F.row_number().over(newest))
-            .where("rank = 1 AND state IS NOT NULL")
-            .select("source", "flow", "window_start", "state")
-        )
-        rows = rows.unionByName(carried, allowMissingColumns=True)
-    # The state comes first: it has no arrival.
-    return rows.repartition("source", key).sortWithinPartitions("source", key, *_ARRIVAL)
+def _on_its_way(table: str, columns: Sequence[str]) -> pa.Schema:
+    """The columns of `table`, with what is added to them."""
+    known = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}
+    known |= {"state": pa.string(), "flow": pa.binary()}
+    return pa.schema([*((name, known[name]) for name in columns), ("key", pa.binary())])
 
 
-def _skipped(segments: DataFrame) -> DataFrame:
+def _carried(work: Work, table: str, gathered: frozenset[str], *, files: bool) -> list[Input]:
+    """The states that reach the spans; of sources of files, or of packets."""
+    alive = [span for span in work.alive() if _has_files(work, span.source) is files]
+    found = delta.files(work.lake, table, alive, STATE) if alive else []
+    columns: dict[str, Sequence[str]] = dict.fromkeys(("source", "flow", "window_start", "state"), ())
+    return [Input(table, found, columns, partial(_states, gathered=gathered))] if found else []
+
+
+def _segments(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
+    """Segments, and what bronze could not read and is to be told of: that has no flow."""
+    segment = pc.is_null(rows.column("skip"))
+    told = pc.or_(pc.fill_null(pc.equal(rows.column("skip"), "ip_fragment"), False), rows.column("damaged").is_valid())
+    wanted = pc.or_(segment, told)
+    if not pc.all(wanted).as_py():
+        rows, segment = rows.filter(wanted), segment.filter(wanted)
+    flow = pc.if_else(segment, rows.column("flow"), pa.scalar(None, pa.binary()))
+    return _keyed(rows.set_column(rows.schema.get_field_index("flow"), "flow", flow), gathered)
+
+
+def _states(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
+    """The clock's rows have no flow."""
+    return _keyed(rows.filter(rows.column("flow").is_valid()), gathered)
+
+
+def _files(rows: pa.RecordBatch) -> pa.RecordBatch:
+    whose = zip(*(rows.column(name).to_pylist() for name in ("source", "capture_id", "name")), strict=True)
+    return _keyed(rows.append_column("flow", pa.array([file_log.file_id(*file) for file in whose], pa.binary())))
+
+
+def _keyed(rows: pa.RecordBatch, gathered: frozenset[str] = frozenset()) -> pa.RecordBatch:
+    """With the column `key`: of sources that gather their dialogues the addresses, else the flow."""
+    key = rows.column("flow")
+    # A file has rows of one source.
+    if rows.num_rows and rows.column("source")[0].as_py() in gathered:
+        flows = key.dictionary_encode()
+        key = pa.array(map(source_log.addresses, flows.dictionary.to_pylist()), pa.binary()).take(flows.indices)
+    return rows.append_column("key", key)
+
+
+def _fold(
+    rows: Iterable[pa.RecordBatch], table: str, read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of the log."""
+    skipped: list[pa.RecordBatch] = []
+    for made in read(_newest_states(_readable(rows, skipped))):
+        yield table, made
+    for batch in skipped:
+        yield table, batch
+
+
+def _readable(rows: Iterable[pa.RecordBatch], skipped: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`rows` that have a flow; what is to be told of the others goes to `skipped`."""
+    for batch in rows:
+        flow = batch.column("flow")
+        if not flow.null_count:
+            yield batch
+            continue
+        skipped.append(_of_skipped(batch.filter(flow.is_null())))
+        if flow.null_count < batch.num_rows:
+            yield batch.filter(flow.is_valid())
+
+
+def _newest_states(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`rows` without the states that newer ones of the same flow replace, and without those that say: it ended."""
+    held: pa.RecordBatch | None = None
+    for batch in rows:
+        whole = batch if held is None else pa.concat_batches([held, batch])
+        state = np.asarray(whole.column("arrived_at_ns").is_null())
+        # Whether a newer one follows the last row is seen when there is a next one.
+        end = whole.num_rows - int(state[-1])
+        held = whole.slice(end) if state[-1] else None
+        if state.any():
+            gone = state & np.asarray(whole.column("state").is_null())
+            replaced = state[:-1] & state[1:]
+            for name in ("source", "flow"):
+                column = whole.column(name)
+                replaced &= np.asarray(pc.equal(column[1:], column[:-1]))
+            gone[:-1] |= replaced
+            whole = whole.slice(0, end).filter(pa.array(~gone[:end]))
+        if whole.num_rows:
+            yield whole
+    if held is not None and held.column("state").null_count == 0:
+        yield held
+
+
+def _of_skipped(rows: pa.RecordBatch) -> pa.RecordBatch:
     """What bronze could not read: fragments are said, and damaged records are quarantined; landing has told of them.
 
     Their bytes stay in bronze: they may be those of any packet, also of one with a secret.
     """
-    fragments = segments.where("skip = 'ip_fragment'").select(
-        *_PLACE, F.lit(stream_log.VIOLATION).alias("row_kind"), _finding(RULE["ip_fragment"], F.lit("not put together"))
-    )
-    damaged = segments.where("damaged IS NOT NULL")
-    found = _finding(RULE["file_damaged"], F.col("damage"))
-    quarantined = damaged.select(*_PLACE, F.lit(stream_log.QUARANTINE).alias("row_kind"), found)
-    return fragments.unionByName(quarantined, allowMissingColumns=True)
+    damaged = np.asarray(rows.column("damaged").is_valid())
+    kinds = np.where(damaged, stream_log.QUARANTINE, stream_log.VIOLATION)
+    findings = [
+        _finding(RULE["file_damaged"], damage) if one else _finding(RULE["ip_fragment"], "not put together")
+        for one, damage in zip(damaged, rows.column("damage").to_pylist(), strict=True)
+    ]
+    columns = {name: rows.column(name) for name in _PLACE}
+    columns["row_kind"] = pa.array(kinds.tolist(), pa.string())
+    columns["finding"] = pa.array(findings, stream_log.FINDING_TYPE)
+    return pa.RecordBatch.from_pydict(columns)
 
 
-def _finding(rule: Rule, message: Column) -> Column:
-    return F.struct(
-        F.lit(rule.id).alias("rule"), F.lit(rule.severity.value).alias("severity"), message.alias("message")
-    ).alias("finding")
+def _finding(rule: Rule, message: str) -> dict[str, Any]:
+    return {"rule": rule.id, "severity": rule.severity.value, "message": message}

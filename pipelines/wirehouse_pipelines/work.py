@@ -111,24 +111,31 @@ class Work:
 
         Places are the columns FILE and ROW of `delta`.
         """
-        alive = [
+        return delta.read(self.spark, self.lake, table, self.alive(), places=places)
+
+    def alive(self) -> list[Span]:
+        """Where the state lies that reaches the spans: of each source from the first to the last of such windows."""
+        return [
             Span(source, (entry.carried_from, entry.window_start))
             for source, entry in self.before.items()
             if entry.carried_from is not None
         ]
-        return delta.read(self.spark, self.lake, table, alive, places=places)
 
     def clock(self, horizon_ns: Callable[[Source], int]) -> DataFrame:
+        """The rows of `clock_rows`, with the columns source, window_start, carried_from."""
+        schema = "source STRING, window_start STRING, carried_from STRING"
+        return self.spark.createDataFrame(self.clock_rows(horizon_ns), schema)
+
+    def clock_rows(self, horizon_ns: Callable[[Source], int]) -> list[tuple[str, str, str]]:
         """A row of state for each window, also one that changed none: since which window what is alive was told.
 
-        Columns source, window_start, carried_from; what was silent for `horizon_ns` of its sources is not alive.
+        Source, window, and that; what was silent for `horizon_ns` of its sources is not alive.
         """
-        rows = [
+        return [
             (span.source, name, self._alive_after(span.source, name, horizon_ns))
             for span in self.spans
             for name in span.windows
         ]
-        return self.spark.createDataFrame(rows, "source STRING, window_start STRING, carried_from STRING")
 
     def alive_before(self, horizon_ns: Callable[[Source], int]) -> dict[tuple[str, str], str]:
         """By source and window of the spans: the oldest window of which state reaches it, by the clock above."""

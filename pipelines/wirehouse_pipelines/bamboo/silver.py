@@ -2,57 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from wirehouse_codecs.bamboo import file_rows
 from wirehouse_codecs.bamboo.log import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.stream_log import Gather, Start
-from wirehouse_pipelines import connections
+from wirehouse_pipelines import arrow_types, connections, delta
 from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.stages import Input, Order, Stage
+from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
 VERSION = "8"
 FILES: Final = "bronze.files"
+_TABLE: Final = "silver.bamboo"
+_COLUMNS: Final = (*file_rows.RECORDS, "part")
+#: The pieces of a record stand together.
+_RECORD: Final = ("source", "window_start", "capture_id", "name", "first")
 
 
 def _start(source: Source, key: bytes) -> Start | Gather:
     return starter(BambooOptions.from_mapping(source.options))
 
 
-_OF_CONNECTIONS: Final = connections.job("bamboo", VERSION, SCHEMA, _start)
-
-
-def _log(work: Work) -> Iterator[tuple[str, DataFrame]]:
-    entries = whole_records(work.read(FILES)).mapInArrow(file_rows.read, from_arrow_schema(file_rows.ROWS))
-    for table, rows in _OF_CONNECTIONS.build(work):
-        version = F.lit(_OF_CONNECTIONS.version)
-        yield table, rows.unionByName(entries.withColumn("decoder_version", version), allowMissingColumns=True)
-
-
-def whole_records(files: DataFrame) -> DataFrame:
-    """The records of entry files, with those in one that stand in several pieces."""
-    record = ("source", "window_start", "capture_id", "name", F.expr("record_number - part").alias("record_number"))
-    columns = ("arrived_at_ns", "capture_arrived_at_ns", "damage")
-    in_pieces = (
-        files.where("part > 0 OR NOT last")
-        .groupBy(*record)
-        .agg(*(F.min(name).alias(name) for name in columns), *(_joined(name) for name in ("data", "damaged")))
+def _entries(work: Work) -> Stage:
+    """The rows of entry files, one a record."""
+    files = delta.files(work.lake, FILES, work.spans)
+    types = {field.name: field.type for field in arrow_types.schema(all_tables()[FILES])}
+    schema = pa.schema([*((name, types[name]) for name in _COLUMNS), ("first", pa.int64())])
+    return Stage(
+        [Input(FILES, files, dict.fromkeys(_COLUMNS, ()), _with_first)],
+        schema,
+        Order(_RECORD, ("part",)),
+        _fold,
+        [_TABLE],
+        connections.within(work.spans),
     )
-    whole = files.where("part = 0 AND last").select(*file_rows.RECORDS)
-    return whole.unionByName(in_pieces.select(*file_rows.RECORDS))
 
 
-def _joined(name: str) -> Column:
-    """Pieces of bytes in their order, as one."""
-    pieces, nothing = F.array_sort(F.collect_list(F.struct("part", name))), F.lit(b"")
-    return F.aggregate(pieces, nothing, lambda told, one: F.concat(told, F.coalesce(one[name], nothing))).alias(name)
+def _with_first(pieces: pa.RecordBatch) -> pa.RecordBatch:
+    """With the number of the record's first piece."""
+    return pieces.append_column("first", pc.subtract(pieces.column("record_number"), pieces.column("part")))
 
 
-JOB = replace(_OF_CONNECTIONS, build=_log, reads=(*_OF_CONNECTIONS.reads, FILES))
+def _fold(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    waiting: list[dict[str, Any]] = []
+    for batch in batches:
+        records: list[dict[str, Any]] = []
+        for piece in batch.to_pylist():
+            if waiting and any(piece[name] != waiting[0][name] for name in _RECORD):
+                records.append(_joined(waiting))
+                waiting = []
+            waiting.append(piece)
+        yield _TABLE, _rows(records)
+    if waiting:
+        yield _TABLE, _rows([_joined(waiting)])
+
+
+def _joined(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The record that these are pieces of, in their order."""
+    record = dict(pieces[0])
+    if len(pieces) > 1 or record["first"] != record["record_number"]:
+        record["record_number"] = record["first"]
+        record["damage"] = min((piece["damage"] for piece in pieces if piece["damage"] is not None), default=None)
+        for name in ("arrived_at_ns", "capture_arrived_at_ns"):
+            record[name] = min(piece[name] for piece in pieces)
+        for name in ("data", "damaged"):
+            record[name] = b"".join(piece[name] or b"" for piece in pieces)
+    return record
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    rows = [{**record, **file_rows.row_of(record)} for record in records]
+    return pa.RecordBatch.from_pylist(rows, schema=file_rows.ROWS)
+
+
+JOB = connections.job("bamboo", VERSION, SCHEMA, _start, more=_entries)
