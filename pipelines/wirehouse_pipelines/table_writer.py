@@ -49,6 +49,16 @@ def write(
     return None if first is None else _write(storage, folder, table, partition, chain((first,), batches))
 
 
+def _as_defined(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema`; those that `rows` lack are null."""
+    there = set(rows.schema.names)
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 class _File:
     """A file that is being written, of rows of one partition."""
 
@@ -61,22 +71,17 @@ class _File:
         )
         with ExitStack() as opening:
             self._stream = opening.enter_context(storage.writer(f"{folder}/{self._path}"))
-            how = {**_compression(self._of_table(first)), "write_statistics": list(table.stats), "store_schema": False}
+            how = {
+                **_compression(_as_defined(first, self._schema)),
+                "write_statistics": list(table.stats),
+                "store_schema": False,
+            }
             self._writer = opening.enter_context(pq.ParquetWriter(self._stream, self._schema, **how))
             self._open = opening.pop_all()
 
-    def _of_table(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The table's columns of `rows`; those that these lack are null."""
-        there = set(rows.schema.names)
-        columns = [
-            rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
-            for field in self._schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
     def add(self, group: pa.RecordBatch) -> None:
         """Write a group of rows."""
-        self._writer.write_batch(self._of_table(group))
+        self._writer.write_batch(_as_defined(group, self._schema))
 
     def close(self) -> dict[str, Any]:
         """What is said of the file, which is there from now on."""
@@ -114,6 +119,7 @@ class TableFiles:
 
     def __init__(self, storage: Storage, folder: str, table: Table) -> None:
         self._storage, self._folder, self._table = storage, folder, table
+        self._schema = arrow_types.schema(table)
         self._waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
         self._sizes: Counter[tuple[str, ...]] = Counter()
         self._open: dict[tuple[str, ...], _File] = {}
@@ -127,7 +133,7 @@ class TableFiles:
 
     def add(self, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         """More rows; of each file that is complete what `write` tells."""
-        for piece in pieces_of(rows, self._table.partition_by):
+        for piece in pieces_of(_as_defined(rows, self._schema), self._table.partition_by):
             self._waiting[piece.place].append(piece.rows)
             self._sizes[piece.place] += piece.rows.nbytes
             if not self._table.order and self._sizes[piece.place] >= GROUP_BYTES:

@@ -142,7 +142,14 @@ def test_no_rows(lake: Lake) -> None:
 def test_rows_that_follow_from_no_input(lake: Lake) -> None:
     clock = pa.RecordBatch.from_pylist([{"source": "a", "window_start": DAYS[0], "row_kind": "state"}])
     written = stages.run_here(lake, replace(stage(lake), inputs=[], beside=[(TO, clock)]))
-    assert committed(lake, written) == [(None, None, None, DAYS[0], "state", None)]
+    of_clock = (None, None, None, DAYS[0], "state", None)
+    assert committed(lake, written) == [of_clock]
+    write(lake, ROWS)
+    # In one partition with rows of other columns.
+    beside = [(TO, clock.set_column(2, "row_kind", pa.array(["message"])))]
+    written = stages.run_here(lake, replace(stage(lake), beside=beside))
+    assert len(written[TO]) == len(DAYS)
+    assert committed(lake, written) == sorted([*wanted(), (*of_clock[:4], "message", None)], key=repr)
 
 
 def test_a_row_of_another_window_is_an_error_and_leaves_nothing(lake: Lake) -> None:
