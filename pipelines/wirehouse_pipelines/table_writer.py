@@ -122,6 +122,7 @@ class TableFiles:
         self._schema = arrow_types.schema(table)
         self._waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
         self._sizes: Counter[tuple[str, ...]] = Counter()
+        self._filled: Counter[tuple[str, ...]] = Counter()
         self._open: dict[tuple[str, ...], _File] = {}
 
     def __enter__(self) -> Self:
@@ -136,7 +137,8 @@ class TableFiles:
         for piece in pieces_of(_as_defined(rows, self._schema), self._table.partition_by):
             self._waiting[piece.place].append(piece.rows)
             self._sizes[piece.place] += piece.rows.nbytes
-            if not self._table.order and self._sizes[piece.place] >= GROUP_BYTES:
+            self._filled[piece.place] += _filled_bytes(piece.rows.to_struct_array())
+            if not self._table.order and self._filled[piece.place] >= GROUP_BYTES:
                 yield from self._add_group(piece.place)
         while self._sizes.total() > WAITING_BYTES:
             most = max(self._sizes, key=self._sizes.__getitem__)
@@ -156,7 +158,7 @@ class TableFiles:
             yield self._open.pop(place).close()
 
     def _taken(self, place: tuple[str, ...]) -> list[pa.RecordBatch]:
-        del self._sizes[place]
+        del self._sizes[place], self._filled[place]
         return self._waiting.pop(place)
 
     def _partition(self, place: tuple[str, ...]) -> dict[str, str]:
@@ -187,6 +189,15 @@ def write_all(
         for batch in batches:
             yield from files.add(batch)
         yield from files.finish()
+
+
+def _filled_bytes(column: pa.Array) -> int:
+    """Bytes of a column, but of those parts that have a value: nulls take room in memory, and none in a file."""
+    if column.null_count == len(column):
+        return 0
+    if pa.types.is_struct(column.type):
+        return sum(_filled_bytes(column.field(at)) for at in range(column.type.num_fields))
+    return int(column.nbytes)
 
 
 def _compression(group: pa.RecordBatch) -> dict[str, Any]:

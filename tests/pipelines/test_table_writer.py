@@ -85,3 +85,11 @@ def test_columns_without_bytes_are_written_as_others(tmp_path: Path) -> None:
         file = table_writer.write(storage, "x", TABLE, partition, [batch])
         assert file is not None
         assert file["stats"]["numRecords"] == len(rows)
+
+
+def test_nulls_make_no_group_of_rows_large() -> None:
+    """They take room in memory and none in a file: of a log most of a row is null."""
+    empty = pa.StructArray.from_arrays([pa.nulls(1000, pa.binary()), pa.nulls(1000, pa.int64())], ["data", "seq"])
+    rows = pa.StructArray.from_arrays([empty, pa.array(range(1000), pa.int64())], ["never", "seq"])
+    assert table_writer._filled_bytes(rows) == 8000
+    assert table_writer._filled_bytes(empty) == 0

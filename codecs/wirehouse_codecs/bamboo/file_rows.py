@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,13 +28,6 @@ ROWS: Final = pa.schema(
 )
 #: What it is read from.
 RECORDS: Final = ("source", "window_start", *PLACE, "name", "data", "damaged", "damage")
-
-
-def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of ROWS of batches with the columns RECORDS, one of each; a record in several pieces is one here."""
-    for batch in batches:
-        rows = [record | row_of(record) for record in batch.select(RECORDS).to_pylist()]
-        yield pa.RecordBatch.from_pylist(rows, schema=ROWS)
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
