@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import pytest
 from tests.codecs.bamboo.test_one_sided import SHAPES, findings
@@ -10,8 +12,12 @@ from tests.landed import landed_packets
 from tests.searches import fast_first
 from tests.taps import Tap, any_tap, captured
 
+from wirehouse_codecs import inspecting
+from wirehouse_codecs.bamboo.faults import ALL_FAULTS
+from wirehouse_codecs.bamboo.inspection import inspect
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.simulator import PORT, PORTS, SimulatorConfig, simulate, source_options
+from wirehouse_codecs.bamboo.simulator import PORT, PORTS, SimulatorConfig, connections, simulate, source_options
+from wirehouse_codecs.conversations import merge, packets
 from wirehouse_codecs.packet_writer import CapturedPacket
 
 #: In these, bytes of the other side are known to the sender, and come later.
@@ -41,3 +47,26 @@ def test_what_a_tap_makes_of_legal_traffic_breaks_no_rule(shape: int, tap: Tap) 
 @pytest.mark.parametrize(("shape", "tap"), [(0, LATE_SERVER), (3, LATE_SERVER), (0, EARLY_SERVER), (1, FROM_WITHIN)])
 def test_what_comes_later_or_was_never_captured_is_nobodys_violation(shape: int, tap: Tap) -> None:
     assert found(SHAPES[shape], tap) == []
+
+
+def evidence(config: SimulatorConfig, packets: Iterable[CapturedPacket]) -> set[tuple[Any, ...]]:
+    """Findings of the rule that the fault breaks: connection, place, and when their evidence arrived."""
+    assert config.fault is not None
+    rule = f"bamboo.{ALL_FAULTS[config.fault].rule or config.fault}"
+    rows = inspect(landed_packets(packets), PORT, BambooOptions.from_mapping(source_options(config)))
+    places = ("connection_id", "direction", "byte_start", "arrived_at_ns")
+    told = [row for kind, row in rows if kind == inspecting.VIOLATION and row["rule"] == rule]
+    return {tuple(row.get(name) for name in places) for row in told}
+
+
+@pytest.mark.parametrize("fault", [name for name, one in ALL_FAULTS.items() if one.act is not None])
+def test_a_fault_is_found_whatever_is_missing_elsewhere_and_later(fault: str) -> None:
+    config = SimulatorConfig(connections=1, logs=1, entries=4, ways=2, fault=fault)
+    legal, faulty = (list(packets(one)) for one in connections(config))
+    whole = evidence(config, faulty)
+    assert whole
+    half = Tap(client_lost=50, server_lost=50, seed=1)
+    found = evidence(config, merge([captured(legal, {PORT}, half), faulty]))
+    assert {one for one in found if one[0] in {connection_id for connection_id, *_ in whole}} == whole
+    last = max(arrived_at_ns for *_, arrived_at_ns in whole)
+    assert evidence(config, [packet for packet in faulty if packet.ts_ns <= last]) == whole
