@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,10 +17,21 @@ from tests.taps import Tap, any_tap, captured
 from wirehouse_codecs import inspecting
 from wirehouse_codecs.bamboo.faults import ALL_FAULTS
 from wirehouse_codecs.bamboo.inspection import inspect
-from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.simulator import PORT, PORTS, SimulatorConfig, connections, simulate, source_options
+from wirehouse_codecs.bamboo.options import BYMUX, TWO_CONNECTIONS, BambooOptions
+from wirehouse_codecs.bamboo.simulator import (
+    GREEDY,
+    MIXED,
+    PORT,
+    PORTS,
+    SAFE,
+    SimulatorConfig,
+    connections,
+    simulate,
+    source_options,
+)
 from wirehouse_codecs.conversations import merge, packets
 from wirehouse_codecs.packet_writer import CapturedPacket
+from wirehouse_codecs.tcp import Direction
 
 #: In these, bytes of the other side are known to the sender, and come later.
 LATE_SERVER = Tap(server_late_ns=50_000_000)
@@ -70,3 +83,36 @@ def test_a_fault_is_found_whatever_is_missing_elsewhere_and_later(fault: str) ->
     assert {one for one in found if one[0] in {connection_id for connection_id, *_ in whole}} == whole
     last = max(arrived_at_ns for *_, arrived_at_ns in whole)
     assert evidence(config, [packet for packet in faulty if packet.ts_ns <= last]) == whole
+
+
+def any_network(seed: int) -> SimulatorConfig:
+    """A few peers that speak by the protocol, in a way that `seed` selects."""
+    random = Random(seed)
+    return SimulatorConfig(
+        seed=seed,
+        transport=random.choice((BYMUX, BYMUX, TWO_CONNECTIONS)),
+        mode=random.choice((MIXED, SAFE, GREEDY)),
+        connections=random.randrange(1, 4),
+        replicas=random.randrange(1, 3),
+        logs=random.randrange(2),
+        entries=random.randrange(1, 5),
+        ended_share=random.choice((0, 0.5, 1)),
+        payload_bytes=random.choice((0, 3, 40)),
+        live_share=random.choice((0, 0.5)),
+        interval_ms=random.choice((0, 50)),
+        window_bytes=random.choice((0, 10, 1 << 15)),
+        ways=random.randrange(1, 4),
+        proactive=random.choice(tuple(Direction)).value,
+    )
+
+
+@pytest.mark.parametrize("seed", fast_first(range(1_000), count=20))
+def test_a_legal_network_breaks_no_rule(seed: int) -> None:
+    config = any_network(seed)
+    options = BambooOptions.from_mapping(source_options(config))
+    tap = any_tap(seed)
+    if config.transport == TWO_CONNECTIONS:
+        # Nothing says that the last message of the control channel was lost, on which data may rest.
+        tap = replace(tap, client_lost=0, server_lost=0)
+    captures = captured(simulate(config), {PORT, *PORTS.values()}, tap)
+    assert findings(landed_packets(captures), None if options.ports else PORT, options) == []
