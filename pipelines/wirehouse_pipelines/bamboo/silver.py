@@ -18,7 +18,7 @@ from wirehouse_pipelines import connections
 from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.work import Work
 
-VERSION = "8"
+VERSION = "9"
 FILES: Final = "bronze.files"
 
 
