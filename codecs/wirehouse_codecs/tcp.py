@@ -295,6 +295,8 @@ class Side:
     #: far to be believed alone.
     _acknowledged: int = 0
     _claimed: int = 0
+    #: How far two segments acknowledged them.
+    _confirmed: int = 0
     #: Where the FIN stands, and what it acknowledges.
     _fin: int | None = None
     _fin_acknowledges: int = _UNKNOWN
@@ -462,7 +464,7 @@ class Side:
     def _renumber(self, ahead: int) -> None:
         """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
         is_near = abs(ahead) < WINDOW_BYTES
-        for name in ("_acknowledged", "_claimed"):
+        for name in ("_acknowledged", "_claimed", "_confirmed"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
         self._wanted = _UNKNOWN
         peer = self._peer
@@ -492,11 +494,19 @@ class Side:
         taken = (acknowledgment - self._initial) & SEQUENCE_MASK
         return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
-    def note_acknowledgment(self, acknowledgment: int) -> None:
-        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+    def begin_at_acknowledgment(self, acknowledgment: int) -> None:
+        """If nothing else numbers the bytes, what the other side acknowledged does."""
         if self._expected == _UNKNOWN:
             self.begin(acknowledgment)
             self._assumed = True
+
+    def note_acknowledgment(self, acknowledgment: int) -> None:
+        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+        if self._expected == _UNKNOWN and 1 < self._sent_since_first(acknowledgment) < WINDOW_BYTES:
+            # As in `begin_with_bytes`.
+            self.begin(self._sent_from)
+        if self._expected == _UNKNOWN:
+            self.begin_at_acknowledgment(acknowledgment)
             return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
@@ -519,6 +529,7 @@ class Side:
         believed = end
         if end > max(self._reach, self._next, self._acknowledged) + ACKNOWLEDGED_BYTES:
             believed, self._claimed = min(self._claimed, end), end
+        self._confirmed = max(self._confirmed, min(self._acknowledged, believed))
         self._acknowledged = max(self._acknowledged, believed)
 
     def needs(self, acknowledgment: int) -> _Needs | None:
@@ -528,8 +539,7 @@ class Side:
 
     def needed(self, needs: _Needs) -> int:
         """The position after the bytes that are waited for; 0 if none are, or nobody knows which."""
-        is_unheard = self._assumed and not self.packets
-        if needs.acknowledgment == _UNKNOWN or self._expected == _UNKNOWN or is_unheard:
+        if needs.acknowledgment == _UNKNOWN or self._expected == _UNKNOWN:
             return 0
         ahead = _distance(needs.acknowledgment, self._expected)
         return self._next + ahead if abs(ahead) < WINDOW_BYTES else 0
@@ -749,7 +759,8 @@ class Side:
             end = min(end, theirs._fin)
         seen = end <= theirs._reach
         events: list[Event] = []
-        if seen or (end <= theirs._acknowledged and theirs._seen_bytes == needs.seen_bytes):
+        is_believed = end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
+        if seen or (end <= theirs._acknowledged and is_believed):
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
             while theirs._next < end and not theirs.answers_wait:
@@ -1001,6 +1012,7 @@ class Side:
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
+        self._confirmed = max(self._confirmed, self._next)
         if self._gap_since_ns is None:
             self._gap_end = 0
         waiting = [
@@ -1047,6 +1059,7 @@ _NUMBERS: Final = (
     "_reach",
     "_acknowledged",
     "_claimed",
+    "_confirmed",
     "_fin",
     "_fin_acknowledges",
     "_stray",
@@ -1441,8 +1454,13 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     is_near, flags = connection.numbers_held(segment), segment.flags
     if is_near and not is_answer:
         ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+        if flags & ACK:
+            theirs.begin(segment.acknowledgment)
     elif is_near and flags & ACK:
-        theirs.note_acknowledgment(segment.acknowledgment)
+        if _distance(held[0].acknowledgment, segment.sequence) > 1 and held[0].flags & ACK:
+            # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
+            ours.begin(segment.sequence)
+        theirs.begin_at_acknowledgment(segment.acknowledgment)
     elif is_near or (not is_answer and len(held) < HELD_SEGMENTS):
         return _take(connection, segment)
     return [*_release_held(connection), *_take(connection, segment)]
