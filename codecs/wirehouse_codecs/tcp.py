@@ -27,7 +27,9 @@ Numbering
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
-  of it is a hole at once, before the bytes that acknowledge it.
+  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for.
+- What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
+  that it holds also when the other side is numbered later, or otherwise.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
   for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
   at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
@@ -55,10 +57,14 @@ The order of the two directions
 
 - Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
   and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
-  also if nothing waits behind it. It is none if the acknowledgment isn't believed, or if bytes before the
-  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+  also if nothing waits behind it. It is none if the acknowledgment isn't believed. It isn't if it stands alone, and
+  bytes before the acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+  At the end of the connection it is believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
   the last that was seen may be a FIN.
+- Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
+  the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
+  are waited for.
 - Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
   both sides wait for each other nevertheless, what arrived later goes first.
 
@@ -325,7 +331,8 @@ class Side:
     _limits: list[tuple[int, _Needs]] = field(default_factory=list, repr=False)
     #: The other side.
     _peer: Side = field(init=False, repr=False, compare=False)
-    #: From which position on its sender had received how many bytes of the other side; both rise.
+    #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
+    #: numbered anew.
     _heard: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
     #: The acknowledgment that was looked at last for this.
     _heard_last: int = field(default=_UNKNOWN, repr=False)
@@ -468,7 +475,8 @@ class Side:
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
         self._wanted = _UNKNOWN
         peer = self._peer
-        peer._heard = [(start, max(received - ahead, 0) if is_near else 0) for start, received in peer._heard]
+        # Of what was delivered nobody may have asked yet.
+        peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
         peer._heard_last = _UNKNOWN
 
     def select_numbering(self, sequence: int) -> None:
@@ -477,7 +485,9 @@ class Side:
             return
         nearer = min((self._expected, self._other), key=lambda first: abs(_distance(sequence, first)))
         if abs(_distance(sequence, nearer)) < WINDOW_BYTES:
-            self._renumber(_distance(nearer, self._expected))
+            if nearer != self._expected:
+                # What was acknowledged of the other numbers says nothing.
+                self._renumber(WINDOW_BYTES)
             self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
 
     def began_after(self, sequence: int) -> bool:
@@ -502,7 +512,7 @@ class Side:
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
-        if self._expected == _UNKNOWN and 1 < self._sent_since_first(acknowledgment) < WINDOW_BYTES:
+        if self._expected == _UNKNOWN and 1 < self._sent_since_first(acknowledgment) <= ACKNOWLEDGED_BYTES:
             # As in `begin_with_bytes`.
             self.begin(self._sent_from)
         if self._expected == _UNKNOWN:
@@ -759,7 +769,8 @@ class Side:
             end = min(end, theirs._fin)
         seen = end <= theirs._reach
         events: list[Event] = []
-        is_believed = end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
+        # At the end what was acknowledged is missing in any case.
+        is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
         if seen or (end <= theirs._acknowledged and is_believed):
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
@@ -1457,7 +1468,8 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
     elif is_near and flags & ACK:
-        if _distance(held[0].acknowledgment, segment.sequence) > 1 and held[0].flags & ACK:
+        ahead = _distance(held[0].acknowledgment, segment.sequence)
+        if 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)

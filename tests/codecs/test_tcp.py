@@ -468,6 +468,8 @@ def test_what_was_acknowledged_is_a_hole_before_its_answer_although_bytes_before
     talk.send(S, 2, b"ack", acknowledgment=11)
     talk.send(C, -1, flags=SYN)
     assert plain(talk.send(C, 0, b"hello")) == [("client", 0, b"hello"), ("server", 0, b"ok")]
+    events = new_flow(snapshot=talk.flow.snapshot()).expire(talk.ns + OPTIONS.idle_ns)
+    assert plain(events) == [("client", "hole", 5, 10), ("server", 2, b"ack"), "closed idle"], "or a FIN"
     assert talk.send(S, 5, acknowledgment=11) == []
     events = talk.wait(OPTIONS.hole_wait_ns).send(S, 5, acknowledgment=11)
     assert plain(events) == [("client", "hole", 5, 11), ("server", 2, b"ack")]
