@@ -199,7 +199,7 @@ class Hole(NamedTuple):
 
 
 class OverlapDiffers(NamedTuple):
-    """Bytes that came again with other content: from the first to the last that differs."""
+    """Bytes that a segment carried again with other content: from the first to the last that differs."""
 
     direction: Direction
     byte_start: int
@@ -676,13 +676,17 @@ class Side:
             self._ignore(Why.AFTER, len(payload) - len(kept), place)
             payload = kept
             end = self._fin
+        differ: list[OverlapDiffers] = []
         if start < self._next:
             seen = self._next - start
-            events += self._repeated(start, payload[:seen], place)
+            differ += self._repeated(start, payload[:seen], place)
             start, payload = self._next, payload[seen:]
         if payload:
             # What fills a gap was probably sent before, and then its sender knew less.
-            events += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
+            differ += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
+        if differ:
+            self.overlaps_differ += 1
+            events.append(differ[0]._replace(byte_end=differ[-1].byte_end))
         self._reach = max(self._reach, end)
         before = self._next
         events += self._release(place)
@@ -847,7 +851,7 @@ class Side:
                 self._waiting.append(piece._replace(end=fin, data=data))
         self._limit_all()
 
-    def _repeated(self, start: int, data: bytes, place: Place) -> list[Event]:
+    def _repeated(self, start: int, data: bytes, place: Place) -> list[OverlapDiffers]:
         """Bytes from before `_next`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
@@ -866,11 +870,10 @@ class Side:
         self._recent, self._recent_bytes = [kept], len(kept)
         return kept
 
-    def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[Event]:
+    def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[OverlapDiffers]:
         """What differs between two texts of the same bytes."""
         if earlier == later:
             return []
-        self.overlaps_differ += 1
         bits = int.from_bytes(earlier, "big") ^ int.from_bytes(later, "big")
         end = start + len(later)
         first = end - (bits.bit_length() + 7) // 8
@@ -892,12 +895,12 @@ class Side:
         options = self.options
         return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
 
-    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[Event]:
+    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[OverlapDiffers]:
         """Put bytes among those that wait; where some do already, these count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
         last = bisect_left(self._waiting, end, key=_piece_start)
-        events: list[Event] = []
+        events: list[OverlapDiffers] = []
         known = self._waiting[first:last]
         if needs is None:
             needs = self._waiting[first - 1].needs if first else _Needs()

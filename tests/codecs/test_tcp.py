@@ -604,6 +604,17 @@ def test_one_segment_may_lie_over_many_that_wait() -> None:
     assert joined(talk.send(C, 0, b"A")) == [("client", 0, bytes(range(65, 76)))]
 
 
+def test_of_a_segment_that_differs_from_many_that_wait_one_difference_is_said() -> None:
+    talk = Dialogue().open()
+    for start in range(1, 40, 2):
+        assert talk.send(C, start, b"a") == []
+    assert plain(talk.send(C, 0, b"b" * 40)) == [
+        ("client", "differs", 1, 40),
+        *[("client", at, b"a" if at % 2 else b"b") for at in range(40)],
+    ]
+    assert talk.connection.client.overlaps_differ == 1
+
+
 def test_keep_alives_are_no_data() -> None:
     talk = Dialogue().open()
     talk.send(C, 0, b"abc")
