@@ -30,6 +30,20 @@ find_python() {
     fail "Python 3.11 or newer is needed (Debian, Ubuntu: apt-get install python3 python3-venv; macOS: brew install python@3.11)"
 }
 
+# uv resolves and installs in a half of the time of pip. It doesn't read pip's settings: those for a mirror are handed on.
+install_packages() {
+    local pip="$venv/bin/python -m pip --disable-pip-version-check"
+    quietly $pip install --quiet --constraint constraints.txt uv
+    local index=${PIP_INDEX_URL:-$($pip config get global.index-url 2>/dev/null || true)}
+    local certificates=${PIP_CERT:-$($pip config get global.cert 2>/dev/null || true)}
+    [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+    [ -z "$certificates" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$certificates}
+    [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || export UV_INDEX=${UV_INDEX:-$PIP_EXTRA_INDEX_URL}
+    [ -z "${PIP_FIND_LINKS:-}" ] || export UV_FIND_LINKS=${UV_FIND_LINKS:-$PIP_FIND_LINKS}
+    quietly $venv/bin/uv pip install --quiet --python $venv/bin/python \
+        --constraint constraints.txt --editable '.[dev]'
+}
+
 install_java() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         say "Java 17 (openjdk-17-jre-headless) ..."
@@ -50,7 +64,7 @@ if ! $venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/d
 fi
 : >"$log"
 say "packages at the versions of constraints.txt ..."
-quietly $venv/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+install_packages
 $venv/bin/python -m wirehouse_pipelines.java >>"$log" || install_java
 say "Spark jars ..."
 quietly $venv/bin/python -m wirehouse_pipelines.jars

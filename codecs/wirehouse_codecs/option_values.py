@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 from wirehouse_codecs.errors import OptionError
 
@@ -23,6 +23,18 @@ _MOST_WRITTEN: Final = 1 << 31
 _NAME: Final = re.compile(rf"[a-z0-9_-]{{1,{NAME_CHARACTERS}}}")
 #: Gives the value of an option, or raises OptionError with the key it was given.
 Read = Callable[[Any, str], Any]
+
+
+class Options(Protocol):
+    """What is read from a table of the configuration file."""
+
+    #: By name: what reads an option.
+    READERS: ClassVar[Mapping[str, Read]]
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """Options from a table of the configuration file. Raises OptionError."""
+        ...
 
 
 class OptionTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Final
 
@@ -158,9 +159,13 @@ class GatheredFlows:
         self._flows: dict[bytes, FlowLog] = {}
         for flow in sorted(set(states) - {addresses}):
             self.add(flow, states[flow])
-        #: The port pair of the last segment, and when silence alone does something to another one at the earliest.
+        #: The port pair of the last segment.
         self._last: FlowLog | None = None
-        self._due_ns = 0
+        #: When silence alone does something to the others at the earliest, in the order of a heap; and by port pair.
+        self._due: list[tuple[int, bytes]] = []
+        self._due_by: dict[bytes, int] = {}
+        for one in self._flows.values():
+            self._note_due(one)
 
     @property
     def idle(self) -> bool:
@@ -185,15 +190,21 @@ class GatheredFlows:
     def turn_to(self, flow: bytes, ns: int) -> FlowLog:
         """The port pair of the next segment, which arrives at `ns`: all that was said before is told."""
         log = self._flows.get(flow) or self.add(flow)
-        if self._last is not None and (log is not self._last or ns >= self._due_ns):
+        is_due = bool(self._due) and ns >= self._due[0][0]
+        if self._last is not None and (log is not self._last or is_due):
             self._last.flush()
-            self._due_ns = min(self._due_ns, _never_or(self._last.ends_ns))
+        if self._last is not None and log is not self._last:
+            self._note_due(self._last)
         self._last = log
-        if ns >= self._due_ns:
+        if self._due and ns >= self._due[0][0]:
             self._expire(ns, besides=log)
-            others = (one for one in self._flows.values() if one is not log)
-            self._due_ns = min((_never_or(one.ends_ns) for one in others), default=_NEVER)
         return log
+
+    def _note_due(self, log: FlowLog) -> None:
+        ends_ns = log.ends_ns
+        if ends_ns is not None and ends_ns < self._due_by.get(log.key, ends_ns + 1):
+            self._due_by[log.key] = ends_ns
+            heappush(self._due, (ends_ns, log.key))
 
     def let_go(self) -> None:
         """As `FlowLog.let_go`."""
@@ -204,17 +215,22 @@ class GatheredFlows:
 
     def _expire(self, ns: int, besides: FlowLog | None = None) -> None:
         """What ends until `ns` with time alone does, in its order."""
-        while True:
-            ending = ((_never_or(log.ends_ns), flow) for flow, log in self._flows.items() if log is not besides)
-            ends_ns, flow = min(ending, default=(_NEVER, b""))
-            if ends_ns > ns:
-                return
-            self._flows[flow].expire(ends_ns)
+        while self._due and self._due[0][0] <= ns:
+            ends_ns, flow = heappop(self._due)
+            if self._due_by.get(flow) != ends_ns:
+                continue
+            del self._due_by[flow]
+            log = self._flows.get(flow)
+            if log is not None and log is not besides:
+                if log.ends_ns == ends_ns:
+                    log.expire(ends_ns)
+                self._note_due(log)
 
     def end_window(self, window: Window) -> None:
         """As `FlowLog.end_window`."""
         if self._last is not None:
             self._last.flush()
+            self._note_due(self._last)
         self._expire(window.end_ns)
         for log in list(self._flows.values()):
             log.end_window(window)
@@ -226,14 +242,6 @@ class GatheredFlows:
         if state != self._state:
             self._state, self._log.connection_id = state, None
             self._log.add(STATE, Place.before(window.end_ns), flow=self._key, state=state)
-
-
-#: No time is as late.
-_NEVER: Final = 1 << 63
-
-
-def _never_or(ns: int | None) -> int:
-    return _NEVER if ns is None else ns
 
 
 def addresses(flow: bytes) -> bytes:

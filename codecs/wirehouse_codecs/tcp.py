@@ -27,7 +27,9 @@ Numbering
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
-  of it is a hole at once, before the bytes that acknowledge it.
+  of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for.
+- What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
+  that it holds also when the other side is numbered later, or otherwise.
 - Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
   for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
   at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
@@ -55,10 +57,14 @@ The order of the two directions
 
 - Data that acknowledges bytes which were not delivered waits for them, or for their hole: for `hole_wait_ns` at most,
   and among no more than the options allow. So an answer comes after its question. After the wait the gap is a hole,
-  also if nothing waits behind it. It is none if the acknowledgment isn't believed, or if bytes before the
-  acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+  also if nothing waits behind it. It is none if the acknowledgment isn't believed. It isn't if it stands alone, and
+  bytes before the acknowledged one have come in meanwhile and none from behind it: such an acknowledgment is garbled.
+  At the end of the connection it is believed, as the bytes are missing in any case.
 - Nobody waits for an acknowledgment that isn't credible, or for a side whose bytes aren't numbered. One byte after
   the last that was seen may be a FIN.
+- Two taps have two clocks, and the packets of one side may all come before those of the other that they answer. So
+  the first packet of a side numbers its bytes, if the other side acknowledges up to ACKNOWLEDGED_BYTES behind it. They
+  are waited for.
 - Bytes acknowledge no more than those behind them, because a retransmission says more than the first copy did. Where
   both sides wait for each other nevertheless, what arrived later goes first.
 
@@ -104,7 +110,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 12
+FLOW_VERSION: Final = 13
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -193,7 +199,7 @@ class Hole(NamedTuple):
 
 
 class OverlapDiffers(NamedTuple):
-    """Bytes that came again with other content: from the first to the last that differs."""
+    """Bytes that a segment carried again with other content: from the first to the last that differs."""
 
     direction: Direction
     byte_start: int
@@ -242,8 +248,8 @@ Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
 class _Needs(NamedTuple):
     """What bytes wait for: those of the other side that they acknowledge."""
 
-    #: Position after the last of them; 0 if there is nothing to wait for.
-    end: int = 0
+    #: As sent, because the other side may be numbered later; -1 if there is nothing to wait for.
+    acknowledgment: int = _UNKNOWN
     #: How many bytes of the other side had been seen when the acknowledgment arrived.
     seen_bytes: int = 0
 
@@ -256,7 +262,8 @@ class _Piece(NamedTuple):
     data: bytes
     arrived_at_ns: int
     needs: _Needs = _Needs()
-    #: What their sender had received of the other side, as `Side.peer_received`; -1 if it isn't known.
+    #: The least that their sender had received of the other side, if its own acknowledgment says how much that was; -1
+    #: if it doesn't.
     heard: int = _UNKNOWN
 
 
@@ -294,6 +301,8 @@ class Side:
     #: far to be believed alone.
     _acknowledged: int = 0
     _claimed: int = 0
+    #: How far two segments acknowledged them.
+    _confirmed: int = 0
     #: Where the FIN stands, and what it acknowledges.
     _fin: int | None = None
     _fin_acknowledges: int = _UNKNOWN
@@ -318,7 +327,12 @@ class Side:
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
     _waiting: list[_Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
-    #: From which position on its sender had received how many bytes of the other side; both rise.
+    #: What waits up to each of these positions needs no more than this; both rise.
+    _limits: list[tuple[int, _Needs]] = field(default_factory=list, repr=False)
+    #: The other side.
+    _peer: Side = field(init=False, repr=False, compare=False)
+    #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
+    #: numbered anew.
     _heard: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
     #: The acknowledgment that was looked at last for this.
     _heard_last: int = field(default=_UNKNOWN, repr=False)
@@ -456,9 +470,14 @@ class Side:
 
     def _renumber(self, ahead: int) -> None:
         """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
-        for name in ("_acknowledged", "_claimed"):
-            moved = getattr(self, name) - ahead
-            setattr(self, name, max(moved, 0) if abs(ahead) < WINDOW_BYTES else 0)
+        is_near = abs(ahead) < WINDOW_BYTES
+        for name in ("_acknowledged", "_claimed", "_confirmed"):
+            setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
+        self._wanted = _UNKNOWN
+        peer = self._peer
+        # Of what was delivered nobody may have asked yet.
+        peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
+        peer._heard_last = _UNKNOWN
 
     def select_numbering(self, sequence: int) -> None:
         """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
@@ -466,6 +485,9 @@ class Side:
             return
         nearer = min((self._expected, self._other), key=lambda first: abs(_distance(sequence, first)))
         if abs(_distance(sequence, nearer)) < WINDOW_BYTES:
+            if nearer != self._expected:
+                # What was acknowledged of the other numbers says nothing.
+                self._renumber(WINDOW_BYTES)
             self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
 
     def began_after(self, sequence: int) -> bool:
@@ -482,11 +504,19 @@ class Side:
         taken = (acknowledgment - self._initial) & SEQUENCE_MASK
         return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
 
-    def note_acknowledgment(self, acknowledgment: int) -> None:
-        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+    def begin_at_acknowledgment(self, acknowledgment: int) -> None:
+        """If nothing else numbers the bytes, what the other side acknowledged does."""
         if self._expected == _UNKNOWN:
             self.begin(acknowledgment)
             self._assumed = True
+
+    def note_acknowledgment(self, acknowledgment: int) -> None:
+        """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
+        if self._expected == _UNKNOWN and 1 < self._sent_since_first(acknowledgment) <= ACKNOWLEDGED_BYTES:
+            # As in `begin_with_bytes`.
+            self.begin(self._sent_from)
+        if self._expected == _UNKNOWN:
+            self.begin_at_acknowledgment(acknowledgment)
             return
         ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
@@ -509,17 +539,20 @@ class Side:
         believed = end
         if end > max(self._reach, self._next, self._acknowledged) + ACKNOWLEDGED_BYTES:
             believed, self._claimed = min(self._claimed, end), end
+        self._confirmed = max(self._confirmed, min(self._acknowledged, believed))
         self._acknowledged = max(self._acknowledged, believed)
 
-    def needed(self, acknowledgment: int) -> _Needs | None:
-        """What data of the other side with this acknowledgment waits for; None if that can't be told."""
-        is_unheard = self._assumed and not self.packets
-        if self._expected == _UNKNOWN or is_unheard or self._opening:
-            return None
-        ahead = _distance(acknowledgment, self._expected)
-        if abs(ahead) >= WINDOW_BYTES:
-            return None
-        return _Needs(self._next + ahead, self._seen_bytes) if self.lacks(self._next + ahead) else _Needs()
+    def needs(self, acknowledgment: int) -> _Needs | None:
+        """What data of the other side with this acknowledgment wait for; None if it is far from what is expected."""
+        is_near = self._other != _UNKNOWN or self._opening or self.is_credible(acknowledgment)
+        return _Needs(acknowledgment, self._seen_bytes) if is_near else None
+
+    def needed(self, needs: _Needs) -> int:
+        """The position after the bytes that are waited for; 0 if none are, or nobody knows which."""
+        if needs.acknowledgment == _UNKNOWN or self._expected == _UNKNOWN:
+            return 0
+        ahead = _distance(needs.acknowledgment, self._expected)
+        return self._next + ahead if abs(ahead) < WINDOW_BYTES else 0
 
     def received(self, acknowledgment: int) -> int:
         """How many of its bytes the other side had received that acknowledges this; -1 if it isn't credible."""
@@ -619,8 +652,7 @@ class Side:
     ) -> list[Event]:
         """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
 
-        If `needs` is None, the bytes wait for what those before them wait for. Their sender had received `heard` bytes
-        of the other side.
+        If `needs` is None, the bytes wait for what those before them wait for. `heard` is as in a piece.
         """
         if size:
             self.select_numbering(sequence)
@@ -644,13 +676,17 @@ class Side:
             self._ignore(Why.AFTER, len(payload) - len(kept), place)
             payload = kept
             end = self._fin
+        differ: list[OverlapDiffers] = []
         if start < self._next:
             seen = self._next - start
-            events += self._repeated(start, payload[:seen], place)
+            differ += self._repeated(start, payload[:seen], place)
             start, payload = self._next, payload[seen:]
         if payload:
             # What fills a gap was probably sent before, and then its sender knew less.
-            events += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
+            differ += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
+        if differ:
+            self.overlaps_differ += 1
+            events.append(differ[0]._replace(byte_end=differ[-1].byte_end))
         self._reach = max(self._reach, end)
         before = self._next
         events += self._release(place)
@@ -697,6 +733,7 @@ class Side:
         if sum(len(piece.data) for piece in inside) < len(segment.payload):
             return False
         self._waiting = [piece for piece in self._waiting if piece not in inside]
+        self._limit_all()
         self._waiting_bytes -= len(segment.payload)
         self._reach = max([self._next, *(piece.end for piece in self._waiting)])
         self._time_gap(syn.place)
@@ -724,18 +761,21 @@ class Side:
 
     def tell_answers(self, theirs: Side, place: Place) -> list[Event]:
         """Deliver the next bytes if they need not wait for the other side any more."""
-        if not self.answers_wait or theirs.lacks(self._waiting[0].needs.end):
+        if not self.answers_wait or theirs.lacks(theirs.needed(self._needs_at(self._next))):
             return []
         return self._release_answers(place)
 
     def give_up(self, theirs: Side, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
-        end, seen_bytes = self._waiting[0].needs
+        needs = self._needs_at(self._next)
+        end = theirs.needed(needs)
         if theirs._fin is not None:
             end = min(end, theirs._fin)
         seen = end <= theirs._reach
         events: list[Event] = []
-        if seen or (end <= theirs._acknowledged and theirs._seen_bytes == seen_bytes):
+        # At the end what was acknowledged is missing in any case.
+        is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
+        if seen or (end <= theirs._acknowledged and is_believed):
             # What nobody sees any more may have been a FIN.
             end -= ending and not seen
             while theirs._next < end and not theirs.answers_wait:
@@ -809,8 +849,9 @@ class Side:
             self._waiting_bytes -= len(piece.data) - len(data)
             if data:
                 self._waiting.append(piece._replace(end=fin, data=data))
+        self._limit_all()
 
-    def _repeated(self, start: int, data: bytes, place: Place) -> list[Event]:
+    def _repeated(self, start: int, data: bytes, place: Place) -> list[OverlapDiffers]:
         """Bytes from before `_next`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
@@ -829,11 +870,10 @@ class Side:
         self._recent, self._recent_bytes = [kept], len(kept)
         return kept
 
-    def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[Event]:
+    def _compare(self, start: int, earlier: bytes, later: bytes, place: Place) -> list[OverlapDiffers]:
         """What differs between two texts of the same bytes."""
         if earlier == later:
             return []
-        self.overlaps_differ += 1
         bits = int.from_bytes(earlier, "big") ^ int.from_bytes(later, "big")
         end = start + len(later)
         first = end - (bits.bit_length() + 7) // 8
@@ -855,12 +895,12 @@ class Side:
         options = self.options
         return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
 
-    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[Event]:
+    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[OverlapDiffers]:
         """Put bytes among those that wait; where some do already, these count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
         last = bisect_left(self._waiting, end, key=_piece_start)
-        events: list[Event] = []
+        events: list[OverlapDiffers] = []
         known = self._waiting[first:last]
         if needs is None:
             needs = self._waiting[first - 1].needs if first else _Needs()
@@ -885,36 +925,56 @@ class Side:
         pieces = sorted(known + fresh)
         self._waiting[first:last] = pieces
         self._waiting_bytes += size
-        self._limit_needs(first, first + len(pieces))
+        for piece in fresh:
+            self._limit(piece.start, needs)
         return events
 
-    def _limit_needs(self, first: int, last: int) -> None:
-        """Pieces need no more than those behind them; from `first` to `last` they are new."""
-        least = self._waiting[min(last, len(self._waiting) - 1)].needs
-        for at in range(last - 1, -1, -1):
-            piece = self._waiting[at]
-            if piece.needs.end > least.end:
-                self._waiting[at] = piece._replace(needs=least)
-            elif at < first:
-                break
-            least = self._waiting[at].needs
+    def _needs_at(self, start: int) -> _Needs:
+        """What the bytes from `start` on wait for, the first ones: no more than those behind them."""
+        del self._limits[: bisect_left(self._limits, start, key=_limit_start)]
+        return self._limits[0][1]
+
+    def _limit(self, start: int, needs: _Needs) -> None:
+        """What waits up to `start` needs no more than `needs`."""
+        limits = self._limits
+        at = bisect_left(limits, start, key=_limit_start)
+        if at < len(limits) and not _is_more(limits[at][1], needs):
+            return
+        least = at
+        while least and not _is_more(needs, limits[least - 1][1]):
+            least -= 1
+        is_same = at < len(limits) and limits[at][0] == start
+        limits[least : at + is_same] = [(start, needs)]
+
+    def _limit_all(self) -> None:
+        """As `_limit` with all that waits."""
+        self._limits = []
+        for piece in self._waiting:
+            self._limit(piece.start, piece.needs)
 
     def _release(self, place: Place) -> list[Event]:
         """Deliver what waits no longer."""
         events: list[Event] = []
+        peer = self._peer
         for piece in self._waiting:
-            if piece.start != self._next or piece.needs.end:
+            if piece.start != self._next:
                 break
-            self.note_heard(piece.start, piece.heard)
-            events.append(self.deliver(piece.data, place))
-            self._waiting_bytes -= len(piece.data)
+            if piece.needs.acknowledgment != _UNKNOWN and peer.lacks(peer.needed(self._needs_at(piece.start))):
+                break
+            events.append(self._deliver_piece(piece, place))
         del self._waiting[: len(events)]
         return events
 
+    def _deliver_piece(self, piece: _Piece, place: Place) -> Data:
+        if piece.heard != _UNKNOWN:
+            self.note_heard(piece.start, max(self._peer.received(piece.needs.acknowledgment), piece.heard))
+        self._waiting_bytes -= len(piece.data)
+        return self.deliver(piece.data, place)
+
     def _release_answers(self, place: Place) -> list[Event]:
         """Deliver the next bytes, although they waited for the other side."""
-        self._waiting[0] = self._waiting[0]._replace(needs=_Needs())
-        events = self._release(place)
+        first = self._deliver_piece(self._waiting.pop(0), place)
+        events = [first, *self._release(place)]
         self._time_gap(place)
         return events
 
@@ -953,6 +1013,7 @@ class Side:
         if self._fin is not None:
             self._fin -= size
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
+        self._limit_all()
 
     def _time_gap(self, place: Place) -> None:
         """What was before the next gap is told; the gap is known since the bytes between them arrived."""
@@ -965,6 +1026,7 @@ class Side:
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
         self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
+        self._confirmed = max(self._confirmed, self._next)
         if self._gap_since_ns is None:
             self._gap_end = 0
         waiting = [
@@ -983,11 +1045,12 @@ class Side:
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
         side._heard = [(start, received) for start, received in state["heard"]]
-        for start, arrived_at_ns, needed, seen_bytes, heard, text in state["waiting"]:
+        for start, arrived_at_ns, acknowledgment, seen_bytes, heard, text in state["waiting"]:
             data = b64decode(text)
-            needs = _Needs(needed, seen_bytes)
+            needs = _Needs(acknowledgment, seen_bytes)
             side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs, heard))
             side._waiting_bytes += len(data)
+        side._limit_all()
         for name, size, place in state["ignored"]:
             side._ignore(Why[name], size, Place.from_json(place))
         side._recent = [b64decode(state["recent"])]
@@ -1010,6 +1073,7 @@ _NUMBERS: Final = (
     "_reach",
     "_acknowledged",
     "_claimed",
+    "_confirmed",
     "_fin",
     "_fin_acknowledges",
     "_stray",
@@ -1030,6 +1094,16 @@ def _piece_start(piece: _Piece) -> int:
 
 def _piece_end(piece: _Piece) -> int:
     return piece.end
+
+
+def _limit_start(limit: tuple[int, _Needs]) -> int:
+    return limit[0]
+
+
+def _is_more(needs: _Needs, other: _Needs) -> bool:
+    """`needs` waits for more than `other`."""
+    known, least = needs.acknowledgment, other.acknowledgment
+    return known != _UNKNOWN and (least == _UNKNOWN or _distance(known, least) > 0)
 
 
 def _waits_since_ns(side: Side) -> int:
@@ -1082,6 +1156,9 @@ class Connection:
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
     _apart: list[TcpSegment] = field(default_factory=list, repr=False)
     _regular: bool = False
+
+    def __post_init__(self) -> None:
+        self.client._peer, self.server._peer = self.server, self.client
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
         """The side that sends in `direction`, and the other."""
@@ -1391,8 +1468,14 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     is_near, flags = connection.numbers_held(segment), segment.flags
     if is_near and not is_answer:
         ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+        if flags & ACK:
+            theirs.begin(segment.acknowledgment)
     elif is_near and flags & ACK:
-        theirs.note_acknowledgment(segment.acknowledgment)
+        ahead = _distance(held[0].acknowledgment, segment.sequence)
+        if 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
+            # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
+            ours.begin(segment.sequence)
+        theirs.begin_at_acknowledgment(segment.acknowledgment)
     elif is_near or (not is_answer and len(held) < HELD_SEGMENTS):
         return _take(connection, segment)
     return [*_release_held(connection), *_take(connection, segment)]
@@ -1439,10 +1522,10 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     ours.begin_with_bytes(sequence, in_middle=connection.opened == "middle")
     needs, heard = None, _UNKNOWN
     if flags & ACK:
-        needs, heard = theirs.needed(segment.acknowledgment), theirs.received(segment.acknowledgment)
-        if size and is_numbered_by_this:
+        needs = theirs.needs(segment.acknowledgment)
+        if needs is not None:
             # Bytes may have come before, without an acknowledgment of their own in the capture.
-            heard = max(heard, 1)
+            heard = int(bool(size) and is_numbered_by_this)
     had_end = ours._fin is not None
     events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
     if ours._fin is not None and not had_end and flags & ACK:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final, Self
 
 from wirehouse_codecs.errors import OptionError
 from wirehouse_codecs.option_values import NS_PER_S, Read, plain, read_options, seconds, whole
@@ -20,6 +20,12 @@ MOST_WAITING_SEGMENTS: Final = 65_536
 class TcpOptions:
     """How long reassembly waits, in arrival time, and how much it holds."""
 
+    READERS: ClassVar[Mapping[str, Read]] = {
+        "idle_s": seconds(MOST_IDLE_S),
+        "hole_wait_s": seconds(MOST_IDLE_S),
+        "max_waiting_bytes": whole(MOST_WAITING_BYTES),
+        "max_waiting_segments": whole(MOST_WAITING_SEGMENTS),
+    }
     #: A connection that is silent for so long has ended.
     idle_ns: int = 2 * 3600 * NS_PER_S
     hole_wait_ns: int = 10 * NS_PER_S
@@ -30,12 +36,12 @@ class TcpOptions:
     compared_bytes: int = 1 << 16
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> TcpOptions:
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         """Options from a table of the configuration file, times in seconds.
 
         Raises OptionError for an unknown key, a wrong type or a number out of range.
         """
-        read = read_options(mapping, _READERS)
+        read = read_options(mapping, cls.READERS)
         times = {f"{name}_ns": round(read.pop(f"{name}_s") * NS_PER_S) for name in _TIMES if f"{name}_s" in read}
         options = cls(**times, **read)
         if options.hole_wait_ns > options.idle_ns:
@@ -45,13 +51,7 @@ class TcpOptions:
 
     def canonical(self) -> str:
         """One JSON text for equal options, for digests."""
-        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__}, separators=(",", ":"))
+        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 _TIMES: Final = ("idle", "hole_wait")
-_READERS: Mapping[str, Read] = {
-    "idle_s": seconds(MOST_IDLE_S),
-    "hole_wait_s": seconds(MOST_IDLE_S),
-    "max_waiting_bytes": whole(MOST_WAITING_BYTES),
-    "max_waiting_segments": whole(MOST_WAITING_SEGMENTS),
-}

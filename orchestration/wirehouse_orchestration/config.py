@@ -1,6 +1,7 @@
 """Reads wirehouse.toml: where the lake is, its windows, and the sources of its captures.
 
-Whatever is wrong there is one line that names the file and the key. Relative places start at the file's folder.
+All mistakes of a file are named at once, a line each with the file, the key and what is right. Relative places start
+at the file's folder.
 """
 
 from __future__ import annotations
@@ -8,16 +9,29 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, NamedTuple, NoReturn, Self, TypeVar, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from wirehouse_codecs.errors import OptionError, UsageError
 from wirehouse_codecs.inflate import LIMITS, Limits
-from wirehouse_codecs.option_values import MOST_PORT, read_options, source_name, whole
+from wirehouse_codecs.option_values import MOST_PORT, Options, read_options, source_name, whole
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration.render import shell_word
 from wirehouse_pipelines import lake_json
@@ -46,24 +60,28 @@ _NOT_IN_ROOTS = "*?[]{}\\%|^"
 _NOT_IN_BUCKETS = f"{_NOT_IN_ROOTS}#"
 _OWNER = re.compile(r"team:[\w.-]+|[\w.+-]+@[\w-]+(\.[\w-]+)+")
 _SITE = re.compile(r"https?://[^\s/]+(/\S*)?")
-_LAKEHOUSE_KEYS = ("root", "window", "start", "owners", "docs")
-_SOURCE_KEYS = ("name", "protocol", "kind", "path", "ports", "tcp", "kafka", "options", "max_inflated_ratio")
 _MOST_RATIO = 1_000_000
+_NO_FOLDER = "must be a folder or s3://bucket/prefix, not {!r}"
+
+
+T = TypeVar("T", bound=Options)
+
+
+class Mistake(NamedTuple):
+    """What is wrong at a key of the file; without a key, with the file as a whole."""
+
+    key: str
+    reason: str
 
 
 class ConfigError(UsageError):
-    """The configuration can't be used. `key` is empty where the file as a whole is meant."""
+    """The configuration can't be used: a line for each of `mistakes`."""
 
-    template = "{file}: {key}: {reason}"
+    template = "{file}"
 
-    def __init__(self, *, file: str, key: str, reason: str) -> None:
-        super().__init__(file=file, key=key, reason=reason)
-        if not key:
-            self.args = (f"{file}: {reason}",)
-
-
-T = TypeVar("T")
-Refuse = Callable[[str, str], ConfigError]
+    def __init__(self, *, file: str, mistakes: tuple[Mistake, ...]) -> None:
+        super().__init__(file=file, mistakes=mistakes)
+        self.args = ("\n".join(": ".join(filter(None, (file, *mistake))) for mistake in mistakes),)
 
 
 def place(path: str | Path | None) -> Path:
@@ -80,67 +98,86 @@ def command() -> str:
 def load(path: str | Path | None = None) -> Lake:
     """The lake that the configuration at `place(path)` describes. Raises ConfigError."""
     file = place(path)
-
-    def refuse(key: str, reason: str) -> ConfigError:
-        return ConfigError(file=str(file), key=key, reason=reason)
-
-    raw = _parse(file, refuse)
-    _refuse_unknown(raw, ("lakehouse", "spark", "upkeep", "source"), "", refuse)
-    folder = file.absolute().parent
-    spark = _read_options(SparkOptions.from_mapping, _table(raw, "spark", "", refuse), "spark", refuse)
-    upkeep = _read_options(UpkeepOptions.from_mapping, _table(raw, "upkeep", "", refuse), "upkeep", refuse)
-    sources = _sources(raw.get("source", []), folder, refuse)
-    lake = replace(_lake(_table(raw, "lakehouse", "", refuse), sources, folder, refuse), spark=spark, upkeep=upkeep)
+    raw, folder = _parse(file), file.absolute().parent
+    try:
+        lake = _lake(_File.model_validate(raw, context=folder), folder)
+        mistakes = [*_between(lake.sources)]
+    except ValidationError as error:
+        mistakes = [mistake for details in error.errors() for mistake in _mistakes(details, raw)]
+    if mistakes:
+        raise ConfigError(file=str(file), mistakes=tuple(mistakes))
     # A bucket is asked when something is landed: to load definitions no socket is opened.
     if is_local(lake.root):
         try:
             lake_json.check(lake)
         except lake_json.WindowSizeError as error:
-            raise refuse("lakehouse.window", str(error)) from None
+            raise _of(file, str(error), "lakehouse.window") from None
         except lake_json.StartError as error:
-            raise refuse("lakehouse.start", str(error)) from None
+            raise _of(file, str(error), "lakehouse.start") from None
     return lake
 
 
-def _parse(file: Path, refuse: Refuse) -> dict[str, Any]:
+def _of(file: Path, reason: str, key: str = "") -> ConfigError:
+    return ConfigError(file=str(file), mistakes=(Mistake(key, reason),))
+
+
+def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = f"write one as README shows, or name another with --config or {VARIABLE}"
-        raise refuse("", f"there is no such file: {hint}") from None
+        raise _of(file, f"there is no such file: {hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise refuse("", f"is not TOML: {error}") from None
+        raise _of(file, f"is not TOML: {error}") from None
     except OSError as error:
-        raise refuse("", f"can't be read: {error.strerror}") from None
+        raise _of(file, f"can't be read: {error.strerror}") from None
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], within: str, refuse: Refuse) -> None:
-    for key in table:
-        if key not in known:
-            raise refuse(f"{within}{key}", f"unknown key, expected one of {', '.join(known)}")
+# Mistakes
 
 
-def _table(table: Mapping[str, Any], key: str, within: str, refuse: Refuse) -> Mapping[str, Any]:
-    value = table.get(key, {})
-    if not isinstance(value, dict):
-        raise refuse(f"{within}{key}", f"must be a table, not {value!r}")
-    return value
+def _refuse(*mistakes: Mistake) -> NoReturn:
+    """Refuse the value that is being validated: keys are those within it."""
+    raise PydanticCustomError("refused", "refused", {"mistakes": mistakes})
 
 
-def _text(table: Mapping[str, Any], key: str, within: str, refuse: Refuse, default: str | None = None) -> str:
-    value = table.get(key, default)
-    if value is None:
-        raise refuse(f"{within}{key}", "is missing")
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise refuse(f"{within}{key}", f"must be a text that isn't empty, not {_shown(value)}")
-    return value
+def _because(reason: str) -> NoReturn:
+    _refuse(Mistake("", reason))
 
 
-def _choice(table: Mapping[str, Any], key: str, within: str, refuse: Refuse, choices: tuple[str, ...]) -> str:
-    value = _text(table, key, within, refuse)
-    if value not in choices:
-        raise refuse(f"{within}{key}", f"must be one of {', '.join(choices)}, not {value!r}")
-    return value
+def _mistakes(details: ErrorDetails, raw: Mapping[str, Any]) -> Iterator[Mistake]:
+    """The mistakes of one error of pydantic, in our words and with the file's keys."""
+    key = _key(details["loc"], raw)
+    match details["type"]:
+        case "refused":
+            for inner, reason in details["ctx"]["mistakes"]:
+                # A source whose name is no name has a number.
+                yield Mistake(".".join(filter(None, (key, inner))), reason)
+        case "missing":
+            yield Mistake(key, "is missing")
+        case "extra_forbidden":
+            yield Mistake(key, f"unknown key, expected one of {', '.join(_known(details['loc']))}")
+        case "model_type":
+            yield Mistake(key, f"must be a table, not {_shown(details['input'])}")
+        case kind:
+            raise AssertionError(f"{kind} at {key}")  # Every field says its own reasons.
+
+
+def _key(path: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
+    """The place of a value in the file: sources go by their names, if they have one."""
+    if path[:1] != ("source",) or len(path) == 1:
+        return ".".join(map(str, path))
+    number = path[1]
+    assert isinstance(number, int)
+    name = raw["source"][number].get("name") if isinstance(raw["source"][number], dict) else None
+    named = path[2:] != ("name",) and _is_name(name)
+    return ".".join((f"source.{name}" if named else f"source[{number}]", *map(str, path[2:])))
+
+
+def _known(path: tuple[int | str, ...]) -> Iterator[str]:
+    """The keys of the table in which `path` is."""
+    tables: dict[tuple[int | str, ...], type[BaseModel]] = {(): _File, ("lakehouse",): _Lakehouse}
+    return iter(tables.get(path[:-1], _Source).model_fields)
 
 
 def _shown(value: object) -> str:
@@ -148,168 +185,269 @@ def _shown(value: object) -> str:
     return value.isoformat() + " without quotes" if hasattr(value, "isoformat") else repr(value)
 
 
-def _lake(table: Mapping[str, Any], sources: tuple[Source, ...], folder: Path, refuse: Refuse) -> Lake:
-    within = "lakehouse."
-    _refuse_unknown(table, _LAKEHOUSE_KEYS, within, refuse)
-    root = os.environ.get(ROOT_VARIABLE) or _text(table, "root", within, refuse)
-    remote = root.startswith("s3://")
-    root = _bucket(root, refuse) if remote else _resolved(root, "lakehouse.root", folder, refuse)
-    size: Size = "day"
-    if "window" in table:
-        size = "hour" if _choice(table, "window", within, refuse, SIZES) == "hour" else "day"
-    if size == "hour" and "start" not in table:
-        raise refuse("lakehouse.start", "is missing: with hour windows the first one has to be said, as 2026-11-14T22")
-    start = _text(table, "start", within, refuse, FIRST_DAY)
-    windows = Windows(size, start)
+# Values
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        _because(f"must be a text that isn't empty, not {_shown(value)}")
+    return value
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if _text(value) not in choices:
+            _because(f"must be one of {', '.join(choices)}, not {value!r}")
+        return str(value)
+
+    return read
+
+
+def _is_name(value: Any) -> bool:
     try:
-        moment = windows.parse(start)
-    except WindowNameError as error:
-        raise refuse("lakehouse.start", str(error)) from None
-    if not datetime(1970, 1, 1, tzinfo=UTC) <= moment <= datetime.now(UTC):
-        raise refuse("lakehouse.start", f"{start} is not between 1970 and now")
-    signs = _NOT_IN_BUCKETS if remote else _NOT_IN_ROOTS
-    if not root.isprintable() or set(root) & set(signs):
-        raise refuse("lakehouse.root", f"{root!r} must not have any of {' '.join(signs)} or a line break in it")
+        source_name(value, "")
+    except OptionError:
+        return False
+    return True
+
+
+def _options(table: type[T], value: Any) -> T:
+    """The options of a table; every key of it that is wrong is a mistake, else whatever `table` refuses as a whole."""
+    alone = [{name: value[name]} for name in value] if isinstance(value, dict) else []
+    mistakes = [mistake for one in alone for mistake in _refusals(partial(read_options, one, table.READERS))]
+    mistakes = mistakes or list(_refusals(partial(table.from_mapping, value)))
+    if mistakes:
+        _refuse(*mistakes)
+    return table.from_mapping(value)
+
+
+def _refusals(read: Callable[[], object]) -> Iterator[Mistake]:
     try:
-        if not remote and Path(root).is_file():
-            raise refuse("lakehouse.root", f"{root} is a file, not a folder")
-    except OSError as error:
-        raise refuse("lakehouse.root", f"{root} can't be looked at: {error.strerror}") from None
-    home = str(folder / HOME / root.removeprefix("s3://")) if remote else None
-    return Lake(root, windows, sources, home, owners=_owners(table, refuse), docs=_docs(table, refuse))
-
-
-def _owners(table: Mapping[str, Any], refuse: Refuse) -> tuple[str, ...]:
-    """Who answers for the lake; nobody is said to."""
-    listed = table.get("owners", [])
-    known = isinstance(listed, list) and all(isinstance(item, str) and _OWNER.fullmatch(item) for item in listed)
-    if not known:
-        reason = f'must be a list of addresses and teams, as ["ann@example.org", "team:network"], not {_shown(listed)}'
-        raise refuse("lakehouse.owners", reason)
-    return tuple(dict.fromkeys(listed))
-
-
-def _docs(table: Mapping[str, Any], refuse: Refuse) -> str:
-    """Where the site of docs/ is served, if it is."""
-    if "docs" not in table:
-        return ""
-    address = _text(table, "docs", "lakehouse.", refuse)
-    if not _SITE.fullmatch(address):
-        raise refuse("lakehouse.docs", f"must be the address of the site of docs/, as https://HOST/, not {address!r}")
-    return address.rstrip("/")
-
-
-def _bucket(root: str, refuse: Refuse) -> str:
-    """The address of a lake in a bucket."""
-    if not _BUCKET_ADDRESS.fullmatch(root) or {".", ".."} & set(root.split("/")):
-        raise refuse("lakehouse.root", f"{root!r} is no s3://bucket/prefix")
-    return root.rstrip("/")
-
-
-def _sources(listed: Any, folder: Path, refuse: Refuse) -> tuple[Source, ...]:
-    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-        raise refuse("source", "must be written as [[source]]")
-    sources: dict[str, Source] = {}
-    for number, item in enumerate(listed):
-        source = _source(item, number, folder, refuse)
-        if source.name in sources:
-            raise refuse("source.name", f"two sources are called {source.name!r}")
-        sources[source.name] = source
-    for source in sources.values():
-        _check_service(source, sources, refuse)
-    return tuple(sources.values())
-
-
-def _check_service(source: Source, sources: Mapping[str, Source], refuse: Refuse) -> None:
-    """Rows have a service's name as their source: it has to be that of no source of another service."""
-    key = f"source.{source.name}.options.service"
-    if sources.get(source.service, source).service != source.service:
-        raise refuse(key, f"{source.service} is a source that belongs to another service")
-    for other in sources.values():
-        if other.service == source.service and other.protocol != source.protocol:
-            raise refuse(key, f"source {other.name} of that service is of the protocol {other.protocol}")
-        if other.service == source.service and dict(other.options) != dict(source.options):
-            raise refuse(key, f"source {other.name} of that service has other options: they have to be the same")
-
-
-def _source(table: Mapping[str, Any], number: int, folder: Path, refuse: Refuse) -> Source:
-    name = _text(table, "name", f"source[{number}].", refuse)
-    try:
-        source_name(name, "name")
+        read()
     except OptionError as error:
-        raise refuse(f"source[{number}].name", str(error.fields["reason"])) from None
-    within = f"source.{name}."
-    _refuse_unknown(table, _SOURCE_KEYS, within, refuse)
-    protocol = PROTOCOLS[_choice(table, "protocol", within, refuse, tuple(PROTOCOLS))]
-    kind = _choice(table, "kind", within, refuse, protocol.kinds)
-    path = _text(table, "path", within, refuse)
-    if kind != KAFKA and not path.startswith("s3://"):
-        path = _resolved(path, f"{within}path", folder, refuse)
-    options = _table(table, "options", within, refuse)
-    named = _read_options(protocol.parse_options, options, f"{within}options", refuse).ports
-    ports, tcp = _ports(table, kind, named, f"{within}ports", refuse), _tcp(table, kind, within, refuse)
-    kafka = _kafka(table, kind, within, refuse)
-    return Source(name, protocol.name, kind, path, options, ports, tcp, kafka, _limits(table, name, refuse))
+        yield Mistake(error.fields["key"], str(error.fields["reason"]))
 
 
-def _kafka(table: Mapping[str, Any], kind: str, within: str, refuse: Refuse) -> Mapping[str, Any]:
-    """Which broker, of a source of its records."""
-    if "kafka" in table and kind != KAFKA:
-        raise refuse(f"{within}kafka", f"is of kind {KAFKA} alone, not of {kind}")
-    kafka = _table(table, "kafka", within, refuse)
-    _read_options(KafkaOptions.from_mapping, kafka, f"{within}kafka", refuse)
-    return kafka
+def _as_written(table: type[Options], value: Any) -> Mapping[str, Any]:
+    """A table that is kept as it was written; it is read once to see that it can be."""
+    _options(table, value)
+    return dict(value)
 
 
-def _limits(table: Mapping[str, Any], name: str, refuse: Refuse) -> Limits:
-    """How much captures may inflate to, for those that compress better than most."""
-    key = "max_inflated_ratio"
-    if key not in table:
-        return LIMITS
-    read = _read_options(
-        partial(read_options, readers={key: whole(_MOST_RATIO)}), {key: table[key]}, f"source.{name}", refuse
-    )
-    return Limits(inflated_ratio=read[key])
+def _owners(value: Any) -> tuple[str, ...]:
+    known = isinstance(value, list) and all(isinstance(item, str) and _OWNER.fullmatch(item) for item in value)
+    if not known:
+        shown = _shown(value)
+        _because(f'must be a list of addresses and teams, as ["ann@example.org", "team:network"], not {shown}')
+    return tuple(dict.fromkeys(value))
 
 
-def _ports(table: Mapping[str, Any], kind: str, named: tuple[int, ...], key: str, refuse: Refuse) -> tuple[int, ...]:
-    """The servers' ports: a source of packets needs them, others have none. `named` are those that options tell."""
-    if kind not in PACKET_KINDS:
-        if "ports" in table:
-            raise refuse(key, f"are of kind {' or '.join(PACKET_KINDS)} alone, not of {kind}")
-        return ()
-    if "ports" not in table and named:
-        return tuple(sorted(named))
-    if "ports" not in table:
-        raise refuse(key, "are missing: the TCP ports of the servers, as [5555]")
-    listed = table["ports"]
-    if not isinstance(listed, list) or not listed or not all(_is_port(port) for port in listed):
-        raise refuse(key, f"must be a list of TCP ports from 1 to {MOST_PORT}, as [5555], not {_shown(listed)}")
-    if named and set(named) != set(listed):
-        raise refuse(key, f"must be those that the options name, {_shown(sorted(named))}, or be left out")
-    return tuple(sorted(set(listed)))
+def _docs(value: Any) -> str:
+    if not _SITE.fullmatch(_text(value)):
+        _because(f"must be the address of the site of docs/, as https://HOST/, not {value!r}")
+    return str(value).rstrip("/")
 
 
-def _tcp(table: Mapping[str, Any], kind: str, within: str, refuse: Refuse) -> TcpOptions:
-    """How connections are put together: of a source of packets alone."""
-    if "tcp" in table and kind not in PACKET_KINDS:
-        raise refuse(f"{within}tcp", f"is of kind {' or '.join(PACKET_KINDS)} alone, not of {kind}")
-    return _read_options(TcpOptions.from_mapping, _table(table, "tcp", within, refuse), f"{within}tcp", refuse)
+def _ports(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or not all(_is_port(port) for port in value):
+        _because(f"must be a list of TCP ports from 1 to {MOST_PORT}, as [5555], not {_shown(value)}")
+    return tuple(sorted(set(value)))
 
 
 def _is_port(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PORT
 
 
-def _resolved(path: str, key: str, folder: Path, refuse: Refuse) -> str:
+def _name(value: Any) -> str:
+    for _, reason in _refusals(partial(source_name, _text(value), "")):
+        _because(reason)
+    return str(value)
+
+
+def _tables(value: Any) -> Any:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        _because("must be written as [[source]]")
+    return tuple(value)
+
+
+def _ratio(value: Any) -> Limits:
+    for _, reason in _refusals(partial(whole(_MOST_RATIO), value, "")):
+        _because(reason)
+    return Limits(inflated_ratio=value)
+
+
+def _resolved(path: str, folder: Path) -> str:
     """`path` from the configuration's folder."""
     if not is_local(path):
-        raise refuse(key, f"must be a folder or s3://bucket/prefix, not {path!r}")
+        _because(_NO_FOLDER.format(path))
     return os.path.normpath(folder / path)
 
 
-def _read_options(read: Callable[[Mapping[str, Any]], T], options: Mapping[str, Any], within: str, refuse: Refuse) -> T:
+def _root(value: Any, info: ValidationInfo[Path]) -> str:
+    """The lake's root: a folder, or the address of a place in a bucket."""
+    value = os.environ.get(ROOT_VARIABLE) or value
+    if value is None:
+        _because("is missing")
+    root = _text(value)
+    remote = root.startswith("s3://")
+    if remote and (not _BUCKET_ADDRESS.fullmatch(root) or {".", ".."} & set(root.split("/"))):
+        _because(f"{root!r} is no s3://bucket/prefix")
+    root = root.rstrip("/") if remote else _resolved(root, info.context)
+    signs = _NOT_IN_BUCKETS if remote else _NOT_IN_ROOTS
+    if not root.isprintable() or set(root) & set(signs):
+        _because(f"{root!r} must not have any of {' '.join(signs)} or a line break in it")
     try:
-        return read(options)
-    except OptionError as error:
-        raise refuse(f"{within}.{error.fields['key']}", str(error.fields["reason"])) from None
+        if not remote and Path(root).is_file():
+            _because(f"{root} is a file, not a folder")
+    except OSError as error:
+        _because(f"{root} can't be looked at: {error.strerror}")
+    return root
+
+
+# The file
+
+
+class _Part(BaseModel):
+    """A table of the file. Values are read by functions that say in their own words what is wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_NOTHING: Any = Field(default_factory=dict)
+
+
+class _Lakehouse(_Part):
+    root: Annotated[str, PlainValidator(_root)] = Field(default=None, validate_default=True)
+    window: Annotated[Size, PlainValidator(_one_of(*SIZES))] = "day"
+    start: Annotated[str, PlainValidator(_text)] = FIRST_DAY
+    owners: Annotated[tuple[str, ...], PlainValidator(_owners)] = ()
+    docs: Annotated[str, PlainValidator(_docs)] = ""
+
+    @model_validator(mode="after")
+    def _begins_when_it_can(self) -> Self:
+        if self.window == "hour" and "start" not in self.model_fields_set:
+            _refuse(Mistake("start", "is missing: with hour windows the first one has to be said, as 2026-11-14T22"))
+        try:
+            moment = self.windows.parse(self.start)
+        except WindowNameError as error:
+            _refuse(Mistake("start", str(error)))
+        if not datetime(1970, 1, 1, tzinfo=UTC) <= moment <= datetime.now(UTC):
+            _refuse(Mistake("start", f"{self.start} is not between 1970 and now"))
+        return self
+
+    @property
+    def windows(self) -> Windows:
+        return Windows(self.window, self.start)
+
+
+class _Source(_Part):
+    name: Annotated[str, PlainValidator(_name)]
+    protocol: Annotated[str, PlainValidator(_one_of(*PROTOCOLS))]
+    kind: Annotated[str, PlainValidator(_text)]
+    path: Annotated[str, PlainValidator(_text)]
+    ports: Annotated[tuple[int, ...], PlainValidator(_ports)] = ()
+    tcp: Annotated[TcpOptions, PlainValidator(partial(_options, TcpOptions))] = TcpOptions()
+    kafka: Annotated[Mapping[str, Any], PlainValidator(partial(_as_written, KafkaOptions))] = _NOTHING
+    options: Mapping[str, Any] = _NOTHING
+    max_inflated_ratio: Annotated[Limits, PlainValidator(_ratio)] = LIMITS
+
+    @field_validator("options", mode="plain")
+    @classmethod
+    def _are_of_the_protocol(cls, value: Any, info: ValidationInfo) -> Mapping[str, Any]:
+        protocol = info.data.get("protocol")
+        return _as_written(PROTOCOLS[protocol].options, value) if protocol else {}
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> Self:
+        mistakes = [*self._wrong_for_kind()]
+        if mistakes:
+            _refuse(*mistakes)
+        return self
+
+    def _wrong_for_kind(self) -> Iterator[Mistake]:
+        kinds = PROTOCOLS[self.protocol].kinds
+        if self.kind not in kinds:
+            yield Mistake("kind", f"must be one of {', '.join(kinds)}, not {self.kind!r}")
+            return
+        given = self.model_fields_set
+        if self.kind not in PACKET_KINDS:
+            of = " or ".join(PACKET_KINDS)
+            if "ports" in given:
+                yield Mistake("ports", f"are of kind {of} alone, not of {self.kind}")
+            if "tcp" in given:
+                yield Mistake("tcp", f"is of kind {of} alone, not of {self.kind}")
+        elif self._named_ports and "ports" in given and self._named_ports != self.ports:
+            yield Mistake("ports", f"must be those that the options name, {[*self._named_ports]}, or be left out")
+        elif not self._named_ports and "ports" not in given:
+            yield Mistake("ports", "are missing: the TCP ports of the servers, as [5555]")
+        if "kafka" in given and self.kind != KAFKA:
+            yield Mistake("kafka", f"is of kind {KAFKA} alone, not of {self.kind}")
+        if self.kind != KAFKA and not self._in_bucket and not is_local(self.path):
+            yield Mistake("path", _NO_FOLDER.format(self.path))
+
+    @property
+    def _in_bucket(self) -> bool:
+        return self.path.startswith("s3://")
+
+    @property
+    def _named_ports(self) -> tuple[int, ...]:
+        """The ports that options name, where it is these that say what each port is for."""
+        return tuple(sorted(PROTOCOLS[self.protocol].options.from_mapping(self.options).ports))
+
+    def source(self, folder: Path) -> Source:
+        """The source; its path begins at `folder`."""
+        path = self.path if self.kind == KAFKA or self._in_bucket else os.path.normpath(folder / self.path)
+        ports = self.ports or (self._named_ports if self.kind in PACKET_KINDS else ())
+        return Source(
+            self.name,
+            self.protocol,
+            self.kind,
+            path,
+            self.options,
+            ports,
+            self.tcp,
+            self.kafka,
+            self.max_inflated_ratio,
+        )
+
+
+class _File(_Part):
+    lakehouse: _Lakehouse = Field(default_factory=dict, validate_default=True)
+    spark: Annotated[SparkOptions, PlainValidator(partial(_options, SparkOptions))] = SparkOptions()
+    upkeep: Annotated[UpkeepOptions, PlainValidator(partial(_options, UpkeepOptions))] = UpkeepOptions()
+    source: Annotated[tuple[_Source, ...], BeforeValidator(_tables)] = ()
+
+
+def _lake(written: _File, folder: Path) -> Lake:
+    lakehouse, sources = written.lakehouse, tuple(source.source(folder) for source in written.source)
+    root = lakehouse.root
+    home = None if is_local(root) else str(folder / HOME / root.removeprefix("s3://"))
+    return Lake(
+        root,
+        lakehouse.windows,
+        sources,
+        home,
+        spark=written.spark,
+        upkeep=written.upkeep,
+        owners=lakehouse.owners,
+        docs=lakehouse.docs,
+    )
+
+
+def _between(sources: Sequence[Source]) -> Iterator[Mistake]:
+    """What sources say that doesn't go together."""
+    by_name = {source.name: source for source in sources}
+    for name, count in Counter(source.name for source in sources).items():
+        if count > 1:
+            yield Mistake("source.name", f"two sources are called {name!r}")
+    for source in sources:
+        key = f"source.{source.name}.options.service"
+        # Rows have a service's name as their source: it has to be that of no source of another service.
+        if by_name.get(source.service, source).service != source.service:
+            yield Mistake(key, f"{source.service} is a source that belongs to another service")
+        of_service = [other for other in sources if other.service == source.service]
+        for other in of_service:
+            if other.protocol != source.protocol:
+                yield Mistake(key, f"source {other.name} of that service is of the protocol {other.protocol}")
+            elif dict(other.options) != dict(source.options):
+                yield Mistake(key, f"source {other.name} of that service has other options: they have to be the same")

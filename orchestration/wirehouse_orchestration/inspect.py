@@ -37,6 +37,7 @@ from wirehouse_codecs.inspecting import (
     Inspect,
     Inspected,
 )
+from wirehouse_codecs.option_values import OptionTable
 from wirehouse_codecs.origins import Capture, Origin
 from wirehouse_codecs.packet_captures import cut_by_snap_length
 from wirehouse_codecs.rules import Severity
@@ -45,7 +46,7 @@ from wirehouse_orchestration.show import MOST_ROWS, SEVERITY_STYLE, SHORT_HEX, c
 from wirehouse_pipelines.capture_files import Hashed, shown
 from wirehouse_pipelines.landing import KINDS, Clock, capture_findings
 from wirehouse_pipelines.manifests import CaptureFinding
-from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS, Options
+from wirehouse_pipelines.protocols import FILE_KINDS, PROTOCOLS
 from wirehouse_pipelines.windows import Windows
 
 #: Arrival begins where that of a lake with day windows does, unless it is told otherwise.
@@ -230,7 +231,7 @@ def _inspection(
     return partial(rows_of, port=port)
 
 
-def _options(protocol: str, listed: Sequence[str]) -> Options:
+def _options(protocol: str, listed: Sequence[str]) -> OptionTable:
     """The protocol's options from texts NAME=VALUE, read as those of a source. Raises InspectOptionError."""
     told: dict[str, Any] = {}
     for text in listed:
@@ -241,7 +242,7 @@ def _options(protocol: str, listed: Sequence[str]) -> Options:
             raise InspectOptionError(option=name, reason="stands there twice")
         told[name] = _value(value)
     try:
-        return PROTOCOLS[protocol].parse_options(told)
+        return PROTOCOLS[protocol].options.from_mapping(told)
     except OptionError as error:
         raise InspectOptionError(option=error.fields["key"], reason=error.fields["reason"]) from None
 

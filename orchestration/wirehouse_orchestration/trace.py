@@ -328,7 +328,7 @@ def _sender(lake: Lake, connection: TracedConnection, row: Mapping[str, Any]) ->
     source = next((one for one in lake.sources if one.name == connection.source), None)
     if source is None or str(row.get("rule")).startswith("capture."):
         return sender
-    return other(sender) if PROTOCOLS[source.protocol].parse_options(source.options).turned else sender
+    return other(sender) if PROTOCOLS[source.protocol].options.from_mapping(source.options).turned else sender
 
 
 def _said(lake: Lake, connection: TracedConnection, row: Mapping[str, Any], pcap: Path | None) -> Said:

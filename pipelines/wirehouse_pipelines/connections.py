@@ -33,7 +33,7 @@ from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Job, Span, Work
 
 #: Of what all protocols over TCP share: raise it and every window of each is stale.
-VERSION = "3"
+VERSION = "4"
 #: Condition of the rows of a log that carry state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")

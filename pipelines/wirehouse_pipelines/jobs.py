@@ -149,7 +149,8 @@ class _Known:
         facts = job.landed(self.landed(sources), self.lake) if job.landed else self._read_facts(job, unit, sources)
         options = None
         if job.protocol:
-            options = [PROTOCOLS[source.protocol].parse_options(source.options).canonical() for source in sources]
+            read = PROTOCOLS[job.protocol].options.from_mapping
+            options = [read(source.options).canonical() for source in sources]
         also = [job.also(self.lake, source) for source in sources] if job.also and facts else []
         return {window: _digest([job.version, options, *also, fact]) for window, fact in facts.items()}
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.option_values import OptionTable, Read, table
 
 EARLIEST, COMMITTED = "earliest", "committed"
 BOOTSTRAP: Final = "KAFKA_BOOTSTRAP_SERVERS"
@@ -23,36 +24,37 @@ OURS: Final = {
 }
 
 
+def _start(value: Any, key: str) -> str:
+    if value not in (EARLIEST, COMMITTED):
+        time_ms(value)
+    return str(value)
+
+
+def _settings(value: Any, key: str) -> Mapping[str, str]:
+    for name, setting in table(value, key).items():
+        if not isinstance(setting, str):
+            # Not what it is: it may be a password.
+            raise OptionError(key=f"{key}.{name}", reason="must be a text, in quotes")
+        if name in OURS:
+            raise OptionError(key=f"{key}.{name}", reason="is set by Wirehouse")
+    return dict(value)
+
+
 @dataclass(frozen=True, slots=True)
-class KafkaOptions:
+class KafkaOptions(OptionTable):
     """The `[source.kafka]` table: which broker, and where the first range of a partition begins."""
 
+    READERS: ClassVar[Mapping[str, Read]] = {"start": _start, "settings": _settings}
     #: earliest; committed (of `settings."group.id"`); or a time (ISO 8601, with its zone).
     start: str = EARLIEST
     #: Settings of librdkafka as they are: bootstrap.servers, security.protocol, sasl.mechanism, ssl.ca.location … A
     #: value `env:NAME` is that of the variable: secrets stand there.
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> KafkaOptions:
-        """Options from the table as written. Raises OptionError."""
-        for key in mapping:
-            if key not in ("start", "settings"):
-                raise OptionError(key=key, reason="unknown option, expected one of start, settings")
-        options = cls(mapping.get("start", EARLIEST), mapping.get("settings", {}))
-        if not isinstance(options.settings, Mapping):
-            raise OptionError(key="settings", reason=f"must be a table, not {options.settings!r}")
-        for name, value in options.settings.items():
-            if not isinstance(value, str):
-                # Not what it is: it may be a password.
-                raise OptionError(key=f"settings.{name}", reason="must be a text, in quotes")
-            if name in OURS:
-                raise OptionError(key=f"settings.{name}", reason="is set by Wirehouse")
-        if options.start == COMMITTED and "group.id" not in options.settings:
+    def check(self, mapping: Mapping[str, Any]) -> None:
+        """Raise OptionError where a group's offsets are meant, and no group."""
+        if self.start == COMMITTED and "group.id" not in self.settings:
             raise OptionError(key="start", reason='committed needs settings."group.id"')
-        if options.start not in (EARLIEST, COMMITTED):
-            time_ms(options.start)
-        return options
 
     @property
     def variables(self) -> list[str]:

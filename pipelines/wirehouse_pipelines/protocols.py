@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from wirehouse_codecs import capture_rules
 from wirehouse_codecs.bamboo.options import BambooOptions
@@ -17,6 +15,7 @@ from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.rules import RULES as HIERO_RULES
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.rules import RULES as OCKAM_RULES
+from wirehouse_codecs.option_values import OptionTable
 from wirehouse_codecs.origins import Capture, Origin, Reader
 from wirehouse_codecs.rules import Rule
 from wirehouse_codecs.wallaroo.options import WallarooOptions
@@ -24,24 +23,6 @@ from wirehouse_codecs.wallaroo.rules import RULES as WALLAROO_RULES
 
 if TYPE_CHECKING:
     from wirehouse_pipelines.work import Job
-
-
-class Options(typing.Protocol):
-    """A protocol's options."""
-
-    @property
-    def turned(self) -> bool:
-        """In rows of the protocol the side that accepted the connection is called client, and the other one server."""
-        ...
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """The servers' ports, if it is these options that say what each is for."""
-        ...
-
-    def canonical(self) -> str:
-        """One text for equal options: part of every digest."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +34,8 @@ class Protocol:
     #: Kinds of source that carry it.
     kinds: tuple[str, ...]
     rules: tuple[Rule, ...]
-    #: Reads `[source.options]`; raises OptionError.
-    parse_options: Callable[[Mapping[str, Any]], Options]
+    #: What `[source.options]` is read as.
+    options: type[OptionTable]
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -66,11 +47,11 @@ class Protocol:
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
-        Protocol("bamboo", "Bamboo Point-2-Point", ("pcap", "entries"), BAMBOO_RULES, BambooOptions.from_mapping),
-        Protocol("cardinal", "Cardinal Streams", ("messages", "kafka"), CARDINAL_RULES, CardinalOptions.from_mapping),
-        Protocol("hiero", "Hiero block node", ("pcap", "grpc_log", "blocks"), HIERO_RULES, HieroOptions.from_mapping),
-        Protocol("ockam", "Ockam stream service", ("pcap",), OCKAM_RULES, OckamOptions.from_mapping),
-        Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions.from_mapping),
+        Protocol("bamboo", "Bamboo Point-2-Point", ("pcap", "entries"), BAMBOO_RULES, BambooOptions),
+        Protocol("cardinal", "Cardinal Streams", ("messages", "kafka"), CARDINAL_RULES, CardinalOptions),
+        Protocol("hiero", "Hiero block node", ("pcap", "grpc_log", "blocks"), HIERO_RULES, HieroOptions),
+        Protocol("ockam", "Ockam stream service", ("pcap",), OCKAM_RULES, OckamOptions),
+        Protocol("wallaroo", "Wallaroo connector protocol", ("pcap",), WALLAROO_RULES, WallarooOptions),
     )
 }
 

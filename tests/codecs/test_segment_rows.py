@@ -13,9 +13,10 @@ from tests.landed import SEGMENTS
 
 from wirehouse_codecs import source_log, stream_log
 from wirehouse_codecs.packets import ACK, FIN, PSH, RST, SYN
-from wirehouse_codecs.source_log import SourceLog
-from wirehouse_codecs.stream_log import Log, Window
-from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole
+from wirehouse_codecs.rules import Place
+from wirehouse_codecs.source_log import GatheredFlows, SourceLog, addresses
+from wirehouse_codecs.stream_log import FlowLog, Gather, Log, Window
+from wirehouse_codecs.tcp import Closed, Connection, Data, Direction, Endpoint, Hole, TcpSegment
 from wirehouse_codecs.tcp_options import TcpOptions
 
 C, S = Direction.CLIENT, Direction.SERVER
@@ -124,3 +125,41 @@ def test_plain_segments_are_taken_as_each_by_itself(rows: list[Row], size: int, 
     with patch.object(stream_log, "RUN_BYTES", run_bytes), patch.object(stream_log, "FEW_SEGMENTS", 1):
         assert read(rows, size) == expected
     assert read(rows, size) == expected
+
+
+class Together:
+    """What gathered dialogues share: nothing."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self._told = told
+
+    def start(self, log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Heard:
+        return Heard(self._told, connection)
+
+    def conclude(self) -> None:
+        pass
+
+    def snapshot(self) -> str | None:
+        return None
+
+
+def test_gathered_connections_end_in_order_without_a_look_at_all_of_them() -> None:
+    flows = [FLOWS[0][:-2] + number.to_bytes(2, "big") for number in range(500)]
+    told: list[Any] = []
+    log = Log(stream_log.schema(()))
+    gathered = GatheredFlows(log, Gather(lambda *_: Together(told)), "a", addresses(flows[0]), OPTIONS, {})
+    looks: list[FlowLog] = []
+
+    def look(flow: FlowLog) -> int | None:
+        looks.append(flow)
+        return None if flow.connection is None else flow._flow.ends_ns
+
+    with patch.object(FlowLog, "ends_ns", property(look)):
+        for number, flow in enumerate(flows):
+            place = Place(number + 1, 0, b"one", number)
+            turn = gathered.turn_to(flow, place.arrived_at_ns)
+            turn.receive(TcpSegment(place, C, 5, 0, SYN, 9, b"", 0))
+        gathered.end_window(Window("0", 2**62))
+        assert len(looks) < 10 * len(flows)
+    ended = [closed.place.arrived_at_ns for _, closed in told]
+    assert ended == [OPTIONS.idle_ns + number + 1 for number in range(500)]

@@ -13,7 +13,7 @@ import pytest
 from wirehouse_codecs.inflate import Limits
 from wirehouse_codecs.tcp_options import TcpOptions
 from wirehouse_orchestration import config
-from wirehouse_orchestration.config import ConfigError
+from wirehouse_orchestration.config import ConfigError, Mistake
 from wirehouse_pipelines import lake_json
 from wirehouse_pipelines.capture_files import MissingPathError, check_place
 from wirehouse_pipelines.spark_options import MASTER_VARIABLES
@@ -78,7 +78,7 @@ def test_the_place_comes_from_the_argument_then_the_variable_then_the_working_fo
 HOUR = LAKEHOUSE + 'window = "hour"\n'
 #: A mistake, the key that the line must name, and a word of the reason.
 MISTAKES = {
-    "unknown section": ("[lakehous]\n", "lakehous", "unknown key"),
+    "unknown section": ("[lakehous]\n" + LAKEHOUSE, "lakehous", "unknown key"),
     "unknown key": (LAKEHOUSE + "windows = 'day'\n", "lakehouse.windows", "unknown key"),
     "no setting of Spark": (
         LAKEHOUSE + '[spark.settings]\n"executor.memory" = "2g"\n',
@@ -115,7 +115,7 @@ MISTAKES = {
     "a day there is not": (LAKEHOUSE + "start = '2026-02-30'\n", "lakehouse.start", "window of one day"),
     "a start without quotes": (LAKEHOUSE + "start = 2026-01-30\n", "lakehouse.start", "without quotes"),
     "source that is no list": (LAKEHOUSE + "[source]\nname = 'a'\n", "source", "[[source]]"),
-    "source without a name": (LAKEHOUSE + "[[source]]\nkind = 'messages'\n", "source[0].name", "missing"),
+    "source without a name": (LAKEHOUSE + SOURCE.replace('name = "mainnet"\n', ""), "source[0].name", "missing"),
     "a bad name": (LAKEHOUSE + SOURCE.replace("mainnet", "Main Net"), "source[0].name", "a-z"),
     "two of one name": (LAKEHOUSE + SOURCE + SOURCE, "source.name", "two sources"),
     "unknown protocol": (LAKEHOUSE + SOURCE.replace("cardinal", "morse"), "source.mainnet.protocol", "cardinal"),
@@ -196,6 +196,40 @@ def test_a_mistake_is_one_line_with_the_file_and_the_key(folder: Path, text: str
     assert "\n" not in line
 
 
+def test_all_mistakes_of_a_file_are_named_at_once(folder: Path) -> None:
+    packets = SOURCE.replace("cardinal", "wallaroo").replace("messages", "pcap").replace("mainnet", "edge")
+    text = (
+        "[lakehouse]\nwindow = 'week'\nowner = 'ann'\n[upkeep]\nkeep = 1\nlanding_days = 0\n"
+        + SOURCE.replace('path = "inbox"', "tcp = 3")
+        + "[source.options]\nreorg_threshold = 'many'\nx = 1\n"
+        + packets
+        + "[source.tcp]\nidle_s = 0\nhole_wait_s = -1\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.load(write(folder, text))
+    assert [mistake.key for mistake in caught.value.fields["mistakes"]] == [
+        "lakehouse.root",
+        "lakehouse.window",
+        "lakehouse.owner",
+        "upkeep.keep",
+        "upkeep.landing_days",
+        "source.mainnet.path",
+        "source.mainnet.tcp",
+        "source.mainnet.options.reorg_threshold",
+        "source.mainnet.options.x",
+        "source.edge.tcp.idle_s",
+        "source.edge.tcp.hole_wait_s",
+    ]
+
+
+def test_one_right_option_beside_a_wrong_one_is_no_mistake(folder: Path) -> None:
+    source = SOURCE.replace("messages", "kafka") + "[source.kafka]\nstart = 'committed'\nbroker = 'a'\n"
+    text = LAKEHOUSE + source + "[source.kafka.settings]\n\"group.id\" = 'g'\n"
+    with pytest.raises(ConfigError) as caught:
+        config.load(write(folder, text))
+    assert [mistake.key for mistake in caught.value.fields["mistakes"]] == ["source.mainnet.kafka.broker"]
+
+
 def test_text_that_is_no_toml_is_said_so(folder: Path) -> None:
     with pytest.raises(ConfigError, match="is not TOML"):
         config.load(write(folder, "[lakehouse\n"))
@@ -207,9 +241,9 @@ def test_a_missing_file_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_error_pickles() -> None:
-    error = ConfigError(file="a.toml", key="lakehouse.root", reason="is missing")
+    error = ConfigError(file="a.toml", mistakes=(Mistake("lakehouse.root", "is missing"), Mistake("", "is bad")))
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error) == "a.toml: lakehouse.root: is missing"
+    assert str(again) == str(error) == "a.toml: lakehouse.root: is missing\na.toml: is bad"
 
 
 def test_a_lake_keeps_its_window_size_and_start(folder: Path) -> None:

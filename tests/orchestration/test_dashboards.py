@@ -20,6 +20,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import dagster as dg
 import jinja2
 import pyarrow as pa
 import pytest
@@ -28,13 +29,14 @@ import vl_convert
 import yaml
 from deltalake import write_deltalake
 from playwright.sync_api import Browser
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from tests import browsing, recipe_lake
 from tests.conftest import VECTORS
 from tests.processes import started
 from tests.running import land
 
-from wirehouse_orchestration import cli, config, ports
+from wirehouse_orchestration import cli, config, instance, ports
 from wirehouse_orchestration import trace as tracing
 from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
 from wirehouse_orchestration.dashboards.answers import Span
@@ -49,6 +51,7 @@ from wirehouse_pipelines.tables import Table, all_tables
 from wirehouse_pipelines.windows import Windows
 
 ALL = Span()
+ALERTS = Path(__file__).parents[2] / "infra" / "prometheus" / "alerts.yml"
 STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
 #: 2026-11-14T22:00 UTC.
 TEN = 1_794_693_600_000_000_000
@@ -718,6 +721,39 @@ def test_another_sites_name_is_not_let_in(empty: Lake) -> None:
             assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
         with pytest.raises(HTTPError, match="400"):
             urlopen(Request(f"{served.url}board/overview", headers={"Host": "rebound.example"}))
+
+
+def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "messages.jsonl").write_bytes(STREAM.read_bytes())
+    (tmp_path / "inbox" / "other.jsonl").write_text("{")
+    lake = replace(filled, sources=(Source("net", "cardinal", "messages", str(tmp_path / "inbox")),))
+    land(lake)
+    with instance.shared_instance(lake) as shared:
+        assert not dg.materialize([_nothing], instance=shared, raise_on_error=False).success
+    with Served(serving.application(lake)) as served, urlopen(f"{served.url}metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=1.0.0")
+        text = answer.read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    records = len(STREAM.read_text().splitlines())
+    assert found["wirehouse_landed_records", "net"] == records + 1
+    assert found["wirehouse_unreadable_records", "net"] == 1
+    assert found["wirehouse_captures", "net", "landed"] == 2
+    assert found["wirehouse_findings", "cardinal", "cardinal.topic_wrong", "warning"] == len("topic_wrong")
+    assert found["wirehouse_stale_windows", "silver.cardinal"] == 1
+    assert found["wirehouse_newest_window_end_seconds", "landing", "net"] % 86_400 == 0
+    assert found[("wirehouse_last_run_success",)] == 0
+    assert found[("wirehouse_last_run_duration_seconds",)] >= 0
+    alerts = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    needed = {name for alert in alerts for name in re.findall(r"wirehouse_\w+", alert["expr"])}
+    listed = re.findall(r"^\| `(wirehouse_\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    assert needed <= {sample.name for sample in samples} == set(listed)
+
+
+@dg.asset
+def _nothing() -> None:
+    raise ValueError
 
 
 @pytest.mark.property

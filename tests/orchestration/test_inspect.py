@@ -405,7 +405,7 @@ def test_of_an_option_that_is_none_it_is_said(
 )
 def test_every_reader_takes_the_options_of_its_protocol(protocol: str, kind: str) -> None:
     read = import_module(f"wirehouse_codecs.{protocol}.inspection").INSPECT[kind]
-    assert list(read(iter(()), options=PROTOCOLS[protocol].parse_options({}))) == []
+    assert list(read(iter(()), options=PROTOCOLS[protocol].options())) == []
 
 
 def test_options_change_what_is_found(tmp_path: Path) -> None:

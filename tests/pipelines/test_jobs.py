@@ -154,6 +154,6 @@ def test_how_connections_are_put_together_makes_their_log_stale(tmp_path: Path) 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=lambda protocol: protocol.name)
 def test_sources_of_a_protocol_with_joined_jobs_may_name_a_service(protocol: Protocol) -> None:
     if any(job.joined for job in protocol.jobs):
-        protocol.parse_options({"service": "node-0"})
+        protocol.options.from_mapping({"service": "node-0"})
         with pytest.raises(OptionError, match="must be of a-z, 0-9"):
-            protocol.parse_options({"service": "Node 0"})
+            protocol.options.from_mapping({"service": "Node 0"})

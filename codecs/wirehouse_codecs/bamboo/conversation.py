@@ -9,6 +9,7 @@ from typing import Any, Final
 from wirehouse_codecs.bamboo import bymux, varu64
 from wirehouse_codecs.bamboo.bymux import Broken, Channel, Role
 from wirehouse_codecs.bamboo.columns import add_rows
+from wirehouse_codecs.bamboo.entries import wrongly_signed
 from wirehouse_codecs.bamboo.messages import Cancel, CompressedPayload, RawPayload, kind_of
 from wirehouse_codecs.bamboo.options import BambooOptions
 from wirehouse_codecs.bamboo.plain import Plain, Spoken
@@ -161,7 +162,11 @@ class Account:
             self._log.add(ENTRY, read.place, where, entry=rebuilt_row(told.entry) | sent, **about)
         if isinstance(packet, Cancel) and proposal is not None:
             for shown in packet.entries:
-                entry = shown_row(shown.in_log(*proposal.log), "cancel", senders[read.role])
+                whole = shown.in_log(*proposal.log)
+                if proposal.partial and not shown.whole and wrongly_signed(whole):
+                    # The cancel may be about an earlier proposal with that id, of another log.
+                    continue
+                entry = shown_row(whole, "cancel", senders[read.role])
                 self._log.add(ENTRY, read.place, where, entry=entry, **about)
 
     # Entities
@@ -293,6 +298,12 @@ class Conversation:
         role, session = self._options.role_of(piece.direction), self._account.session
         if not session.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
             session.miss(role.peer)
+            self._reader.excuse()
+            return
+        ours, _ = self._connection.sides(piece.direction)
+        # The last of them may be the FIN.
+        if ours.peer_received(piece.byte_start + len(piece.data)) > self._reader.received_bytes(role.peer) + 1:
+            session.doubt(role.peer)
             self._reader.excuse()
 
     def hole(self, hole: Hole) -> None:

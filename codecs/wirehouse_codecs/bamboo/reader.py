@@ -317,6 +317,10 @@ class Reader:
         """The capture has no byte of a side, and lacks none."""
         return not self._sides[role].received_bytes
 
+    def received_bytes(self, role: Role) -> int:
+        """How many bytes of a side came, or are missing."""
+        return self._sides[role].received_bytes
+
     def setup_bytes(self, role: Role) -> int:
         """Where the first packet of bymux of a side begins."""
         return self._sides[role].setup_bytes

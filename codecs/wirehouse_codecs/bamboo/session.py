@@ -83,7 +83,7 @@ from wirehouse_codecs.machines import Machine
 
 Array = np.ndarray[Any, Any]
 
-SNAPSHOT_VERSION: Final = 6
+SNAPSHOT_VERSION: Final = 7
 #: Proposals that a session follows; packets of further ones aren't judged.
 MOST_PROPOSALS: Final = 2_048
 #: Bytes of all payloads that are being put together; of one that would be beyond only a digest is kept.
@@ -202,6 +202,8 @@ class Session:
         self._begun: dict[tuple[bytes, int, int, Role], Begun] = {}
         #: By proposer and id: where the proposal of the other side ends for which one was dropped.
         self._dropped: dict[tuple[Role, int], int] = {}
+        #: Ids about which a side said more than the capture explains: it may have meant the next proposal with that id.
+        self._unplaced: set[int] = set()
         #: How many bytes of its peer a side's host had received, at most, when it sent the byte before a place.
         self.peer_received: Callable[[Role, int], int] | None = None
         self._clear()
@@ -256,11 +258,21 @@ class Session:
         self._inflater(role).forget()
         for proposal in self.proposals.values():
             proposal.partial = True
-            half = proposal.halves[role]
-            self._release(half)
-            half.last = None
-            for version in half.versions:
-                version.cursor.lost = True
+            self._lose_half(proposal.halves[role])
+
+    def doubt(self, role: Role) -> None:
+        """The other side has received bytes of `role` that come later: what these do to proposals isn't known yet."""
+        self.partial = True
+        self._unheard.add(role)
+        for proposal in self.proposals.values():
+            proposal.partial = True
+
+    def _lose_half(self, half: Half) -> None:
+        """Where a side stands isn't known any more."""
+        self._release(half)
+        half.last = None
+        for version in half.versions:
+            version.cursor.lost = True
 
     def _release(self, half: Half) -> None:
         """The payload that a side is sending isn't put together any more."""
@@ -352,7 +364,8 @@ class Session:
                     self.current[each] = None
         self._dropped.pop((role, propose.id), None)
         proposal = Proposal.new(self.numbers, role, propose, self._at_ns, self._byte_end)
-        proposal.partial = bool(self._unheard)
+        proposal.partial = bool(self._unheard) or propose.id in self._unplaced or (before is not None and self.partial)
+        self._unplaced.discard(propose.id)
         self.numbers += 1
         self.proposed[role] += 1
         self.credit[role] = max(self.credit[role] - 1, 0)
@@ -436,15 +449,22 @@ class Session:
             crossed = proposal is None and self._not_received(role, self._dropped.get((role, number), 0))
             if rule is not None and not (self.untracked and proposal is None) and not crossed:
                 self._find(rule, f"{event} of {number}, which is {life}")
+            self._displace(number)
             return None
         half = proposal.halves[role]
         if (half.state, event) not in SIDES:
             rule = side_unlisted(half.state, event)
             if rule is not None:
                 self._find(rule, f"{event} of {number}, which the {role} side has cancelled")
+            self._displace(number)
             return None
         self._told["proposal"] = proposal
         return proposal
+
+    def _displace(self, number: int) -> None:
+        """An input that fits no proposal. If bytes are missing, it may be about one that is proposed in later bytes."""
+        if self.partial and len(self._unplaced) < MOST_PROPOSALS:
+            self._unplaced.add(number)
 
     def _step(self, proposal: Proposal, role: Role, event: Input) -> None:
         """Take a step of both tables."""
@@ -567,6 +587,11 @@ class Session:
         current = self.current[role]
         if current is None:
             found = not self.untracked and self._find("data_without_switch", "no proposal is the current one")
+            if self.partial:
+                # It may be about any of them.
+                for one in self.proposals.values():
+                    one.partial = True
+                    self._lose_half(one.halves[role])
             self._keep_payload(role, packet, unknown=not found)
             return
         proposal = self.proposals.get(current[0])
@@ -634,6 +659,7 @@ class Session:
             "dropped": [[role, number, byte_end] for (role, number), byte_end in self._dropped.items()],
             "flags": [self.partial, self.untracked],
             "unheard": [role for role in Role if role in self._unheard],
+            "unplaced": sorted(self._unplaced),
             "ended_by": self.ended_by,
             "numbers": self.numbers,
             "known": self._known.to_json(),
@@ -661,7 +687,7 @@ class Session:
             role: None if row is None else (row[0], row[1]) for role, row in zip(Role, state["current"], strict=True)
         }
         self.partial, self.untracked = state["flags"]
-        self._unheard = set(map(Role, state["unheard"]))
+        self._unheard, self._unplaced = set(map(Role, state["unheard"])), set(state["unplaced"])
         self._dropped = {(Role(role), number): byte_end for role, number, byte_end in state["dropped"]}
         self.ended_by, self.numbers = state["ended_by"], state["numbers"]
         self._known = Known(state["known"])

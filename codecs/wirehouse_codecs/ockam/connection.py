@@ -7,7 +7,7 @@ frame is looked for, and where one is no message. Both ways give the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -131,11 +131,16 @@ class Connection:
         plain, rows = self._plain, frames.rows
         read: dict[int, Outcome] = {}
         cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
-        held_back = frames.held_back(self.session.gap)
+        session = self.session
+        ends = frames.stream_ends()
+        held_back, unasked_end = frames.held_back(session), session.unasked_end
         while row < len(rows):
             begin, is_plain = row, rows.worth and len(rows) - row >= cost
+            if session.unasked_end != unasked_end:
+                held_back, unasked_end = frames.held_back(session), session.unasked_end
             while is_plain and row < len(rows):
                 row, is_plain = plain.advance(rows, row, held_back)
+                session.taken = _taken(session.taken, ends, row)
             patience = _FEWEST_READ if row - begin >= cost else 2 * patience
             if patience > _MOST_TRIED:
                 frames.stop_before(row)
@@ -148,7 +153,7 @@ class Connection:
                 except Malformed:
                     frames.stop_before(row)
                     return read
-                read[row] = self.session.receive(received)
+                read[row] = session.receive(received)
                 row += 1
         return read
 
@@ -175,12 +180,28 @@ class _Frames(CutFrames):
         bounds = bounds[: first_lost + 1]
         return bounds, bounds[-1] + self.envelope.length_bytes if is_lost else -1
 
-    def held_back(self, gap: Place | None) -> Array:
-        """By piece: it came with the packet that showed a hole."""
+    def stream_ends(self) -> Array:
+        """By side and row: where the last frame of the side up to there ends; 0 = there is none."""
+        sides = self.positions.sides
+        ends = self.positions.ends + self.shifts[sides]
+        own = [np.where(sides == number, ends, 0) for number in range(len(SIDES))]
+        return np.maximum.accumulate(np.array(own), axis=1)
+
+    def held_back(self, session: Session) -> Array:
+        """By piece: it came with the packet that showed a hole, or may have been answered before it came."""
         found = np.zeros(len(self.arrived_at_ns), np.bool_)
+        gap, unasked_end = session.gap, session.unasked_end
+        if unasked_end:
+            client = SIDES.index(Direction.CLIENT)
+            for number in np.flatnonzero(self._owners == client).tolist():
+                size = len(self._feed.pieces[self._first + number].data)
+                begin = int(self._ends[number] + self.shifts[client]) - size
+                found[number] = session.peer_received(Direction.CLIENT, begin + 1) < unasked_end
+                if not found[number]:
+                    break
         if gap is not None:
             for number in np.flatnonzero(self.arrived_at_ns == gap.arrived_at_ns).tolist():
-                found[number] = self.place_of(number) == gap
+                found[number] |= self.place_of(number) == gap
         return found
 
     def taken(self, read: dict[int, Outcome]) -> Taken:
@@ -242,6 +263,13 @@ class _Frames(CutFrames):
             pa.array(sizes.astype(np.int64), mask=~is_push),
             pa.array(of(np.zeros(len(rows), np.bool_), old.unsure), mask=~answers),
         ]
+
+
+def _taken(taken: Mapping[Direction, int], ends: Array, row: int) -> dict[Direction, int]:
+    """How far each side's bytes are taken after the rows before `row`."""
+    if not row:
+        return dict(taken)
+    return {side: max(taken[side], int(ends[number, row - 1])) for number, side in enumerate(SIDES)}
 
 
 class _Carried(NamedTuple):

@@ -142,13 +142,16 @@ class Conversation:
         self._channels: set[str] = set()
         late = connection.opened == "middle"
         self._reader = Reader(options, started_late=late)
-        self._session = Session(options, started_late=late)
+        self._session = Session(options, started_late=late, peer_received=self._peer_received)
         self._closed_at_ns: int | None = None
         self._twin = twin.Connection(self._reader, self._session, options)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
         #: Rows as they were told last: what has not changed since is not told again.
         self._told = {} if snapshot is None else self._rows()
+
+    def _peer_received(self, side: Direction, byte_end: int) -> int:
+        return self._connection.sides(side)[0].peer_received(byte_end)
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
@@ -338,7 +341,7 @@ class Conversation:
         if state.get("version") != LOG_VERSION:
             raise StateVersionError(what="ockam log", found=state.get("version"), expected=LOG_VERSION)
         self._reader = Reader(self._options, snapshot=state["reader"])
-        self._session = Session(self._options, snapshot=state["session"])
+        self._session = Session(self._options, snapshot=state["session"], peer_received=self._peer_received)
         self._twin = twin.Connection(self._reader, self._session, self._options)
         for direction, name, frames, size in state["skips"]:
             self._skips[Direction(direction), name] = (frames, size)

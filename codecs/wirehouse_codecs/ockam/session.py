@@ -9,6 +9,9 @@ takes the messages of one connection in arrival order, gives one `Outcome` for e
   decoded counts as missed.
 - A hole, and the search for a frame, hold messages back: when these were sent isn't known, nor whether they are
   answered already.
+- A side knew at most what its host had received: `peer_received` says how much that was. Where it had received bytes
+  that did not come here yet, they may be what its message answers. A response that answers nothing may be that of a
+  request which was sent before its client received it, and comes later.
 - A stream is known by the Init that gave its address, and by the node before it in the route.
   A stream without partitions is partition 0 of its name.
 - An index response answers the oldest GetIndex of its requester that it can be about. Where its bytes have two
@@ -72,7 +75,7 @@ from wirehouse_codecs.ockam.rules import RULE, RULES
 from wirehouse_codecs.rules import Place, Rule
 from wirehouse_codecs.tcp import Direction
 
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 #: Requesters, streams, keys of indexes and the like that a session remembers, of each.
 MOST_KNOWN: Final = 4096
 #: Runs of indexes, request ids and partitions.
@@ -195,8 +198,22 @@ class Session:
     `started_late`: the capture began after the connection did.
     """
 
-    def __init__(self, options: OckamOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+    def __init__(
+        self,
+        options: OckamOptions,
+        *,
+        started_late: bool = False,
+        snapshot: str | None = None,
+        peer_received: Callable[[Direction, int], int] | None = None,
+    ) -> None:
         self._options = options
+        #: As `tcp.Side.peer_received`; None = a side had received what came before.
+        self._peer_received = peer_received
+        #: How far each side's bytes were taken, and up to where responses of the server answer nothing.
+        self.taken = dict.fromkeys(Direction, 0)
+        self.unasked_end = 0
+        #: The place with which the first frame of a side was found, from its begin on or after a search.
+        self._found_at: dict[Direction, Place] = {}
         self.roles = {
             **dict.fromkeys(options.stream_services, Role.STREAM_SERVICE),
             **dict.fromkeys(options.index_services, Role.INDEX_SERVICE),
@@ -279,6 +296,17 @@ class Session:
             raise ValueError("the connection has ended")
         found = list(self.advance(received.place.arrived_at_ns))
         self._clear()
+        direction, end = received.direction, received.byte_end
+        other = Direction.SERVER if direction is Direction.CLIENT else Direction.CLIENT
+        if direction in self.searched or not self.taken[direction]:
+            self._found_at[direction] = received.place
+        # What waited for its beginning to be found came before this place.
+        is_fresh = self._peer_received is None or self._found_at.get(direction) != received.place
+        self._is_behind = is_fresh and self.peer_received(direction, end) > self.taken[other]
+        self._may_be_told = direction is Direction.CLIENT and bool(self.unasked_end)
+        if self._may_be_told and is_fresh:
+            self._may_be_told = self.peer_received(direction, end) < self.unasked_end
+        self.taken[direction] = end
         routed, decoded = received.routed, received.decoded
         if routed is None or decoded is None:
             return self._take_undecodable(received, found)
@@ -287,6 +315,9 @@ class Session:
         self.searched.discard(received.direction)
         # What the other side said before may still be looked for.
         self.missed += len(self.searched)
+        if self._held_back and (self._is_behind or not is_fresh):
+            # What its sender had received may come later.
+            self.missed += 1
         is_request = received.direction is Direction.CLIENT
         back, onward = routed.return_route, routed.onward_route
         requester = route_text(back if is_request else onward)
@@ -324,6 +355,12 @@ class Session:
             consumer=self._consumer,
             answers=self._answers,
         )
+
+    def peer_received(self, direction: Direction, byte_end: int) -> int:
+        """How many bytes of the other side the sender of these had received, at most."""
+        if self._peer_received is not None:
+            return self._peer_received(direction, byte_end)
+        return self.taken[Direction.SERVER if direction is Direction.CLIENT else Direction.CLIENT]
 
     def advance(self, now_ns: int) -> tuple[Found, ...]:
         """Time goes on to `now_ns`; what has not come by now."""
@@ -522,6 +559,8 @@ class Session:
         request: Request | None,
         excused: bool = False,
     ) -> None:
+        if request is None:
+            self.unasked_end = self._where.byte_end
         if init.extra:
             self._break("init_extra_bytes", f"{len(init.extra)} bytes")
         if request is None:
@@ -687,6 +726,7 @@ class Session:
             self._stream_address = request.target
             return request
         self._stream_address = self._stream_of()
+        self.unasked_end = self._where.byte_end
         if not self._is_complete() or self._was_refused(kind, f"{self._at} {request_id}"):
             return None
         if not self._was_undecoded(kind):
@@ -735,6 +775,7 @@ class Session:
         assert isinstance(self._message, IndexResponse)
         key = self._index_key(self._message)
         if request is None:
+            self.unasked_end = self._where.byte_end
             if self._is_complete() and not self._is_saved(key) and not self._was_undecoded(_INDEX):
                 self._ignored = ANSWERS_NOTHING
                 self._break("index_for_other_key", f"no GetIndex of {self._requester} is open")
@@ -813,6 +854,7 @@ class Session:
         if request is None and self._routed_at:
             request = self._sent_behind_a_node("from", self._requester)
         if request is None:
+            self.unasked_end = self._where.byte_end
             self._ignored = ANSWERS_NOTHING if self._is_complete() else None
             return
         others = any(other is not request for other in self.requests.all(*key))
@@ -887,7 +929,7 @@ class Session:
             return
         if is_right:
             request = Request(kind, self._where, self._requester, self._at, **asked)
-            if self.partial and self._may_be_answered(request):
+            if self._may_be_told or (self.partial and self._may_be_answered(request)):
                 request.state = RequestState.UNSURE
             self.requests.add(request)
         else:
@@ -933,7 +975,9 @@ class Session:
     def _is_complete(self, known: Mapping[Any, Any] | None = None) -> bool:
         """Nothing was missed, nor forgotten, that would be `known`, or an open request."""
         room = not self.requests.forgotten if known is None else len(known) < MOST_KNOWN
-        return room and not self.partial
+        # What begins a connection may wait for its envelope to be known: only answers need what came before.
+        is_asked = self._is_behind and self._where.direction is Direction.SERVER
+        return room and not self.partial and not is_asked
 
     # Carried state
 
@@ -945,6 +989,8 @@ class Session:
             "version": SNAPSHOT_VERSION,
             "partial_at_ns": self.partial_at_ns,
             "missed": self.missed,
+            "taken": self.taken,
+            "unasked_end": self.unasked_end,
             "searched": sorted(self.searched),
             "gap": None if self.gap is None else self.gap.to_json(),
             "counts": {name: count for name, count in sorted(self.counts.items()) if count},
@@ -974,6 +1020,8 @@ class Session:
         if state.get("version") != SNAPSHOT_VERSION:
             raise StateVersionError(what="ockam session", found=state.get("version"), expected=SNAPSHOT_VERSION)
         self.partial_at_ns, self.now_ns = state["partial_at_ns"], state["now_ns"]
+        self.taken = {Direction(side): end for side, end in state["taken"].items()}
+        self.unasked_end = state["unasked_end"]
         self.missed, self.searched = state["missed"], {Direction(side) for side in state["searched"]}
         self.gap = None if state["gap"] is None else Place.from_json(state["gap"])
         self.counts = Counter(state["counts"])

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from wirehouse_codecs.errors import UsageError, WirehouseError
-from wirehouse_orchestration.dashboards import answers, drawing, pages
+from wirehouse_orchestration.dashboards import answers, drawing, metrics, pages
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
 from wirehouse_orchestration.ports import DASHBOARD, HOST, taken
@@ -47,6 +48,7 @@ def application(lake: Lake) -> Starlette:
         Route("/card/{board}/{chart}", shown.card),
         Route("/chart/{board}/{chart}", shown.chart),
         Route("/trace", shown.trace),
+        Route("/metrics", shown.metrics),
         Route("/static/{name}", _static),
     ]
     # Another site's name that leads to this machine is not let in.
@@ -94,6 +96,9 @@ class _Shown:
             error = str(failed)
         row = answers.Traced({}, table, key)
         return self._page("trace.html", Span(), row=row, text=out.getvalue(), error=error)
+
+    def metrics(self, _: Request) -> Response:
+        return Response(metrics.text(self._lake), media_type=CONTENT_TYPE_LATEST)
 
     def _answer(self, chart: Chart, span: Span) -> dict[str, Any]:
         answer = answers.answer(self._lake, chart, span)

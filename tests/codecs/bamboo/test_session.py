@@ -1032,3 +1032,31 @@ def test_what_only_missing_bytes_could_allow_breaks_no_rule(log: Log, other: Log
     assert (unheard.rules, unheard.cursor) == ([], "unknown")
     heard = missed(Role.REACTIVE).b(confirm()).a(propose(other, 2, end=1)).b(confirm(2), Switch(2), p(other, 1))
     assert heard.rules == ["out_of_turn"]
+
+
+def test_what_fits_no_proposal_beside_missing_bytes_may_be_about_the_next_one(log: Log, other: Log) -> None:
+    def missed() -> Peers:
+        peers = Peers().a(propose(log, end=8, upper_info=13))
+        peers.session.miss(Role.PROACTIVE)
+        return peers.a(ProposalCredit(1))
+
+    # The other side's cancel came first: two clocks.
+    ahead = missed().b(confirm(2), Cancel(CancelReason.RESOURCES, 2)).a(propose(other, 2, end=1))
+    assert ahead.a(Cancel(CancelReason.CONFIRMING, 2)).rules == []
+    in_order = missed().a(propose(other, 2, end=1), Cancel(CancelReason.CONFIRMING, 2))
+    assert in_order.rules == ["cancel_reason_untrue"]
+    # Data of a proposal that wasn't switched to may have brought any of them to its end.
+    adrift = missed().a(propose(other, 2, end=1)).b(confirm(2), m(other, 1), p(other, 1))
+    assert adrift.a(Cancel(CancelReason.END_REACHED, 2)).rules == []
+    still = missed().a(propose(other, 2, end=1)).b(confirm(2))
+    assert still.a(Cancel(CancelReason.END_REACHED, 2)).rules == ["cancel_reason_untrue"]
+
+
+def test_what_the_sender_had_received_and_comes_later_is_doubted(log: Log, other: Log) -> None:
+    peers = Peers().a(propose(log, end=4)).b(confirm())
+    peers.session.doubt(Role.REACTIVE)
+    assert peers.a(Cancel(CancelReason.CONFIRMING, 0)).rules == []
+    assert peers.a(propose(other, 2, end=1), Cancel(CancelReason.CONFIRMING, 2)).rules == []
+    # Its next packet is heard: from then on new proposals are judged again.
+    peers.b(ProposalCredit(1))
+    assert peers.a(propose(other, 4, end=1), Cancel(CancelReason.CONFIRMING, 4)).rules == ["cancel_reason_untrue"]

@@ -1,0 +1,119 @@
+"""`/metrics` of `wirehouse dashboard`: the state of a lake for Prometheus, read anew at each scrape, without a JVM.
+
+All are gauges, because rows of a lake can also be computed again or forgotten. Times are seconds since 1970, as
+Prometheus prefers: `time() - wirehouse_newest_window_end_seconds` is an age.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dagster import DagsterRunStatus, RunsFilter
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from wirehouse_orchestration.instance import shared_instance
+from wirehouse_pipelines import jobs, ledger, sql
+from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.manifests import Manifest, manifests
+
+_NS_PER_S = 1e9
+_ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+_FINDINGS = "SELECT protocol, rule, severity, COUNT(*) AS findings FROM gold.violations GROUP BY 1, 2, 3"
+
+
+def text(lake: Lake) -> bytes:
+    """All metrics of `lake` in Prometheus's text format. Raises WirehouseError if the lake can't be read."""
+    registry = CollectorRegistry()
+    registry.register(_OfLake(lake))
+    return generate_latest(registry)
+
+
+class _OfLake(Collector):
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        landed = manifests(self._lake)
+        yield from _landed(landed)
+        yield _newest(self._lake, landed)
+        yield _gauge("stale_windows", "Windows that the next run computes.", "job", _stale(self._lake))
+        yield _findings(self._lake)
+        yield from _last_run(self._lake)
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing: the registry would ask the lake to find out the names."""
+        return iter(())
+
+
+def _gauge(name: str, help_text: str, label: str, values: dict[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"wirehouse_{name}", help_text, labels=[label])
+    for value, count in sorted(values.items()):
+        family.add_metric([value], count)
+    return family
+
+
+def _landed(landed: list[Manifest]) -> Iterator[GaugeMetricFamily]:
+    captures = GaugeMetricFamily("wirehouse_captures", "Captures by their status.", labels=["source", "status"])
+    counts = Counter((each.source, each.status) for each in landed)
+    for (source, status), count in sorted(counts.items()):
+        captures.add_metric([source, status], count)
+    yield captures
+    records: Counter[str] = Counter()
+    unreadable: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    for each in landed:
+        records[each.source] += each.records
+        unreadable[each.source] += each.unreadable_records
+        size[each.source] += each.size_bytes
+    yield _gauge("landed_records", "Records of captures.", "source", dict(records))
+    yield _gauge("unreadable_records", "Records that landing kept as bytes.", "source", dict(unreadable))
+    yield _gauge("capture_bytes", "Size of captures as they were given, bytes.", "source", dict(size))
+
+
+def _newest(lake: Lake, landed: list[Manifest]) -> GaugeMetricFamily:
+    """The newest window of each source or service in landing and in each layer."""
+    newest: dict[tuple[str, str], str] = {}
+    windows = [(each.source, "landing", window) for each in landed for window in each.windows]
+    windows += [(source, table.partition(".")[0], window) for table, source, window in ledger.read(lake)]
+    for source, layer, window in windows:
+        newest[source, layer] = max(window, newest.get((source, layer), ""))
+    family = GaugeMetricFamily(
+        "wirehouse_newest_window_end_seconds",
+        "End of the newest window with data, seconds since 1970.",
+        labels=["source", "layer"],
+    )
+    for (source, layer), window in sorted(newest.items()):
+        family.add_metric([source, layer], lake.windows.end_ns(window) / _NS_PER_S)
+    return family
+
+
+def _stale(lake: Lake) -> dict[str, float]:
+    found = jobs.stale(lake)
+    return {name: len(found.get(name, ())) for name in jobs.all_jobs()}
+
+
+def _findings(lake: Lake) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "wirehouse_findings", "Rules that captures broke, in all windows.", labels=["protocol", "rule", "severity"]
+    )
+    for row in sql.rows(lake, _FINDINGS).to_pylist():
+        family.add_metric([row["protocol"], row["rule"], row["severity"]], row["findings"])
+    return family
+
+
+def _last_run(lake: Lake) -> Iterator[GaugeMetricFamily]:
+    """How the run that ended last went; nothing if none has ended."""
+    with shared_instance(lake) as instance:
+        records = instance.get_run_records(RunsFilter(statuses=list(_ENDED)), limit=1, order_by="end_time")
+    if not records or (end := records[0].end_time) is None:
+        return
+    (record,) = records
+    yield GaugeMetricFamily("wirehouse_last_run_end_seconds", "End of the last run, seconds since 1970.", end)
+    if record.start_time is not None:
+        took = end - record.start_time
+        yield GaugeMetricFamily("wirehouse_last_run_duration_seconds", "How long the last run took.", took)
+    ok = record.dagster_run.status is DagsterRunStatus.SUCCESS
+    yield GaugeMetricFamily("wirehouse_last_run_success", "1 if the last run succeeded, else 0.", int(ok))
