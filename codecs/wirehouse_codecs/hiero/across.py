@@ -158,6 +158,6 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
             *("ack_order", "ack_unoffered", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
             *("recorded_target", "catchup_range"),
         ),
-        Fold._judge_never,
+        Fold._judge_unproven,
     ),
 }
