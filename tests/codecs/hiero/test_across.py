@@ -551,6 +551,19 @@ def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> 
     assert world.found(until_ms=3 * HOUR_MS) == []
 
 
+@pytest.mark.parametrize(("ends_first", "found"), [(True, []), (False, ["source_error_sent"])])
+def test_what_a_subscriber_is_told_after_its_capture_ended_is_not_known(ends_first: bool, found: list[str]) -> None:
+    world = World()
+    known(world).half_close().trailers()
+    subscriber = world.subscriber()
+    world.publisher().header(121).end_stream("ERROR").half_close()
+    if not ends_first:
+        world.wait(2 * HOUR_MS)
+    subscriber.close("capture_end", None)
+    kinds = {"source_error_sent"}
+    assert [name for name in world.found(until_ms=3 * HOUR_MS) if name in kinds] == found
+
+
 def test_a_finding_names_the_block_that_was_offered() -> None:
     world = World()
     known(world)
