@@ -100,10 +100,12 @@ class Fold(Publishers, Subscribers):
                 ended_by = "node" if trailers or by == Direction.SERVER else "publisher" if by else told["how"]
                 self._end(call, event.at_ns, ended_by, broken=not trailers)
             self._close_publisher(call, event, lost)
-        elif not lost:
+            return
+        # What comes after the end of a capture is not known.
+        for kind in ("node_error_subscribers", "source_error_sent"):
+            self._drop(kind, call=call.call)
+        if not lost:
             self._end(call, event.at_ns, told["how"])
-            for kind in ("node_error_subscribers", "source_error_sent"):
-                self._drop(kind, call=call.call)
             if call.cause is None and call.code is None:
                 call.cause = "subscriber" if by == Direction.CLIENT else "lost"
 
@@ -158,6 +160,6 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
             *("ack_order", "ack_unoffered", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
             *("recorded_target", "catchup_range"),
         ),
-        Fold._judge_never,
+        Fold._judge_unproven,
     ),
 }

@@ -251,12 +251,26 @@ class Known:
                 pending.due_ns = min(pending.due_ns, at_ns + HELD_NS)
         self._set_due()
 
-    def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: bool) -> None:
+    def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: Callable[[Pending], bool]) -> None:
         for pending in [one for one in self._pending if one.needs is not None and over(one)]:
             self._pending.remove(pending)
             pending.due_ns = min(pending.due_ns, at_ns)
-            if found:
+            if found(pending):
                 self._judge_never(pending)
+
+    def _judge_unproven(self, pending: Pending) -> int:
+        """A proof never came. Missing bytes of a call that fell silent may hold it back until its connection ends."""
+        if pending.needs is not None:
+            patience_ns = self._options.patience_ns
+            calls = [
+                call
+                for call in self._publishing(pending.node)
+                if call.last_ns - pending.where.arrived_at_ns < patience_ns
+            ]
+            due_ns = max((call.last_ns + SILENT_NS for call in calls), default=0)
+            if due_ns >= self._now_ns:
+                return due_ns
+        return self._judge_never(pending)
 
     def _wait_for_use(self, pending: Pending) -> int:
         """Calls that were to be told: judged by what comes on them, until they close or patience is over."""

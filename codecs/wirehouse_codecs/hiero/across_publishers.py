@@ -166,9 +166,11 @@ class Publishers(Known):
         call.proven += 1
         answered, call.streaming = not call.streaming, False
         node.proven.add(number)
-        # After missing messages what was held back comes late.
         self._judge_proofs(
-            lambda one: one.node == call.node and one.needs == number, event.at_ns, found=not call.partial
+            lambda one: one.node == call.node and one.needs == number,
+            event.at_ns,
+            # After missing messages what was held back comes late.
+            found=lambda one: not call.partial and self._before(one, call, event),
         )
         if not answered:
             call.proofs = [*call.proofs, [event.where, number]][-MOST_WAITING:]
@@ -177,6 +179,11 @@ class Publishers(Known):
         block = self._block(number, event.where)
         if block.proof_ns is None:
             block.proof_ns, block.changed = event.at_ns, True
+
+    def _before(self, pending: Pending, call: Call, event: Event) -> bool:
+        """What awaits the proof was said before it: it is known of one connection, and of several by time only."""
+        waited_ns = event.at_ns - pending.where.arrived_at_ns
+        return waited_ns > (0 if pending.call == call.call else self._options.in_flight_ns)
 
     def _end_stream(self, call: Call, event: Event) -> None:
         node, code = self._node(call.node), event.told["meaning"]

@@ -35,7 +35,7 @@ from wirehouse_pipelines.lake import Source
 from wirehouse_pipelines.tables import all_tables
 from wirehouse_pipelines.work import Work
 
-VERSION = "3"
+VERSION = "4"
 STATE: Final = "gold.hiero_state"
 _FOUND: Final = "gold.hiero_found"
 #: The table of what the fold tells.

@@ -516,9 +516,52 @@ def test_a_block_that_is_offered_after_all_was_acknowledged_early() -> None:
     world = World()
     known(world)
     world.publisher("A").ack(121)
-    assert "ack_unoffered" in world.found(until_ms=2 * HOUR_MS)
+    assert "ack_unoffered" in world.found(until_ms=3 * HOUR_MS)
     world.publisher("B").header(121)
-    assert "ack_unoffered" not in world.found(until_ms=2 * HOUR_MS)
+    assert "ack_unoffered" not in world.found(until_ms=3 * HOUR_MS)
+
+
+@pytest.mark.parametrize(("after_ms", "found"), [(0, []), (1, ["ack_order"])])
+def test_a_proof_of_the_packet_that_acknowledges_it_is_not_late(after_ms: int, found: list[str]) -> None:
+    """Bytes that the node had received are delivered before its answer, or with it if their packet came late."""
+    world = World()
+    call = world.publisher().header(121).items(121).ack(121)
+    world.now_ns += (after_ms - 1) * MS
+    call.proof(121).block_end(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("after_ms", "found"), [(50, []), (51, ["ack_order"])])
+def test_packets_of_two_connections_may_have_changed_places(after_ms: int, found: list[str]) -> None:
+    world = World()
+    sender, told = world.publisher("A").header(121).items(121), world.publisher("B")
+    told.ack(121)
+    world.now_ns += (after_ms - 1) * MS
+    sender.proof(121).block_end(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> None:
+    world = World()
+    call = world.publisher().header(121).items(121).ack(121)
+    assert world.found(until_ms=2 * HOUR_MS) == []
+    assert world.found(until_ms=3 * HOUR_MS) == ["ack_order"]
+    world.wait(2 * HOUR_MS)
+    call.miss(C)
+    assert world.found(until_ms=3 * HOUR_MS) == []
+
+
+@pytest.mark.parametrize(("ends_first", "found"), [(True, []), (False, ["source_error_sent"])])
+def test_what_a_subscriber_is_told_after_its_capture_ended_is_not_known(ends_first: bool, found: list[str]) -> None:
+    world = World()
+    known(world).half_close().trailers()
+    subscriber = world.subscriber()
+    world.publisher().header(121).end_stream("ERROR").half_close()
+    if not ends_first:
+        world.wait(2 * HOUR_MS)
+    subscriber.close("capture_end", None)
+    kinds = {"source_error_sent"}
+    assert [name for name in world.found(until_ms=3 * HOUR_MS) if name in kinds] == found
 
 
 def test_a_finding_names_the_block_that_was_offered() -> None:
