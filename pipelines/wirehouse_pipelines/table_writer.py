@@ -28,10 +28,10 @@ from wirehouse_pipelines.tables import Table
 _COMPRESSION: Final = "zstd"
 #: Of a column of bytes so many pieces of so many bytes are compressed to see if it is worth it: to less than that part.
 _PIECES, _PIECE_BYTES, _WORTH = 16, 4096, 0.95
-#: A group of rows has at least so many bytes, but for the last one of a file.
-GROUP_BYTES: Final = 16 << 20
-#: Of rows of any partitions so many bytes wait at most.
-WAITING_BYTES: Final = 64 << 20
+#: A group of rows has at least so many bytes, but for the last one of a file; nulls don't count.
+GROUP_BYTES: Final = 64 << 20
+#: Of rows of any partitions so many bytes wait at most; nulls don't count.
+WAITING_BYTES: Final = 128 << 20
 #: Files that are open at once at most.
 OPEN_FILES: Final = 32
 
@@ -72,16 +72,17 @@ class _File:
         with ExitStack() as opening:
             self._stream = opening.enter_context(storage.writer(f"{folder}/{self._path}"))
             how = {
-                **_compression(_as_defined(first, self._schema)),
+                **_encoding(_as_defined(first, self._schema)),
                 "write_statistics": list(table.stats),
                 "store_schema": False,
             }
             self._writer = opening.enter_context(pq.ParquetWriter(self._stream, self._schema, **how))
             self._open = opening.pop_all()
 
-    def add(self, group: pa.RecordBatch) -> None:
-        """Write a group of rows."""
-        self._writer.write_batch(_as_defined(group, self._schema))
+    def add(self, group: pa.RecordBatch | pa.Table) -> None:
+        """Write a group of rows; the columns of a Table are those of the file."""
+        rows = group if isinstance(group, pa.Table) else pa.Table.from_batches([_as_defined(group, self._schema)])
+        self._writer.write_table(rows.select(self._schema.names), row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> dict[str, Any]:
         """What is said of the file, which is there from now on."""
@@ -122,7 +123,6 @@ class TableFiles:
         self._schema = arrow_types.schema(table)
         self._waiting: defaultdict[tuple[str, ...], list[pa.RecordBatch]] = defaultdict(list)
         self._sizes: Counter[tuple[str, ...]] = Counter()
-        self._filled: Counter[tuple[str, ...]] = Counter()
         self._open: dict[tuple[str, ...], _File] = {}
 
     def __enter__(self) -> Self:
@@ -135,10 +135,9 @@ class TableFiles:
     def add(self, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         """More rows; of each file that is complete what `write` tells."""
         for piece in pieces_of(_as_defined(rows, self._schema), self._table.partition_by):
-            self._waiting[piece.place].append(piece.rows)
-            self._sizes[piece.place] += piece.rows.nbytes
-            self._filled[piece.place] += _filled_bytes(piece.rows.to_struct_array())
-            if not self._table.order and self._filled[piece.place] >= GROUP_BYTES:
+            self._waiting[piece.place].append(_lean(piece.rows))
+            self._sizes[piece.place] += _filled_bytes(piece.rows.to_struct_array())
+            if not self._table.order and self._sizes[piece.place] >= GROUP_BYTES:
                 yield from self._add_group(piece.place)
         while self._sizes.total() > WAITING_BYTES:
             most = max(self._sizes, key=self._sizes.__getitem__)
@@ -158,7 +157,7 @@ class TableFiles:
             yield self._open.pop(place).close()
 
     def _taken(self, place: tuple[str, ...]) -> list[pa.RecordBatch]:
-        del self._sizes[place], self._filled[place]
+        del self._sizes[place]
         return self._waiting.pop(place)
 
     def _partition(self, place: tuple[str, ...]) -> dict[str, str]:
@@ -172,13 +171,13 @@ class TableFiles:
         return _write(self._storage, self._folder, self._table, self._partition(place), rows.to_batches())
 
     def _add_group(self, place: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        group = pa.concat_batches(self._taken(place))
+        waiting = self._taken(place)
         if place not in self._open:
             if len(self._open) == OPEN_FILES:
                 # The one that was opened first is the likeliest to get no more rows.
                 yield self._open.pop(next(iter(self._open))).close()
-            self._open[place] = _File(self._storage, self._folder, self._table, self._partition(place), group)
-        self._open[place].add(group)
+            self._open[place] = _File(self._storage, self._folder, self._table, self._partition(place), waiting[0])
+        self._open[place].add(pa.Table.from_batches(waiting))
 
 
 def write_all(
@@ -191,6 +190,31 @@ def write_all(
         yield from files.finish()
 
 
+def _lean(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows`, in which parts without any value share one piece of memory with those of other batches."""
+    columns = [_lean_column(column) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _lean_column(column: pa.Array) -> pa.Array:
+    if column.null_count == len(column):
+        return _nulls(column.type, len(column))
+    if not pa.types.is_struct(column.type):
+        return column
+    fields = [column.type.field(at) for at in range(column.type.num_fields)]
+    parts = [_lean_column(column.field(at)) for at in range(len(fields))]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=column.is_null())
+
+
+def _nulls(kind: pa.DataType, count: int) -> pa.Array:
+    return _most_nulls(kind, 1 << max(count - 1, 0).bit_length())[:count]
+
+
+@cache
+def _most_nulls(kind: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, kind)
+
+
 def _filled_bytes(column: pa.Array) -> int:
     """Bytes of a column, but of those parts that have a value: nulls take room in memory, and none in a file."""
     if column.null_count == len(column):
@@ -200,16 +224,19 @@ def _filled_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def _compression(group: pa.RecordBatch) -> dict[str, Any]:
-    """How columns are compressed. Hashes, signatures and the like are written as they are: they get no smaller."""
+def _encoding(group: pa.RecordBatch) -> dict[str, Any]:
+    """How columns are written. Whole numbers mostly rise or stay: as their differences they take half of the bytes.
+
+    Hashes, signatures and the like get no smaller by compression and are written as they are.
+    """
+    paths = _paths(group.schema)
+    whole = {field.name for field in group.schema if pa.types.is_int64(field.type)}
     binary = (field.name for field in group.schema if pa.types.is_binary(field.type))
     plain = {name for name in binary if not _is_worth_it(group.column(name))}
-    if not plain:
-        return {"compression": _COMPRESSION}
-    paths = _paths(group.schema)
     return {
         "compression": {path: "NONE" if path in plain else _COMPRESSION for path in paths},
-        "use_dictionary": [path for path in paths if path not in plain],
+        "use_dictionary": [path for path in paths if path not in plain | whole],
+        "column_encoding": dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
     }
 
 
