@@ -52,11 +52,12 @@ test-fast: setup ## The tests without JVM and properties (a minute)
 docs: setup ## The site of docs/, in site/
 	@$(BIN)/zensical build --clean --strict
 
-check: setup ## Lint, strict types, import directions, fresh generated pages, links of docs/, known weaknesses of what is pinned
+check: setup ## Lint, strict types, import directions, fresh generated pages, retired words, links of docs/, known weaknesses of what is pinned
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache >/dev/null || { $(BIN)/lint-imports --no-logo --no-cache; exit 1; }
 	@$(BIN)/python -m wirehouse_orchestration.docs --check
+	@$(BIN)/python -m wirehouse_orchestration.words
 	@told=$$($(BIN)/zensical build --strict 2>&1) || { echo "$$told"; exit 1; }
 	@infra/audit.sh
