@@ -17,10 +17,10 @@ demo: setup ## A tour on real input in a fresh lake
 	@$(BIN)/wirehouse demo
 
 bench: setup ## Measure against the floors; writes docs/benchmarks.md
-	@$(BIN)/python -m wirehouse_orchestration.bench
+	@$(BIN)/python -m infra.tools.bench.runner
 
 chaos: setup ## Kill and disturb what works, run again, compare every row (hours; CHAOS="--moments 1 --fault disk")
-	@$(BIN)/python -m wirehouse_orchestration.chaos $(CHAOS)
+	@$(BIN)/python -m infra.tools.chaos $(CHAOS)
 
 ui: setup ## Dagster's UI with schedules and sensors, on this machine only
 	@$(BIN)/wirehouse $(if $(CONFIG),--config $(CONFIG)) ui
@@ -33,7 +33,7 @@ superset-check: setup ## Import the bundle, and hold what a running Superset sho
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python infra/superset/check.py
 
 pictures: setup ## Take the pictures of README and docs/ anew, of the demo's lake or CONFIG's
-	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python -m tests.pictures
+	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python -m infra.tools.pictures
 
 test: test-fast ## All tests
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers and not superset"
@@ -57,7 +57,7 @@ check: setup ## Lint, strict types, import directions, fresh generated pages, re
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache >/dev/null || { $(BIN)/lint-imports --no-logo --no-cache; exit 1; }
-	@$(BIN)/python -m wirehouse_orchestration.docs --check
-	@$(BIN)/python -m wirehouse_orchestration.words
+	@$(BIN)/python -m infra.tools.generated_pages --check
+	@$(BIN)/python -m infra.tools.words
 	@told=$$($(BIN)/zensical build --strict 2>&1) || { echo "$$told"; exit 1; }
 	@infra/audit.sh

@@ -11,7 +11,7 @@ say() { printf '  %s\n' "$*"; }
 fail() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 
 fingerprint() {
-    cat pyproject.toml constraints.txt infra/setup.sh pipelines/wirehouse_pipelines/{jars.py,*/*.java} | cksum
+    cat pyproject.toml constraints.txt infra/setup.sh pipelines/wirehouse_pipelines/spark/{jars.py,*/*.java} | cksum
     printf '%s\n' "$PWD"
 }
 
@@ -51,7 +51,7 @@ install_java() {
         quietly apt-get update
         quietly apt-get install --yes --no-install-recommends openjdk-17-jre-headless
     fi
-    $venv/bin/python -m wirehouse_pipelines.java >>"$log" || fail "$($venv/bin/python -m wirehouse_pipelines.java)"
+    $venv/bin/python -m wirehouse_pipelines.spark.java >>"$log" || fail "$($venv/bin/python -m wirehouse_pipelines.spark.java)"
 }
 
 [ -f $stamp ] && [ "$(cat $stamp)" = "$(fingerprint)" ] && [ -x $venv/bin/wirehouse ] && exit 0
@@ -65,10 +65,10 @@ fi
 : >"$log"
 say "packages at the versions of constraints.txt ..."
 install_packages
-$venv/bin/python -m wirehouse_pipelines.java >>"$log" || install_java
+$venv/bin/python -m wirehouse_pipelines.spark.java >>"$log" || install_java
 say "Spark jars ..."
-quietly $venv/bin/python -m wirehouse_pipelines.jars
+quietly $venv/bin/python -m wirehouse_pipelines.spark.jars
 say "machine code of the readers, library of the dashboards, classes of Spark ..."
-quietly $venv/bin/python -m wirehouse_orchestration.warm
+quietly $venv/bin/python -m wirehouse_orchestration.cli.precompile
 fingerprint >$stamp
 say "Ready: $venv/bin/wirehouse --help"

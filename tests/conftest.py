@@ -15,8 +15,8 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 from wirehouse_orchestration import config
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 VECTORS = Path(__file__).parent / "vectors"
 MakeLake = Callable[..., Lake]
@@ -43,7 +43,7 @@ def unconfigured() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The session of all tests marked `spark`."""
-    from wirehouse_pipelines import spark as embedded
+    from wirehouse_pipelines.spark import session as embedded
 
     os.environ.setdefault(embedded.JAVA_OPTIONS, embedded.SHORT_RUN)
     session = embedded.session("tests")
@@ -54,7 +54,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def local_lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """A small capture of each protocol, computed in a folder by this process."""
-    from tests import running, small_lake
+    from tests.support import running, small_lake
 
     lake = config.load(small_lake.configure(tmp_path_factory.mktemp("local")))
     with pytest.MonkeyPatch.context() as patch:
@@ -74,16 +74,16 @@ def store() -> Iterator[dict[str, str]]:
 @contextmanager
 def store_of(name: str) -> Iterator[dict[str, str]]:
     """The object store of that name among the project's servers, up while the block runs, and its variables, set."""
-    from wirehouse_orchestration import infra
+    from wirehouse_orchestration.infra import server
 
-    infra.up((name,), lambda text: None)
-    settings = infra.environment((name,))
+    server.up((name,), lambda text: None)
+    settings = server.environment((name,))
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in settings.items():
             if variable.startswith("AWS_"):
                 patch.setenv(variable, value)
         yield settings
-    infra.down((name,), lambda text: None)
+    server.down((name,), lambda text: None)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import (
     BYMUX_RULES,
     CONTROL_RULES,
@@ -12,7 +12,7 @@ from wirehouse_codecs.bamboo.rules import (
     RULE,
     SHOWN_RULES,
 )
-from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
+from wirehouse_codecs.captures.rules import REASSEMBLY_RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content
 

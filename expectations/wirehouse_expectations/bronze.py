@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import RULES
+from wirehouse_codecs.captures.rules import RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
-from wirehouse_pipelines.lake import MESSAGE_KINDS, PACKET_KINDS
-from wirehouse_pipelines.protocols import FILE_KINDS
+from wirehouse_pipelines.lake.lake import MESSAGE_KINDS, PACKET_KINDS
+from wirehouse_pipelines.lake.protocols import FILE_KINDS
 
 
 def landed_is_in(table: str, kinds: tuple[str, ...]) -> Invariant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
 from wirehouse_codecs.cardinal.rules import RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
-from wirehouse_codecs.hiero.rows import BLOCK, BLOCK_FILE, CALL, SKIP
+from wirehouse_codecs.captures.rules import REASSEMBLY_RULES
+from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CALL, SKIP
 from wirehouse_codecs.hiero.rules import ALSO_TOGETHER, CALL_RULES, MESSAGE_RULES, NODE_RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.capture_rules import REASSEMBLY_RULES
-from wirehouse_codecs.ockam.log import SESSION, SKIP
+from wirehouse_codecs.captures.rules import REASSEMBLY_RULES
+from wirehouse_codecs.ockam.log.log import SESSION, SKIP
 from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULES, SET_RULES
 from wirehouse_expectations.shapes import Findings, Invariant, Statements, changed_with
 from wirehouse_expectations.tcp import packets_balance, row_has_its_content

@@ -14,8 +14,9 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from wirehouse_pipelines import delta, ledger, sql
-from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines.delta import ledger, spark_tables
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.tables import all_tables
 
 #: Rows of a table's range from which on Spark reads it, if there is a session.
@@ -43,7 +44,7 @@ class Reader:
             return sql.rows(self.lake, statement).to_pandas(integer_object_nulls=True)
         for name in set(_NAMES.findall(statement)) & set(all_tables()):
             view = name.replace(".", "__")
-            delta.read(self.spark, self.lake, name).createOrReplaceTempView(view)
+            spark_tables.read(self.spark, self.lake, name).createOrReplaceTempView(view)
             statement = re.sub(rf"\b{re.escape(name)}\b", view, statement)
         return self.spark.sql(statement).toPandas()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_codecs.core.rules import Rule, Severity
 
 
 @dataclass(frozen=True, slots=True)

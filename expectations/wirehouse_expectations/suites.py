@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from wirehouse_codecs.rules import Rule, Severity
+from wirehouse_codecs.core.rules import Rule, Severity
 from wirehouse_expectations.reading import Reader, reader
 from wirehouse_expectations.shapes import Findings, Invariant, Statements
-from wirehouse_pipelines import jobs
-from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.manifests import manifests
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+from wirehouse_pipelines.landing.manifests import manifests
 from wirehouse_pipelines.tables import Table, all_tables, shared_columns
 
 if TYPE_CHECKING:
@@ -212,10 +212,10 @@ def invariants_check(
     """Whether our own `table` holds its invariants in windows `first` to `last`.
 
     Windows that wait for their job (new captures, other options) are left out: what they lack is not lost. They are
-    `stale`, as `jobs.stale` says (None: it is asked).
+    `stale`, as `jobs.runner.stale` says (None: it is asked).
     """
     read = reader(lake, spark, table, first, last)
-    stale = jobs.stale(lake) if stale is None else stale
+    stale = runner.stale(lake) if stale is None else stale
     waiting = sorted(name for name in _waiting(stale, table) if first <= name <= last)
     broken_rows = {item.name: _filled(item, read, first, last, waiting) for item in invariants_of(table)}
     parts = [
@@ -246,7 +246,7 @@ def _filled(invariant: Invariant, read: Reader, first: str, last: str, waiting: 
 
 def _waiting(stale: Mapping[str, Collection[str]], table: str) -> set[str]:
     """Stale windows of the job that writes `table`."""
-    writers = {name for name, job in jobs.all_jobs().items() if table in job.outputs}
+    writers = {name for name, job in runner.all_jobs().items() if table in job.outputs}
     return set().union(*(windows for name, windows in stale.items() if name in writers))
 
 

@@ -18,12 +18,13 @@ from typing import Any
 from playwright.sync_api import Page, Response, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from wirehouse_orchestration import config, ports
+from wirehouse_orchestration import config
 from wirehouse_orchestration.dashboards import answers, superset
 from wirehouse_orchestration.dashboards.boards import Board, Chart, boards, written
-from wirehouse_orchestration.render import plain
-from wirehouse_pipelines import sql
-from wirehouse_pipelines.lake import Lake
+from wirehouse_orchestration.servers import ports
+from wirehouse_orchestration.terminal.render import plain
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.query import sql
 
 HERE = Path(__file__).parent
 HOME = Path(os.environ.get("SUPERSET_HOME") or HERE.parent / ".run" / "superset")

@@ -29,19 +29,19 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from wirehouse_codecs.errors import OptionError, UsageError
-from wirehouse_codecs.inflate import LIMITS, Limits
-from wirehouse_codecs.option_values import MOST_PORT, Options, read_options, source_name, whole
-from wirehouse_codecs.tcp_options import TcpOptions
-from wirehouse_orchestration.render import shell_word
-from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.kafka_options import KafkaOptions
-from wirehouse_pipelines.lake import KAFKA, PACKET_KINDS, Lake, Source
-from wirehouse_pipelines.protocols import PROTOCOLS
-from wirehouse_pipelines.spark_options import SparkOptions
-from wirehouse_pipelines.storage import is_local
-from wirehouse_pipelines.upkeep_options import UpkeepOptions
-from wirehouse_pipelines.windows import Size, WindowNameError, Windows
+from wirehouse_codecs.captures.inflate import LIMITS, Limits
+from wirehouse_codecs.core.errors import OptionError, UsageError
+from wirehouse_codecs.core.option_tables import MOST_PORT, Options, read_options, source_name, whole
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_orchestration.terminal.render import shell_word
+from wirehouse_pipelines.lake import lake_json
+from wirehouse_pipelines.lake.kafka_options import KafkaOptions
+from wirehouse_pipelines.lake.lake import KAFKA, PACKET_KINDS, Lake, Source
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+from wirehouse_pipelines.lake.spark_options import SparkOptions
+from wirehouse_pipelines.lake.upkeep_options import UpkeepOptions
+from wirehouse_pipelines.lake.windows import Size, WindowNameError, Windows
+from wirehouse_pipelines.storage.storage import is_local
 
 VARIABLE = "WIREHOUSE_CONFIG"
 #: The lake's root, before what the file says.

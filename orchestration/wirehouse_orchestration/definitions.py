@@ -10,9 +10,9 @@ import logging
 import dagster as dg
 
 from wirehouse_orchestration import config
-from wirehouse_orchestration.assembly import assemble
-from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.windows import Windows
+from wirehouse_orchestration.dagster.assembly import assemble
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.windows import Windows
 
 
 def configured_lake() -> Lake:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from wirehouse_codecs import capture_rules
-from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.captures import rules
+from wirehouse_codecs.core.rules import Severity
 from wirehouse_expectations import reading
 from wirehouse_expectations.suites import (
     SAMPLES,
@@ -27,12 +27,12 @@ from wirehouse_expectations.suites import (
     place_columns,
     statements,
 )
-from wirehouse_pipelines import arrow_types
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.manifests import Manifest, WindowObjects, manifest_name
-from wirehouse_pipelines.protocols import PROTOCOLS
+from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.landing.manifests import Manifest, WindowObjects, manifest_name
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.windows import Windows
 
 DAY = "2026-11-14"
 NEXT = "2026-11-15"
@@ -102,12 +102,12 @@ def test_every_rule_of_a_protocol_is_in_its_suites(protocol: str) -> None:
         for severity in findings.severities
         for column in _columns(findings_suite(findings.table, severity))
     }
-    assert named - {rule.id for rule in capture_rules.RULES} == {rule.id for rule in PROTOCOLS[protocol].rules}
+    assert named - {rule.id for rule in rules.RULES} == {rule.id for rule in PROTOCOLS[protocol].rules}
 
 
 def test_every_rule_of_captures_is_in_its_suite() -> None:
     suite = findings_suite("bronze.findings", Severity.NOTE)
-    assert _columns(suite) == {rule.id for rule in capture_rules.RULES}
+    assert _columns(suite) == {rule.id for rule in rules.RULES}
 
 
 def test_every_table_that_people_see_has_invariants() -> None:
@@ -395,7 +395,7 @@ def _manifest(lake: Lake, records: int) -> None:
 def test_a_landed_record_that_is_no_row_is_found(
     lake: Lake, put: Put, landed: int, lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wirehouse_pipelines.jobs.stale", lambda lake: {})
+    monkeypatch.setattr("wirehouse_pipelines.jobs.runner.stale", lambda lake: {})
     put("bronze.messages", SOUND["bronze.messages"])
     _manifest(lake, landed)
     result = _check(lake, "bronze.messages")

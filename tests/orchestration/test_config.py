@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from wirehouse_codecs.inflate import Limits
-from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_codecs.captures.inflate import Limits
+from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_orchestration import config
 from wirehouse_orchestration.config import ConfigError, Mistake
-from wirehouse_pipelines import lake_json
-from wirehouse_pipelines.capture_files import MissingPathError, check_place
-from wirehouse_pipelines.spark_options import MASTER_VARIABLES
-from wirehouse_pipelines.upkeep_options import UpkeepOptions
-from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.lake import lake_json
+from wirehouse_pipelines.lake.spark_options import MASTER_VARIABLES
+from wirehouse_pipelines.lake.upkeep_options import UpkeepOptions
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.landing.capture_files import MissingPathError, check_place
 
 LAKEHOUSE = '[lakehouse]\nroot = "lake"\n'
 SOURCE = '[[source]]\nname = "mainnet"\nprotocol = "cardinal"\nkind = "messages"\npath = "inbox"\n'

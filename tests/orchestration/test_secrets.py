@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from wirehouse_orchestration import infra
-from wirehouse_orchestration.ports import free_port
-from wirehouse_pipelines.storage import open_storage
+from wirehouse_orchestration.infra import server
+from wirehouse_orchestration.servers.ports import free_port
+from wirehouse_pipelines.storage.storage import open_storage
 
 pytestmark = pytest.mark.servers
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -63,7 +63,7 @@ class Place:
         return done.stdout + done.stderr
 
     def wirehouse(self, *arguments: str) -> str:
-        program = "from wirehouse_orchestration.cli import main; main()"
+        program = "from wirehouse_orchestration.cli.command import main; main()"
         return self.run(sys.executable, "-c", program, "--verbose", *arguments)
 
 
@@ -116,7 +116,7 @@ def test_no_secret_is_said_or_written(place: Place) -> None:
         with storage.open(stored.name) as stream:
             objects.append((stored.name, stream.read()))
     assert objects
-    run = infra.run_folder()
+    run = server.run_folder()
     logs = [(path.name, path.read_bytes()) for path in run.glob("*.log")]
     assert told(place.secrets.values(), [("said", said.encode()), *objects, *logs, *command_lines()]) == []
     assert told(place.secrets.values(), files(place.folder)) == []
@@ -130,8 +130,9 @@ def test_no_secret_is_said_or_written(place: Place) -> None:
 _SHOWN = """
     import json, urllib.request
     from wirehouse_orchestration import config
-    from wirehouse_pipelines import jobs, spark
-    from wirehouse_pipelines.landing import land
+    from wirehouse_pipelines.jobs import runner as jobs
+    from wirehouse_pipelines.spark import session as spark
+    from wirehouse_pipelines.landing.landing import land
 
     spark.SETTINGS |= {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.driver.host": "127.0.0.1"}
     lake = config.load("wirehouse.toml")

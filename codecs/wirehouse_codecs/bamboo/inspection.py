@@ -9,21 +9,21 @@ from typing import Final
 
 import pyarrow as pa
 
-from wirehouse_codecs import inspecting, stream_inspection
-from wirehouse_codecs.bamboo import bymux
-from wirehouse_codecs.bamboo.entries import SIGNATURE_BYTES, signature_rule
-from wirehouse_codecs.bamboo.file_rows import row_of
-from wirehouse_codecs.bamboo.known_log import ENTRIES, judge
-from wirehouse_codecs.bamboo.log import SCHEMA, starter
-from wirehouse_codecs.bamboo.messages import ChannelReader, decode_setup
+from wirehouse_codecs.bamboo.correlation.log_state import ENTRIES, judge
+from wirehouse_codecs.bamboo.correlation.packet_entries import OWN, PacketEntries, takes
+from wirehouse_codecs.bamboo.log.file_rows import row_of
+from wirehouse_codecs.bamboo.log.rows import ENTRY
+from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.bamboo.packet_entries import OWN, PacketEntries, takes
-from wirehouse_codecs.bamboo.rows import ENTRY
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, PROTOCOL
-from wirehouse_codecs.bamboo.verify import Verdict, payload_rule
-from wirehouse_codecs.inspecting import Inspect, Inspected
-from wirehouse_codecs.stream_inspection import Row
-from wirehouse_codecs.stream_log import MESSAGE
+from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire.entries import SIGNATURE_BYTES, signature_rule
+from wirehouse_codecs.bamboo.wire.entry_verification import Verdict, payload_rule
+from wirehouse_codecs.bamboo.wire.messages import ChannelReader, decode_setup
+from wirehouse_codecs.logs import inspection, tcp_inspection
+from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.logs.tcp_inspection import Row
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 
@@ -68,13 +68,13 @@ def inspect(
     """
     options = options or BambooOptions()
     entries = PacketEntries()
-    rows = stream_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
+    rows = tcp_inspection.read(batches, starter(options), SCHEMA, options.ports or port)
     for _, of_record in groupby(rows, itemgetter("arrived_at_ns", "record_number")):
         signed: list[Row] = []
         for row in of_record:
             if row["row_kind"] == MESSAGE:
                 yield _message(row)
-            elif (told := stream_inspection.shown(row, PROTOCOL, OWN)) is not None:
+            elif (told := tcp_inspection.shown(row, PROTOCOL, OWN)) is not None:
                 yield told
             if takes(row):
                 signed.append(row)
@@ -86,7 +86,7 @@ def _message(row: Row) -> Inspected:
     content = dict(row["message"])
     about = {"channel": row["channel"], "kind": content.pop("kind"), "proposal": row["proposal_id"]}
     about["proposal_number"] = row["proposal_number"]
-    return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
+    return inspection.MESSAGE, {name: row[name] for name in _PLACE} | about | content
 
 
 def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | None = None) -> Iterator[Inspected]:
@@ -114,7 +114,7 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
         if record["row_kind"] != ENTRY:
             finding = record["finding"]
             yield (
-                inspecting.QUARANTINE,
+                inspection.QUARANTINE,
                 place
                 | {"protocol": PROTOCOL, "rule": finding["rule"], "reason": finding["message"], "value": record["raw"]},
             )
@@ -123,11 +123,11 @@ def inspect_entries(batches: Iterable[pa.RecordBatch], options: BambooOptions | 
         row = {name: known[name] for name in _ENTRY_NAMES} | {name: told[name] for name in _VERDICT}
         if known["payload_rule"] is not None and told["reason"] is None:
             row |= {"verdict": Verdict.INVALID.value, "reason": known["payload_rule"], "message": "of this payload"}
-        yield inspecting.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
+        yield inspection.MESSAGE, place | {"kind": "entry", "name": record["name"]} | row
     for row in sorted(broken, key=itemgetter("record_number")):
         rule = ENTRY_RULE[row["reason"]]
         told = {"protocol": PROTOCOL, "rule": rule.id, "severity": rule.severity.value, "message": row["message"]}
-        yield inspecting.VIOLATION, told | {name: row[name] for name in _FILE_PLACE}
+        yield inspection.VIOLATION, told | {name: row[name] for name in _FILE_PLACE}
 
 
 _FILE_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")

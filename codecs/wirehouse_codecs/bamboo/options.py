@@ -10,11 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from wirehouse_codecs.bamboo.bymux import VANILLA, Channel, Role, Start, agreed
-from wirehouse_codecs.bamboo.messages import PIECE_BYTES, Setup
-from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.option_values import OptionTable, Read, flag, one_of, port, record, source_name, unsigned, whole
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.bamboo.setup import PIECE_BYTES, VANILLA, Channel, Role, Setup, Start, agreed
+from wirehouse_codecs.core.errors import OptionError
+from wirehouse_codecs.core.option_tables import (
+    OptionTable,
+    Read,
+    flag,
+    one_of,
+    port,
+    record,
+    source_name,
+    unsigned,
+    whole,
+)
+from wirehouse_codecs.tcp.endpoints import Direction
 
 BYMUX, TWO_CONNECTIONS = "bymux", "two_connections"
 #: Streams of the channels: there from the start, or created; AUTO = there, unless the proactive side creates them.

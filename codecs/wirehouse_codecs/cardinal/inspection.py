@@ -8,15 +8,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.capture_rules import RULE as CAPTURE_RULE
-from wirehouse_codecs.cardinal import messages
-from wirehouse_codecs.cardinal.columns import decode_columns
-from wirehouse_codecs.cardinal.consumer import Consumer, Row
-from wirehouse_codecs.cardinal.events import Found
+from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.cardinal.correlation.consumer import Consumer, Row
+from wirehouse_codecs.cardinal.correlation.events import Found
+from wirehouse_codecs.cardinal.fast.columns import decode_columns
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import PROTOCOL
-from wirehouse_codecs.inspecting import MESSAGE, QUARANTINE, SKIP, Inspect, Inspected, violation
-from wirehouse_codecs.rules import Finding, Place
+from wirehouse_codecs.cardinal.wire import messages
+from wirehouse_codecs.core.rules import Finding, Place
+from wirehouse_codecs.logs.inspection import MESSAGE, QUARANTINE, SKIP, Inspect, Inspected, violation
 
 _AVRO = pa.array(
     [bytes([kind]) for kind in messages.KINDS if kind not in (messages.BATCH_MSG, messages.BATCH_DELETE_MSG)]

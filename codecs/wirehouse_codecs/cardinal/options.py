@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import re2
 
-from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.option_values import OptionTable, Read, list_of, record, table, text, unsigned, whole
+from wirehouse_codecs.core.errors import OptionError
+from wirehouse_codecs.core.option_tables import OptionTable, Read, list_of, record, table, text, unsigned, whole
 
 HASH_BYTES = 32
 NUMBER_BITS = 64

@@ -6,7 +6,7 @@ and reorgs are found besides. A quarantined message takes no part in assembly.
 
 from __future__ import annotations
 
-from wirehouse_codecs.rules import Rule, Severity, by_name
+from wirehouse_codecs.core.rules import Rule, Severity, by_name
 
 PROTOCOL = "cardinal"
 

@@ -11,25 +11,26 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wirehouse_codecs import file_log, inspecting, stream_inspection
-from wirehouse_codecs.hiero import grpc
-from wirehouse_codecs.hiero.across import Fold
-from wirehouse_codecs.hiero.across_known import HELD_NS
-from wirehouse_codecs.hiero.across_rows import Found, Told
-from wirehouse_codecs.hiero.events import Event, event_of, order_of
-from wirehouse_codecs.hiero.files import of_blocks, of_entries
-from wirehouse_codecs.hiero.http2 import PREFACE
-from wirehouse_codecs.hiero.log import starter
-from wirehouse_codecs.hiero.messages import shape_of
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.hiero.correlation.events import Event, event_of, order_of
+from wirehouse_codecs.hiero.correlation.fold import Fold
+from wirehouse_codecs.hiero.correlation.known import HELD_NS
+from wirehouse_codecs.hiero.correlation.rows import Found, Told
+from wirehouse_codecs.hiero.log.files import of_blocks, of_entries
+from wirehouse_codecs.hiero.log.log import starter
+from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA, SKIP
 from wirehouse_codecs.hiero.options import HieroOptions
 from wirehouse_codecs.hiero.profiles import method_of
-from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA, SKIP
 from wirehouse_codecs.hiero.rules import PROTOCOL
-from wirehouse_codecs.inspecting import Inspect, Inspected
-from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_inspection import Row
-from wirehouse_codecs.stream_log import MESSAGE
-from wirehouse_codecs.tcp import Data, Direction
+from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.http2 import PREFACE
+from wirehouse_codecs.hiero.wire.messages import shape_of
+from wirehouse_codecs.logs import files, inspection, tcp_inspection
+from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.logs.tcp_inspection import Row
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.reassembly import Data
 
 _PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 _ABOUT: Final = ("call", "service", "path", "node", "client", "publisher", "block_number")
@@ -64,19 +65,19 @@ def inspect(
     break together comes last.
     """
     options = options or HieroOptions()
-    yield from _told(stream_inspection.read(batches, starter(options), SCHEMA, port), options)
+    yield from _told(tcp_inspection.read(batches, starter(options), SCHEMA, port), options)
 
 
 def inspect_log(batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None) -> Iterator[Inspected]:
     """Rows of the gRPC binary log in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(file_log.rows(batches, of_entries(options), SCHEMA), options)
+    yield from _told(files.rows(batches, of_entries(options), SCHEMA), options)
 
 
 def inspect_blocks(batches: Iterable[pa.RecordBatch], options: HieroOptions | None = None) -> Iterator[Inspected]:
     """Rows of the block files in `batches` (inspecting.LANDED_FILES)."""
     options = options or HieroOptions()
-    yield from _told(file_log.rows(batches, of_blocks(options), SCHEMA), options)
+    yield from _told(files.rows(batches, of_blocks(options), SCHEMA), options)
 
 
 INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect, "grpc_log": inspect_log, "blocks": inspect_blocks}
@@ -90,8 +91,8 @@ def _told(rows: Iterable[Row], options: HieroOptions) -> Iterator[Inspected]:
         if row["row_kind"] == MESSAGE:
             yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
-            yield inspecting.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
-        elif row["row_kind"] not in (CALL, BLOCK) and (told := stream_inspection.shown(row, PROTOCOL, _OWN)):
+            yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
+        elif row["row_kind"] not in (CALL, BLOCK) and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)):
             yield told
     fold, last_ns = Fold(options), 0
     for _, event in sorted(events, key=itemgetter(0)):
@@ -105,7 +106,7 @@ def _found(told: Iterable[Told]) -> Iterator[Inspected]:
     for found in told:
         if isinstance(found, Found):
             place = found.where._asdict() | {name: getattr(found, name) for name in _OWN}
-            yield stream_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)
+            yield tcp_inspection.violation(found.rule.id, found.severity.value, found.message, place, _OWN)
 
 
 def _message(row: Row) -> Inspected:
@@ -113,4 +114,4 @@ def _message(row: Row) -> Inspected:
     counts = content["item_counts"]
     content["item_counts"] = None if counts is None else dict(counts)
     about = {"kind": content.pop("kind")} | {name: row[name] for name in _ABOUT}
-    return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
+    return inspection.MESSAGE, {name: row[name] for name in _PLACE} | about | content

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.core.errors import OptionError
+from wirehouse_codecs.core.option_tables import NS_PER_MS, OptionTable, Read, list_of, one_of, port, source_name, whole
 from wirehouse_codecs.hiero.profiles import AUTO, PROFILES, PUBLISH_PORT, SUBSCRIBE_PORT
-from wirehouse_codecs.option_values import NS_PER_MS, OptionTable, Read, list_of, one_of, port, source_name, whole
 
 STRICT: Final = "strict"
 TOLERANT: Final = "tolerant"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from wirehouse_codecs.rules import Rule, Severity, by_name
+from wirehouse_codecs.core.rules import Rule, Severity, by_name
 
 PROTOCOL: Final = "hiero"
 

@@ -7,20 +7,20 @@ from typing import Final
 
 import pyarrow as pa
 
-from wirehouse_codecs import inspecting, stream_inspection
-from wirehouse_codecs.inspecting import Inspect, Inspected
-from wirehouse_codecs.ockam import starts
-from wirehouse_codecs.ockam.across import Found
-from wirehouse_codecs.ockam.events import Heard
-from wirehouse_codecs.ockam.log import SCHEMA, SESSION, SKIP, starter
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs import inspection, tcp_inspection
+from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.logs.tcp_inspection import Row
+from wirehouse_codecs.ockam.correlation.events import Heard
+from wirehouse_codecs.ockam.correlation.streams import Found
+from wirehouse_codecs.ockam.log.log import SCHEMA, SESSION, SKIP, starter
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.reader import HEARTBEAT, Reader
-from wirehouse_codecs.ockam.routed import Envelope
 from wirehouse_codecs.ockam.rules import PROTOCOL
-from wirehouse_codecs.rules import Place
-from wirehouse_codecs.stream_inspection import Row
-from wirehouse_codecs.stream_log import MESSAGE
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.ockam.wire import resync
+from wirehouse_codecs.ockam.wire.reader import HEARTBEAT, Reader
+from wirehouse_codecs.ockam.wire.routed import Envelope
+from wirehouse_codecs.tcp.endpoints import Direction
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 #: Own columns of violations.
@@ -38,7 +38,7 @@ def recognises(client: bytes, server: bytes) -> str | None:
             assert reader.detection is not None
             return f"the client begins with a routed message: {reader.detection.reason}"
     envelope = Envelope.BARE16 if reader.detection is None else reader.detection.envelope
-    begun = starts.look(client, at, envelope, reader.limit(envelope), searching=True)
+    begun = resync.look(client, at, envelope, reader.limit(envelope), searching=True)
     return "the client begins with a routed message: its length fits its routes and payload" if begun.end else None
 
 
@@ -51,25 +51,25 @@ def inspect(
     taken for those of one service; what they break together comes last.
     """
     options, heard = options or OckamOptions(), Heard()
-    for row in stream_inspection.read(batches, starter(options), SCHEMA, port):
+    for row in tcp_inspection.read(batches, starter(options), SCHEMA, port):
         heard.take(row)
         if row["row_kind"] == MESSAGE:
             yield _message(row)
         elif row["row_kind"] == SKIP and isinstance(row["skip"], dict):
-            yield inspecting.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
-        elif row["row_kind"] != SESSION and (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:
+            yield inspection.SKIP, {name: row[name] for name in _PLACE} | row["skip"]
+        elif row["row_kind"] != SESSION and (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
             yield told
     for found in heard.told(options.index_convention):
         if isinstance(found, Found):
             rule, place = found.rule, found.where._asdict() | {"stream_address": found.stream_address}
-            yield stream_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
+            yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, place, _OWN)
 
 
 def _message(row: Row) -> Inspected:
     content = dict(row["message"])
     about = {"kind": content.pop("kind")} | {name: row[name] for name in ("stream_address", "requester", "consumer")}
     about["requested_at_ns"] = (row["answers"] or {}).get("requested_at_ns")
-    return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | about | content
+    return inspection.MESSAGE, {name: row[name] for name in _PLACE} | about | content
 
 
 INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

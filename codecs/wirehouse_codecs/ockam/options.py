@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
-from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.option_values import NS_PER_S, OptionTable, Read, list_of, one_of, seconds, source_name, whole
+from wirehouse_codecs.core.errors import OptionError
+from wirehouse_codecs.core.option_tables import (
+    NS_PER_S,
+    OptionTable,
+    Read,
+    list_of,
+    one_of,
+    seconds,
+    source_name,
+    whole,
+)
 
 #: The largest frame that may be configured, in bytes: of each side one may be unfinished, and is carried on.
 MOST_FRAME_BYTES: Final = 16 << 20

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wirehouse_codecs.rules import Rule, Severity, by_name
+from wirehouse_codecs.core.rules import Rule, Severity, by_name
 
 PROTOCOL: Final = "ockam"
 

@@ -9,17 +9,20 @@ from typing import Final
 
 import pyarrow as pa
 
-from wirehouse_codecs import inspecting, stream_inspection
-from wirehouse_codecs.inspecting import Inspect, Inspected
-from wirehouse_codecs.stream_inspection import Row
-from wirehouse_codecs.stream_log import MESSAGE
-from wirehouse_codecs.tcp_options import TcpOptions
-from wirehouse_codecs.wallaroo.across import Folds, SessionSummary
-from wirehouse_codecs.wallaroo.dialects import byte_order_of
-from wirehouse_codecs.wallaroo.log import SCHEMA, SESSION, starter, summary_of
-from wirehouse_codecs.wallaroo.messages import LENGTH_BYTES, SEED, V3, VERSION_BYTES, Dialect, Hello, decode
+from wirehouse_codecs.logs import inspection, tcp_inspection
+from wirehouse_codecs.logs.inspection import Inspect, Inspected
+from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.logs.tcp_inspection import Row
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.wallaroo.correlation.sessions import Folds
+from wirehouse_codecs.wallaroo.dialects import SEED, V3, Dialect
+from wirehouse_codecs.wallaroo.frames import VERSION_BYTES, Hello
+from wirehouse_codecs.wallaroo.log.log import SCHEMA, SESSION, starter, summary_of
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import PROTOCOL
+from wirehouse_codecs.wallaroo.session.summary import SessionSummary
+from wirehouse_codecs.wallaroo.wire.dialect_detection import byte_order_of
+from wirehouse_codecs.wallaroo.wire.messages import LENGTH_BYTES, decode
 
 _PLACE = ("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns")
 _FIRST = ("connection_id", "capture_id", "record_number", "arrived_at_ns")
@@ -65,13 +68,13 @@ def inspect(
     """
     start = starter(options or WallarooOptions(), secrets.token_bytes(32))
     sessions = _Sessions()
-    for row in stream_inspection.read(sessions.follow(batches), start, SCHEMA, port):
+    for row in tcp_inspection.read(sessions.follow(batches), start, SCHEMA, port):
         if row["row_kind"] == MESSAGE:
             yield _message(row)
         elif row["row_kind"] == SESSION:
             sessions.add(summary_of(row["connection_id"], row["session"]), {name: row[name] for name in _FIRST})
             yield from sessions.judge()
-        elif (told := stream_inspection.shown(row, PROTOCOL, _OWN)) is not None:
+        elif (told := tcp_inspection.shown(row, PROTOCOL, _OWN)) is not None:
             yield told
     yield from sessions.finish()
 
@@ -111,13 +114,13 @@ class _Sessions:
         _, _, summary, first = heappop(self._waiting)
         for found in self._folds.take(summary):
             rule = found.rule
-            yield stream_inspection.violation(rule.id, rule.severity.value, found.message, first, _OWN)
+            yield tcp_inspection.violation(rule.id, rule.severity.value, found.message, first, _OWN)
 
 
 def _message(row: Row) -> Inspected:
     content = dict(row["message"], cookie_hash=None)
     kind = {"kind": content.pop("kind"), "stream_id": row["stream_id"]}
-    return inspecting.MESSAGE, {name: row[name] for name in _PLACE} | kind | content
+    return inspection.MESSAGE, {name: row[name] for name in _PLACE} | kind | content
 
 
 INSPECT: Final[Mapping[str, Inspect]] = {"pcap": inspect}

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from wirehouse_codecs.option_values import NS_PER_S, OptionTable, Read, one_of, seconds, whole
-from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo.messages import DIALECTS, Dialect, VersionForm
+from wirehouse_codecs.core.option_tables import NS_PER_S, OptionTable, Read, one_of, seconds, whole
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.dialects import DIALECTS, Dialect
+from wirehouse_codecs.wallaroo.frames import VersionForm
 
 AUTO: Final = "auto"
 #: The largest frame that may be configured, in bytes: of each side one may be unfinished, and is carried on.

@@ -10,14 +10,14 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_codecs.core.errors import UsageError, WirehouseError
 from wirehouse_orchestration import config
 from wirehouse_orchestration.dashboards.boards import Chart, Rows, written
-from wirehouse_orchestration.render import plain, shell_word
-from wirehouse_orchestration.show import rows_of
-from wirehouse_orchestration.trace import key_of
-from wirehouse_pipelines import sql
-from wirehouse_pipelines.lake import Lake
+from wirehouse_orchestration.evidence.trace import key_of
+from wirehouse_orchestration.terminal.output import rows_of
+from wirehouse_orchestration.terminal.render import plain, shell_word
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.tables import NAMED, all_tables, beneath
 
 #: Rows of an answer that are drawn.

@@ -22,8 +22,8 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from wirehouse_codecs.errors import WirehouseError
-from wirehouse_orchestration.trace import row_key
+from wirehouse_codecs.core.errors import WirehouseError
+from wirehouse_orchestration.evidence.trace import row_key
 from wirehouse_pipelines.tables import all_tables
 
 #: In an installed package they lie in it, in a clone where people look for them.

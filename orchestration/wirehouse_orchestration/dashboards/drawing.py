@@ -17,8 +17,8 @@ from typing import Any, Final
 import vl_convert
 
 from wirehouse_orchestration.dashboards.boards import Chart, Value
-from wirehouse_orchestration.render import terminal
-from wirehouse_pipelines.windows import WindowNameError, Windows
+from wirehouse_orchestration.terminal.render import terminal
+from wirehouse_pipelines.lake.windows import WindowNameError, Windows
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]

@@ -14,10 +14,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from wirehouse_orchestration.instance import shared_instance
-from wirehouse_pipelines import jobs, ledger, sql
-from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.manifests import Manifest, manifests
+from wirehouse_orchestration.dagster.instance import shared_instance
+from wirehouse_pipelines.delta import ledger
+from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.landing.manifests import Manifest, manifests
+from wirehouse_pipelines.query import sql
 
 _NS_PER_S = 1e9
 _ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
@@ -91,8 +93,8 @@ def _newest(lake: Lake, landed: list[Manifest]) -> GaugeMetricFamily:
 
 
 def _stale(lake: Lake) -> dict[str, float]:
-    found = jobs.stale(lake)
-    return {name: len(found.get(name, ())) for name in jobs.all_jobs()}
+    found = runner.stale(lake)
+    return {name: len(found.get(name, ())) for name in runner.all_jobs()}
 
 
 def _findings(lake: Lake) -> GaugeMetricFamily:

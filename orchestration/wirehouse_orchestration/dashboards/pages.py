@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from wirehouse_orchestration.dashboards.boards import Value
-from wirehouse_orchestration.render import terminal
+from wirehouse_orchestration.terminal.render import terminal
 
 #: Characters of a cell that are shown; all of them stand in its title.
 CELL: Final = 120

@@ -14,14 +14,14 @@ from typing import Final
 
 from markupsafe import Markup
 
-from wirehouse_codecs.errors import WirehouseError
-from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.core.errors import WirehouseError
+from wirehouse_codecs.core.rules import Severity
 from wirehouse_orchestration.dashboards import answers, drawing, pages
 from wirehouse_orchestration.dashboards.answers import Answer, Evidence, Span, Traced
 from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
-from wirehouse_orchestration.trace import trace
-from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.protocols import all_rules
+from wirehouse_orchestration.evidence.trace import trace
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.protocols import all_rules
 
 #: The chart of the overview whose rows are the findings.
 FINDINGS: Final = "rules"

@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from wirehouse_codecs.errors import UsageError, WirehouseError
+from wirehouse_codecs.core.errors import UsageError, WirehouseError
 from wirehouse_orchestration.dashboards import answers, drawing, metrics, pages
 from wirehouse_orchestration.dashboards.answers import Span
 from wirehouse_orchestration.dashboards.boards import FIRST, Board, Chart, boards
-from wirehouse_orchestration.ports import DASHBOARD, HOST, taken
-from wirehouse_orchestration.trace import trace
-from wirehouse_pipelines.lake import Lake
+from wirehouse_orchestration.evidence.trace import trace
+from wirehouse_orchestration.servers.ports import DASHBOARD, HOST, taken
+from wirehouse_pipelines.lake.lake import Lake
 
 #: Everything is the page's own; Vega styles its drawings in place.
 _POLICY: Final = (

@@ -17,8 +17,8 @@ from uuid import UUID, uuid5
 
 import yaml
 
-from wirehouse_orchestration import ports
 from wirehouse_orchestration.dashboards.boards import Board, Chart, Value, boards, written
+from wirehouse_orchestration.servers import ports
 
 #: Where the tables are served: `wirehouse sql-server`.
 URI_VARIABLE: Final = "WIREHOUSE_SQL_URI"

@@ -10,9 +10,9 @@ from typing import Final
 
 import pyspark
 
-from wirehouse_orchestration.infra import Command, InfraError, Server, Settings, java_program
-from wirehouse_orchestration.ports import HOST, free_port, listens
-from wirehouse_pipelines.jars import Jars
+from wirehouse_orchestration.infra.server import Command, InfraError, Server, Settings, java_program
+from wirehouse_orchestration.servers.ports import HOST, free_port, listens
+from wirehouse_pipelines.spark.jars import Jars
 
 JARS: Final = Jars(("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"))
 #: One node has no other to copy to.

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from wirehouse_orchestration.infra import Command, InfraError, Server, Settings, new_secret
-from wirehouse_orchestration.ports import HOST, free_port
-from wirehouse_pipelines.storage import write_private
+from wirehouse_orchestration.infra.server import Command, InfraError, Server, Settings, new_secret
+from wirehouse_orchestration.servers.ports import HOST, free_port
+from wirehouse_pipelines.storage.storage import write_private
 
 NAME: Final = "wirehouse"
 #: Where Debian keeps what only a server's owner runs.

@@ -7,8 +7,8 @@ from typing import Final
 
 import pyspark
 
-from wirehouse_orchestration.infra import Command, Server, Settings, java_program
-from wirehouse_orchestration.ports import HOST, free_port, listens
+from wirehouse_orchestration.infra.server import Command, Server, Settings, java_program
+from wirehouse_orchestration.servers.ports import HOST, free_port, listens
 
 WORKERS: Final = 2
 _DEPLOY: Final = "org.apache.spark.deploy"

@@ -10,10 +10,10 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from wirehouse_orchestration.infra import Command, Server, Settings, java_program, new_secret
-from wirehouse_orchestration.ports import HOST, free_port
-from wirehouse_pipelines.jars import Jars
-from wirehouse_pipelines.storage import write_private
+from wirehouse_orchestration.infra.server import Command, Server, Settings, java_program, new_secret
+from wirehouse_orchestration.servers.ports import HOST, free_port
+from wirehouse_pipelines.spark.jars import Jars
+from wirehouse_pipelines.storage.storage import write_private
 
 JARS: Final = Jars(("org.gaul:s3proxy:4.1.0",))
 BUCKET: Final = "wirehouse"

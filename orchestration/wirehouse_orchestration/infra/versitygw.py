@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from wirehouse_orchestration.infra import Command, InfraError, Server, Settings
+from wirehouse_orchestration.infra.server import Command, InfraError, Server, Settings
 from wirehouse_orchestration.infra.store import BUCKET, answers, choose
 
 NAME: Final = "versitygw"

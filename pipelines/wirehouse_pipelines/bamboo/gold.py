@@ -10,18 +10,18 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from wirehouse_codecs.bamboo.known_log import PLACE
-from wirehouse_codecs.bamboo.rows import ENTRY, PROPOSAL, SESSION
+from wirehouse_codecs.bamboo.correlation.log_state import PLACE
+from wirehouse_codecs.bamboo.log.rows import ENTRY, PROPOSAL, SESSION
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE, RULE
-from wirehouse_codecs.rules import Rule
-from wirehouse_codecs.stream_log import CONNECTION, MESSAGE
-from wirehouse_pipelines import delta
+from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_pipelines.bamboo import verification
 from wirehouse_pipelines.bamboo.verification import few
-from wirehouse_pipelines.connections import heard_once
-from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.delta import spark_tables
+from wirehouse_pipelines.jobs.connections import heard_once
+from wirehouse_pipelines.jobs.job import Work
+from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.work import Work
 
 VERSION = "7"
 OUTPUTS: Final = (
@@ -139,9 +139,9 @@ def _finding(rule: Rule, message: Column) -> dict[str, Column]:
     return {"rule": F.lit(rule.id), "severity": F.lit(rule.severity.value), "message": message}
 
 
-def _entries(run: _Run) -> delta.Files:
+def _entries(run: _Run) -> spark_tables.Files:
     files = run.verified.of(verification.FILE).select("file").collect()
-    return delta.Files([json.loads(told.file) for told in files], None)
+    return spark_tables.Files([json.loads(told.file) for told in files], None)
 
 
 def _logs(run: _Run) -> DataFrame:
@@ -214,7 +214,7 @@ def _state(run: _Run) -> DataFrame:
 _TABLES: Final = dict(zip(OUTPUTS[1:], (_logs, _forks, _proposals, _sessions, _found, _state), strict=True))
 
 
-def tables(work: Work) -> Iterator[tuple[str, DataFrame | delta.Files]]:
+def tables(work: Work) -> Iterator[tuple[str, DataFrame | spark_tables.Files]]:
     """The job of gold.bamboo: its tables, each as it is written."""
     run = _Run(work)
     yield verification.ENTRIES_TABLE, _entries(run)

@@ -8,15 +8,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wirehouse_codecs.bamboo import file_rows
-from wirehouse_codecs.bamboo.log import SCHEMA, starter
+from wirehouse_codecs.bamboo.log import file_rows
+from wirehouse_codecs.bamboo.log.schema import SCHEMA, starter
 from wirehouse_codecs.bamboo.options import BambooOptions
-from wirehouse_codecs.stream_log import Gather, Start
-from wirehouse_pipelines import arrow_types, connections, delta
-from wirehouse_pipelines.lake import Source
+from wirehouse_codecs.logs.rows import Gather, Start
+from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.jobs import connections
+from wirehouse_pipelines.jobs.job import Work
+from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.work import Work
 
 VERSION = "9"
 FILES: Final = "bronze.files"
@@ -32,7 +33,7 @@ def _start(source: Source, key: bytes) -> Start | Gather:
 
 def _entries(work: Work) -> Stage:
     """The rows of entry files, one a record."""
-    files = delta.files(work.lake, FILES, work.spans)
+    files = spark_tables.files(work.lake, FILES, work.spans)
     types = {field.name: field.type for field in arrow_types.schema(all_tables()[FILES])}
     schema = pa.schema([*((name, types[name]) for name in _COLUMNS), ("first", pa.int64())])
     return Stage(

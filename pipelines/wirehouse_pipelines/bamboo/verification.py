@@ -1,9 +1,10 @@
 """Verification of Bamboo entries apart from the order of the wire, over all entries of a run.
 
 Entries are read from the log's files and brought together by log. A task has some logs: it checks the signature and
-the payload of each distinct entry, holds what is known of each log (`known_log.py`), and writes the entries. What
-windows before found out stands in the history of entries: those of logs that have new ones come in again, with their
-verdicts; of a log that is settled (`known_log.Settled`) only the few that new ones are held against.
+the payload of each distinct entry, holds what is known of each log (`correlation/log_state.py`), and writes the
+entries. What windows before found out stands in the history of entries: those of logs that have new ones come in
+again, with their verdicts; of a log that is settled (`correlation.log_state.Settled`) only the few that new ones are
+held against.
 
 A log is judged apart from others but for its loose links, which lead to none of its entries. They are told, and kept as
 state; where one leads to an entry of another log, which hardly ever happens, all logs of the run are judged again.
@@ -24,10 +25,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.bamboo import entries as bamboo_entries
-from wirehouse_codecs.bamboo.entries import FOLLOWING
-from wirehouse_codecs.bamboo.file_rows import FILE as FROM_FILE
-from wirehouse_codecs.bamboo.known_log import (
+from wirehouse_codecs.bamboo.correlation.log_state import (
     ENTRIES,
     NO_ENTRIES,
     PLACE,
@@ -41,17 +39,21 @@ from wirehouse_codecs.bamboo.known_log import (
     with_columns,
     without_links,
 )
-from wirehouse_codecs.bamboo.log import ENTRY_TYPE, UINT
-from wirehouse_codecs.bamboo.rows import ENTRY as LOGGED
+from wirehouse_codecs.bamboo.log.file_rows import FILE as FROM_FILE
+from wirehouse_codecs.bamboo.log.rows import ENTRY as LOGGED
+from wirehouse_codecs.bamboo.log.schema import ENTRY_TYPE, UINT
 from wirehouse_codecs.bamboo.rules import ENTRY_RULE
-from wirehouse_codecs.bamboo.signatures import signature_rules
-from wirehouse_codecs.bamboo.verify import LogOf, payload_rule
-from wirehouse_pipelines import buckets, delta, table_reader, table_writer
-from wirehouse_pipelines.keyed_folds import pieces_of
-from wirehouse_pipelines.lake import Lake
-from wirehouse_pipelines.storage import open_storage
+from wirehouse_codecs.bamboo.wire import entries as bamboo_entries
+from wirehouse_codecs.bamboo.wire.entries import FOLLOWING
+from wirehouse_codecs.bamboo.wire.entry_verification import LogOf, payload_rule
+from wirehouse_codecs.bamboo.wire.signatures import signature_rules
+from wirehouse_pipelines.delta import spark_tables, table_reader, table_writer
+from wirehouse_pipelines.delta.batches import pieces_of
+from wirehouse_pipelines.jobs.job import Work
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.stages import buckets
+from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.work import Work
 
 Array = np.ndarray[Any, Any]
 Batches = Iterable[pa.RecordBatch]
@@ -150,7 +152,7 @@ def verified(work: Work, version: str) -> Verified:
 def _judged(work: Work, version: str, least: int, elsewhere: DataFrame | None) -> Verified:
     """What each window changed; `elsewhere` are rows of MOVED of the entries where links of other logs lead to."""
     read = partial(_entries, services=work.services)
-    files = delta.files(work.lake, SILVER, work.members(), LOGGED)
+    files = spark_tables.files(work.lake, SILVER, work.members(), LOGGED)
     tasks = buckets.number(sum(file.rows for file in files), _TASK_ROWS, least)
     of_log = partial(table_reader.mapped, work.spark, work.lake, SILVER, files, _COLUMNS)
     packed = of_log(partial(_packed, entries=read, tasks=tasks), buckets.DDL)
@@ -364,7 +366,11 @@ def _known_entries(work: Work, seen: DataFrame, logs: DataFrame, settled: DataFr
     whole = logs.join(settled, ["source", "key"], "left_anti").withColumn("seq", F.lit(None))
     wanted = work.settle(whole.unionByName(some))
     state = work.read_state(ENTRIES_TABLE, places=True)
-    named = _keyed(state.select("source", "window_start", "author", "log_id", "seq", "entry_id", delta.FILE, delta.ROW))
+    named = _keyed(
+        state.select(
+            "source", "window_start", "author", "log_id", "seq", "entry_id", spark_tables.FILE, spark_tables.ROW
+        )
+    )
     found = named.limit(0)
     for condition, by in (("seq IS NULL", ["source", "key"]), ("seq IS NOT NULL", ["source", "key", "seq"])):
         found = found.unionByName(named.join(few(wanted.where(condition).select(*by)), by, "left_semi"))
@@ -448,7 +454,7 @@ def _written_entries(work: Work, verified: Verified) -> DataFrame:
     """Rows of _LINKABLE of the entries that were written."""
     told = [json.loads(row.file) for row in verified.of(FILE).select("file").collect()]
     folder = work.lake.table_folder(ENTRIES_TABLE)
-    files = [delta.File(f"{folder}/{file['path']}", file["size"], 0) for file in told]
+    files = [spark_tables.File(f"{folder}/{file['path']}", file["size"], 0) for file in told]
     columns: table_reader.Columns = dict.fromkeys(
         ("source", "window_start", "entry_hash", "author", "log_id", "own_rule"), ()
     )

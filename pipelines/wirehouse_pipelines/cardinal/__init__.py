@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from wirehouse_pipelines.cardinal import gold, silver
-from wirehouse_pipelines.work import gold_job
+from wirehouse_pipelines.jobs.job import gold_job
 
 JOBS = (silver.JOB, gold_job("cardinal", gold.OUTPUTS, gold.tables, gold.VERSION))

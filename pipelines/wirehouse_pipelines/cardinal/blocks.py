@@ -3,7 +3,7 @@
 Most blocks are *regular*: one Batch, every key under exactly one counted prefix, no key said twice in two ways. Of
 such a block everything follows from sets of messages: which keys came, how many under each prefix, when the last one
 that was needed came. These expressions complete regular blocks only and recognise all others, which take the exact fold
-of the codec (`wirehouse_codecs.cardinal.session`), the one place where the rules about blocks are judged.
+of the codec (`wirehouse_codecs.cardinal.session.assembly`), the one place where the rules about blocks are judged.
 
 The parts of a block sort so that whatever is counted follows what counts it: after a counted prefix the keys that begin
 with it, after a sub-batch's id the ids of its items. So a running `last` finds each part's owner.

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.cardinal import chain, events
-from wirehouse_codecs.cardinal.columns import message_of
-from wirehouse_codecs.cardinal.messages import KINDS, BatchDeleteMsg, BatchMsg, Message
+from wirehouse_codecs.cardinal.correlation import chain, events
+from wirehouse_codecs.cardinal.fast.columns import message_of
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session import Block, Received, assemble, judged_findings
-from wirehouse_codecs.rules import Finding, Place
+from wirehouse_codecs.cardinal.session.assembly import Block, Received, assemble, judged_findings
+from wirehouse_codecs.cardinal.wire.messages import KINDS, BatchDeleteMsg, BatchMsg, Message
+from wirehouse_codecs.core.rules import Finding, Place
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
-from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.lake.windows import Windows
 
 #: Rows of an Arrow batch that a pass hands back.
 ROWS = 5_000

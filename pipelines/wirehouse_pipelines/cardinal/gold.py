@@ -18,13 +18,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from wirehouse_codecs.cardinal.chain import HORIZON_NS
+from wirehouse_codecs.cardinal.correlation.chain import HORIZON_NS
 from wirehouse_codecs.cardinal.options import CardinalOptions
-from wirehouse_codecs.cardinal.session import reorg_channel_pattern
-from wirehouse_pipelines import delta
+from wirehouse_codecs.cardinal.session.assembly import reorg_channel_pattern
 from wirehouse_pipelines.cardinal import blocks, folds
 from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
-from wirehouse_pipelines.work import Cut, Work
+from wirehouse_pipelines.delta import spark_tables
+from wirehouse_pipelines.jobs.job import Cut, Work
 
 VERSION = "3"
 SILVER = "silver.cardinal"
@@ -102,7 +102,7 @@ class _Run:
 
     @cached_property
     def parts(self) -> DataFrame:
-        messages = sum(file.rows for file in delta.files(self.work.lake, SILVER, self.work.spans))
+        messages = sum(file.rows for file in spark_tables.files(self.work.lake, SILVER, self.work.spans))
         unique = blocks.unique_parts(blocks.parts(self.fields), messages // _TASK_MESSAGES)
         return self.work.settle(blocks.owned_parts(unique), eager=False)
 

@@ -15,13 +15,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
-from wirehouse_codecs.capture_rules import RULES as CAPTURE_RULES
-from wirehouse_codecs.cardinal.columns import DECODED_TYPE, decode_columns
-from wirehouse_codecs.cardinal.messages import KINDS, decode
+from wirehouse_codecs.captures.rules import RULES as CAPTURE_RULES
+from wirehouse_codecs.cardinal.fast.columns import DECODED_TYPE, decode_columns
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.rules import by_name
-from wirehouse_pipelines.work import Job, Work
+from wirehouse_codecs.cardinal.wire.messages import KINDS, decode
+from wirehouse_codecs.core.rules import by_name
+from wirehouse_pipelines.jobs.job import Job, Work
 
 VERSION = "2"
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from wirehouse_codecs.hiero.across import Fold
-from wirehouse_codecs.hiero.across_rows import (
+from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, event_of
+from wirehouse_codecs.hiero.correlation.fold import Fold
+from wirehouse_codecs.hiero.correlation.rows import (
     BlockRow,
     CatchUpRow,
     DecisionRow,
@@ -24,16 +25,15 @@ from wirehouse_codecs.hiero.across_rows import (
     SubscriptionRow,
     Told,
 )
-from wirehouse_codecs.hiero.events import EVENT_COLUMNS, LAST_BYTE, MESSAGE_RANK, RANKS, event_of
+from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, MISSED
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.rows import BLOCK, CALL, MISSED
-from wirehouse_codecs.stream_log import MESSAGE
-from wirehouse_pipelines import arrow_types
-from wirehouse_pipelines.connections import heard_once
-from wirehouse_pipelines.keyed_folds import KeyFold, by_key
-from wirehouse_pipelines.lake import Source
+from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.jobs.connections import heard_once
+from wirehouse_pipelines.jobs.job import Work
+from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
+from wirehouse_pipelines.lake.lake import Source
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.work import Work
 
 VERSION = "4"
 STATE: Final = "gold.hiero_state"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs import file_log
-from wirehouse_codecs.hiero import files
-from wirehouse_codecs.hiero.log import starter
+from wirehouse_codecs.hiero.log import files
+from wirehouse_codecs.hiero.log.log import starter
+from wirehouse_codecs.hiero.log.rows import SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.rows import SCHEMA
-from wirehouse_codecs.stream_log import Start
-from wirehouse_pipelines import connections
-from wirehouse_pipelines.lake import Source
+from wirehouse_codecs.logs import files as file_log
+from wirehouse_codecs.logs.rows import Start
+from wirehouse_pipelines.jobs import connections
+from wirehouse_pipelines.lake.lake import Source
 
 VERSION = "4"
 

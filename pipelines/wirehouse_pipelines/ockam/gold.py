@@ -13,15 +13,25 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.ockam.across import Compared, ConsumerRow, Fold, Found, Hole, Observation, StreamRow, Told, Where
-from wirehouse_codecs.ockam.events import EVENT, events_in
-from wirehouse_codecs.ockam.log import SESSION, UINT
+from wirehouse_codecs.logs.rows import CONNECTION
+from wirehouse_codecs.ockam.correlation.events import EVENT, events_in
+from wirehouse_codecs.ockam.correlation.streams import (
+    Compared,
+    ConsumerRow,
+    Fold,
+    Found,
+    Hole,
+    Observation,
+    StreamRow,
+    Told,
+    Where,
+)
+from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
-from wirehouse_codecs.stream_log import CONNECTION
-from wirehouse_pipelines.connections import heard_once
-from wirehouse_pipelines.keyed_folds import KeyFold, by_key
-from wirehouse_pipelines.lake import Source
-from wirehouse_pipelines.work import Work
+from wirehouse_pipelines.jobs.connections import heard_once
+from wirehouse_pipelines.jobs.job import Work
+from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
+from wirehouse_pipelines.lake.lake import Source
 
 VERSION = "4"
 STATE: Final = "gold.ockam_state"

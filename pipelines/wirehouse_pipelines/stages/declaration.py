@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from wirehouse_pipelines.delta import File
+from wirehouse_pipelines.delta.spark_tables import File
 
 #: Rows of the input as they go to the fold: filtered, with the columns of the key.
 Prepare = Callable[[pa.RecordBatch], pa.RecordBatch]

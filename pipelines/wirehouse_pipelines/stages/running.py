@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from wirehouse_codecs.errors import WirehouseError
-from wirehouse_pipelines import table_reader
-from wirehouse_pipelines.lake import Lake
+from wirehouse_codecs.core.errors import WirehouseError
+from wirehouse_pipelines.delta import table_reader
+from wirehouse_pipelines.delta.table_writer import TableFiles
+from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.stages import pieces
 from wirehouse_pipelines.stages.declaration import Stage
-from wirehouse_pipelines.storage import open_storage
-from wirehouse_pipelines.table_writer import TableFiles
+from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
 
 #: Of the input's files: what one task takes without an exchange, a bucket at most, and what a map task reads.

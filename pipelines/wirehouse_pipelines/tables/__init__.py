@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import yaml
@@ -202,8 +203,13 @@ def _view(raw: dict[str, Any], groups: Groups, tables: Mapping[str, Table]) -> T
     )
 
 
+def _folders() -> Iterator[Traversable]:
+    return (folder for folder in files(__package__).iterdir() if folder.is_dir())
+
+
 def _read(name: str) -> str:
-    return (files(__package__) / name).read_text()
+    (file,) = (folder / name for folder in _folders() if (folder / name).is_file())
+    return file.read_text()
 
 
 @cache
@@ -222,7 +228,7 @@ def _parsed(text: str) -> Any:
 
 def _definitions() -> Iterator[dict[str, Any]]:
     """What the YAMLs say, and of logs over TCP what tcp_views.yaml says of each."""
-    names = (item.name for item in files(__package__).iterdir() if item.name.endswith(".yaml"))
+    names = (item.name for folder in _folders() for item in folder.iterdir() if item.name.endswith(".yaml"))
     for name in sorted({*names} - {"shared_columns.yaml", "tcp_views.yaml"}):
         raw = _parsed(_read(name))
         if raw.pop("over", None) == "tcp":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from wirehouse_pipelines.jobs.job import gold_job
 from wirehouse_pipelines.wallaroo import gold, silver
-from wirehouse_pipelines.work import gold_job
 
 JOBS = (silver.JOB, gold_job("wallaroo", gold.OUTPUTS, gold.tables, gold.VERSION))

@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from wirehouse_codecs.wallaroo.across import HORIZON_NS, Fold
-from wirehouse_codecs.wallaroo.log import CREDIT, SESSION, STREAM, summary_of
-from wirehouse_codecs.wallaroo.progress import Followed, StreamSession, follow
-from wirehouse_pipelines.keyed_folds import KeyFold, by_key
-from wirehouse_pipelines.lake import Source
-from wirehouse_pipelines.work import Work
+from wirehouse_codecs.wallaroo.correlation.progress import Followed, StreamSession, follow
+from wirehouse_codecs.wallaroo.correlation.sessions import HORIZON_NS, Fold
+from wirehouse_codecs.wallaroo.log.log import CREDIT, SESSION, STREAM, summary_of
+from wirehouse_pipelines.jobs.job import Work
+from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
+from wirehouse_pipelines.lake.lake import Source
 
 VERSION = "3"
 STATE: Final = "gold.wallaroo_state"

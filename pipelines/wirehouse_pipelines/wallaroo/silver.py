@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wirehouse_codecs.stream_log import Start
-from wirehouse_codecs.wallaroo.log import SCHEMA, starter
+from wirehouse_codecs.logs.rows import Start
+from wirehouse_codecs.wallaroo.log.log import SCHEMA, starter
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_pipelines import connections
-from wirehouse_pipelines.lake import Source
+from wirehouse_pipelines.jobs import connections
+from wirehouse_pipelines.lake.lake import Source
 
 VERSION = "3"
 

@@ -9,9 +9,9 @@ from functools import cache
 import nacl.signing
 import pytest
 
-from wirehouse_codecs.bamboo import yamf
-from wirehouse_codecs.bamboo.entries import Entry, publish
-from wirehouse_codecs.bamboo.lipmaa import link_targets
+from wirehouse_codecs.bamboo.wire import yamf
+from wirehouse_codecs.bamboo.wire.entries import Entry, publish
+from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
 
 
 @cache

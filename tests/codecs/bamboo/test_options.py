@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.bamboo.bymux import VANILLA, Role, agreed
-from wirehouse_codecs.bamboo.messages import Setup
 from wirehouse_codecs.bamboo.options import MOST_PAYLOAD_BYTES, MOST_PIECE_BYTES, BambooOptions
-from wirehouse_codecs.bamboo.varu64 import MAX_U64
-from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.tcp import Direction
+from wirehouse_codecs.bamboo.setup import VANILLA, Role, Setup, agreed
+from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
+from wirehouse_codecs.core.errors import OptionError
+from wirehouse_codecs.tcp.endpoints import Direction
 
 numbers = st.integers(0, MAX_U64)
 setups = st.none() | st.builds(Setup, st.booleans(), st.booleans(), numbers, numbers)

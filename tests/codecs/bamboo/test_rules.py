@@ -10,7 +10,7 @@ from wirehouse_codecs.bamboo.rules import (
     RULE,
     RULES,
 )
-from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.core.rules import Severity
 
 OF_BYMUX = [
     "unknown_type",

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from wirehouse_codecs.cardinal.chain import Chain
-from wirehouse_codecs.cardinal.events import (
+from wirehouse_codecs.cardinal.correlation.chain import Chain
+from wirehouse_codecs.cardinal.correlation.events import (
     BatchArrived,
     Canonical,
     ChannelMessage,
@@ -24,7 +24,7 @@ from wirehouse_codecs.cardinal.events import (
     Update,
 )
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
-from wirehouse_codecs.rules import Place
+from wirehouse_codecs.core.rules import Place
 
 TOPIC = "cardinal-1"
 _BLOCK = re.compile(r"(?P<name>[^\s:/]+?)(?P<number>\d+)(/(?P<weight>\d+))?(:(?P<parent>\S+))?")

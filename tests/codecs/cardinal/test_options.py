@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wirehouse_codecs.cardinal import options as options_module
 from wirehouse_codecs.cardinal.options import CardinalOptions, NameMatcher, NameVerdict, Start
-from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.core.errors import OptionError
 
 HASH = "ab" * 32
 numbers = st.integers(0, 2**64 - 1)

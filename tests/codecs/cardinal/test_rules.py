@@ -1,7 +1,7 @@
 """The list of Cardinal's rules: names, order and severities that tables and vectors rely on."""
 
 from wirehouse_codecs.cardinal.rules import RULE, RULES
-from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.core.rules import Severity
 
 VIOLATION, WARNING, NOTE = Severity.VIOLATION, Severity.WARNING, Severity.NOTE
 #: In the order in which a message is judged.

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from wirehouse_codecs.hiero import grpc
-from wirehouse_codecs.hiero.pieces import Undecodable
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packets import parse
-from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Data, Direction, Endpoint, Flow, Hole, TcpSegment
-from wirehouse_codecs.tcp_options import TcpOptions
+from wirehouse_codecs.captures.pcap import PacketCapture
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.hiero.wire import grpc
+from wirehouse_codecs.hiero.wire.spans import Undecodable
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.packets import parse
+from wirehouse_codecs.tcp.reassembly import Data, Flow, Hole, TcpSegment
 
 C, S = Direction.CLIENT, Direction.SERVER
 PORT = 40840

@@ -14,22 +14,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.block_nodes import C, S, block
-from tests.hiero_files import grpc_log_of, landed_blocks
-from tests.landed import landed, landed_file
 
-from wirehouse_codecs.hiero import grpc_log
-from wirehouse_codecs.hiero.blocks import file_name
-from wirehouse_codecs.hiero.captures import BlockCapture, log_capture
-from wirehouse_codecs.hiero.http2 import PREFACE
+from tests.support.block_nodes import C, S, block
+from tests.support.hiero_files import grpc_log_of, landed_blocks
+from tests.support.landed import landed, landed_file
+from wirehouse_codecs.captures.source import Origin
 from wirehouse_codecs.hiero.inspection import inspect, inspect_blocks, inspect_log, recognises
-from wirehouse_codecs.hiero.items import Timestamp
-from wirehouse_codecs.hiero.messages import Acknowledgement, BlockItems, NodeBehind, encode
-from wirehouse_codecs.hiero.peer import Peer
 from wirehouse_codecs.hiero.profiles import B, Service
-from wirehouse_codecs.inspecting import LANDED_FILES
-from wirehouse_codecs.origins import Origin
-from wirehouse_codecs.recognising import heads
+from wirehouse_codecs.hiero.simulator.http2_peer import Peer
+from wirehouse_codecs.hiero.wire import grpc_log
+from wirehouse_codecs.hiero.wire.blocks import file_name
+from wirehouse_codecs.hiero.wire.captures import BlockCapture, log_capture
+from wirehouse_codecs.hiero.wire.http2 import PREFACE
+from wirehouse_codecs.hiero.wire.items import Timestamp
+from wirehouse_codecs.hiero.wire.messages import Acknowledgement, BlockItems, NodeBehind, encode
+from wirehouse_codecs.logs.detection import heads
+from wirehouse_codecs.logs.inspection import LANDED_FILES
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
 CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))

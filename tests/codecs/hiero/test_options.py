@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, HieroOptions
 from wirehouse_codecs.hiero.profiles import PROFILES
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.hiero.rules import (
     ALSO_TOGETHER,
     CALL_RULES,
@@ -12,7 +13,6 @@ from wirehouse_codecs.hiero.rules import (
     RULES,
     TOLERANT,
 )
-from wirehouse_codecs.rules import Severity
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"
 #: The checkable invariants, as the vectors number them, and the rules besides.

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.landed import landed_file, landed_packets
 
-from wirehouse_codecs.conversations import Close, Conversation, Send, packets
-from wirehouse_codecs.inspecting import Inspected
+from tests.support.landed import landed_file, landed_packets
+from wirehouse_codecs.core.rules import Severity
+from wirehouse_codecs.logs.detection import HEAD_BYTES
+from wirehouse_codecs.logs.inspection import Inspected
 from wirehouse_codecs.ockam.inspection import inspect, recognises
-from wirehouse_codecs.ockam.messages import (
+from wirehouse_codecs.ockam.rules import RULE
+from wirehouse_codecs.ockam.wire.messages import (
     CreateRequest,
     CreateResponse,
     Message,
@@ -29,12 +31,10 @@ from wirehouse_codecs.ockam.messages import (
     base_payload,
     encode_payload,
 )
-from wirehouse_codecs.ockam.routed import OPENING, Envelope, Routed, encode, frame, local
-from wirehouse_codecs.ockam.rules import RULE
-from wirehouse_codecs.packet_writer import CapturedPacket
-from wirehouse_codecs.recognising import HEAD_BYTES
-from wirehouse_codecs.rules import Severity
-from wirehouse_codecs.tcp import Direction, Endpoint
+from wirehouse_codecs.ockam.wire.routed import OPENING, Envelope, Routed, encode, frame, local
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.simulate.script import Close, Conversation, Send, packets
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
 CAPTURES = sorted(path.stem for path in VECTORS.glob("*.pcap"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.errors import OptionError
+from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.ockam.options import MOST_FRAME_BYTES, EnvelopeChoice, IndexConvention, OckamOptions
 
 addresses = st.lists(st.text("abc#", min_size=1, max_size=9), min_size=1, max_size=4, unique=True).map(

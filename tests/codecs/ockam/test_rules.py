@@ -1,7 +1,7 @@
 """The list of Ockam's rules: names, order and severities that tables and vectors rely on."""
 
+from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.ockam.rules import LOSES_FRAMING, RULE, RULES, SET_RULES, WAIT_RULES
-from wirehouse_codecs.rules import Severity
 
 VIOLATION, WARNING, NOTE = Severity.VIOLATION, Severity.WARNING, Severity.NOTE
 IN_ORDER = {

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from wirehouse_codecs.rules import Place
-from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo.messages import (
-    DIALECTS,
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.dialects import DIALECTS
+from wirehouse_codecs.wallaroo.frames import (
     Ack,
-    Decoded,
     Flag,
     Frame,
     Hello,
@@ -23,14 +22,13 @@ from wirehouse_codecs.wallaroo.messages import (
     Ok,
     StreamMessage,
     VersionForm,
-    decode,
-    encode_body,
 )
 from wirehouse_codecs.wallaroo.options import WallarooOptions
-from wirehouse_codecs.wallaroo.reader import Received
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.session import End, Found, Outcome, Session
-from wirehouse_codecs.wallaroo.streams import ALL
+from wirehouse_codecs.wallaroo.session.session import End, Found, Outcome, Session
+from wirehouse_codecs.wallaroo.session.streams import ALL
+from wirehouse_codecs.wallaroo.wire.messages import Decoded, decode, encode_body
+from wirehouse_codecs.wallaroo.wire.reader import Received
 
 SECOND = 1_000_000_000
 

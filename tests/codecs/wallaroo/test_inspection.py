@@ -13,29 +13,31 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.landed import landed, landed_file, landed_packets
-from tests.searches import fast_first
 
-from wirehouse_codecs import stream_inspection
-from wirehouse_codecs.conversations import Close, Conversation, Disturbances, Ending, Send, packets
-from wirehouse_codecs.inspecting import Inspected
-from wirehouse_codecs.link_types import ETHERNET
-from wirehouse_codecs.packet_captures import Packet, to_batch
-from wirehouse_codecs.packet_writer import CapturedPacket, tcp_packet
-from wirehouse_codecs.packets import parse
-from wirehouse_codecs.port_pairs import sides
-from wirehouse_codecs.source_log import SEGMENT_COLUMNS, SourceLog, read
-from wirehouse_codecs.stream_log import Window
-from wirehouse_codecs.tcp import Direction, Endpoint
-from wirehouse_codecs.tcp_options import TcpOptions
-from wirehouse_codecs.wallaroo.across import Folds
-from wirehouse_codecs.wallaroo.connector import PORT
+from tests.support.landed import landed, landed_file, landed_packets
+from tests.support.searches import fast_first
+from wirehouse_codecs.captures.pcap import Packet, to_batch
+from wirehouse_codecs.logs import tcp_inspection
+from wirehouse_codecs.logs.inspection import Inspected
+from wirehouse_codecs.logs.rows import Window
+from wirehouse_codecs.logs.windows import SEGMENT_COLUMNS, SourceLog, read
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, tcp_packet
+from wirehouse_codecs.simulate.script import Close, Conversation, Disturbances, Ending, Send, packets
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.flows import sides
+from wirehouse_codecs.tcp.link_types import ETHERNET
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.packets import parse
+from wirehouse_codecs.wallaroo.correlation.sessions import Folds
+from wirehouse_codecs.wallaroo.dialects import DIALECTS, V3
+from wirehouse_codecs.wallaroo.frames import Error, Hello, VersionForm
 from wirehouse_codecs.wallaroo.inspection import inspect, recognises
-from wirehouse_codecs.wallaroo.log import SCHEMA, starter, summary_of
-from wirehouse_codecs.wallaroo.messages import DIALECTS, V3, Error, Hello, VersionForm, encode
+from wirehouse_codecs.wallaroo.log.log import SCHEMA, starter, summary_of
 from wirehouse_codecs.wallaroo.options import WallarooOptions
 from wirehouse_codecs.wallaroo.rules import RULE
-from wirehouse_codecs.wallaroo.simulator import FAULTS, SimulatorConfig, connections, simulate
+from wirehouse_codecs.wallaroo.simulator.connector import PORT
+from wirehouse_codecs.wallaroo.simulator.simulator import FAULTS, SimulatorConfig, connections, simulate
+from wirehouse_codecs.wallaroo.wire.messages import encode
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
 CAPTURES = sorted(path.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("*.pcap"))
@@ -308,7 +310,7 @@ def test_what_sessions_break_together_is_told_as_soon_as_no_other_can_have_ended
     rule = "wallaroo.reconnect_without_backoff"
     assert told.index(rule) < len(told) - told[::-1].index("read") - 1
     sessions = []
-    for row in stream_inspection.read(landed(map(to_batch, pieces)), starter(WallarooOptions(), b"key"), SCHEMA):
+    for row in tcp_inspection.read(landed(map(to_batch, pieces)), starter(WallarooOptions(), b"key"), SCHEMA):
         if row["row_kind"] == "session":
             sessions.append(summary_of(row["connection_id"], row["session"]))
     assert len(sessions) == len(early) + len(late)
@@ -323,7 +325,7 @@ def test_what_sessions_break_together_is_told_as_soon_as_no_other_can_have_ended
 
 
 def test_of_connections_that_ended_only_the_last_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_inspection, "MOST_ENDED", 5)
+    monkeypatch.setattr(tcp_inspection, "MOST_ENDED", 5)
     made: list[CapturedPacket] = []
     for number in range(40):
         close = Close(2 * SECOND, Direction.CLIENT, Ending.RESET)
@@ -336,20 +338,20 @@ def test_of_connections_that_ended_only_the_last_are_held(monkeypatch: pytest.Mo
             yield to_batch(rows[at : at + 4])
 
     pairs = []
-    original = stream_inspection._Connections._forget
+    original = tcp_inspection._Connections._forget
 
     def forget(self: Any, now_ns: int) -> None:
         original(self, now_ns)
         pairs.append(len(self._pairs))
 
-    monkeypatch.setattr(stream_inspection._Connections, "_forget", forget)
+    monkeypatch.setattr(tcp_inspection._Connections, "_forget", forget)
     told = [row["client_port"] for row in of_kind(inspect(landed(batches())), "connection")]
     assert sorted(told) == list(range(10_000, 10_040))
     assert max(pairs) == 5
 
 
 def test_of_a_flood_of_connections_the_longest_silent_are_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_inspection, "MOST_PAIRS", 5)
+    monkeypatch.setattr(tcp_inspection, "MOST_PAIRS", 5)
     opened = [next(packets(script([], client=Endpoint("10.0.0.1", 10_000 + number)))) for number in range(40)]
     rows = [Packet(SECOND + at, ETHERNET, 60, packet.data) for at, packet in enumerate(opened)]
     read = 0
@@ -418,7 +420,7 @@ def test_the_log_has_the_rows_of_a_pass_over_sorted_segments(fault: str) -> None
     captured = [Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in simulate(config, disturbed)]
     batches = list(landed([to_batch(captured[:300]), to_batch(captured[300:])]))
     start = starter(WallarooOptions(), b"key")
-    told = list(stream_inspection.read(batches, start, SCHEMA, PORT))
+    told = list(tcp_inspection.read(batches, start, SCHEMA, PORT))
     assert compared(told) == compared(in_one_pass(batches, PORT))
     assert {row["row_kind"] for row in told} >= {"message", "quarantine", "violation", "connection", "session"}
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wirehouse_codecs.errors import OptionError
-from wirehouse_codecs.tcp import Direction
-from wirehouse_codecs.wallaroo.messages import DIALECTS, SEED, V3, VersionForm
+from wirehouse_codecs.core.errors import OptionError
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.dialects import DIALECTS, SEED, V3
+from wirehouse_codecs.wallaroo.frames import VersionForm
 from wirehouse_codecs.wallaroo.options import MOST_FRAME_BYTES, WallarooOptions
 
 seconds = st.integers(1, 86_400) | st.floats(0.001, 86_400)

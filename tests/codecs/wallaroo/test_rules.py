@@ -1,6 +1,6 @@
 """The list of Wallaroo's rules: names, order and severities that tables and vectors rely on."""
 
-from wirehouse_codecs.rules import Severity
+from wirehouse_codecs.core.rules import Severity
 from wirehouse_codecs.wallaroo.rules import (
     ENDS,
     FRAME_RULES,

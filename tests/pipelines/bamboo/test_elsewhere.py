@@ -8,18 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.running import select
 
-from wirehouse_codecs.bamboo.faulty_entries import made_log
-from wirehouse_codecs.bamboo.logs import Log, Published
-from wirehouse_codecs.bamboo.rows import ENTRY, shown_row
-from wirehouse_pipelines import arrow_types, buckets, delta
+from tests.support.running import select
+from wirehouse_codecs.bamboo.log.rows import ENTRY, shown_row
+from wirehouse_codecs.bamboo.simulator.faulty_entries import made_log
+from wirehouse_codecs.bamboo.simulator.logs import Log, Published
 from wirehouse_pipelines.bamboo import gold
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.ledger import Entry
+from wirehouse_pipelines.delta import arrow_types, spark_tables
+from wirehouse_pipelines.delta.ledger import Entry
+from wirehouse_pipelines.jobs.job import Span, Work
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.stages import buckets
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.windows import Windows
-from wirehouse_pipelines.work import Span, Work
 
 pytestmark = pytest.mark.spark
 
@@ -59,7 +60,7 @@ def write(lake: Lake, days: Sequence[Day]) -> None:
     schema = arrow_types.schema(table)
     names = [name for name in schema.names if name in rows[0]]
     told = pa.RecordBatch.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))
-    delta.replace(lake, table.name, pa.table(buckets.with_all(told, schema)), [Span("s", DAYS)])
+    spark_tables.replace(lake, table.name, pa.table(buckets.with_all(told, schema)), [Span("s", DAYS)])
 
 
 def run(spark: Any, lake: Lake, *runs: Sequence[str], after: str | None = None) -> None:
@@ -69,7 +70,7 @@ def run(spark: Any, lake: Lake, *runs: Sequence[str], after: str | None = None) 
         before = {} if after is None else {"s": Entry("", "s", after, "", None, None, DAYS[0], 0, "", 0)}
         work = Work(spark, lake, spans, before, ())
         for name, rows in gold.tables(work):
-            delta.replace(lake, name, rows, spans)
+            spark_tables.replace(lake, name, rows, spans)
         work.release()
         after = windows[-1]
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.comparing import Told, assert_the_same_is_said, told_by_both
-from tests.running import select
 
-from wirehouse_codecs.bamboo.entry_files import Written, write_binary, write_lines
-from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, entries, simulate
-from wirehouse_codecs.inspecting import ENTRY
-from wirehouse_codecs.packet_writer import write_pcap
-from wirehouse_orchestration import render
-from wirehouse_orchestration.inspect import inspected
-from wirehouse_orchestration.trace import trace
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.comparing import Told, assert_the_same_is_said, told_by_both
+from tests.support.running import select
+from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, entries, simulate
+from wirehouse_codecs.bamboo.wire.entry_files import Written, write_binary, write_lines
+from wirehouse_codecs.logs.inspection import ENTRY
+from wirehouse_codecs.simulate.pcap_writer import write_pcap
+from wirehouse_orchestration.evidence.inspection import inspected
+from wirehouse_orchestration.evidence.trace import trace
+from wirehouse_orchestration.terminal import render
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors" / "bamboo"

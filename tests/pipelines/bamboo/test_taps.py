@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running import land, run, select
 
-from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, simulate
-from wirehouse_codecs.packet_writer import write_file
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.running import land, run, select
+from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, simulate
+from wirehouse_codecs.simulate.pcap_writer import write_file
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 

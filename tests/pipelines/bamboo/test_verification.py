@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wirehouse_codecs.bamboo import signatures, yamf
-from wirehouse_codecs.bamboo.entries import decode
-from wirehouse_codecs.bamboo.known_log import PLACE, needed
-from wirehouse_codecs.bamboo.lipmaa import link_targets
-from wirehouse_codecs.bamboo.log import ENTRY_TYPE
-from wirehouse_codecs.bamboo.rows import shown_row
-from wirehouse_codecs.bamboo.simulator import SimulatorConfig, entries
+from wirehouse_codecs.bamboo.correlation.log_state import PLACE, needed
+from wirehouse_codecs.bamboo.log.rows import shown_row
+from wirehouse_codecs.bamboo.log.schema import ENTRY_TYPE
+from wirehouse_codecs.bamboo.simulator.simulator import SimulatorConfig, entries
+from wirehouse_codecs.bamboo.wire import signatures, yamf
+from wirehouse_codecs.bamboo.wire.entries import decode
+from wirehouse_codecs.bamboo.wire.lipmaa import link_targets
 from wirehouse_pipelines.bamboo import verification
 from wirehouse_pipelines.bamboo.verification import BAD, ENTRY, LOG, READ, STATE, check, fold
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, write
-from tests.running import select
 
-from wirehouse_codecs.bamboo.simulator import PORT, SimulatorConfig, simulate, write_pcap
-from wirehouse_pipelines.lake import Lake, Source
+from tests.support.cut_anywhere import CutAnywhere, write
+from tests.support.running import select
+from wirehouse_codecs.bamboo.simulator.simulator import PORT, SimulatorConfig, simulate, write_pcap
+from wirehouse_pipelines.lake.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.comparing import assert_the_same_is_said, told_by_both
 
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.comparing import assert_the_same_is_said, told_by_both
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors" / "cardinal"

@@ -7,17 +7,17 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
-from tests.running import land, run, select
 
-from wirehouse_codecs.cardinal.consumer import Consumed, consume
-from wirehouse_codecs.cardinal.events import Canonical, Refused, ReorgRow, Update
+from tests.support.running import land, run, select
+from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
+from wirehouse_codecs.cardinal.correlation.events import Canonical, Refused, ReorgRow, Update
 from wirehouse_codecs.cardinal.options import CardinalOptions
 from wirehouse_codecs.cardinal.rules import RULES
-from wirehouse_codecs.cardinal.session import Block
-from wirehouse_codecs.cardinal.simulator import FAULTS, SimulatorConfig, simulate, write_jsonl
-from wirehouse_codecs.rules import Place
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from wirehouse_codecs.cardinal.session.assembly import Block
+from wirehouse_codecs.cardinal.simulator.simulator import FAULTS, SimulatorConfig, simulate, write_jsonl
+from wirehouse_codecs.core.rules import Place
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 PLACE = 'arrived_at_ns, capture_arrived_at_ns, capture_id, record_number, topic, "partition", "offset"'

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running import assert_same_rows, land, run, select
 
-from wirehouse_codecs.cardinal.messages import Batch, BatchMsg, Message, Reorg, ReorgComplete, Update, encode
+from tests.support.running import assert_same_rows, land, run, select
 from wirehouse_codecs.cardinal.options import CardinalOptions, Start
-from wirehouse_codecs.cardinal.simulator import SimulatorConfig, simulate, write_jsonl
+from wirehouse_codecs.cardinal.simulator.simulator import SimulatorConfig, simulate, write_jsonl
+from wirehouse_codecs.cardinal.wire.messages import Batch, BatchMsg, Message, Reorg, ReorgComplete, Update, encode
 from wirehouse_expectations.suites import invariants_check
-from wirehouse_pipelines import jobs
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 
@@ -93,19 +93,19 @@ def hours(spark: Any, files: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Hour windows; gold one window at a time."""
     lake = _lake(tmp_path_factory.mktemp("hours"), "hour", files)
     land(lake)
-    windows = jobs.data_windows(lake)
+    windows = runner.data_windows(lake)
     for name in ("bronze.captures", "bronze.messages", "silver.cardinal"):
-        jobs.run_job(spark, lake, name, windows[0], windows[-1])
-    with pytest.raises(jobs.PredecessorMissingError, match=f"--from {windows[0]} --to {windows[1]}"):
-        jobs.run_job(spark, lake, "gold.cardinal", windows[1], windows[-1])
+        runner.run_job(spark, lake, name, windows[0], windows[-1])
+    with pytest.raises(runner.PredecessorMissingError, match=f"--from {windows[0]} --to {windows[1]}"):
+        runner.run_job(spark, lake, "gold.cardinal", windows[1], windows[-1])
     for window in windows:
-        jobs.run_job(spark, lake, "gold.cardinal", window, window)
+        runner.run_job(spark, lake, "gold.cardinal", window, window)
     return lake
 
 
 def test_the_streams_are_worth_comparing(at_once: Lake, hours: Lake) -> None:
-    assert len(jobs.data_windows(at_once)) == 2
-    assert len(jobs.data_windows(hours)) >= 4
+    assert len(runner.data_windows(at_once)) == 2
+    assert len(runner.data_windows(hours)) >= 4
     assert select(at_once, "select * from gold.cardinal_reorgs where announced and completed")
     assert select(at_once, "select * from gold.cardinal_reorgs where not announced")
     rules = {row["rule"] for row in select(at_once, "select rule from gold.violations")}
@@ -120,29 +120,29 @@ def test_hours_one_by_one_are_days_at_once(at_once: Lake, hours: Lake) -> None:
 
 def test_a_range_again_gives_the_same_rows(spark: Any, at_once: Lake, hours: Lake) -> None:
     """A range at once over windows that were run one by one, its predecessor's state read back."""
-    windows = jobs.data_windows(hours)
-    report = jobs.run_job(spark, hours, "gold.cardinal", windows[1], windows[-1], force=True)
+    windows = runner.data_windows(hours)
+    report = runner.run_job(spark, hours, "gold.cardinal", windows[1], windows[-1], force=True)
     assert set(report.windows) == set(windows[1:])
     assert_same_rows(at_once, hours, without=["window_start"])
-    assert jobs.stale(hours) == {}
+    assert runner.stale(hours) == {}
 
 
 def test_nothing_is_computed_twice(spark: Any, hours: Lake) -> None:
-    windows = jobs.data_windows(hours)
-    for name in jobs.all_jobs():
-        assert jobs.run_job(spark, hours, name, windows[0], windows[-1]).windows == ()
+    windows = runner.data_windows(hours)
+    for name in runner.all_jobs():
+        assert runner.run_job(spark, hours, name, windows[0], windows[-1]).windows == ()
 
 
 def test_another_version_makes_windows_stale(hours: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = jobs.all_jobs()
+    known = runner.all_jobs()
     raised = {name: replace(job, version="x") if name == "gold.cardinal" else job for name, job in known.items()}
-    monkeypatch.setattr(jobs, "all_jobs", lambda: raised)
-    assert jobs.stale(hours) == {"gold.cardinal": set(jobs.data_windows(hours))}
+    monkeypatch.setattr(runner, "all_jobs", lambda: raised)
+    assert runner.stale(hours) == {"gold.cardinal": set(runner.data_windows(hours))}
 
 
 def test_other_options_make_a_source_stale(hours: Lake) -> None:
     other = [replace(s, options={**s.options, "reorg_threshold": 9}) if s.name == "busy" else s for s in hours.sources]
-    assert set(jobs.stale(replace(hours, sources=tuple(other)))) == {"silver.cardinal", "gold.cardinal"}
+    assert set(runner.stale(replace(hours, sources=tuple(other)))) == {"silver.cardinal", "gold.cardinal"}
 
 
 def test_a_late_file_gives_the_rows_of_one_in_time(spark: Any, files: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_late_file_gives_the_rows_of_one_in_time(spark: Any, files: Path, tmp_
     for name in names:
         (split / "held" / f"{name}.jsonl").rename(split / name / "late.jsonl")
     land(apart)
-    assert jobs.stale(apart)
+    assert runner.stale(apart)
     run(spark, apart)
     assert select(apart, "select * from gold.cardinal_chain_updates") != before
     assert_same_rows(together, apart)
@@ -189,14 +189,14 @@ def test_a_hash_that_lives_again_is_new_in_a_range_too(spark: Any, tmp_path: Pat
     for lake in (at_once, one_by_one):
         land(lake)
     run(spark, at_once)
-    for window in jobs.data_windows(one_by_one):
-        for name in jobs.all_jobs():
-            jobs.run_job(spark, one_by_one, name, window, window)
-    assert len(jobs.data_windows(at_once)) == 2
+    for window in runner.data_windows(one_by_one):
+        for name in runner.all_jobs():
+            runner.run_job(spark, one_by_one, name, window, window)
+    assert len(runner.data_windows(at_once)) == 2
     again = select(at_once, "select window_start from gold.cardinal_batches where window_start > '2023-11-20'")
     assert again
     assert_same_rows(at_once, one_by_one)
-    assert jobs.stale(at_once) == {}
+    assert runner.stale(at_once) == {}
 
 
 FROM_ZERO = CardinalOptions(start=Start(0, bytes(32)), reorg_threshold=4)
@@ -235,9 +235,9 @@ def test_a_chain_that_stalls_is_reported_when_the_next_message_comes(spark: Any,
     for lake in (at_once, one_by_one):
         land(lake)
     run(spark, at_once)
-    for window in jobs.data_windows(one_by_one):
-        for name in jobs.all_jobs():
-            jobs.run_job(spark, one_by_one, name, window, window)
+    for window in runner.data_windows(one_by_one):
+        for name in runner.all_jobs():
+            runner.run_job(spark, one_by_one, name, window, window)
     found = select(at_once, "select rule, number, record_number, message from gold.cardinal_violations order by rule")
     assert [(row["rule"], row["number"], row["record_number"]) for row in found] == [
         ("cardinal.no_batch_message", None, 23),
@@ -294,7 +294,7 @@ def test_what_producers_repeat_on_a_channel_is_no_finding_in_any_window(spark: A
     source = Source("repeated", "cardinal", "messages", str(path), json.loads(FROM_ZERO.canonical()))
     lake = Lake(str(tmp_path / "lake"), Windows("hour", FIRST["hour"]), (source,))
     land(lake)
-    run(spark, lake, lake.windows.start, jobs.data_windows(lake)[0])
+    run(spark, lake, lake.windows.start, runner.data_windows(lake)[0])
     run(spark, lake)
     found = select(lake, "select rule, record_number from gold.cardinal_violations")
     assert found == [{"rule": "cardinal.reorg_ancestor_wrong", "record_number": 20}]

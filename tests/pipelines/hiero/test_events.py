@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.hiero_captures import judge
 
-from wirehouse_codecs.conversations import Disturbances
-from wirehouse_codecs.hiero.events import EVENT_COLUMNS, event_of, order_of
+from tests.support.hiero_captures import judge
+from wirehouse_codecs.hiero.correlation.events import EVENT_COLUMNS, event_of, order_of
+from wirehouse_codecs.hiero.log.rows import BLOCK, CALL, SCHEMA
 from wirehouse_codecs.hiero.options import HieroOptions
-from wirehouse_codecs.hiero.rows import BLOCK, CALL, SCHEMA
-from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.stream_log import MESSAGE
+from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.logs.rows import MESSAGE
+from wirehouse_codecs.simulate.script import Disturbances
 from wirehouse_pipelines.hiero import gold
 
 pytestmark = pytest.mark.spark

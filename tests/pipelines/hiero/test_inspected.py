@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.comparing import Told, assert_the_same_is_said, told_by_both
-from tests.hiero_files import archive_of, grpc_log_of
-from tests.running import select
 
-from wirehouse_codecs.hiero.ledger import Ledger
+from tests.support.comparing import Told, assert_the_same_is_said, told_by_both
+from tests.support.hiero_files import archive_of, grpc_log_of
+from tests.support.running import select
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT, B
-from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_writer import write_file
-from wirehouse_orchestration.trace import trace
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from wirehouse_codecs.hiero.simulator.ledger import Ledger
+from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.simulate.pcap_writer import write_file
+from wirehouse_orchestration.evidence.trace import trace
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors" / "hiero"

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hiero_files import grpc_log_of
-from tests.running import land, run, select
-from tests.services import assert_seen_as_one, seen
 
-from wirehouse_codecs.packet_writer import write_file
-from wirehouse_pipelines import jobs
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.hiero_files import grpc_log_of
+from tests.support.running import land, run, select
+from tests.support.services import assert_seen_as_one, seen
+from wirehouse_codecs.simulate.pcap_writer import write_file
+from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 SESSION = Path(__file__).parents[2] / "vectors" / "hiero" / "new" / "happy_two_publishers.pcap"
@@ -72,8 +72,8 @@ def test_legal_traffic_breaks_no_rule(lake: Lake) -> None:
 
 
 def test_what_one_capture_changes_is_stale_for_the_service_alone(lake: Lake) -> None:
-    assert jobs.stale(lake) == {}
+    assert runner.stale(lake) == {}
     impatient = SERVICE | {"patience_ms": 60_000}
     sources = [replace(source, options=impatient) if source.service == "nodes" else source for source in lake.sources]
     other = Lake(lake.root, lake.windows, tuple(sources))
-    assert jobs.stale(other) == {name: set(jobs.data_windows(other)) for name in ("silver.hiero", "gold.hiero")}
+    assert runner.stale(other) == {name: set(runner.data_windows(other)) for name in ("silver.hiero", "gold.hiero")}

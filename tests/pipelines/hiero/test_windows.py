@@ -6,15 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, write
-from tests.hiero_files import grpc_log_of
-from tests.running import select
 
+from tests.support.cut_anywhere import CutAnywhere, write
+from tests.support.hiero_files import grpc_log_of
+from tests.support.running import select
+from wirehouse_codecs.captures.pcap import PacketCapture
 from wirehouse_codecs.hiero.profiles import DEFAULT_PORT
-from wirehouse_codecs.hiero.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_captures import PacketCapture
-from wirehouse_codecs.packet_writer import CapturedPacket, write_file
-from wirehouse_pipelines.lake import Lake, Source
+from wirehouse_codecs.hiero.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
+from wirehouse_pipelines.lake.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
 

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
-from tests.landed import landed_packets
 
-from wirehouse_codecs import stream_inspection
-from wirehouse_codecs.conversations import Disturbances
-from wirehouse_codecs.ockam.events import EVENT_COLUMNS, Heard, events_in
-from wirehouse_codecs.ockam.log import SCHEMA, starter
+from tests.support.landed import landed_packets
+from wirehouse_codecs.logs import tcp_inspection
+from wirehouse_codecs.ockam.correlation.events import EVENT_COLUMNS, Heard, events_in
+from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.simulate.script import Disturbances
 from wirehouse_pipelines.ockam import gold
 
 pytestmark = pytest.mark.spark
@@ -47,7 +47,7 @@ def test_expressions_give_the_events_of_the_readable_function(spark: Any) -> Non
     rows: list[dict[str, Any]] = []
     for name, (config, disturbances) in CAPTURES.items():
         captured = landed_packets(simulate(config, disturbances))
-        told = stream_inspection.read(captured, starter(OckamOptions()), SCHEMA)
+        told = tcp_inspection.read(captured, starter(OckamOptions()), SCHEMA)
         rows += (row | {"source": name, "window_start": "0"} for row in told)
     expected: Said = defaultdict(list)
     heard: dict[str, Heard] = defaultdict(Heard)

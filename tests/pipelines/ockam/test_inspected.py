@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.comparing import Told, assert_the_same_is_said, told_by_both
-from tests.running import select
 
-from wirehouse_codecs.ockam.service import PORT
-from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_writer import write_file
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.comparing import Told, assert_the_same_is_said, told_by_both
+from tests.support.running import select
+from wirehouse_codecs.ockam.simulator.service import PORT
+from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.simulate.pcap_writer import write_file
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.running import land, run, select
-from tests.services import assert_seen_as_one, seen
 
-from wirehouse_codecs.packet_writer import write_file
-from wirehouse_orchestration.trace import trace
-from wirehouse_pipelines import jobs
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.running import land, run, select
+from tests.support.services import assert_seen_as_one, seen
+from wirehouse_codecs.simulate.pcap_writer import write_file
+from wirehouse_orchestration.evidence.trace import trace
+from wirehouse_pipelines.jobs import runner
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
 
 pytestmark = pytest.mark.spark
 SESSIONS = Path(__file__).parents[2] / "vectors" / "ockam" / "sessions"
@@ -71,12 +71,12 @@ def test_rows_of_a_service_lead_to_their_bytes(lake: Lake, table: str) -> None:
 
 
 def test_what_one_capture_changes_is_stale_for_the_service_alone(spark: Any, lake: Lake) -> None:
-    assert jobs.stale(lake) == {}
+    assert runner.stale(lake) == {}
     impatient = {"service": "hub-1", "answer_timeout_s": 60}
     parts = [replace(source, options=impatient) for source in lake.sources if source.name in SEEN_BY]
     other = Lake(lake.root, lake.windows, (lake.source("whole"), *parts))
-    assert set(jobs.stale(other)) == {"silver.ockam", "gold.ockam"}
-    windows = jobs.data_windows(other)
-    assert jobs.run_job(spark, other, "silver.ockam", windows[0], windows[-1]).windows == tuple(windows)
-    assert jobs.run_job(spark, other, "gold.ockam", windows[0], windows[-1]).windows == tuple(windows)
-    assert jobs.stale(other) == {}
+    assert set(runner.stale(other)) == {"silver.ockam", "gold.ockam"}
+    windows = runner.data_windows(other)
+    assert runner.run_job(spark, other, "silver.ockam", windows[0], windows[-1]).windows == tuple(windows)
+    assert runner.run_job(spark, other, "gold.ockam", windows[0], windows[-1]).windows == tuple(windows)
+    assert runner.stale(other) == {}

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, rotate, write
-from tests.ockam_clients import PORT as CLIENTS_PORT
-from tests.ockam_clients import STORED, captured, consumed
-from tests.running import select
 
-from wirehouse_codecs.ockam.service import PORT
-from wirehouse_codecs.ockam.simulator import SimulatorConfig, simulate
-from wirehouse_codecs.packet_writer import CapturedPacket
-from wirehouse_pipelines.lake import Lake, Source
+from tests.support.cut_anywhere import CutAnywhere, rotate, write
+from tests.support.ockam_clients import PORT as CLIENTS_PORT
+from tests.support.ockam_clients import STORED, captured, consumed
+from tests.support.running import select
+from wirehouse_codecs.ockam.simulator.service import PORT
+from wirehouse_codecs.ockam.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_pipelines.lake.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
 

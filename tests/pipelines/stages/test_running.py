@@ -13,14 +13,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from wirehouse_pipelines import arrow_types, delta, sql, stages, table_writer
-from wirehouse_pipelines.delta import Files
-from wirehouse_pipelines.lake import Lake
+from wirehouse_pipelines import stages
+from wirehouse_pipelines.delta import arrow_types, spark_tables, table_writer
+from wirehouse_pipelines.delta.spark_tables import Files
+from wirehouse_pipelines.jobs.job import Span
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.stages import Input, Order, OtherWindowError, Stage, running
-from wirehouse_pipelines.storage import LocalStorage
+from wirehouse_pipelines.storage.storage import LocalStorage
 from wirehouse_pipelines.tables import all_tables
-from wirehouse_pipelines.windows import Windows
-from wirehouse_pipelines.work import Span
 
 FROM, TO = "bronze.segments", "silver.wallaroo"
 DAYS = ("2026-11-14", "2026-11-15")
@@ -52,7 +54,7 @@ def write(lake: Lake, rows: Sequence[dict[str, Any]]) -> None:
             files.append(
                 table_writer.write(LocalStorage(lake.root), lake.table_folder(FROM), table, partition, [batch])
             )
-    delta.replace(lake, FROM, Files([file for file in files if file], None), [SPAN])
+    spark_tables.replace(lake, FROM, Files([file for file in files if file], None), [SPAN])
 
 
 def segment(flow: bytes | None, at: int, payload: bytes = b"") -> dict[str, Any]:
@@ -86,7 +88,7 @@ MADE = pa.schema(
 
 
 def stage(lake: Lake) -> Stage:
-    read = Input(FROM, delta.files(lake, FROM, [SPAN]), dict.fromkeys(SCHEMA.names, ()), loud)
+    read = Input(FROM, spark_tables.files(lake, FROM, [SPAN]), dict.fromkeys(SCHEMA.names, ()), loud)
     return Stage([read], SCHEMA, ORDER, counting, [TO], frozenset(("a", day) for day in DAYS))
 
 
@@ -99,7 +101,7 @@ ROWS = [
 
 def committed(lake: Lake, written: dict[str, list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
     """The rows of the table once `written` is committed."""
-    delta.replace(lake, TO, Files(written[TO], None), [SPAN])
+    spark_tables.replace(lake, TO, Files(written[TO], None), [SPAN])
     found = sql.rows(
         lake, "SELECT flow, arrived_at_ns, byte_start, window_start, row_kind, stream_id FROM silver.wallaroo"
     )
@@ -167,7 +169,7 @@ def test_files_of_another_attempt_are_no_part_of_the_table(lake: Lake) -> None:
     assert committed(lake, second) == wanted()
     there = {str(path.relative_to(lake.table_path(TO))) for path in Path(lake.table_path(TO)).rglob("part-*.parquet")}
     assert there == {file["path"] for file in (*first[TO], *second[TO])}
-    named = {file.name for file in delta.files(lake, TO, [SPAN])}
+    named = {file.name for file in spark_tables.files(lake, TO, [SPAN])}
     assert named == {f"{lake.table_folder(TO)}/{file['path']}" for file in second[TO]}
 
 

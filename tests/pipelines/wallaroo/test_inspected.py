@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.comparing import assert_the_same_is_said, told_by_both
 
-from wirehouse_codecs.conversations import Disturbances
-from wirehouse_codecs.packet_writer import write_file
-from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
-from wirehouse_pipelines import sql
-from wirehouse_pipelines.lake import Lake, Source
-from wirehouse_pipelines.windows import Windows
+from tests.support.comparing import assert_the_same_is_said, told_by_both
+from wirehouse_codecs.simulate.pcap_writer import write_file
+from wirehouse_codecs.simulate.script import Disturbances
+from wirehouse_codecs.wallaroo.simulator.connector import PORT
+from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.query import sql
 
 pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"

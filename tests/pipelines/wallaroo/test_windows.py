@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cut_anywhere import CutAnywhere, write
-from tests.running import select
 
-from wirehouse_codecs.packet_writer import CapturedPacket
-from wirehouse_codecs.tcp_options import TcpOptions
-from wirehouse_codecs.wallaroo.connector import PORT
-from wirehouse_codecs.wallaroo.simulator import SimulatorConfig, simulate
-from wirehouse_pipelines import hash_key
-from wirehouse_pipelines.lake import Lake, Source
+from tests.support.cut_anywhere import CutAnywhere, write
+from tests.support.running import select
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.wallaroo.simulator.connector import PORT
+from wirehouse_codecs.wallaroo.simulator.simulator import SimulatorConfig, simulate
+from wirehouse_pipelines.lake import hash_key
+from wirehouse_pipelines.lake.lake import Lake, Source
 
 pytestmark = pytest.mark.spark
 

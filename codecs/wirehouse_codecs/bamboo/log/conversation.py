@@ -1,0 +1,380 @@
+"""What both sides of a session say, as rows: over bymux, in one connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from wirehouse_codecs.bamboo.fast.judge import Plain, Spoken
+from wirehouse_codecs.bamboo.log.fast_rows import add_rows
+from wirehouse_codecs.bamboo.log.rows import (
+    ENTRY,
+    PROPOSAL,
+    SESSION,
+    SETUP,
+    SHARED,
+    SIDES,
+    bymux_fields,
+    half_row,
+    packet_fields,
+    payload_row,
+    rebuilt_row,
+    shown_row,
+)
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.rules import RULE
+from wirehouse_codecs.bamboo.session.proposals import Proposal
+from wirehouse_codecs.bamboo.session.session import Session, Told
+from wirehouse_codecs.bamboo.setup import Channel, Role
+from wirehouse_codecs.bamboo.wire import bymux, varu64
+from wirehouse_codecs.bamboo.wire.bymux import Broken
+from wirehouse_codecs.bamboo.wire.entries import wrongly_signed
+from wirehouse_codecs.bamboo.wire.messages import Cancel, CompressedPayload, RawPayload, kind_of
+from wirehouse_codecs.bamboo.wire.reader import Layer, Read, Reader
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Log, Where
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+
+LOG_VERSION: Final = 1
+#: After a piece that isn't plain so many are left to the readable twins before the loops are tried again: twice as many
+#: each time that it didn't pay. The loops are given four times as many as they took last.
+_FEWEST_READ: Final = 4
+_MOST_READ: Final = 256
+#: A byte and two numbers.
+_MOST_SETUP_BYTES: Final = 1 + 2 * varu64.MAX_BYTES
+
+
+#: Address and port of each side.
+Senders = Mapping[Role, str]
+
+
+def senders_of(options: BambooOptions, client: Endpoint | None, server: Endpoint) -> Senders:
+    """Who the sides of a connection are."""
+    assert client is not None
+    ends = {Direction.CLIENT: client, Direction.SERVER: server}
+    return {options.role_of(side): f"{end.address}:{end.port}" for side, end in ends.items()}
+
+
+def unseen(connection: Connection) -> list[Direction]:
+    """The directions of which the capture has no packet at all, so that nobody knows what was sent there."""
+    return [direction for direction in Direction if not connection.sides(direction)[0].packets]
+
+
+def knows_more(connection: Connection, piece: Data) -> bool:
+    """Who sent the piece had received bytes of the other side. What they were isn't known, if none was delivered."""
+    ours, _ = connection.sides(piece.direction)
+    return ours.peer_received(piece.byte_start + len(piece.data)) > 0
+
+
+class Account:
+    """A session as rows of the log."""
+
+    def __init__(self, log: Log, options: BambooOptions, session: Session) -> None:
+        self._log, self._options, self.session = log, options, session
+        #: The connection that its own rows stand with, and its first place; and, of two, that of the data channel.
+        self.connection_id: bytes | None = None
+        self.first: Place | None = None
+        self.data_connection_id: bytes | None = None
+        self.closed: str | None = None
+        #: The streams that the channels are carried by.
+        self.streams: Mapping[Channel, int] = {}
+        #: Rows as they were told last: what has not changed since is not told again.
+        self._told: dict[int | None, dict[str, Any]] = {}
+
+    def settle(self) -> None:
+        """All that is known by now has been told."""
+        self._told = self._rows()
+
+    # Packets
+
+    def end(self, place: Place, *, in_order: bool) -> None:
+        """No packet comes any more: what never came."""
+        for ending in self.session.end(in_order=in_order):
+            self._find(ending.broken, place, None, None, ending.proposal)
+
+    def tell(self, told: Told, senders: Senders) -> None:
+        """The rows of a packet, or of bytes that are none; `senders` are those of its connection."""
+        read = told.read
+        where = Where(SIDES[read.role], read.byte_start, read.byte_end)
+        about = told.proposal
+        if read.packet is not None:
+            self._add_message(told, where, senders)
+        elif where.byte_end > where.byte_start:
+            first = told.broken[0] if told.broken else None
+            finding = {
+                "rule": None if first is None else first.rule.id,
+                "severity": None,
+                "message": read.reason if first is None else first.reason,
+            }
+            self._log.add(QUARANTINE, read.place, where, finding=finding, raw=read.undecoded or None)
+        for broken in told.broken:
+            self._find(broken, read.place, where, read.layer, about)
+        for proposal in told.ended:
+            self._told.pop(proposal.number, None)
+            self._add_proposal(proposal, self._proposal_row(proposal))
+
+    def tell_plain(self, spoken: Spoken, senders: Senders) -> None:
+        """The rows of pieces that compiled loops have read."""
+        modes = {side: self.session.mode(role) for side, role in enumerate(Role)}
+        greedy = {side: None if mode is None else mode.greedy for side, mode in modes.items()}
+        add_rows(self._log, spoken, greedy, tuple(senders[role] for role in Role))
+
+    def _find(
+        self, broken: Broken, place: Place, where: Where | None, layer: Layer | None, proposal: Proposal | None
+    ) -> None:
+        self._log.find(
+            broken.rule,
+            broken.reason,
+            place,
+            where,
+            channel=layer,
+            proposal_id=None if proposal is None else proposal.propose.id,
+            proposal_number=None if proposal is None else proposal.number,
+        )
+
+    def _add_message(self, told: Told, where: Where, senders: Senders) -> None:
+        read, packet, proposal = told.read, told.read.packet, told.proposal
+        assert packet is not None
+        about: dict[str, Any] = {
+            "channel": read.layer.value,
+            "proposal_id": getattr(packet, "id", None) if proposal is None else proposal.propose.id,
+            "proposal_number": None if proposal is None else proposal.number,
+        }
+        if isinstance(packet, bymux.Packet):
+            self._log.add(MESSAGE, read.place, where, message=bymux_fields(packet, read), **about)
+            return
+        message = packet_fields(packet) | {
+            "kind": kind_of(packet),
+            "cursor_before": told.cursor_before,
+            "cursor_after": told.cursor_after,
+            "seq": told.seq,
+            "follows_byte_start": told.follows,
+            "entry_hash": None if told.entry is None else told.entry.entry_hash,
+            "payload": None if told.payload is None else payload_row(told.payload),
+        }
+        if isinstance(packet, RawPayload | CompressedPayload):
+            message |= {"data": told.data, "compressed": told.compressed}
+        self._log.add(MESSAGE, read.place, where, message=message, **about)
+        if told.entry is not None:
+            mode = self.session.mode(read.role)
+            sent = {"greedy": None if mode is None else mode.greedy, "sender": senders[read.role]}
+            self._log.add(ENTRY, read.place, where, entry=rebuilt_row(told.entry) | sent, **about)
+        if isinstance(packet, Cancel) and proposal is not None:
+            for shown in packet.entries:
+                whole = shown.in_log(*proposal.log)
+                if proposal.partial and not shown.whole and wrongly_signed(whole):
+                    # The cancel may be about an earlier proposal with that id, of another log.
+                    continue
+                entry = shown_row(whole, "cancel", senders[read.role])
+                self._log.add(ENTRY, read.place, where, entry=entry, **about)
+
+    # Entities
+
+    def conclude(self) -> None:
+        """A row of the session and of each proposal that changed since it was told last."""
+        rows = self._rows()
+        for key, row in rows.items():
+            if key is None and self._told.get(key) != row:
+                self._add_entity(SESSION, session=row)
+        for proposal in self.session.proposals.values():
+            row = rows[proposal.number]
+            if self._told.get(proposal.number) != row:
+                self._add_proposal(proposal, row)
+        self._told = rows
+
+    def _add_proposal(self, proposal: Proposal, row: dict[str, Any]) -> None:
+        about = {"proposal_id": proposal.propose.id, "proposal_number": proposal.number}
+        self._add_entity(PROPOSAL, proposal=row, **about)
+
+    def _add_entity(self, kind: str, **content: Any) -> None:
+        assert self.first is not None
+        self._log.add(kind, self.first, connection_id=self.connection_id, **content)
+
+    def _rows(self) -> dict[int | None, dict[str, Any]]:
+        proposals = self.session.proposals.values()
+        return {None: self._session_row(), **{one.number: self._proposal_row(one) for one in proposals}}
+
+    def _session_row(self) -> dict[str, Any]:
+        session, options = self.session, self._options
+        return {
+            "proactive": options.proactive.value,
+            "transport": options.transport,
+            "control_stream": self.streams.get(Channel.CONTROL),
+            "data_stream": self.streams.get(Channel.DATA),
+            "data_connection_id": self.data_connection_id,
+            **{SIDES[role].value: self._side_row(role) for role in Role},
+            "open_proposals": len(session.proposals),
+            "partial": session.partial,
+            "ended_by": session.ended_by,
+            "closed": self.closed,
+        }
+
+    def _side_row(self, role: Role) -> dict[str, Any]:
+        session, setup = self.session, self.session.setups.get(role)
+        sends, receives = session.mode(role), session.mode(role.peer)
+        return {
+            **({} if setup is None else {name: getattr(setup, name) for name in SETUP}),
+            "send_mode": None if sends is None else sends.said,
+            "receive_mode": None if receives is None else receives.said,
+            "compression_window": None if sends is None else sends.window,
+            "decompression_window": None if receives is None else receives.window,
+            "credit_granted": min(session.granted[role], varu64.MAX_U64),
+            "credit": session.credit[role],
+            "proposals": session.proposed[role],
+        }
+
+    def _proposal_row(self, proposal: Proposal) -> dict[str, Any]:
+        propose = proposal.propose
+        return {
+            "proposer": SIDES[proposal.proposer].value,
+            **{name: getattr(propose, name) for name in SHARED},
+            "end": proposal.plan.end,
+            "upper_info": proposal.plan.upper_info,
+            "state": proposal.life.value,
+            "outcome": None if proposal.outcome is None else proposal.outcome.value,
+            "proposed_at_ns": proposal.proposed_at_ns,
+            "confirmed_at_ns": proposal.confirmed_at_ns,
+            "ended_at_ns": proposal.ended_at_ns,
+            "partial": proposal.partial,
+            **{SIDES[role].value: half_row(proposal, role) for role in Role},
+        }
+
+
+class Conversation:
+    """One connection of bymux. A `Dialogue`."""
+
+    dialect = None, None
+
+    def __init__(
+        self, log: Log, connection: Connection, server: Endpoint, options: BambooOptions, snapshot: str | None
+    ) -> None:
+        self._log, self._options, self._connection = log, options, connection
+        self._senders = senders_of(options, log.client, server)
+        late = connection.opened == "middle"
+        self._reader = Reader(options, started_late=late)
+        self._account = Account(log, options, Session(options, started_late=late))
+        self._begun = False
+        if snapshot is not None:
+            self._restore(json.loads(snapshot))
+        self._account.session.peer_received = self._peer_received
+        self._plain = Plain(self._reader, self._account.session, options)
+        #: How many pieces the compiled loops are given, and how many the readable twins after one that isn't plain.
+        self._share, self._patience = _MOST_READ, _FEWEST_READ
+        account = self._account
+        account.connection_id, account.first = connection.connection_id, connection.first
+        account.streams = self._reader.streams
+        if snapshot is not None:
+            account.settle()
+
+    def _peer_received(self, role: Role, byte_end: int) -> int:
+        """How many bytes of the other side the host of `role` had received, at most, when it sent a byte."""
+        side = next(one for one in Direction if self._options.role_of(one) is role)
+        return self._connection.sides(side)[0].peer_received(byte_end)
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+        if pieces and not self._begun:
+            self._begun = True
+            if self._account.session.partial:
+                self._no_setup(pieces[0].place, "the capture begins within the connection")
+        at = 0
+        while at < len(pieces):
+            spoken = self._plain.take(pieces[at : at + self._share]) if len(pieces) - at >= _FEWEST_READ else None
+            if spoken is not None:
+                self._account.tell_plain(spoken, self._senders)
+                at += len(spoken.pieces)
+                self._patience, self._share = _FEWEST_READ, max(4 * len(spoken.pieces), _FEWEST_READ)
+                continue
+            self._share = max(self._share // 4, _FEWEST_READ)
+            for piece in pieces[at : at + self._patience]:
+                self._excuse(piece)
+                self._take(self._reader.receive(piece.direction, piece.data, piece.place))
+            at += self._patience
+            self._patience = min(2 * self._patience, _MOST_READ)
+
+    def _excuse(self, piece: Data) -> None:
+        """Who sent the piece may have been given leave by bytes that aren't here yet, or never come."""
+        role, session = self._options.role_of(piece.direction), self._account.session
+        if not session.partial and self._reader.is_silent(role.peer) and knows_more(self._connection, piece):
+            session.miss(role.peer)
+            self._reader.excuse()
+            return
+        ours, _ = self._connection.sides(piece.direction)
+        # The last of them may be the FIN.
+        if ours.peer_received(piece.byte_start + len(piece.data)) > self._reader.received_bytes(role.peer) + 1:
+            session.doubt(role.peer)
+            self._reader.excuse()
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came."""
+        self._miss(hole.direction, hole.byte_start, hole.byte_end, hole.place)
+
+    def _miss(self, direction: Direction, byte_start: int, byte_end: int, place: Place) -> None:
+        """Bytes that the capture lacks."""
+        role, session = self._options.role_of(direction), self._account.session
+        cut = self._reader.cut(direction, byte_end - byte_start, place)
+        if cut is not None:
+            self._take(cut)
+            return
+        if session.ended_by is None:
+            self._take(self._reader.give_up(role, place))
+        if self._reader.missed(direction, byte_end - byte_start):
+            session.miss(role)
+            if role not in session.setups and byte_start < _MOST_SETUP_BYTES:
+                self._no_setup(place, f"the set-up of the {role} side is missing")
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended."""
+        self._account.closed = closed.how
+        in_order = closed.how == "fin"
+        self._take(self._reader.finish(closed.place, in_order=in_order))
+        session = self._account.session
+        if self._begun and not session.partial and session.ended_by is None:
+            for role in filter(self._reader.is_silent, Role):
+                self._no_setup(closed.place, f"the {role} side said nothing")
+        self._account.end(closed.place, in_order=in_order)
+        add_rest(self._log, self._reader, closed.place)
+
+    def _no_setup(self, place: Place, reason: str) -> None:
+        self._log.find(RULE["no_setup_seen"], reason, place)
+
+    def _take(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            told = self._account.session.receive(read)
+            self._account.tell(told, self._senders)
+            if told.ends:
+                self._reader.stop(read.role, read.byte_end)
+                break
+
+    def conclude(self) -> None:
+        """A row of the session and of each proposal that changed since it was told last."""
+        self._account.conclude()
+
+    def snapshot(self) -> str:
+        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
+        state = {
+            "version": LOG_VERSION,
+            "reader": self._reader.snapshot(),
+            "session": self._account.session.snapshot(),
+            "begun": self._begun,
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state.get("version") != LOG_VERSION:
+            raise StateVersionError(what="bamboo log", found=state.get("version"), expected=LOG_VERSION)
+        self._reader = Reader(self._options, snapshot=state["reader"])
+        self._account = Account(self._log, self._options, Session(self._options, snapshot=state["session"]))
+        self._begun = state["begun"]
+
+
+def add_rest(log: Log, reader: Reader, place: Place) -> None:
+    """The bytes of a connection that has ended which were not read."""
+    for role in Role:
+        rest = reader.rest(role)
+        if rest is not None:
+            finding = {"rule": None, "severity": None, "message": rest.reason}
+            log.add(QUARANTINE, place, Where(SIDES[role], rest.byte_start, rest.byte_end), finding=finding)

@@ -1,0 +1,4 @@
+"""The state machine of a conversation, message by message.
+
+It may import wire and what is below it.
+"""

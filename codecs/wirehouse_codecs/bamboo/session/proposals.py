@@ -1,0 +1,574 @@
+"""A proposal and its life: from being proposed until four messages have cancelled it (specification, "The Control
+Channel").
+
+Two tables say which packets there may be. `LIFE` is about the proposal: it is confirmed once, by the first adjust of
+the side that did not propose it. `SIDES` is about each of its sides, which cancels once on the control channel and says
+so once on the data channel, in whichever order. A pair that neither lists is the rule that it breaks.
+
+An adjust and the data that its sender is about to get cross each other. So a sender is judged by every set of settings
+that it may still go by: `Version`. It has shown to know the newer ones as soon as it does what the older ones forbid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.bamboo.session.cursor import Cursor, Plan, Settings
+from wirehouse_codecs.bamboo.setup import Channel, Role
+from wirehouse_codecs.bamboo.wire import entry_verification, yamf
+from wirehouse_codecs.bamboo.wire.entries import decode, wrongly_signed
+from wirehouse_codecs.bamboo.wire.lipmaa import SPINE, Broke, lipmaa, upper_pool
+from wirehouse_codecs.bamboo.wire.messages import Adjust, CancelReason, ChannelReader, Eagerness, Propose, encode
+from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
+from wirehouse_codecs.compiled.blake2b import Digest
+
+#: Sets of settings that a sender may go by; of more, the older ones count as known to be over.
+MOST_VERSIONS: Final = 8
+#: Entries that a proposal remembers of each side, if later ones may not link to them.
+MOST_HEARD: Final = 16
+
+
+class Life(StrEnum):
+    """Where a proposal stands."""
+
+    UNUSED = "unused"
+    PROPOSED = "proposed"
+    CONFIRMED = "confirmed"
+
+
+class SideState(StrEnum):
+    """What a side of a proposal has said about its end."""
+
+    OPEN = "open"
+    #: It cancelled on the control channel.
+    CANCELLING = "cancelling"
+    #: It said on the data channel that the proposal is cancelled.
+    SILENT = "silent"
+    ENDED = "ended"
+
+
+class Input(StrEnum):
+    """What a side says about a proposal."""
+
+    PROPOSE = "propose"
+    #: The first adjust of the side that did not propose.
+    CONFIRM = "confirm"
+    ADJUST = "adjust"
+    CANCEL = "cancel"
+    SWITCH = "switch"
+    CANCELLED = "cancelled"
+    #: Every other packet of the data channel.
+    DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The state after an input; `settled`, that once all four messages of a cancel were sent."""
+
+    state: Life
+    settled: Life
+
+
+def _step(state: Life, settled: Life | None = None) -> Step:
+    return Step(state, state if settled is None else settled)
+
+
+LIFE: Final[Mapping[tuple[Life, Input], Step]] = MappingProxyType(
+    {
+        (Life.UNUSED, Input.PROPOSE): _step(Life.PROPOSED),
+        (Life.PROPOSED, Input.CONFIRM): _step(Life.CONFIRMED),
+        (Life.PROPOSED, Input.ADJUST): _step(Life.PROPOSED),
+        (Life.PROPOSED, Input.CANCEL): _step(Life.PROPOSED, Life.UNUSED),
+        (Life.PROPOSED, Input.CANCELLED): _step(Life.PROPOSED, Life.UNUSED),
+        # Over two connections what the proposer sends of it may come before.
+        (Life.CONFIRMED, Input.CONFIRM): _step(Life.CONFIRMED),
+        (Life.CONFIRMED, Input.ADJUST): _step(Life.CONFIRMED),
+        (Life.CONFIRMED, Input.CANCEL): _step(Life.CONFIRMED, Life.UNUSED),
+        (Life.CONFIRMED, Input.SWITCH): _step(Life.CONFIRMED),
+        (Life.CONFIRMED, Input.DATA): _step(Life.CONFIRMED),
+        (Life.CONFIRMED, Input.CANCELLED): _step(Life.CONFIRMED, Life.UNUSED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SideStep:
+    """The state of a side after what it says."""
+
+    state: SideState
+
+
+def _stays(state: SideState, *inputs: Input) -> dict[tuple[SideState, Input], SideStep]:
+    return {(state, event): SideStep(state) for event in inputs}
+
+
+SIDES: Final[Mapping[tuple[SideState, Input], SideStep]] = MappingProxyType(
+    {
+        **_stays(SideState.OPEN, Input.PROPOSE, Input.CONFIRM, Input.ADJUST, Input.SWITCH, Input.DATA),
+        (SideState.OPEN, Input.CANCEL): SideStep(SideState.CANCELLING),
+        (SideState.OPEN, Input.CANCELLED): SideStep(SideState.SILENT),
+        **_stays(SideState.CANCELLING, Input.SWITCH, Input.DATA),
+        (SideState.CANCELLING, Input.CANCELLED): SideStep(SideState.ENDED),
+        **_stays(SideState.SILENT, Input.CONFIRM, Input.ADJUST),
+        (SideState.SILENT, Input.CANCEL): SideStep(SideState.ENDED),
+    }
+)
+
+_INACTIVE: Final = {
+    Input.PROPOSE: "id_in_use",
+    Input.CONFIRM: "cancel_or_adjust_inactive",
+    Input.ADJUST: "cancel_or_adjust_inactive",
+    Input.CANCEL: "cancel_or_adjust_inactive",
+    Input.SWITCH: "switch_inactive",
+    Input.CANCELLED: "cancelled_inactive",
+}
+
+
+def unlisted(state: Life, event: Input) -> str | None:
+    """The rule that an input breaks which LIFE doesn't list; None: it means nothing."""
+    return None if event is Input.DATA else _INACTIVE[event]
+
+
+_CONTROL: Final = (Input.CONFIRM, Input.ADJUST, Input.CANCEL)
+
+
+def side_unlisted(state: SideState, event: Input) -> str | None:
+    """The rule that an input breaks which SIDES doesn't list."""
+    if event in _CONTROL:
+        return "cancel_or_adjust_after_cancel"
+    return "data_after_cancel" if event is Input.DATA else _INACTIVE[event]
+
+
+@dataclass(slots=True)
+class Version:
+    """What a sender may go by: what the other side wants, and where that puts its cursor."""
+
+    settings: Settings
+    cursor: Cursor
+    #: Where the other side's adjust ends that made it so.
+    adjusted_at: int = field(default=0, compare=False)
+
+    def copy(self) -> Version:
+        """One that moves on its own."""
+        return Version(self.settings, replace(self.cursor), self.adjusted_at)
+
+
+class Heard(NamedTuple):
+    """What is known of an entry by its metadata. The hash of its payload is as written there."""
+
+    payload_size: int
+    #: Empty once nobody can ask for it.
+    payload_hash: bytes
+    end_of_log: bool
+    #: Digest; None: a link of it isn't known.
+    entry_hash: bytes | None
+    #: The sides that sent it on the connection.
+    senders: tuple[Role, ...] = ()
+    #: The entry in full, as long as its payload hash; None: it isn't known.
+    data: bytes | None = None
+
+    @property
+    def is_forged(self) -> bool:
+        """Its signature is wrong: what its metadata says is nothing that it can be judged by. Costs a signature."""
+        return self.data is not None and wrongly_signed(self.data)
+
+    def sent_as(self, other: Heard) -> bool:
+        """Whether the metadata of both says the same of the payload."""
+        return (self.payload_size, self.payload_hash) == (other.payload_size, other.payload_hash)
+
+    def with_senders(self, other: Heard | None) -> Heard:
+        """The same, also sent by the sides that sent `other`, if that says the same of the payload."""
+        if other is None or other.senders == self.senders or not self.sent_as(other):
+            return self
+        return self._replace(senders=tuple(role for role in Role if role in (*self.senders, *other.senders)))
+
+    def to_json(self) -> list[Any]:
+        """The row that carried state has."""
+        hashed = None if self.entry_hash is None else self.entry_hash.hex()
+        data = None if self.data is None else self.data.hex()
+        return [self.payload_size, self.payload_hash.hex(), self.end_of_log, hashed, self.senders, data]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Heard:
+        """What `to_json` wrote."""
+        hashed = None if row[3] is None else bytes.fromhex(row[3])
+        data = None if row[5] is None else bytes.fromhex(row[5])
+        return cls(row[0], bytes.fromhex(row[1]), row[2], hashed, tuple(map(Role, row[4])), data)
+
+    def without_payload(self) -> Heard:
+        """The same, once nobody can ask for its payload."""
+        return self._replace(payload_hash=b"", data=None)
+
+
+@dataclass(slots=True)
+class LastPiece:
+    """A whole piece, while it may still be retracted."""
+
+    #: Of the packet that completed it.
+    byte_start: int
+    #: The entry's rule that the piece breaks, as far as that is told without its signature.
+    rule: str | None = None
+    #: A payload that has the hash and the size of its entry.
+    right: bool = False
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A payload that is being put together."""
+
+    seq: int
+    #: Bytes of it that came before; they aren't here.
+    begins_at: int
+    #: None: some aren't known, or they are too many to be held, or to be told.
+    data: bytearray | None = field(default_factory=bytearray)
+    packets: int = 0
+    #: Of bytes that aren't held; and how many came.
+    digest: Digest | None = None
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Count:
+    """What a side did for a proposal."""
+
+    metadata: int = 0
+    payloads: int = 0
+    raw_bytes: int = 0
+    #: Of compressed payloads: bytes on the wire, and what they stand for.
+    compressed_bytes: int = 0
+    inflated_bytes: int = 0
+    notified: int = 0
+    skipped: int = 0
+    apologies: int = 0
+
+
+COUNTS: Final = tuple(one.name for one in fields(Count))
+
+
+@dataclass(slots=True)
+class Half:
+    """One side of a proposal."""
+
+    wants: Settings
+    #: What it may go by as a sender, the newest last.
+    versions: list[Version]
+    state: SideState = SideState.OPEN
+    #: Why it cancelled, on the control channel.
+    reason: CancelReason | None = None
+    ever_mandatory: bool = True
+    heard: dict[int, Heard] = field(default_factory=dict)
+    last: LastPiece | None = None
+    assembly: Assembly | None = None
+    count: Count = field(default_factory=Count)
+    #: Where its last apology ends.
+    apologised_at: int = 0
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where it stands by the newest settings."""
+        return self.versions[-1].cursor
+
+    def hear(self, seq: int, heard: Heard) -> None:
+        """Remember the metadata of an entry that was sent, and forget what no later one can link to."""
+        before = max((one for one in self.heard if one < seq), default=None)
+        if before is not None:
+            # Its payload was sent, or never will be.
+            self.heard[before] = self.heard[before].without_payload()
+        self.heard[seq] = heard
+        if before is None or before // MOST_HEARD != seq // MOST_HEARD:
+            self.forget(seq)
+
+    def forget(self, seq: int) -> None:
+        """Forget what no entry after `seq` can link to, but for the last ones: at every `MOST_HEARD`th entry."""
+        kept = open_targets(seq).union(sorted(self.heard)[-MOST_HEARD:])
+        self.heard = {one: known for one, known in self.heard.items() if one in kept}
+
+
+def open_targets(seq: int) -> set[int]:
+    """All entries up to `seq` that later ones link to; links never cross, so they are few."""
+    above = upper_pool(min(seq + 1, MAX_U64))
+    spine = max(one for one in SPINE if one <= seq)
+    return {seq, spine} | {lipmaa(one) for one in (*upper_pool(seq), *above) if one > 1 and lipmaa(one) <= seq}
+
+
+class Outcome(StrEnum):
+    """How the life of a proposal came to its end."""
+
+    #: The overlap rule: it is as if it had never been sent.
+    DROPPED = "dropped"
+    CANCELLED = "cancelled"
+    #: Its id is used again; how it ended is not in the capture.
+    UNSEEN = "unseen"
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A proposal of one side, and what both did about it."""
+
+    #: How many proposals of the connection came before it.
+    number: int
+    proposer: Role
+    propose: Propose
+    proposed_at_ns: int
+    #: Where it ends among what its proposer sent.
+    byte_end: int
+    halves: dict[Role, Half]
+    plan: Plan
+    life: Life = Life.PROPOSED
+    confirmed_at_ns: int | None = None
+    ended_at_ns: int | None = None
+    outcome: Outcome | None = None
+    #: The hash that its author expects was compared, and the entry has another one.
+    hash_differs: bool = False
+    #: Bytes of the capture are missing: where its sides stand isn't known.
+    partial: bool = False
+
+    @classmethod
+    def new(cls, number: int, proposer: Role, propose: Propose, at_ns: int, byte_end: int = 0) -> Proposal:
+        """A proposal whose numbers break no rule."""
+        plan = Plan.of(propose)
+        wants = {proposer: Settings.of(propose), proposer.peer: Settings()}
+        halves = {
+            role: Half(
+                wants[role], [Version(wants[role.peer], Cursor.begin(plan))], ever_mandatory=wants[role].mandatory
+            )
+            for role in Role
+        }
+        return cls(number, proposer, propose, at_ns, byte_end, halves, plan)
+
+    @property
+    def log(self) -> tuple[bytes, int]:
+        """Author and log id."""
+        return self.propose.author, self.propose.log_id
+
+    @property
+    def first(self) -> int:
+        """What a fork or an end-of-log entry has to be before, to be a reason for a cancel."""
+        return self.propose.start if self.propose.lower_info is None else self.propose.lower_info
+
+    @property
+    def settled(self) -> bool:
+        """All four messages of a cancel were sent."""
+        return all(half.state is SideState.ENDED for half in self.halves.values())
+
+    @property
+    def cancelled(self) -> bool:
+        """Some message of a cancel was sent."""
+        return any(half.state is not SideState.OPEN for half in self.halves.values())
+
+    def input_of(self, role: Role) -> Input:
+        """What an adjust of `role` is."""
+        confirmed = self.confirmed_at_ns is not None or (self.partial and self.life is Life.CONFIRMED)
+        return Input.ADJUST if confirmed or role is self.proposer else Input.CONFIRM
+
+    def overlaps(self, other: Proposal) -> bool:
+        """Whether the ranges, without pools, have entries in common."""
+        if self.log != other.log:
+            return False
+        ends = [MAX_U64 if one.plan.end is None else one.plan.end for one in (self, other)]
+        return self.plan.start <= ends[1] and other.plan.start <= ends[0]
+
+    def yields_to(self, other: Proposal) -> bool:
+        """Of two that overlap, whether this one is dropped."""
+        mine, others = self.plan.start, other.plan.start
+        return mine > others or (mine == others and self.proposer is Role.REACTIVE)
+
+    def adjust(self, role: Role, adjust: Adjust, byte_end: int = 0) -> None:
+        """`role` adjusts the proposal, with bytes up to `byte_end`: it knows that at once, its peer may not yet."""
+        mine, peers = self.halves[role], self.halves[role.peer]
+        mine.wants = mine.wants.adjusted(adjust)
+        self.plan = self.plan.adjusted(adjust)
+        for version in mine.versions:
+            _go_by(version.cursor, version.cursor.plan.adjusted(adjust))
+        newest = peers.versions[-1].copy()
+        newest.settings, newest.adjusted_at = mine.wants, byte_end
+        _go_by(newest.cursor, newest.cursor.plan.adjusted(adjust))
+        if newest != peers.versions[-1]:
+            peers.versions = [*peers.versions[1 - MOST_VERSIONS :], newest]
+
+    def confirm(self, role: Role, adjust: Adjust, at_ns: int) -> None:
+        """`role` confirms: nobody has sent data before it knew that."""
+        self.adjust(role, adjust)
+        peers = self.halves[role.peer]
+        peers.versions = peers.versions[-1:]
+        self.confirmed_at_ns = at_ns
+
+    # Carried state
+
+    def to_json(self) -> dict[str, Any]:
+        """The proposal as carried state writes it."""
+        return {
+            "number": self.number,
+            "proposer": self.proposer.value,
+            "propose": encode(self.propose).hex(),
+            "at": [self.proposed_at_ns, self.byte_end, self.confirmed_at_ns, self.ended_at_ns],
+            "halves": {role.value: _half_to_json(half) for role, half in self.halves.items()},
+            "plan": [self.plan.end, self.plan.upper_info],
+            "life": self.life.value,
+            "flags": [self.hash_differs, self.partial],
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Proposal:
+        """The proposal that `to_json` wrote."""
+        propose = ChannelReader(Channel.CONTROL).receive(bytes.fromhex(state["propose"]))[0].packet
+        assert isinstance(propose, Propose)
+        plan = replace(Plan.of(propose), end=state["plan"][0], upper_info=state["plan"][1])
+        halves = {role: _half_from_json(plan, state["halves"][role.value]) for role in Role}
+        proposed, byte_end, confirmed, ended = state["at"]
+        made = cls(
+            state["number"],
+            Role(state["proposer"]),
+            propose,
+            proposed,
+            byte_end,
+            halves,
+            plan,
+            Life(state["life"]),
+            confirmed,
+            ended,
+        )
+        made.hash_differs, made.partial = state["flags"]
+        return made
+
+
+def _go_by(cursor: Cursor, plan: Plan) -> None:
+    if plan != cursor.plan:
+        cursor.adjust(plan)
+
+
+def _settings_to_json(settings: Settings) -> list[Any]:
+    return [getattr(settings, name) for name in Settings.__slots__]
+
+
+def _settings_from_json(row: list[Any]) -> Settings:
+    settings = Settings(*row)
+    return settings if settings.eagerness is None else replace(settings, eagerness=Eagerness(settings.eagerness))
+
+
+def _end(plan: Plan) -> tuple[int | None, int | None]:
+    return plan.end, plan.upper_info
+
+
+def _half_to_json(half: Half) -> dict[str, Any]:
+    last, assembly = half.last, half.assembly
+    return {
+        "wants": _settings_to_json(half.wants),
+        "versions": [
+            [_settings_to_json(one.settings), *_end(one.cursor.plan), one.cursor.to_json(), one.adjusted_at]
+            for one in half.versions
+        ],
+        "state": half.state.value,
+        "reason": half.reason,
+        "mandatory": half.ever_mandatory,
+        "heard": [[seq, heard.to_json()] for seq, heard in half.heard.items()],
+        "last": None if last is None else [last.byte_start, last.rule, last.right],
+        "assembly": None
+        if assembly is None
+        else [
+            assembly.seq,
+            assembly.begins_at,
+            None if assembly.data is None else assembly.data.hex(),
+            assembly.packets,
+            None if assembly.digest is None else assembly.digest.state.hex(),
+            assembly.size,
+        ],
+        "count": [getattr(half.count, name) for name in COUNTS],
+        "apologised_at": half.apologised_at,
+    }
+
+
+def _half_from_json(plan: Plan, state: Mapping[str, Any]) -> Half:
+    versions = [
+        Version(_settings_from_json(settings), Cursor.from_json(replace(plan, end=end, upper_info=upper), cursor), at)
+        for settings, end, upper, cursor, at in state["versions"]
+    ]
+    half = Half(_settings_from_json(state["wants"]), versions, SideState(state["state"]))
+    half.reason = None if state["reason"] is None else CancelReason(state["reason"])
+    half.ever_mandatory = state["mandatory"]
+    half.heard = {seq: Heard.from_json(row) for seq, row in state["heard"]}
+    half.last = None if state["last"] is None else LastPiece(*state["last"])
+    if state["assembly"] is not None:
+        seq, begins_at, data, packets, digest, size = state["assembly"]
+        held = None if data is None else bytearray.fromhex(data)
+        rest = None if digest is None else Digest(bytes.fromhex(digest))
+        half.assembly = Assembly(seq, begins_at, held, packets, rest, size)
+    half.count, half.apologised_at = Count(*state["count"]), state["apologised_at"]
+    return half
+
+
+# Rules of the control channel
+
+
+#: Rules that an adjust keeps or breaks by the adjusts before it.
+AFTER_OTHERS: Final = ("confirmation_without_eagerness", "upper_info_before_end", "upper_info_not_in_pool")
+
+
+def broken_adjust(proposal: Proposal, role: Role, adjust: Adjust, *, confirms: bool) -> Broke | None:
+    """The first rule that an adjust breaks by every plan that its sender may go by, and why."""
+    if confirms and adjust.eagerness is None:
+        return "confirmation_without_eagerness", f"adjust of {adjust.id}"
+    if adjust.end is not None and adjust.end < proposal.plan.start:
+        return "end_before_start", f"end {adjust.end}, start {proposal.plan.start}"
+    by_plan = [_broken_plan(version.cursor.plan, adjust) for version in proposal.halves[role].versions]
+    if None not in by_plan:
+        return by_plan[-1]
+    wants = proposal.halves[role].wants
+    if adjust.min_payload is not None and adjust.min_payload < wants.min_payload:
+        return "min_payload_lowered", f"from {wants.min_payload} to {adjust.min_payload}"
+    if adjust.max_payload is not None and adjust.max_payload > wants.max_payload:
+        return "max_payload_raised", f"from {wants.max_payload} to {adjust.max_payload}"
+    return None
+
+
+def _broken_plan(plan: Plan, adjust: Adjust) -> Broke | None:
+    """The rule that the end and upper info of an adjust break by a plan."""
+    new = plan.adjusted(adjust)
+    if new.end is None or new.upper_info is None or new == plan:
+        return None
+    if new.upper_info < new.end:
+        return "upper_info_before_end", f"upper info {new.upper_info}, end {new.end}"
+    if new.upper_info not in upper_pool(new.end):
+        return "upper_info_not_in_pool", f"upper info {new.upper_info}, end {new.end}"
+    return None
+
+
+def raced_by(proposal: Proposal, role: Role, adjust: Adjust) -> str | None:
+    """The rule that an adjust breaks only if its sender knew what the other side has adjusted, and why."""
+    broken = _broken_plan(proposal.halves[role].versions[-1].cursor.plan, adjust)
+    return None if broken is None else f"{broken[0]}: {broken[1]}"
+
+
+def expected_seq(propose: Propose) -> int | None:
+    """The entry whose hash a proposal expects."""
+    if propose.offset is not None:
+        return propose.start
+    return lipmaa(propose.lower_info) or None if propose.lower_info is not None else None
+
+
+def untrue_hash(proposal: Proposal, data: bytes) -> str | None:
+    """Why the entry of a cancel 133 isn't one that hashes to something else than was expected."""
+    entry, expected = decode(data).entry, expected_seq(proposal.propose)
+    if entry is None:
+        return None
+    if (entry.author, entry.log_id) != proposal.log:
+        return "the entry is of another log"
+    if entry.seq != expected:
+        return f"it shows entry {entry.seq}, the hash is that of {expected}"
+    return "the entry has the expected hash" if yamf.digest(data) == proposal.propose.expected_hash else None
+
+
+def untrue_fork(proposal: Proposal, entries: list[bytes]) -> str | None:
+    """Why the entries of a cancel 135 prove no fork before the proposal."""
+    if any(decode(data).entry is None for data in entries):
+        return None
+    forks = entry_verification.verify(entries).forks
+    if not any((fork.author, fork.log_id) == proposal.log for fork in forks):
+        return "the entries prove no fork of the log"
+    if min(fork.position for fork in forks) >= proposal.first:
+        return f"the fork is not before entry {proposal.first}"
+    return None

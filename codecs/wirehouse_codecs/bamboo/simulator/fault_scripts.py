@@ -1,0 +1,517 @@
+"""Connections on which a peer doesn't keep to the rules of Bamboo Point-2-Point: the scenes of faults.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from wirehouse_codecs.bamboo.setup import Channel, Role
+from wirehouse_codecs.bamboo.simulator.faulty_entries import Make, made_log
+from wirehouse_codecs.bamboo.simulator.logs import Log, Published, author_key
+from wirehouse_codecs.bamboo.simulator.peers import LATENCY_NS, Exchange, Talk
+from wirehouse_codecs.bamboo.wire import bymux, varu64, yamf
+from wirehouse_codecs.bamboo.wire.bymux import Type
+from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES
+from wirehouse_codecs.bamboo.wire.messages import (
+    Adjust,
+    Apology,
+    Cancel,
+    CancelEntry,
+    Cancelled,
+    CancelReason,
+    CompressedPayload,
+    Eagerness,
+    Notify,
+    ProposalCredit,
+    RawPayload,
+    SkipBytes,
+    SkipReason,
+    Switch,
+    encode,
+)
+from wirehouse_codecs.bamboo.wire.varu64 import MAX_U64
+
+A, B = Role.PROACTIVE, Role.REACTIVE
+#: The stream of the data channel, and one that there isn't.
+DATA: Final = 1
+STRANGE: Final = 44
+#: An id that nobody has proposed.
+UNKNOWN_ID: Final = 44
+
+
+class Scene(Talk):
+    """A connection on which a rule is broken: by A, the proactive side, where it doesn't matter."""
+
+    #: Packets from before were not captured.
+    captured_from_ns: int = 0
+
+    def log(self, length: int, payload_bytes: int = 40, *, ends: bool = False) -> Log:
+        """The log of most scenes."""
+        return made_log(self.random.getrandbits(32), length, payload_bytes, ends=ends)
+
+    def exchange(self, log: Log, proposer: Role = A) -> Exchange:
+        """A proposal for a log, not sent yet."""
+        return Exchange(self, log, proposer)
+
+    def begun(self, length: int = 4, payload_bytes: int = 40) -> Exchange:
+        """B has proposed all of a log, A has confirmed and may send."""
+        return self.exchange(self.log(length, payload_bytes), B).propose(1, length).confirm()
+
+    def raw(self, role: Role, data: bytes) -> None:
+        """Bytes between packets of bymux, or of the control channel."""
+        self.send(role, Channel.CONTROL, data)
+
+
+Act = Callable[[Scene], None]
+
+
+# bymux
+
+
+def unassigned_type(scene: Scene) -> None:
+    """A header has type 110."""
+    scene.raw(A, b"\xc0")
+
+
+def strange_stream(scene: Scene) -> None:
+    """Credit is given for a stream that there isn't."""
+    scene.bymux(A, bymux.Packet(Type.CREDIT, STRANGE, 1))
+
+
+def writes_at_once(scene: Scene) -> None:
+    """A side writes to the data channel before it is given credit."""
+    scene.raw(A, bymux.write(DATA, encode(Notify())))
+
+
+def too_much_credit(scene: Scene) -> None:
+    """The credit of the data channel is raised to 2^64 + 3."""
+    for amount in (MAX_U64 - 1, 5):
+        scene.bymux(A, bymux.Packet(Type.CREDIT, DATA, amount))
+
+
+def credit_for_control(scene: Scene) -> None:
+    """Credit is given for the control channel, which has no backpressure."""
+    scene.bymux(A, bymux.Packet(Type.CREDIT, 0, 5))
+
+
+def too_many_creations(scene: Scene) -> None:
+    """The credit for creating streams is raised to 2^64."""
+    for amount in (MAX_U64, 1):
+        scene.bymux(A, bymux.Packet(Type.CREDIT, None, amount))
+
+
+def creates(scene: Scene, stream_id: int, credit: int = 1) -> None:
+    """A side creates a stream, with credit for it."""
+    if credit:
+        scene.bymux(B, bymux.Packet(Type.CREDIT, None, credit))
+    scene.bymux(A, bymux.Packet(Type.WRITE, None, stream_id))
+
+
+def creates_without_credit(scene: Scene) -> None:
+    """A stream is created without credit."""
+    creates(scene, STRANGE, 0)
+
+
+def creates_odd(scene: Scene) -> None:
+    """The proactive side creates a stream with an odd id."""
+    creates(scene, STRANGE + 1)
+
+
+def creates_again(scene: Scene) -> None:
+    """The stream of the control channel is created again."""
+    creates(scene, 0)
+
+
+def creates_after_close(scene: Scene) -> None:
+    """A side closes creating streams, for which it has credit, and creates one."""
+    scene.bymux(B, bymux.Packet(Type.CREDIT, None, 1))
+    scene.bymux(A, bymux.Packet(Type.CLOSE))
+    creates(scene, STRANGE, 0)
+
+
+def about_a_stream(*types: Type, stream_id: int | None = DATA, amount: int | None = None) -> Act:
+    """Packets of bymux about one stream, one after the other."""
+
+    def act(scene: Scene) -> None:
+        for kind in types:
+            with_amount = kind in (Type.CREDIT, Type.WRITE)
+            scene.bymux(A, bymux.Packet(kind, stream_id, amount if with_amount else None))
+
+    return act
+
+
+def writes_after_close(scene: Scene) -> None:
+    """A side closes the data channel, for which it has credit, and writes to it."""
+    scene.bymux(B, bymux.Packet(Type.CREDIT, DATA, 100))
+    scene.bymux(A, bymux.Packet(Type.CLOSE, DATA))
+    scene.raw(A, bymux.write(DATA, encode(Notify())))
+
+
+def closes_alone(scene: Scene) -> None:
+    """The connection ends in order after a Close that has no answer."""
+    scene.bymux(A, bymux.Packet(Type.CLOSE, DATA))
+    scene.close()
+
+
+def wide_ping(scene: Scene) -> None:
+    """The id in a Ping takes eight bytes."""
+    scene.bymux(A, bymux.Packet(Type.PING, DATA, id_width=8))
+
+
+def infinite_data(scene: Scene) -> None:
+    """The data channel is given infinite credit."""
+    scene.bymux(A, bymux.Packet(Type.CREDIT, DATA, 0))
+
+
+def captured_late(scene: Scene) -> None:
+    """The capture begins after the set-up."""
+    scene.wait(LATENCY_NS)
+    scene.captured_from_ns = scene.now_ns
+    for role in (A, B, A, B, A, B):
+        scene.say(role, ProposalCredit(1))
+
+
+def half_a_packet(scene: Scene) -> None:
+    """The connection ends inside a proposal for credit."""
+    scene.write(A, Channel.CONTROL, encode(ProposalCredit(1000))[:2])
+    scene.close()
+
+
+def long_number(scene: Scene) -> None:
+    """Credit of 1 is written in two bytes."""
+    scene.write(A, Channel.CONTROL, b"\x00\xf8\x01")
+
+
+# The control channel
+
+
+def unused_control(scene: Scene) -> None:
+    """A packet begins with byte 136."""
+    scene.write(A, Channel.CONTROL, b"\x88")
+
+
+def end_zero(scene: Scene) -> None:
+    """The end of a range becomes entry 0."""
+    scene.say(B, Adjust(scene.begun().id, end=0))
+
+
+def too_much_proposal_credit(scene: Scene) -> None:
+    """Credit of 2^64 - 1 comes on top of what was given."""
+    scene.say(A, ProposalCredit(MAX_U64))
+
+
+def proposes_too_often(scene: Scene) -> None:
+    """All credit is spent on proposals, and one more is sent."""
+    log = scene.log(1)
+    for left in range(scene.credit[A], -1, -1):
+        scene.credit[A] = max(left, 1)
+        scene.exchange(log).propose(1, 1)
+
+
+def proposes_with_id(scene: Scene, number: int) -> None:
+    """A proposal has an id that isn't chosen as it should be."""
+    exchange = scene.exchange(scene.log(1))
+    exchange.id = number
+    exchange.propose(1, 1)
+
+
+def odd_id(scene: Scene) -> None:
+    """The proactive side proposes id 1."""
+    proposes_with_id(scene, 1)
+
+
+def id_again(scene: Scene) -> None:
+    """Two proposals have id 0."""
+    proposes_with_id(scene, 0)
+    proposes_with_id(scene, 0)
+
+
+def adjusts_unknown(scene: Scene) -> None:
+    """An adjust is about an id that nobody has proposed."""
+    scene.say(A, Adjust(UNKNOWN_ID, may_skip=True))
+
+
+def cancels_again(scene: Scene) -> None:
+    """One side cancels a proposal twice."""
+    exchange = scene.begun()
+    for _ in range(2):
+        scene.say(A, Cancel(CancelReason.RESOURCES, exchange.id))
+
+
+def confirms_nothing(scene: Scene) -> None:
+    """The first adjust of the side that did not propose only allows to skip payloads."""
+    exchange = scene.exchange(scene.log(1)).propose(1, 1)
+    scene.say(B, Adjust(exchange.id, may_skip=True))
+
+
+def proposes(start: int, end: int, lower: int = 1, upper: int | None = None) -> Act:
+    """A proposal with these numbers."""
+
+    def act(scene: Scene) -> None:
+        scene.exchange(scene.log(13)).propose(start, end, lower=lower, upper=upper)
+
+    return act
+
+
+def lowers_minimum(scene: Scene) -> None:
+    """The smallest payload size is raised to 10, and lowered to 5."""
+    exchange = scene.begun()
+    for size in (10, 5):
+        exchange.adjust(B, min_payload=size)
+
+
+def raises_maximum(scene: Scene) -> None:
+    """The largest payload size is lowered to 5, and raised to 10."""
+    exchange = scene.begun()
+    for size in (5, 10):
+        exchange.adjust(B, max_payload=size)
+
+
+def confirms_no_cancel(scene: Scene) -> None:
+    """A side confirms a cancel before the other has cancelled."""
+    exchange = scene.begun()
+    scene.say(A, Cancel(CancelReason.CONFIRMING, exchange.id))
+    scene.say(B, Cancel(CancelReason.CONFIRMING, exchange.id))
+    for role in (A, B):
+        scene.say(role, Cancelled(exchange.id))
+
+
+def expects_another(scene: Scene) -> None:
+    """A range is proposed after another entry than the other side just sent, which cancels for another reason."""
+    exchange = scene.begun(5)
+    exchange.send(A, 10)
+    exchange.cancel(A)
+    other = exchange.entry(2).hash
+    again = scene.exchange(scene.log(1))
+    again.log = exchange.log
+    again.propose(5, lower=5, expected=other)
+    again.cancel(B, CancelReason.NEVER_AGAIN)
+
+
+def cancels_alone(scene: Scene) -> None:
+    """The connection ends in order when one side has cancelled a proposal."""
+    exchange = scene.begun()
+    scene.say(A, Cancel(CancelReason.RESOURCES, exchange.id))
+
+
+def never_answered(scene: Scene) -> None:
+    """A proposal has no answer."""
+    scene.exchange(scene.log(1)).propose(1, 1)
+
+
+# The data channel
+
+
+def unused_data(scene: Scene) -> None:
+    """A packet begins with byte 1."""
+    scene.write(A, Channel.DATA, b"\x01")
+
+
+def switches_to_unknown(scene: Scene) -> None:
+    """A side makes an id the current one that nobody has proposed."""
+    scene.say(A, Switch(UNKNOWN_ID))
+
+
+def cancelled_unknown(scene: Scene) -> None:
+    """A side says that an id is cancelled that nobody has proposed."""
+    scene.say(A, Cancelled(UNKNOWN_ID))
+
+
+def forgets_to_switch(scene: Scene) -> None:
+    """Metadata is sent before there is a current proposal."""
+    exchange = scene.begun()
+    scene.write(A, Channel.DATA, exchange.entry(1).metadata())
+
+
+def goes_on_after_cancel(scene: Scene) -> None:
+    """A side goes on with a proposal that it has cancelled."""
+    exchange = scene.begun()
+    exchange.send(A, 2)
+    scene.say(A, Cancelled(exchange.id))
+    exchange.send(A, 1)
+
+
+def payload_first(scene: Scene) -> None:
+    """A payload is sent before its metadata."""
+    exchange = scene.begun()
+    exchange.unsaid(A, encode(RawPayload(3, b"abc")))
+
+
+def one_too_many(scene: Scene) -> None:
+    """A notify is of one piece more than there is."""
+    exchange = scene.begun(2)
+    exchange.send(A, 4)
+    exchange.say(A, Notify())
+
+
+def after_end(scene: Scene) -> None:
+    """Metadata follows the end-of-log entry and its payload."""
+    log = scene.log(2, ends=True)
+    exchange = scene.exchange(log, B).propose().confirm()
+    exchange.send(A, 4)
+    exchange.unsaid(A, log.make(3, b"more").metadata())
+
+
+def byte_too_many(scene: Scene) -> None:
+    """A payload has one byte more than its metadata says."""
+    exchange = scene.begun()
+    exchange.send(A)
+    exchange.unsaid(A, encode(RawPayload(41, bytes(41))))
+
+
+def compressed(size: int, elements: bytes) -> Act:
+    """A compressed payload packet with these elements."""
+
+    def act(scene: Scene) -> None:
+        exchange = scene.begun()
+        exchange.send(A)
+        exchange.unsaid(A, encode(CompressedPayload(size, len(elements), elements)))
+
+    return act
+
+
+def unasked_data(scene: Scene) -> None:
+    """Metadata is sent to a side that wants only notifies."""
+    exchange = scene.exchange(scene.log(2), B).propose(1, 2, eagerness=Eagerness.NOTIFY).confirm()
+    exchange.send(A)
+
+
+def called_small(scene: Scene) -> None:
+    """A payload is skipped as too small, where no size is."""
+    exchange = scene.begun()
+    exchange.send(A)
+    exchange.skip(A, SkipReason.TOO_SMALL)
+
+
+def not_at_hand(scene: Scene) -> None:
+    """A payload is skipped that is mandatory."""
+    exchange = scene.exchange(scene.log(2), B).propose(1, 2, mandatory=True).confirm()
+    exchange.send(A)
+    exchange.skip(A, SkipReason.UNAVAILABLE)
+
+
+def skips_ahead(scene: Scene) -> None:
+    """Bytes are skipped that nobody has sent."""
+    exchange = scene.begun()
+    exchange.send(A)
+    exchange.say(A, SkipBytes(5))
+
+
+def sorry_for_nothing(scene: Scene) -> None:
+    """An apology is the first packet."""
+    scene.begun().say(A, Apology())
+
+
+def wrong_metadata(published: Published) -> bytes:
+    """Metadata whose signature is wrong."""
+    metadata = published.metadata()
+    return metadata[:-1] + bytes([metadata[-1] ^ 0x80])
+
+
+def sorry_twice(scene: Scene) -> None:
+    """Two apologies are for one piece."""
+    exchange = scene.begun()
+    exchange.unsaid(A, wrong_metadata(exchange.due(A)), Apology(), Apology())
+
+
+def sorry_for_right(scene: Scene) -> None:
+    """An apology is for a whole payload that is right."""
+    exchange = scene.begun()
+    exchange.send(A, 2)
+    exchange.say(A, Apology())
+
+
+def other_payload(scene: Scene) -> None:
+    """A payload has another hash than its metadata says."""
+    exchange = scene.begun()
+    exchange.send(A)
+    exchange.unsaid(A, encode(RawPayload(40, bytes(40))))
+    exchange.pass_over(A)
+    exchange.send(A)
+
+
+def wrong_signature(scene: Scene) -> None:
+    """The signature of the last entry is wrong."""
+    exchange = scene.begun(2)
+    exchange.send(A, 2)
+    exchange.unsaid(A, wrong_metadata(exchange.due(A)))
+    exchange.pass_over(A)
+    exchange.send(A)
+
+
+def sorry_for_signed(scene: Scene) -> None:
+    """An apology is for metadata that is right."""
+    exchange = scene.begun(2)
+    exchange.send(A)
+    exchange.say(A, Apology())
+
+
+def below_minimum(scene: Scene) -> None:
+    """A payload of 40 bytes is sent to a side that wants none below 41."""
+    exchange = scene.exchange(scene.log(2), B).propose(1, 2, smallest=41).confirm()
+    exchange.send(A, 2)
+    exchange.cancel(B, CancelReason.RESOURCES)
+
+
+def crossed(scene: Scene) -> None:
+    """Data comes after its receiver has asked for notifies alone."""
+    exchange = scene.begun()
+    exchange.send(A, 2)
+    exchange.adjust(B, eagerness=Eagerness.NOTIFY)
+    exchange.send(A)
+    exchange.cancel(B, CancelReason.RESOURCES)
+
+
+def far_link(scene: Scene) -> None:
+    """Entry 4 is sent on a proposal that begins with entry 3, so that entry 1 is not known."""
+    exchange = scene.exchange(scene.log(4), B).propose(3, 4, lower=3).confirm()
+    exchange.send(A, 4)
+    exchange.cancel(A)
+
+
+def lost_history(scene: Scene) -> None:
+    """The capture begins late, and a payload copies from what came before."""
+    captured_late(scene)
+    exchange = scene.begun()
+    exchange.send(A)
+    elements = b"\x85\x09" + bytes([35]) + bytes(35)
+    exchange.unsaid(A, encode(CompressedPayload(40, len(elements), elements)))
+    exchange.pass_over(A)
+    exchange.cancel(B, CancelReason.RESOURCES)
+
+
+# Entries that cancels show
+
+
+def shows(make: Make) -> Act:
+    """A side sends the logs that are right, and then shows an entry as one that another hash was expected of."""
+
+    def act(scene: Scene) -> None:
+        bad = make(scene.random.getrandbits(32))
+        for log in filter(lambda log: log.length, bad.right):
+            exchange = scene.exchange(log, B).propose(1, log.length).confirm()
+            exchange.send(A, 2 * log.length)
+            exchange.cancel(A)
+        place = varu64.decode(bad.data, 1 + AUTHOR_BYTES)
+        assert place is not None
+        seq = varu64.decode(bad.data, place.end)
+        assert seq is not None
+        log = Log(author_key(0, "expected"), place.value)
+        log.author = bad.data[1 : 1 + AUTHOR_BYTES]
+        exchange = scene.exchange(log, B)
+        exchange.propose(max(seq.value, 1), offset=0, expected=yamf.digest(b"another entry"))
+        exchange.cancel(A, CancelReason.STARTING_HASH, entries=(CancelEntry(bad.data),))
+
+    return act
+
+
+def proves_fork(scene: Scene) -> None:
+    """A cancel shows two entries 3 of a log."""
+    log = scene.log(4)
+    exchange = scene.exchange(log, B).propose(1, 4).confirm()
+    exchange.send(A, 8)
+    exchange.cancel(A)
+    shown = tuple(CancelEntry(one.data) for one in (log.entries[3], log.make(3, b"another entry 3")))
+    exchange = scene.exchange(log, B)
+    exchange.propose(8, lower=8)
+    exchange.cancel(A, CancelReason.FORKED, entries=shown)

@@ -1,0 +1,526 @@
+"""From the bytes of both sides of a connection to packets: set-up, bymux, and the two channels that it carries.
+
+Each side says its set-up first; bymux begins after it ("Running Over Bymux"). A packet of a channel may span several
+Writes, so a read says where in the connection its first byte and its last byte stand. After `stop` nothing is read: the
+later bytes of a direction are its `rest`.
+
+After bytes that the capture lacks, and where it begins within the connection, the next packets are looked for
+(searching.py). But bytes that are missing within a Write cut only packets of its channel: the next packet of bymux
+stands where the Write ends. If the packet that they cut says where it ends, the channel is read on there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.bamboo.options import BambooOptions
+from wirehouse_codecs.bamboo.rules import ENDS, RULE
+from wirehouse_codecs.bamboo.setup import Channel, Role, Setup
+from wirehouse_codecs.bamboo.wire import bymux
+from wirehouse_codecs.bamboo.wire.bymux import Broken, Bymux, Delivered
+from wirehouse_codecs.bamboo.wire.messages import ChannelReader, PointToPoint, decode_setup
+from wirehouse_codecs.bamboo.wire.resync import Held, Search, Writes
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+
+SNAPSHOT_VERSION: Final = 2
+#: A Write may announce more bytes than any connection has.
+MOST_BYTES: Final = (1 << 63) - 1
+AFTER_VIOLATION: Final = "after_violation"
+AFTER_HOLE: Final = "no packet can be told after bytes that are missing"
+STARTED_LATE: Final = "no packet can be told, the capture begins within the connection"
+CUT: Final = "cut by bytes that are missing; the next packet stands where this one ends"
+CUT_WRITE: Final = "no packet of the channel can be told after bytes of a Write that are missing"
+UNKNOWN_STREAM: Final = "what a stream is for can't be told, it was created in bytes that are missing"
+
+
+class Layer(StrEnum):
+    """What a packet belongs to: `channel` in tables."""
+
+    SETUP = "setup"
+    BYMUX = "bymux"
+    CONTROL = "control"
+    DATA = "data"
+
+
+_LAYERS: Final = {Channel.CONTROL: Layer.CONTROL, Channel.DATA: Layer.DATA}
+
+
+class Read(NamedTuple):
+    """A packet, and what reading finds about it."""
+
+    role: Role
+    place: Place
+    layer: Layer
+    #: In bytes of the direction. A Write is told when its header comes, and ends where its bytes will.
+    byte_start: int
+    byte_end: int
+    #: None: bytes that are no packet.
+    packet: PointToPoint | bymux.Packet | None
+    #: At most one violation.
+    broken: tuple[Broken, ...] = ()
+    #: The stream's credit after a packet of bymux, as `bymux.Received`.
+    credit: int | None = None
+    #: The channel that a packet of bymux is about.
+    channel: Channel | None = None
+    #: Bytes that are no packet, as far as they are at hand; and why, if no rule says so.
+    undecoded: bytes = b""
+    reason: str = ""
+    #: It waited for bytes, or a search found it: what the other side sent after it may have been told before.
+    late: bool = False
+
+
+class Rest(NamedTuple):
+    """The bytes of a direction that were not read to its end, and why."""
+
+    byte_start: int
+    byte_end: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Carried:
+    """What one side writes to a channel."""
+
+    reader: ChannelReader
+    #: Where in the connection its unfinished packet begins.
+    begun_at: int = 0
+    #: So many bytes are left of a packet that missing bytes cut.
+    skip: int = 0
+    #: What looks for the next packets, once missing bytes cut one whose end isn't known.
+    search: Writes | None = None
+
+
+@dataclass(slots=True)
+class _Side:
+    """One direction of a connection."""
+
+    channels: dict[Channel, _Carried]
+    received_bytes: int = 0
+    #: The begin of a set-up.
+    head: bytes = b""
+    #: Where reading stopped, and why.
+    stopped: tuple[int, str] | None = None
+    #: How many bytes came before the first packet of bymux.
+    setup_bytes: int = 0
+    #: The set-up is over, or was before the capture.
+    past_setup: bool = False
+    #: What looks for the next packets, once bytes came after those that are missing.
+    search: Search | None = None
+    #: Bytes that arrived before may have waited for some that are missing.
+    late_until_ns: int = 0
+    #: Up to here it is told that bytes were cut.
+    told_to: int = 0
+
+
+class Reader:
+    """Both directions of one connection. Sans-IO; it holds no more than a packet of each channel.
+
+    The connection is one of bymux, or that of the `channel` alone: this has no set-up, and isn't read on after a hole.
+    """
+
+    def __init__(
+        self,
+        options: BambooOptions,
+        channel: Channel | None = None,
+        *,
+        started_late: bool = False,
+        snapshot: str | None = None,
+    ) -> None:
+        self._options, self._channel = options, channel
+        self._bymux = Bymux(options.start())
+        self._sides = {role: _Side(self._channels()) for role in Role}
+        #: The stream that each channel was carried by last.
+        self.streams = {channel: stream_id for stream_id, channel in self._bymux.channels.items()}
+        if started_late:
+            for role, side in self._sides.items():
+                side.stopped = (0, STARTED_LATE)
+                self._bymux.lose(role)
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def _channels(self) -> dict[Channel, _Carried]:
+        size = self._options.max_packet_bytes
+        return {channel: _Carried(ChannelReader(channel, piece_bytes=size)) for channel in Channel}
+
+    def receive(self, direction: Direction, data: bytes, place: Place) -> list[Read]:
+        """The packets that `data` completes, in order."""
+        role = self._options.role_of(direction)
+        side = self._sides[role]
+        start = side.received_bytes
+        side.received_bytes += len(data)
+        if side.stopped is not None:
+            lost = side.stopped[1] == AFTER_VIOLATION or self._channel is not None
+            return [] if lost else self._search(role, data, place)
+        if self._channel is not None:
+            return self._deliver(role, Delivered(role, 0, self._channel, start, data), place)
+        if side.past_setup:
+            return self._packets(role, data, start, place)
+        start -= len(side.head)
+        data, side.head = side.head + data, b""
+        received = decode_setup(data)
+        if received is None:
+            side.head = data
+            return []
+        assert isinstance(received.packet, Setup)
+        side.past_setup, side.setup_bytes = True, received.byte_end
+        end = start + received.byte_end
+        broken = tuple(map(_noncanonical, received.noncanonical))
+        setup = Read(role, place, Layer.SETUP, start, end, received.packet, broken)
+        return [setup, *self._packets(role, data[received.byte_end :], end, place)]
+
+    def _packets(self, role: Role, data: bytes, start: int, place: Place) -> list[Read]:
+        """The packets that the bytes from `start` on complete."""
+        reads: list[Read] = []
+        is_passing = self._is_passing(role)
+        late = is_passing or place.arrived_at_ns <= self._sides[role].late_until_ns
+        #: Where the bytes begin, counted from the first packet of bymux.
+        before = start - self._sides[role].setup_bytes
+        for item in self._bymux.receive(role, data):
+            if isinstance(item, Delivered):
+                if item.channel is not None:
+                    reads += self._deliver(role, item, place)
+                elif self._bymux.blind and self._bymux.by_creation:
+                    end = item.byte_start + len(item.data) + self._sides[role].setup_bytes
+                    reads.append(Read(role, place, Layer.BYMUX, end, end, None, reason=UNKNOWN_STREAM))
+            else:
+                reads.append(self._told(role, item, place, data[item.byte_start - before :][:1]))
+                reads += self._begin_write(role, item, place) if is_passing else []
+        if self._bymux.ended_by is not None:
+            self.stop(role, reads[-1].byte_end)
+        return [read._replace(late=True) for read in reads] if late else reads
+
+    def _search(self, role: Role, data: bytes, place: Place) -> list[Read]:
+        """Look for the next packets: those that are found, after the bytes before them."""
+        side = self._sides[role]
+        assert side.stopped is not None
+        side.search = side.search or Search()
+        found = side.search.take(data, self._bymux.channels)
+        if found is None:
+            return []
+        begin = side.received_bytes - len(found)
+        left_out = Read(role, place, Layer.BYMUX, side.stopped[0], begin, None, reason=side.stopped[1])
+        side.search, side.stopped, side.past_setup = None, None, True
+        side.channels = self._channels()
+        self._bymux.find(role, begin - side.setup_bytes)
+        return [left_out, *(read._replace(late=True) for read in self._packets(role, found, begin, place))]
+
+    def _is_passing(self, role: Role) -> bool:
+        """Packets of a channel are looked for."""
+        return any(carried.search is not None for carried in self._sides[role].channels.values())
+
+    def _begin_write(self, role: Role, received: bymux.Received, place: Place) -> list[Read]:
+        """A Write, if it is to a channel whose packets are looked for."""
+        side, packet = self._sides[role], received.packet
+        search = None if received.channel is None else side.channels[received.channel].search
+        if search is None or packet is None or packet.type is not bymux.Type.WRITE:
+            return []
+        assert received.channel is not None
+        held = search.begin(received.byte_end - packet.content_bytes, received.byte_end)
+        return self._passed(role, received.channel, held, place)
+
+    def _passed(self, role: Role, channel: Channel, writes: Iterable[Held], place: Place) -> list[Read]:
+        """Contents of Writes in which no packets are told."""
+        at, layer = self._sides[role].setup_bytes, _LAYERS[channel]
+        bounds = [(at + one.byte_start, at + one.byte_end) for one in writes]
+        return [self._left_out(role, place, layer, begin, end, CUT_WRITE) for begin, end in bounds]
+
+    def _left_out(self, role: Role, place: Place, layer: Layer, begin: int, end: int, reason: str) -> Read:
+        """Bytes that are cut, but for those of which that is told."""
+        side, end = self._sides[role], min(end, MOST_BYTES)
+        begin = min(max(begin, side.told_to), end)
+        side.told_to = max(side.told_to, end)
+        return Read(role, place, layer, begin, end, None, reason=reason)
+
+    def _find(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
+        """Bytes of a Write to a channel whose packets are looked for."""
+        side = self._sides[role]
+        assert delivered.channel is not None
+        carried = side.channels[delivered.channel]
+        assert carried.search is not None
+        writes, believed = carried.search.take(delivered.data)
+        if not believed:
+            return self._passed(role, delivered.channel, writes, place)
+        carried.search = None
+        contents = [delivered._replace(byte_start=one.byte_start, data=bytes(one.data)) for one in writes]
+        return [read for content in contents for read in self._deliver(role, content, place)]
+
+    def _told(self, role: Role, received: bymux.Received, place: Place, first: bytes) -> Read:
+        at = self._sides[role].setup_bytes
+        begin, end = at + received.byte_start, at + received.byte_end
+        # What is refused has no content.
+        if received.packet is not None and any(broken.rule.name in ENDS for broken in received.broken):
+            end -= received.packet.content_bytes
+        return Read(
+            role,
+            place,
+            Layer.BYMUX,
+            begin,
+            min(end, MOST_BYTES),
+            received.packet,
+            received.broken,
+            received.credit,
+            received.channel,
+            first if received.packet is None else b"",
+        )
+
+    def _deliver(self, role: Role, delivered: Delivered, place: Place) -> list[Read]:
+        """The packets of a channel that the bytes of a Write complete."""
+        side, channel = self._sides[role], delivered.channel
+        assert channel is not None
+        self.streams[channel] = delivered.stream_id
+        carried = side.channels[channel]
+        if carried.search is not None:
+            return self._find(role, delivered, place)
+        if carried.skip:
+            passed = min(carried.skip, len(delivered.data))
+            carried.skip -= passed
+            begin = side.setup_bytes + delivered.byte_start
+            left_out = [self._left_out(role, place, _LAYERS[channel], begin, begin + passed, CUT)]
+            delivered = delivered._replace(byte_start=delivered.byte_start + passed, data=delivered.data[passed:])
+        else:
+            left_out = []
+        reader, layer = carried.reader, _LAYERS[channel]
+        before = reader.byte_end
+        #: Where in the connection a byte of these stands, by its place in the channel.
+        shift = side.setup_bytes + delivered.byte_start - before
+        if not reader.unfinished:
+            carried.begun_at = before + shift
+        reads: list[Read] = [one for one in left_out if one.byte_end > one.byte_start]
+        for one in reader.receive(delivered.data):
+            start = carried.begun_at if one.byte_start < before else one.byte_start + shift
+            # An unused first byte is told as soon as it comes.
+            first = b"" if one.packet is not None else delivered.data[one.byte_start - before :][:1]
+            broken = tuple(map(_noncanonical, one.noncanonical))
+            if one.rule is not None:
+                broken = (Broken(one.rule, one.reason), *broken)
+            end = one.byte_end + shift
+            reads.append(Read(role, place, layer, start, end, one.packet, broken, undecoded=first))
+        if reader.begin >= before:
+            carried.begun_at = reader.begin + shift
+        return reads
+
+    # For what is read elsewhere
+
+    @property
+    def plain(self) -> Bymux | None:
+        """The packets of bymux, if those of both sides can be told and nothing is missing."""
+        sides = self._sides.values()
+        told = all(side.past_setup and side.stopped is None for side in sides)
+        return self._bymux if self._channel is None and told and self._bymux.plain else None
+
+    def is_silent(self, role: Role) -> bool:
+        """The capture has no byte of a side, and lacks none."""
+        return not self._sides[role].received_bytes
+
+    def received_bytes(self, role: Role) -> int:
+        """How many bytes of a side came, or are missing."""
+        return self._sides[role].received_bytes
+
+    def setup_bytes(self, role: Role) -> int:
+        """Where the first packet of bymux of a side begins."""
+        return self._sides[role].setup_bytes
+
+    def unfinished(self, role: Role) -> tuple[bytes, int] | None:
+        """The unfinished packet of the data channel, and where in the connection it begins; None: it can't be told."""
+        carried = self._sides[role].channels[Channel.DATA]
+        begun = carried.reader.begun
+        return None if begun is None else (begun, carried.begun_at)
+
+    def go_on(self, role: Role, received_bytes: int) -> None:
+        """So much was received of a side, and read elsewhere."""
+        self._sides[role].received_bytes = received_bytes
+
+    def read_on(self, role: Role, begun: bytes, read_bytes: int, begun_at: int) -> None:
+        """`read_bytes` of the data channel, from the unfinished packet on, were read elsewhere; `begun` is left."""
+        carried, size = self._sides[role].channels[Channel.DATA], self._options.max_packet_bytes
+        at = carried.reader.begin + read_bytes
+        carried.reader, carried.begun_at = ChannelReader(Channel.DATA, piece_bytes=size, byte_start=at), begun_at
+        carried.reader.receive(begun)
+        self.streams[Channel.DATA] = {channel: stream_id for stream_id, channel in self._bymux.channels.items()}[
+            Channel.DATA
+        ]
+
+    def excuse(self) -> None:
+        """What a side said isn't known, but its next bytes can be read."""
+        self._bymux.blind = True
+
+    def cut(self, direction: Direction, size: int, place: Place) -> list[Read] | None:
+        """Bytes that the capture lacks: what they cut; None: they are not all of one Write."""
+        role = self._options.role_of(direction)
+        side = self._sides[role]
+        if self._channel is not None or side.stopped is not None or not side.past_setup:
+            return None
+        _, _, left, stream_id = self._bymux.reader(role).place
+        channel = self._bymux.channels.get(stream_id)
+        if (channel is None and self._bymux.blind) or not self._bymux.reader(role).skip(size):
+            return None
+        at = side.received_bytes
+        side.received_bytes += size
+        # What comes now waited for the missing bytes: the other side may have used its credit before.
+        self._bymux.blind, side.late_until_ns = True, place.arrived_at_ns
+        if channel is None:
+            return []
+        carried, layer = side.channels[channel], _LAYERS[channel]
+        if carried.search is not None:
+            return self._passed(role, channel, carried.search.drop(), place)
+        begin = carried.begun_at if carried.reader.unfinished else at
+        known = carried.skip or carried.reader.left
+        carried.skip = max(known - size, 0)
+        carried.reader = ChannelReader(channel, piece_bytes=self._options.max_packet_bytes)
+        if size <= known:
+            return [self._left_out(role, place, layer, begin, at + min(known, left), CUT)]
+        carried.search = Writes(channel)
+        return [self._left_out(role, place, layer, begin, at + left, CUT_WRITE)]
+
+    def give_up(self, role: Role, place: Place) -> list[Read]:
+        """The Writes in which packets were looked for."""
+        channels = self._sides[role].channels.items()
+        searches = [(name, one.search) for name, one in channels if one.search is not None]
+        return [read for name, search in searches for read in self._passed(role, name, search.drop(), place)]
+
+    def missed(self, direction: Direction, size: int) -> bool:
+        """Bytes that the capture lacks. True: packets of the direction could be told until here."""
+        role = self._options.role_of(direction)
+        side = self._sides[role]
+        unread_from = self._unread_from(role)
+        side.received_bytes += size
+        side.search = None
+        if side.stopped is not None:
+            return False
+        self._bymux.lose(role)
+        side.head = b""
+        side.stopped = (unread_from, AFTER_HOLE)
+        return True
+
+    def _unread_from(self, role: Role) -> int:
+        """Where the first packet of a side begins that isn't complete."""
+        side = self._sides[role]
+        begun = [one.begun_at for one in side.channels.values() if one.reader.unfinished]
+        searches = [one.search for one in side.channels.values() if one.search is not None]
+        begun += [side.setup_bytes + write.byte_start for search in searches for write in search.held]
+        return max(side.told_to, min([side.received_bytes - len(side.head) - len(self._bymux.pending(role)), *begun]))
+
+    def stop(self, role: Role | None = None, byte_end: int = 0) -> None:
+        """A violation ended the session: what `role` sent after `byte_end`, and its peer after now, isn't read.
+
+        Of several the first one counts, in whichever order they are told.
+        """
+        for each, side in self._sides.items():
+            at = byte_end if each is role else self._unread_from(each)
+            if side.stopped is None or (each is role and at < side.stopped[0]):
+                side.stopped = (at, AFTER_VIOLATION)
+            elif side.stopped[1] != AFTER_VIOLATION:
+                # Packets are not looked for any more.
+                side.stopped = (side.stopped[0], AFTER_VIOLATION)
+
+    def finish(self, place: Place, *, in_order: bool) -> list[Read]:
+        """The connection has ended: what is cut, and, if it ended in order, what was not answered."""
+        reads = [read for role in Role for read in self._cut(role, place)]
+        if in_order and not reads and all(side.stopped is None for side in self._sides.values()):
+            for broken in self._bymux.not_answered():
+                end = self._sides[Role.PROACTIVE].received_bytes
+                reads.append(Read(Role.PROACTIVE, place, Layer.BYMUX, end, end, None, (broken,)))
+        return reads
+
+    def _cut(self, role: Role, place: Place) -> list[Read]:
+        side = self._sides[role]
+        if side.stopped is not None:
+            return []
+        passed = self.give_up(role, place)
+        end = side.received_bytes
+        cut: list[tuple[Layer, int, bytes, str]] = []
+        if side.head:
+            cut.append((Layer.SETUP, end - len(side.head), side.head, "set-up"))
+        for channel, carried in side.channels.items():
+            if carried.reader.unfinished:
+                what, announced = f"{channel} channel", carried.reader.announced
+                if announced is not None:
+                    what += f", in {announced} bytes of a payload"
+                cut.append((_LAYERS[channel], carried.begun_at, carried.reader.pending, what))
+        header = self._bymux.pending(role)
+        if header or (self._bymux.unfinished(role) and not cut):
+            cut.append((Layer.BYMUX, end - len(header), header, "bymux"))
+        return passed + [
+            Read(role, place, layer, at, end, None, (Broken(RULE["truncated_packet"], what),), undecoded=raw)
+            for layer, at, raw, what in cut
+        ]
+
+    def rest(self, role: Role) -> Rest | None:
+        """What was not read, once the connection has ended."""
+        side = self._sides[role]
+        if side.stopped is None or side.stopped[0] >= side.received_bytes:
+            return None
+        return Rest(side.stopped[0], side.received_bytes, side.stopped[1])
+
+    # Snapshots
+
+    def snapshot(self) -> str:
+        """The state as JSON."""
+        state = {
+            "version": SNAPSHOT_VERSION,
+            "bymux": self._bymux.snapshot(),
+            "streams": {channel.value: stream_id for channel, stream_id in self.streams.items()},
+            "sides": {role.value: _to_json(side) for role, side in self._sides.items()},
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != SNAPSHOT_VERSION:
+            raise StateVersionError(what="bamboo reader", found=state.get("version"), expected=SNAPSHOT_VERSION)
+        self._bymux = Bymux(self._options.start(), snapshot=state["bymux"])
+        self.streams = {Channel(channel): stream_id for channel, stream_id in state["streams"].items()}
+        self._sides = {role: self._side(state["sides"][role.value]) for role in Role}
+
+    def _side(self, state: Mapping[str, Any]) -> _Side:
+        size = self._options.max_packet_bytes
+        channels = {
+            Channel(channel): _Carried(
+                ChannelReader(Channel(channel), piece_bytes=size, snapshot=reader),
+                begun_at,
+                skip,
+                None if held is None else Writes(Channel(channel), map(_held, held)),
+            )
+            for channel, (reader, begun_at, skip, held) in state["channels"].items()
+        }
+        stopped = None if state["stopped"] is None else (state["stopped"][0], state["stopped"][1])
+        numbers = (state["setup_bytes"], state["past_setup"])
+        head, searched = bytes.fromhex(state["head"]), bytes.fromhex(state["searched"])
+        search = Search(searched) if searched else None
+        return _Side(channels, state["received_bytes"], head, stopped, *numbers, search, *state["late"])
+
+
+def _to_json(side: _Side) -> dict[str, Any]:
+    return {
+        "channels": {
+            channel.value: [
+                carried.reader.snapshot(),
+                carried.begun_at,
+                carried.skip,
+                None if carried.search is None else [(*one[:2], one.data.hex()) for one in carried.search.held],
+            ]
+            for channel, carried in side.channels.items()
+        },
+        "received_bytes": side.received_bytes,
+        "head": side.head.hex(),
+        "stopped": side.stopped,
+        "setup_bytes": side.setup_bytes,
+        "past_setup": side.past_setup,
+        "late": [side.late_until_ns, side.told_to],
+        "searched": "" if side.search is None else side.search.held.hex(),
+    }
+
+
+def _held(row: Sequence[Any]) -> Held:
+    byte_start, byte_end, data = row
+    return Held(byte_start, byte_end, bytearray.fromhex(data))
+
+
+def _noncanonical(name: str) -> Broken:
+    return Broken(RULE["noncanonical_varu64"], f"{name} is longer than it needs to be")

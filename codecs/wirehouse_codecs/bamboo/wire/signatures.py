@@ -1,0 +1,70 @@
+"""Signatures of many entries (bamboo specification, "Signature"): Ed25519 by the libsodium that PyNaCl brings.
+
+A compiled loop calls libsodium on entries where they stand, on all cores. What it refuses PyNaCl is asked about.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs.bamboo.wire.entries import AUTHOR_BYTES, SIGNATURE_BYTES, signature_rule
+from wirehouse_codecs.compiled.jit import compiled, external, link
+
+Array = np.ndarray[Any, Any]
+
+_VERIFY: Final = "crypto_sign_verify_detached"
+_place, _word = numba.types.uintp, numba.types.uint64
+_verify = external(_VERIFY, numba.types.int32(_place, _place, _word, _place))
+#: A libsodium that PyNaCl was built against may not show its functions.
+LINKED: Final = link("nacl._sodium", [_VERIFY])
+#: A thread is given so many signatures at once, some milliseconds.
+_SHARE: Final = 256
+
+
+def signature_rules(entries: pa.Array) -> list[str | None]:
+    """The rule that each signature breaks, as `signature_rule`, of rightly encoded entries: an array of binary."""
+    refused = _refused(entries) if LINKED else range(len(entries))
+    rules: list[str | None] = [None] * len(entries)
+    for i in refused:
+        entry = entries[i].as_py()
+        signed, signature = entry[:-SIGNATURE_BYTES], entry[-SIGNATURE_BYTES:]
+        rules[i] = signature_rule(entry[1 : 1 + AUTHOR_BYTES], signed, signature)
+    return rules
+
+
+def _refused(entries: pa.Array) -> list[int]:
+    """Which of them libsodium doesn't take."""
+    if not len(entries):
+        return []
+    _, offsets, data = entries.buffers()
+    ends = np.frombuffer(offsets, np.int32)[entries.offset :][: len(entries) + 1]
+    right = np.zeros(len(entries), np.bool_)
+    shares = range(0, len(entries), _SHARE)
+
+    def check(begin: int) -> None:
+        _check(np.frombuffer(data, np.uint8), ends[begin : begin + _SHARE + 1], right[begin : begin + _SHARE])
+
+    if len(shares) == 1:
+        check(0)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(check, shares))
+    return np.flatnonzero(~right).tolist()
+
+
+@compiled
+def _check(data: Array, offsets: Array, right: Array) -> None:
+    """Whether the signature is right of each entry that stands between two offsets."""
+    first = data.ctypes.data
+    for row in range(len(right)):
+        begin, end = offsets[row], offsets[row + 1]
+        if end - begin > AUTHOR_BYTES + SIGNATURE_BYTES:
+            signed = end - begin - SIGNATURE_BYTES
+            at = first + begin
+            right[row] = _verify(at + signed, at, signed, at + 1) == 0

@@ -1,0 +1,145 @@
+"""Captures of files that hold blocks or entries of a protocol, to Arrow batches of bounded size.
+
+What comes together - a block, an entry of a log - is one record; what is longer than PIECE_BYTES stands in consecutive
+records of at most that, `part` 0, 1, and so on, of which `last` ends it. A protocol says how its files are cut: by a
+`Cutter`, or a reader of its own that yields FileRecords.
+
+Nothing raises on what a capture holds. What can't be read is a record with its bytes in `damaged` and the reason in
+`damage`; `damage` beside `data` says why that ends early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from wirehouse_codecs.captures.inflate import Ahead, fill, open_inflated
+from wirehouse_codecs.captures.source import Origin
+
+#: A record has at most so many bytes.
+PIECE_BYTES: Final = 4 << 20
+#: A capture is read in pieces of this size.
+BLOCK_BYTES: Final = 1 << 20
+#: A batch has at most so many rows, and is closed when it has so many bytes.
+MOST_ROWS: Final = 4_096
+BATCH_BYTES: Final = 4 << 20
+INT64_MAX: Final = (1 << 63) - 1
+
+FILE_SCHEMA: Final = pa.schema(
+    [
+        ("ts_ns", pa.int64()),
+        ("name", pa.string()),
+        ("part", pa.int32()),
+        ("last", pa.bool_()),
+        ("data", pa.binary()),
+        ("damaged", pa.binary()),
+        ("damage", pa.string()),
+    ]
+)
+
+
+class FileRecord(NamedTuple):
+    """A row of FILE_SCHEMA."""
+
+    #: Nanoseconds since 1970 UTC, within 64 bits; None: it has no time.
+    ts_ns: int | None
+    #: Path within an archive, else the file's own name.
+    name: str
+    data: bytes | None
+    damaged: bytes | None = None
+    damage: str | None = None
+    part: int = 0
+    last: bool = True
+
+
+class Cut(NamedTuple):
+    """The bytes of an entry as they came; or bytes that are none, and why."""
+
+    data: bytes
+    ts_ns: int | None = None
+    reason: str | None = None
+
+
+class Cutter(Protocol):
+    """Cuts the bytes of one file into entries. No byte is left out but what stands between them, as blank lines."""
+
+    #: Why the file can't be read to its end, once that is known.
+    damage: str | None
+
+    def receive(self, data: bytes) -> Iterable[Cut]:
+        """What `data` completes."""
+        ...
+
+    def finish(self) -> Iterable[Cut]:
+        """What is left at the end of the file."""
+        ...
+
+
+class Form(NamedTuple):
+    """How files of entries are told, and cut."""
+
+    #: Why a file that begins so isn't one, else None; it is given BLOCK_BYTES, or all of a smaller file.
+    refuse: Callable[[bytes], str | None]
+    cutter: Callable[[Origin], Cutter]
+
+
+class EntryCapture:
+    """The entries of one file."""
+
+    def __init__(self, form: Form, stream: BinaryIO, origin: Origin) -> None:
+        """`stream` stands at the file's first byte."""
+        self._source = Ahead(open_inflated(stream, origin.limits))
+        self._origin = origin
+        self._form = form
+        start = self._source.look(BLOCK_BYTES)
+        self.unreadable = form.refuse(start) if start else None
+        if self.unreadable and self._source.damage:
+            self.unreadable = f"{self.unreadable}: {self._source.damage}"
+        self.damage: str | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See origins.Capture."""
+        return gathered(self._records() if self.unreadable is None else ())
+
+    def _records(self) -> Iterator[FileRecord]:
+        cutter = self._form.cutter(self._origin)
+        while piece := fill(self._source, BLOCK_BYTES):
+            for cut in cutter.receive(piece):
+                yield from _in_pieces(cut, self._origin.name)
+        for cut in cutter.finish():
+            yield from _in_pieces(cut, self._origin.name)
+        self.damage = "; ".join(filter(None, (cutter.damage, self._source.damage))) or None
+
+
+def _in_pieces(cut: Cut, name: str) -> Iterator[FileRecord]:
+    for at in range(0, max(len(cut.data), 1), PIECE_BYTES):
+        piece, last = cut.data[at : at + PIECE_BYTES], at + PIECE_BYTES >= len(cut.data)
+        data, damaged = (piece, None) if cut.reason is None else (None, piece)
+        yield FileRecord(cut.ts_ns, name, data, damaged, cut.reason, at // PIECE_BYTES, last)
+
+
+def within_64_bits(ns: int) -> int:
+    """The time, or the bound of 64 bits that it is beyond."""
+    return max(-INT64_MAX - 1, min(INT64_MAX, ns))
+
+
+def gathered(records: Iterable[FileRecord]) -> Iterator[pa.RecordBatch]:
+    """`records` as batches of FILE_SCHEMA."""
+    held: list[FileRecord] = []
+    size = 0
+    for record in records:
+        held.append(record)
+        size += len(record.data or b"") + len(record.damaged or b"")
+        if len(held) == MOST_ROWS or size >= BATCH_BYTES:
+            yield to_batch(held)
+            held, size = [], 0
+    if held:
+        yield to_batch(held)
+
+
+def to_batch(records: list[FileRecord]) -> pa.RecordBatch:
+    """`records` as a batch of FILE_SCHEMA."""
+    arrays = [pa.array([getattr(one, field.name) for one in records], field.type) for field in FILE_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA)

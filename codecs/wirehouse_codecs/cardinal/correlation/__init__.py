@@ -1,0 +1,4 @@
+"""What several connections or messages say together.
+
+It may import log and what is below it.
+"""

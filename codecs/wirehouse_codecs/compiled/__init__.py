@@ -1,0 +1,4 @@
+"""Loops compiled to machine code, and the hashes made of them.
+
+It may import core.
+"""

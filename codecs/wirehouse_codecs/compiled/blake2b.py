@@ -1,0 +1,65 @@
+"""BLAKE2b within compiled loops: that of libsodium, which comes with PyNaCl."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import llvmlite.binding
+import numba
+import numpy as np
+from nacl._sodium import ffi, lib
+from nacl.bindings import crypto_generichash as generichash
+
+from wirehouse_codecs.compiled.jit import compiled, inlined
+
+Array = np.ndarray[Any, Any]
+
+#: The longest digest, in bytes.
+DIGEST: Final = 64
+
+#: A name by which machine code that is kept on disk finds it again.
+_SYMBOL: Final = "wirehouse_blake2b"
+llvmlite.binding.add_symbol(
+    _SYMBOL, int(ffi.cast("intptr_t", ffi.addressof(lib, "crypto_generichash_blake2b_salt_personal")))
+)
+_word, _place = numba.types.uint64, numba.types.uintp
+_signature = numba.types.int32(_place, _word, _place, _word, _place, _word, _place, _place)
+_blake2b: Any = numba.types.ExternalFunction(_SYMBOL, _signature)
+
+
+@inlined
+def put_digest(data: Array, begin: int, end: int, out: Array, to: int) -> None:
+    """Write the digest of `data[begin:end]`, 64 bytes, to `out` at `to`."""
+    # No key, no salt, no personal string.
+    _blake2b(out.ctypes.data + to, DIGEST, data.ctypes.data + begin, end - begin, 0, 0, 0, 0)
+
+
+@compiled
+def put_digests(data: Array, begins: Array, ends: Array, out: Array) -> None:
+    """Write the digests of byte strings of `data` to `out`, one behind the other."""
+    for row in range(len(begins)):
+        put_digest(data, begins[row], ends[row], out, row * DIGEST)
+
+
+class Digest:
+    """The digest of bytes that come piece by piece; its state can be carried."""
+
+    def __init__(self, state: bytes | None = None) -> None:
+        self._hash = generichash.generichash_blake2b_init(digest_size=DIGEST)
+        if state is not None:
+            ffi.buffer(self._hash._statebuf)[:] = state
+
+    def update(self, data: bytes | bytearray) -> None:
+        """The next bytes."""
+        generichash.generichash_blake2b_update(self._hash, bytes(data))
+
+    @property
+    def value(self) -> bytes:
+        """That of all bytes that came."""
+        digest: bytes = generichash.generichash_blake2b_final(self._hash.copy())
+        return digest
+
+    @property
+    def state(self) -> bytes:
+        """What a Digest goes on from."""
+        return bytes(ffi.buffer(self._hash._statebuf))

@@ -1,0 +1,117 @@
+"""What the rows of the log say to the folds of `across`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CALL, CLOSED, MISSED, OPENED
+from wirehouse_codecs.logs.rows import MESSAGE
+
+Row = Mapping[str, Any]
+#: Of the log's columns those that an event is made of; of `message`, `call_event` and `block` all but raw bytes.
+EVENT_COLUMNS: Final = (
+    *("connection_id", "direction", "byte_start", "byte_end", "capture_id", "record_number", "arrived_at_ns"),
+    *("capture_arrived_at_ns", "row_kind", "call", "service", "node", "client", "publisher", "block_number"),
+    *("message", "call_event", "block"),
+)
+LAST_BYTE: Final = 1 << 62
+#: What stands at the same byte: a call begins, then come messages, the block that they end, and the call's end.
+RANKS: Final = {OPENED: 0, BLOCK: 2, CLOSED: 3}
+MESSAGE_RANK: Final = 1
+
+
+class Where(NamedTuple):
+    """The place of what was said, in the names and the order of the log's columns."""
+
+    connection_id: bytes | None
+    direction: str | None
+    byte_start: int | None
+    byte_end: int | None
+    capture_id: bytes | None
+    record_number: int | None
+    arrived_at_ns: int
+
+    def to_json(self) -> list[Any]:
+        """The place as carried state writes it."""
+        return [part.hex() if isinstance(part, bytes) else part for part in self]
+
+    @classmethod
+    def from_json(cls, told: list[Any]) -> Where:
+        """The place that `to_json` wrote."""
+        connection, direction, start, end, capture, *rest = told
+        ids = (None if text is None else bytes.fromhex(text) for text in (connection, capture))
+        return cls(next(ids), direction, start, end, next(ids), *rest)
+
+
+_WHERE: Final = itemgetter(*Where._fields)
+
+
+@dataclass(slots=True)
+class Event:
+    """A message, the begin or the end of a call, or a block that came."""
+
+    #: The message's kind; `opened`, `missed`, `closed`; `block`, `block_file`.
+    kind: str
+    where: Where
+    call: str | None = None
+    service: str | None = None
+    node: str | None = None
+    client: str | None = None
+    publisher: str | None = None
+    #: The block that it is about, or that the node reports.
+    number: int | None = None
+    #: The struct of the row's kind.
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def at_ns(self) -> int:
+        """When it arrived."""
+        return self.where.arrived_at_ns
+
+
+def event_of(row: Row) -> Event | None:
+    """The event of a row of the log; None = it is about none, or passed over by its call."""
+    kind = row["row_kind"]
+    if kind == MESSAGE:
+        told = row["message"]
+        if told["ignored"] is not None or not told["last"]:
+            return None
+        name = told["kind"]
+        if name == BLOCK_FILE:
+            told = row["block"]
+    elif kind == CALL:
+        told = row["call_event"]
+        name = told["event"]
+    elif kind == BLOCK:
+        told, name = row["block"], BLOCK
+    else:
+        return None
+    about = (row["call"], row["service"], row["node"], row["client"], row["publisher"])
+    return Event(name, Where(*_WHERE(row)), *about, whole(row["block_number"]), told)
+
+
+def order_of(row: Row) -> tuple[Any, ...]:
+    """The order of events: that of arrival, and within a packet of its bytes."""
+    kind = row["row_kind"]
+    told = row["call_event"]["event"] if kind == CALL else kind
+    place = (row["arrived_at_ns"], row["capture_arrived_at_ns"] or 0, row["capture_id"] or b"")
+    # What a packet shows to be missing comes before what it releases.
+    nowhere = -1 if told == MISSED else LAST_BYTE
+    byte = row["byte_end"] if row["byte_end"] is not None else nowhere
+    return (
+        *place,
+        row["record_number"] or 0,
+        row["connection_id"] or b"",
+        byte,
+        RANKS.get(told, MESSAGE_RANK),
+        row["call"] or "",
+    )
+
+
+def whole(number: Decimal | int | None) -> int | None:
+    """Unsigned 64-bit numbers are decimals in the log."""
+    return None if number is None else int(number)

@@ -1,0 +1,165 @@
+"""What only several calls say together: decisions about headers, publishers' retries, subscriptions, catch-ups, chains.
+
+A fold takes the events of one service (all sources that have its name, or a source that stands alone) in the order of
+arrival, and can be carried on: where windows are cut changes neither what is found nor how the newest rows stand. There
+may be several block nodes: each is known by its address, so that a publisher or subscriber of one is recognised at
+another, and what a node asks of another is known as its catching up.
+
+- L is the highest block that the node is known to have verified: the highest it acknowledged or reported. It is a lower
+  bound; nothing is found that a higher one could disprove.
+- What would need messages that were missed isn't judged: not before a call with missing messages is over for
+  the options' `patience_ms`.
+- A rule about what never came is judged when its call closes, or when an event, or a window's end, is past its time.
+- What a fold keeps is bounded. Beyond a bound what is oldest is forgotten, and not judged any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from wirehouse_codecs.hiero.correlation.events import Event
+from wirehouse_codecs.hiero.correlation.publishers import Publishers
+from wirehouse_codecs.hiero.correlation.rows import Told
+from wirehouse_codecs.hiero.correlation.state import Call, Pending, block_row, call_rows, catch_up_row
+from wirehouse_codecs.hiero.correlation.subscribers import Subscribers
+from wirehouse_codecs.hiero.log.rows import BLOCK, BLOCK_FILE, CLOSED, MISSED, OPENED
+from wirehouse_codecs.hiero.profiles import Service
+from wirehouse_codecs.tcp.endpoints import Direction
+
+
+class Fold(Publishers, Subscribers):
+    """The calls of one service. `take` events in the order of arrival, `end_window` at each window's end.
+
+    Raises StateVersionError for another version's state.
+    """
+
+    def take(self, event: Event) -> list[Told]:
+        """The next event; what it breaks together with those before it, and decisions that it settles."""
+        self.advance(event.at_ns)
+        if event.kind in (BLOCK, BLOCK_FILE):
+            self._take_block(event)
+        elif event.call is not None:
+            call = self._call_of(event)
+            take = _TAKES.get((call.service, event.kind))
+            if take is not None:
+                take(self, call, event)
+        return self._give()
+
+    def advance(self, now_ns: int) -> None:
+        """Time goes on to `now_ns`."""
+        self._now_ns = max(self._now_ns, now_ns)
+        if self._now_ns <= self._due_ns:
+            return
+        for one in [one for one in self._pending if one.due_ns < self._now_ns]:
+            # What is due again may be so by now.
+            while one.due_ns and one.due_ns < self._now_ns:
+                one.due_ns = _JUDGED[one.kind](self, one)
+        self._pending = [one for one in self._pending if one.due_ns]
+        self._set_due()
+
+    def end_window(self, end_ns: int) -> list[Told]:
+        """The window ends: what is due by then, and the rows that changed."""
+        self.advance(end_ns)
+        told = self._give()
+        told += self._changed_rows()
+        return told
+
+    # Calls
+
+    def _open(self, call: Call, event: Event) -> None:
+        call.profile, call.correlation_id = event.told["profile"], event.told["correlation_id"]
+        call.partial |= bool(event.told["partial"])
+        if call.service == Service.PUBLISH:
+            self._note_partial(call, event)
+            self._open_publisher(call, event)
+        elif call.service == Service.SUBSCRIBE:
+            self._resume(call, event, Service.SUBSCRIBE, call.client)
+            self._drop("subscriber_not_resumed", who=call.client)
+        elif call.service == Service.STATUS:
+            node = self._asking_node(call)
+            if node is not None and node.catch_up is not None:
+                call.asking = node.name
+                node.catch_up.started = True
+
+    def _miss(self, call: Call, event: Event) -> None:
+        """Messages of the call are missing."""
+        call.partial = True
+        self._note_partial(call, event)
+
+    def _close(self, call: Call, event: Event) -> None:
+        told = event.told
+        call.status, call.closed = told["status"], True
+        call.partial |= bool(told["partial"])
+        lost = told["how"] in ("capture_end", "forgotten")
+        by = told["reset_by"]
+        if call.service == Service.PUBLISH:
+            self._note_partial(call, event)
+            if not lost:
+                trailers = told["how"] == "trailers"
+                ended_by = "node" if trailers or by == Direction.SERVER else "publisher" if by else told["how"]
+                self._end(call, event.at_ns, ended_by, broken=not trailers)
+            self._close_publisher(call, event, lost)
+            return
+        # What comes after the end of a capture is not known.
+        for kind in ("node_error_subscribers", "source_error_sent"):
+            self._drop(kind, call=call.call)
+        if not lost:
+            self._end(call, event.at_ns, told["how"])
+            if call.cause is None and call.code is None:
+                call.cause = "subscriber" if by == Direction.CLIENT else "lost"
+
+    def _changed_rows(self) -> Iterator[Told]:
+        yield from self._catch_ups
+        self._catch_ups = []
+        for call in list(self._calls.values()):
+            yield from call_rows(call)
+            call.changed = False
+            if self._is_over(call, self._now_ns):
+                del self._calls[call.call]
+        for node in self._nodes.values():
+            if node.catch_up is not None and node.catch_up.changed:
+                node.catch_up.changed = False
+                yield catch_up_row(node, node.catch_up)
+        for number, block in self._blocks.items():
+            if block.changed:
+                block.changed = False
+                yield block_row(number, block)
+
+
+_Take = Callable[[Fold, Call, Event], None]
+#: By the call's service and the event's kind.
+_TAKES: Final[Mapping[tuple[str | None, str], _Take]] = {
+    **{(service, OPENED): Fold._open for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
+    **{(service, MISSED): Fold._miss for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
+    **{(service, CLOSED): Fold._close for service in (Service.PUBLISH, Service.SUBSCRIBE, Service.STATUS)},
+    (Service.PUBLISH, "block_items"): Fold._take_items,
+    (Service.PUBLISH, "publisher_end_stream"): Fold._end_stream,
+    (Service.PUBLISH, "acknowledgement"): Fold._acknowledge,
+    (Service.PUBLISH, "end_stream"): Fold._end_of_stream,
+    (Service.PUBLISH, "node_behind"): Fold._node_behind,
+    (Service.PUBLISH, "skip_block"): Fold._skip_block,
+    (Service.PUBLISH, "resend_block"): Fold._resend_block,
+    (Service.SUBSCRIBE, "subscribe_request"): Fold._request,
+    (Service.SUBSCRIBE, "block_items"): Fold._deliver,
+    (Service.SUBSCRIBE, "subscribe_status"): Fold._subscribe_status,
+    (Service.STATUS, "server_status"): Fold._server_status,
+}
+#: What is done with what is due: the time when it is due again, or 0.
+_JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
+    "node_error_all": Fold._wait_for_use,
+    "node_error_subscribers": Fold._wait_for_use,
+    "source_error_only_if_last": Fold._judge_source_error,
+    "source_error_sent": Fold._judge_never,
+    "retry_after_node_error": Fold._judge_never,
+    "subscriber_not_resumed": Fold._judge_never,
+    "catch_up": Fold._judge_catch_up,
+    "block_not_acknowledged": Fold._judge_waiting,
+    **dict.fromkeys(
+        (
+            *("ack_order", "ack_unoffered", "backoff", "drop_unproven", "behind", "behind_repeat", "reenter"),
+            *("recorded_target", "catchup_range"),
+        ),
+        Fold._judge_unproven,
+    ),
+}

@@ -1,0 +1,356 @@
+"""What a fold of `across` knows, within its bounds, what it waits for, and what it finds."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.hiero.correlation.events import Event, Where
+from wirehouse_codecs.hiero.correlation.rows import CatchUpRow, Found, Told
+from wirehouse_codecs.hiero.correlation.state import (
+    Attempts,
+    Block,
+    Call,
+    CatchUp,
+    Node,
+    Pending,
+    block_row,
+    call_rows,
+    catch_up_row,
+    from_json,
+    to_json,
+)
+from wirehouse_codecs.hiero.log.rows import BLOCK, CLOSED, MISSED, OPENED
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, Service, block_or_none
+from wirehouse_codecs.hiero.rules import RULE, TOLERANT
+from wirehouse_codecs.tcp.options import TcpOptions
+
+STATE_VERSION: Final = 2
+MOST_CALLS: Final = 4_096
+MOST_NODES: Final = 256
+MOST_PUBLISHERS: Final = 4_096
+#: Blocks whose hashes and rows are remembered: those that were seen first of all go first.
+MOST_BLOCKS: Final = 1_024
+MOST_PENDING: Final = 4_096
+#: Headers of a call that have no answer yet, and proofs that aren't acknowledged.
+MOST_WAITING: Final = 256
+#: What stands behind missing bytes is held back for less.
+HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
+#: A connection that was silent for longer has ended, and told what its missing bytes held back.
+SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
+NEVER: Final = 1 << 63
+
+
+class Known:
+    """Calls, nodes, publishers, blocks, and what is awaited of them. What is judged stands in the classes above it."""
+
+    def __init__(self, options: HieroOptions, state: str | None = None) -> None:
+        self._options = options
+        self._calls: OrderedDict[str, Call] = OrderedDict()
+        #: Those of them that were open when they were looked at last.
+        self._active: dict[str, Call] = {}
+        self._nodes: OrderedDict[str, Node] = OrderedDict()
+        self._attempts: OrderedDict[str, Attempts] = OrderedDict()
+        self._blocks: dict[int, Block] = {}
+        self._pending: list[Pending] = []
+        self._now_ns = 0
+        #: The earliest time that something pending is due.
+        self._due_ns = NEVER
+        self._told: list[Told] = []
+        self._catch_ups: list[CatchUpRow] = []
+        if state is not None:
+            self._restore(json.loads(state))
+
+    def _call_of(self, event: Event) -> Call:
+        assert event.call is not None
+        call = self._calls.get(event.call)
+        if call is not None and self._is_over(call, event.at_ns):
+            del self._calls[event.call]
+            self._told += call_rows(call)
+            call = None
+        if call is None:
+            about = (event.service, event.node, event.client, event.publisher)
+            call = self._calls[event.call] = Call(event.call, event.where, *about, event.at_ns)
+            call.partial = event.kind != OPENED or bool(event.told["partial"])
+            self._active[event.call] = call
+            self._bound_calls()
+        if call.service is None:
+            call.service, call.publisher = event.service, event.publisher
+        if event.kind not in (OPENED, MISSED, CLOSED, BLOCK):
+            call.profile = event.told.get("profile") or call.profile
+        call.last_ns, call.changed = event.at_ns, True
+        return call
+
+    def _is_over(self, call: Call, now_ns: int) -> bool:
+        """Nothing can come of the call any more."""
+        return call.closed and now_ns - call.last_ns > self._options.patience_ns
+
+    def _bound_calls(self) -> None:
+        if len(self._calls) <= MOST_CALLS:
+            return
+        # Several at once, closed ones first: a look at all calls costs as much as many events.
+        most = max(1, MOST_CALLS // 16)
+        closed = list(islice((call for call in self._calls.values() if call.closed), most))
+        for call in closed or list(islice(self._calls.values(), most)):
+            self._active.pop(call.call, None)
+            self._told += call_rows(self._calls.pop(call.call))
+
+    def _node(self, name: str | None) -> Node:
+        name = name or ""
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = Node(name)
+            if len(self._nodes) > MOST_NODES:
+                self._nodes.popitem(last=False)
+        return node
+
+    def _note_partial(self, call: Call, event: Event) -> None:
+        """Messages of a publisher's call are missing, or of one that a node makes to catch up."""
+        if call.partial:
+            self._node(call.node).partial_ns = event.at_ns
+            for node in self._nodes.values():
+                if node.name.partition(" ")[0] == call.client:
+                    node.partial_ns = event.at_ns
+
+    def _partial(self, node: Node, at_ns: int) -> bool:
+        """What wasn't seen of the node by then may have been missed, or be of a call that doesn't say whose it is."""
+        times = (one.partial_ns for one in (node, self._nodes.get("")) if one is not None)
+        return any(ns is not None and at_ns - ns <= self._options.patience_ns for ns in times)
+
+    def _attempts_of(self, call: Call) -> Attempts:
+        key = json.dumps([call.node, call.publisher])
+        attempts = self._attempts.get(key)
+        if attempts is None:
+            attempts = self._attempts[key] = Attempts()
+            if len(self._attempts) > MOST_PUBLISHERS:
+                self._attempts.popitem(last=False)
+        self._attempts.move_to_end(key)
+        return attempts
+
+    def _open_calls(self) -> list[Call]:
+        over = [call.call for call in self._active.values() if not call.open]
+        for name in over:
+            del self._active[name]
+        return list(self._active.values())
+
+    def _publishing(self, node: str | None) -> list[Call]:
+        """Open calls of publishers at a node."""
+        open_calls = self._open_calls()
+        return [call for call in open_calls if call.service == Service.PUBLISH and call.node == node]
+
+    def _subscribed(self, node: str | None) -> list[Call]:
+        open_calls = self._open_calls()
+        return [call for call in open_calls if call.service == Service.SUBSCRIBE and call.node == node and call.asked]
+
+    def _resume(self, call: Call, event: Event, service: Service, who: str | None) -> None:
+        """The call that goes on where one ended before."""
+        for other in reversed(self._calls.values()):
+            same = other.publisher if service is Service.PUBLISH else other.client
+            if other is call or other.service != service or same != who or other.next_call is not None:
+                continue
+            if other.asking is None and not other.open and event.at_ns - other.last_ns <= self._options.patience_ns:
+                other.next_call, other.next_node, other.next_ns = call.call, call.node, event.at_ns
+                other.changed = True
+            return
+
+    def _end(self, call: Call, at_ns: int, ended_by: str, *, broken: bool = False) -> None:
+        """Nothing more is to come on the call. `broken`: a reset or the end of its connection ended it."""
+        if call.ended_ns is not None:
+            return
+        call.ended_ns, call.ended_by = at_ns, ended_by
+        if call.service != Service.PUBLISH:
+            return
+        attempts = self._attempts_of(call)
+        # What was held back by missing bytes comes late, and may have been acknowledged.
+        counts = not call.acknowledged and not call.partial
+        if not counts:
+            attempts.gaps.clear()
+        failed = call.refused or call.error or broken
+        attempts.failed_ns = at_ns if failed and counts else None
+
+    def _know(self, node: Node, number: int) -> None:
+        if number != NO_BLOCK and (node.known is None or number > node.known):
+            node.known = number
+
+    def _raise(self, node: Node, number: int, at_ns: int) -> None:
+        """Block `number` is acknowledged."""
+        self._know(node, number)
+        if node.acked is not None and number <= node.acked:
+            return
+        node.acked = number
+        before = at_ns - self._options.in_flight_ns
+        old = [rise for rise in node.rises if rise[0] <= before]
+        node.rises = [*old[-1:], *(rise for rise in node.rises if rise[0] > before), [at_ns, number]][-MOST_WAITING:]
+
+    def _end_catch_up(self, node: Node, at_ns: int) -> None:
+        catch_up = node.catch_up
+        if catch_up is None:
+            return
+        catch_up.ended_ns = at_ns
+        self._catch_ups.append(catch_up_row(node, catch_up))
+        node.catch_up = None
+        self._drop("catch_up", node=node.name)
+
+    def _block(self, number: int, where: Where) -> Block:
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = Block(where, where.arrived_at_ns)
+            if len(self._blocks) > MOST_BLOCKS:
+                old = next(iter(self._blocks))
+                forgotten = self._blocks.pop(old)
+                self._told += [block_row(old, forgotten)] if forgotten.changed else []
+        return block
+
+    # What is awaited
+
+    def _await(self, pending: Pending) -> None:
+        same = (pending.kind, pending.call, pending.node, pending.number)
+        known = any((one.kind, one.call, one.node, one.number) == same for one in self._pending)
+        if known or len(self._pending) >= MOST_PENDING:
+            return
+        self._pending.append(pending)
+        self._due_ns = min(self._due_ns, pending.due_ns)
+
+    def _drop(self, kind: str, *, call: str | None = None, who: str | None = None, node: str | None = None) -> None:
+        """It came."""
+        if not self._pending:
+            return
+        self._pending = [
+            one
+            for one in self._pending
+            if one.kind != kind
+            or (call is not None and one.call != call)
+            or (who is not None and one.who != who)
+            or (node is not None and one.node != node)
+        ]
+
+    def _set_due(self) -> None:
+        self._due_ns = min((one.due_ns for one in self._pending), default=NEVER)
+
+    def _judge_after(self, call: Call, kind: str, event: Event) -> None:
+        """The call goes on after the node's own error, when it was to be told."""
+        for pending in [one for one in self._pending if one.kind == kind and one.call == call.call]:
+            if event.at_ns > pending.where.arrived_at_ns + self._options.node_error_ns:
+                self._find(kind, event.where, f"the call goes on: {pending.message}", call)
+                self._pending.remove(pending)
+
+    def _judge_never(self, pending: Pending) -> int:
+        self._find_awaited(pending.kind, pending, pending.message, pending.number)
+        return 0
+
+    def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
+        """All calls that were seen have ended. Of others the first bytes may be held back."""
+        for pending in self._pending:
+            if pending.needs is not None and pending.node == node:
+                pending.due_ns = min(pending.due_ns, at_ns + HELD_NS)
+        self._set_due()
+
+    def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: Callable[[Pending], bool]) -> None:
+        for pending in [one for one in self._pending if one.needs is not None and over(one)]:
+            self._pending.remove(pending)
+            pending.due_ns = min(pending.due_ns, at_ns)
+            if found(pending):
+                self._judge_never(pending)
+
+    def _judge_unproven(self, pending: Pending) -> int:
+        """A proof never came. Missing bytes of a call that fell silent may hold it back until its connection ends."""
+        if pending.needs is not None:
+            patience_ns = self._options.patience_ns
+            calls = [
+                call
+                for call in self._publishing(pending.node)
+                if call.last_ns - pending.where.arrived_at_ns < patience_ns
+            ]
+            due_ns = max((call.last_ns + SILENT_NS for call in calls), default=0)
+            if due_ns >= self._now_ns:
+                return due_ns
+        return self._judge_never(pending)
+
+    def _wait_for_use(self, pending: Pending) -> int:
+        """Calls that were to be told: judged by what comes on them, until they close or patience is over."""
+        over = pending.where.arrived_at_ns + self._options.patience_ns
+        return over if pending.due_ns < over else 0
+
+    # What is told
+
+    def _find(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
+        if (
+            rule != "chain"
+            and call is not None
+            and (call.partial or self._unsure(self._now_ns, call.node, call.asking))
+        ):
+            return
+        self._tell(rule, where, message, call, number)
+
+    def _find_soon(self, rule: str, where: Where, message: str, call: Call, number: int | None = None) -> None:
+        """What a hole that isn't known yet may explain: another attempt, or an acknowledgement."""
+        if not call.partial and not self._unsure(self._now_ns, call.node, call.asking):
+            about = (call.call, call.node, None, call.publisher)
+            self._await(Pending(rule, where, self._now_ns + HELD_NS, *about, message=message, number=number))
+
+    def _unsure(self, at_ns: int, *names: str | None) -> bool:
+        nodes = (self._nodes.get(name or "") for name in names)
+        return any(node is not None and self._partial(node, at_ns) for node in nodes)
+
+    def _tell(self, rule: str, where: Where, message: str, call: Call | None, number: int | None = None) -> None:
+        found = RULE[rule]
+        severity = TOLERANT.get(rule, found.severity) if self._options.tolerant else found.severity
+        told = Found(found, severity, where, message, block_number=block_or_none(number))
+        if call is not None:
+            told = replace(told, call=call.call, node=call.node, publisher=call.publisher)
+        self._told.append(told)
+
+    def _find_awaited(self, rule: str, pending: Pending, message: str, number: int | None = None) -> None:
+        """What never came; its call may be forgotten."""
+        call = self._calls.get(pending.call or "")
+        if self._unsure(pending.due_ns, pending.node, None if call is None else call.asking):
+            return
+        self._tell(rule, pending.where, message, None, number)
+        found = self._told[-1]
+        assert isinstance(found, Found)
+        self._told[-1] = replace(found, call=pending.call, node=pending.node, publisher=pending.publisher)
+
+    def _give(self) -> list[Told]:
+        told, self._told = self._told, []
+        return told
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON, after `end_window`."""
+        state = {
+            "version": STATE_VERSION,
+            "now_ns": self._now_ns,
+            "calls": [to_json(call) for call in self._calls.values()],
+            "nodes": [to_json(node) for node in self._nodes.values()],
+            "attempts": [[key, to_json(attempts)] for key, attempts in self._attempts.items()],
+            "blocks": [[number, to_json(block)] for number, block in self._blocks.items()],
+            "pending": [to_json(pending) for pending in self._pending],
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state.get("version") != STATE_VERSION:
+            raise StateVersionError(what="hiero service", found=state.get("version"), expected=STATE_VERSION)
+        self._now_ns = state["now_ns"]
+        for told in state["calls"]:
+            call = from_json(Call, told)
+            for waiting in (call.decisions, call.proofs):
+                for one in waiting:
+                    one[0] = Where.from_json(one[0])
+            self._calls[call.call] = self._active[call.call] = call
+        for told in state["nodes"]:
+            node = from_json(Node, told)
+            if node.catch_up is not None:
+                node.catch_up = from_json(CatchUp, node.catch_up)  # type: ignore[arg-type]
+            self._nodes[node.name] = node
+        self._attempts.update((key, from_json(Attempts, told)) for key, told in state["attempts"])
+        self._blocks.update((number, from_json(Block, told)) for number, told in state["blocks"])
+        self._pending = [from_json(Pending, told) for told in state["pending"]]
+        self._set_due()

@@ -1,0 +1,553 @@
+"""What publishers and the node say to each other over several calls: decisions, attempts, acknowledgements, errors."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import Any, Final
+
+from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
+from wirehouse_codecs.hiero.correlation.known import MOST_WAITING, SILENT_NS, Known
+from wirehouse_codecs.hiero.correlation.rows import DecisionRow
+from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Node, Pending
+from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.hiero.session.session import after, fits
+
+#: Attempts and asked ranges that a row of a catch-up shows.
+MOST_SHOWN: Final = 64
+MOST_NAMES: Final = 16
+#: Errors of publishers that are remembered.
+MOST_ERRORS: Final = 16
+#: Growth of the gaps between attempts: strict, and what the jitter of real publishers leaves of it.
+GROWTH: Final = 1.3
+TOLERANT_GROWTH: Final = 0.95
+#: From here on a gap need not grow: publishers have a cap.
+CAP_NS: Final = 30 * 10**9
+GAPS: Final = 3
+_PUBLISHER_ERRORS: Final = frozenset({"TIMEOUT", "ERROR"})
+
+
+class Publishers(Known):
+    """Calls of publishers."""
+
+    def _open_publisher(self, call: Call, event: Event) -> None:
+        self._drop("retry_after_node_error", who=call.publisher)
+        self._resume(call, event, Service.PUBLISH, call.publisher)
+        attempts = self._attempts_of(call)
+        attempts.last_call = call.call
+        failed_ns, attempts.failed_ns = attempts.failed_ns, None
+        if failed_ns is None or event.at_ns < failed_ns:
+            # The call before it didn't fail, or it isn't known how it ended.
+            attempts.gaps.clear()
+            return
+        attempts.gaps = [*attempts.gaps, event.at_ns - failed_ns][-GAPS:]
+        node = self._node(call.node)
+        if node.catch_up is not None:
+            node.catch_up.gaps = [*node.catch_up.gaps, event.at_ns - failed_ns][-MOST_SHOWN:]
+            node.catch_up.changed = True
+        if len(attempts.gaps) == GAPS and not self._grows(attempts):
+            shown = ", ".join(f"{gap / 1e9:.3f}" for gap in attempts.gaps)
+            shown = f"the last gaps between failed attempts are {shown} s"
+            attempts.gaps.clear()
+            self._find_soon("backoff", event.where, shown, call)
+
+    def _grows(self, attempts: Attempts) -> bool:
+        gaps = attempts.gaps
+        if not self._options.tolerant:
+            return all(later >= GROWTH * gap or min(gap, later) >= CAP_NS for gap, later in pairwise(gaps))
+        if min(gaps) >= TOLERANT_GROWTH * CAP_NS:
+            return True
+        steady = all(later >= TOLERANT_GROWTH * gap for gap, later in pairwise(gaps))
+        return steady and gaps[-1] >= 2 * gaps[0]
+
+    def _close_publisher(self, call: Call, event: Event, lost: bool) -> None:
+        node = self._node(call.node)
+        for decision in call.decisions:
+            self._settle(call, decision, "none", None, None, None)
+        call.decisions.clear()
+        self._drop("node_error_all", call=call.call)
+        if not lost and not self._publishing(call.node):
+            self._judge_proofs_soon(call.node, event.at_ns)
+        if call.node_code is None and not call.partial:
+            for where, number in call.proofs:
+                if not lost or event.at_ns - where.arrived_at_ns > self._options.patience_ns:
+                    self._not_acknowledged(call, node, where, number)
+        call.proofs.clear()
+
+    def _judge_waiting(self, pending: Pending) -> int:
+        """Proofs of an open call that have waited for too long."""
+        call = self._calls.get(pending.call or "")
+        if call is None or call.closed:
+            return 0
+        while call.proofs:
+            where, number = call.proofs[0]
+            due: int = where.arrived_at_ns + self._options.patience_ns
+            if call.last_ns < due:
+                # Nothing was said since: missing bytes may hold it back until the connection ends.
+                due = max(due, call.last_ns + SILENT_NS)
+            if due >= self._now_ns:
+                return due
+            call.proofs.pop(0)
+            if call.node_code is None:
+                self._not_acknowledged(call, self._node(call.node), where, number)
+        return 0
+
+    def _not_acknowledged(self, call: Call, node: Node, where: Where, number: int) -> None:
+        if (call.new and node.known is not None and node.known >= number) or number in node.acknowledged:
+            return
+        errors = (ns for ns, other in node.publisher_errors if other != call.call)
+        if any(where.arrived_at_ns > ns for ns in errors):
+            shown = f"block {number} isn't acknowledged after another publisher's error"
+            self._find("continue", where, shown, call, number)
+        else:
+            shown = f"block {number} was sent with its proof and never answered"
+            self._find("block_not_acknowledged", where, shown, call, number)
+
+    # What publishers send
+
+    def _take_items(self, call: Call, event: Event) -> None:
+        call.item_bytes += event.told["item_bytes"] or 0
+        header, proof = whole(event.told["header"]), whole(event.told["proof"])
+        self._use(call, event)
+        if header is not None:
+            self._offer(call, event, header)
+        if proof is not None:
+            self._prove(call, event, proof)
+
+    def _use(self, call: Call, event: Event) -> None:
+        """The call is in use after a subscriber was told of a failing source."""
+        for pending in [one for one in self._pending if call.call in one.others]:
+            since_ns = event.at_ns - pending.where.arrived_at_ns
+            pending.used |= since_ns > self._options.in_flight_ns
+            if since_ns > self._options.node_error_ns:
+                self._find_awaited(pending.kind, pending, pending.message)
+                self._pending.remove(pending)
+
+    def _offer(self, call: Call, event: Event, number: int) -> None:
+        node = self._node(call.node)
+        expected = self._expected(call, node, number)
+        call.headers += 1
+        call.first_header = number if call.first_header is None else call.first_header
+        call.header, call.streaming = number, True
+        attempts = self._attempts_of(call)
+        if attempts.refused is not None and call.headers == 1 and number <= attempts.refused:
+            shown = f"block {attempts.refused} was answered as a duplicate, and {number} is offered again"
+            self._find("recheck", event.where, shown, call, number)
+        if call.headers == 1:
+            attempts.refused = None
+        if self._pending:
+            unoffered = ("ack_unoffered", call.node, number)
+            self._pending = [one for one in self._pending if (one.kind, one.node, one.number) != unoffered]
+        node.offered.add(number)
+        decision = [event.where, number, node.known, expected, call.headers == 1]
+        call.decisions.append(decision)
+        if len(call.decisions) > MOST_WAITING:
+            self._settle(call, call.decisions.pop(0), "none", None, None, None)
+        block = self._block(number, event.where)
+        if call.publisher is not None and call.publisher not in block.publishers and len(block.publishers) < MOST_NAMES:
+            block.publishers.append(call.publisher)
+            block.changed = True
+
+    def _expected(self, call: Call, node: Node, number: int) -> str | None:
+        if node.known is None:
+            return None
+        if number <= node.known:
+            return "duplicate"
+        # What was fetched may be verified already.
+        following = node.first_missing()
+        if number < following:
+            return None
+        coming = chain.from_iterable(other.coming() for other in self._publishing(call.node))
+        newest = max((one for one in coming if one < number), default=0)
+        return "next" if number <= max(newest + 1, following) else "behind"
+
+    def _prove(self, call: Call, event: Event, number: int) -> None:
+        node = self._node(call.node)
+        call.proven += 1
+        answered, call.streaming = not call.streaming, False
+        node.proven.add(number)
+        self._judge_proofs(
+            lambda one: one.node == call.node and one.needs == number,
+            event.at_ns,
+            # After missing messages what was held back comes late.
+            found=lambda one: not call.partial and self._before(one, call, event),
+        )
+        if not answered:
+            call.proofs = [*call.proofs, [event.where, number]][-MOST_WAITING:]
+            due = event.at_ns + self._options.patience_ns
+            self._await(Pending("block_not_acknowledged", event.where, due, call.call, call.node))
+        block = self._block(number, event.where)
+        if block.proof_ns is None:
+            block.proof_ns, block.changed = event.at_ns, True
+
+    def _before(self, pending: Pending, call: Call, event: Event) -> bool:
+        """What awaits the proof was said before it: it is known of one connection, and of several by time only."""
+        waited_ns = event.at_ns - pending.where.arrived_at_ns
+        return waited_ns > (0 if pending.call == call.call else self._options.in_flight_ns)
+
+    def _end_stream(self, call: Call, event: Event) -> None:
+        node, code = self._node(call.node), event.told["meaning"]
+        call.publisher_code = code
+        call.earliest = whole(event.told["earliest_block_number"])
+        call.latest = whole(event.told["latest_block_number"])
+        unproven = call.streaming
+        if code not in ("ERROR", "UNKNOWN") and not call.earliest and not call.latest and node.known:
+            shown = f"the EndStream has no earliest and no latest block, {node.known} is verified"
+            self._find("earliest", event.where, shown, call, call.header)
+        if code in _PUBLISHER_ERRORS:
+            call.error = True
+            node.publisher_error_ns = event.at_ns
+            node.publisher_errors = [*node.publisher_errors, [event.at_ns, call.call]][-MOST_ERRORS:]
+            if unproven and call.header is not None:
+                node.dropped.add(call.header)
+        self._end(call, event.at_ns, "publisher")
+        if code == "ERROR" and not self._publishing(call.node):
+            for other in self._subscribed(call.node):
+                if other.end is None:
+                    self._await(
+                        Pending(
+                            "source_error_sent",
+                            event.where,
+                            event.at_ns + self._options.patience_ns,
+                            other.call,
+                            call.node,
+                            message=f"the last publisher ended with {code}, and subscriber {other.client} isn't told",
+                        )
+                    )
+
+    # What the node answers
+
+    def _acknowledge(self, call: Call, event: Event) -> None:
+        number = event.number or 0
+        self._judge_after(call, "node_error_all", event)
+        if event.told["block_already_exists"]:
+            self._refuse(call, event, "duplicate", number)
+            return
+        node = self._node(call.node)
+        first = number not in node.acknowledged
+        self._judge_acknowledged(call, node, event, number, first)
+        call.acknowledged += 1
+        call.acked = number if call.acked is None else max(call.acked, number)
+        attempts = self._attempts_of(call)
+        attempts.behind = False
+        attempts.gaps.clear()
+        attempts.distances.clear()
+        node.acknowledged.add(number)
+        node.acked_ns, node.publisher_errors = event.at_ns, []
+        self._raise(node, number, event.at_ns)
+        call.proofs = [proof for proof in call.proofs if proof[1] > number or (not call.new and proof[1] != number)]
+        block = self._block(number, event.where)
+        if block.acked_ns is None:
+            block.acked_ns, block.changed = event.at_ns, True
+        catch_up = node.catch_up
+        if catch_up is not None and number >= catch_up.target:
+            self._end_catch_up(node, event.at_ns)
+
+    def _judge_acknowledged(self, call: Call, node: Node, event: Event, number: int, first: bool) -> None:
+        """Decisions that an acknowledgement settles, and whether the block may be acknowledged."""
+        waiting, left = call.decisions, []
+        broken = False
+        for decision in waiting:
+            where, offered, known, expected, is_first = decision
+            old = event.at_ns - where.arrived_at_ns > self._options.in_flight_ns
+            if offered == number:
+                rule = self._accepted(call, node, decision)
+                shown = f"block {number} is acknowledged, {known} was the last verified one when it was offered"
+                again = known is not None and offered <= known
+                self._settle(call, decision, "accepted", number, None, event, rule if again else None)
+                if rule is not None:
+                    broken = True
+                    if not again:
+                        self._await_proof(rule, call, event, shown, number, number - 1)
+                    elif call.acked is None or call.acked < number:
+                        # Else the acknowledgements of the call don't rise.
+                        self._find(rule, event.where, shown, call, number)
+            elif offered < number and (call.new or old):
+                rule = None
+                if expected == "duplicate" and known is not None and offered < known and old:
+                    rule = "duplicate" if is_first else "reenter"
+                    shown = f"block {offered} had no answer before the acknowledgement of {number}"
+                    self._find(rule, where, shown, call, offered)
+                    call.proofs = [proof for proof in call.proofs if proof[1] != offered]
+                self._settle(call, decision, "accepted" if rule is None else "none", number, None, event, rule)
+            else:
+                left.append(decision)
+        call.decisions = left
+        if not first or broken or self._partial(node, event.at_ns):
+            return
+        if number in node.offered:
+            self._judge_proof(call, node, event, number)
+        elif number not in node.fetched and number >= node.offered.floor and node.catch_up is None:
+            shown = f"block {number} is acknowledged, and no captured call offered it"
+            self._await_proof("ack_unoffered", call, event, shown, number, number)
+
+    def _judge_proof(self, call: Call, node: Node, event: Event, number: int) -> None:
+        if number in node.proven or number in node.fetched or number < node.proven.floor:
+            return
+        if node.catch_up is not None and not node.outgoing:
+            return
+        dropped = number in node.dropped
+        why = "its publisher ended with an error before its proof" if dropped else "its proof hasn't come"
+        rule = "drop_unproven" if dropped else "ack_order"
+        self._await_proof(rule, call, event, f"block {number}: {why}", number, number)
+
+    def _await_proof(self, rule: str, call: Call, event: Event, message: str, number: int, needs: int) -> None:
+        """A proof isn't there. A hole that isn't known yet may hold it back: it is known when all calls have ended."""
+        due = event.at_ns + self._options.patience_ns
+        pending = Pending(rule, event.where, due, call.call, call.node, publisher=call.publisher, message=message)
+        pending.number, pending.needs = number, needs
+        self._await(pending)
+
+    def _accepted(self, call: Call, node: Node, decision: list[Any]) -> str | None:
+        """The rule that is broken if an offered block is acknowledged."""
+        where, offered, known, expected, is_first = decision
+        if known is None:
+            return None
+        if offered < known:
+            return "duplicate" if is_first else "reenter"
+        if offered == known:
+            # All publishers are told of a block, and it may have been on its way.
+            before = where.arrived_at_ns - self._options.in_flight_ns
+            return "last_block_again" if any(ns <= before and acked >= offered for ns, acked in node.rises) else None
+        if expected != "behind" or self._partial(node, self._now_ns) or node.has(offered - 1):
+            return None
+        if node.catch_up is not None and not node.outgoing:
+            return None
+        if not is_first:
+            return "reenter"
+        return "behind_repeat" if self._attempts_of(call).behind else "behind"
+
+    def _end_of_stream(self, call: Call, event: Event) -> None:
+        meaning, number = event.told["meaning"], event.number or 0
+        if meaning == BEHIND_CODE:
+            if not call.new:
+                self._node_behind(call, event)
+                return
+            self._refuse(call, event, "behind", number)
+            self._node_ends(call, event, meaning)
+            return
+        if meaning == DUPLICATE_CODE:
+            self._refuse(call, event, "duplicate", number)
+        else:
+            self._judge_report(call, event, number, failed=meaning not in (None, "UNKNOWN", "SUCCESS"))
+            if number:
+                self._know(self._node(call.node), number)
+            for decision in call.decisions:
+                self._settle(call, decision, "ended", number, meaning, event)
+            call.decisions.clear()
+        self._node_ends(call, event, meaning)
+
+    def _node_ends(self, call: Call, event: Event, meaning: str | None) -> None:
+        node = self._node(call.node)
+        call.node_code, call.streaming = meaning or "UNKNOWN", False
+        call.error |= meaning not in ("SUCCESS", DUPLICATE_CODE, BEHIND_CODE)
+        self._end(call, event.at_ns, "node")
+        self._drop("node_error_all", call=call.call)
+        if meaning not in NODE_ERRORS:
+            return
+        node.error_ns = event.at_ns
+        self._pending = [
+            one
+            for one in self._pending
+            if one.kind != "source_error_only_if_last"
+            or one.node != call.node
+            or event.at_ns - one.where.arrived_at_ns > self._options.node_error_ns
+        ]
+        due = event.at_ns + self._options.node_error_ns
+        shown = f"the node ended another call with {meaning}"
+        for other in self._publishing(call.node):
+            self._await(Pending("node_error_all", event.where, due, other.call, call.node, message=shown))
+        for other in self._subscribed(call.node):
+            self._await(Pending("node_error_subscribers", event.where, due, other.call, call.node, message=shown))
+        self._await(
+            Pending(
+                "retry_after_node_error",
+                event.where,
+                event.at_ns + self._options.patience_ns,
+                call.call,
+                call.node,
+                call.publisher,
+                call.publisher,
+                message=f"{call.publisher} doesn't come back after {meaning}",
+            )
+        )
+
+    def _node_behind(self, call: Call, event: Event) -> None:
+        self._judge_after(call, "node_error_all", event)
+        self._refuse(call, event, "behind", event.number or 0)
+
+    def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
+        """The node answers a header by a duplicate answer or Behind."""
+        node, attempts = self._node(call.node), self._attempts_of(call)
+        at = self._answered_by(call, answer, number)
+        decision = None if at is None else call.decisions.pop(at)
+        offered = call.header if decision is None else decision[1]
+        is_first = call.headers == 1 if decision is None else decision[4]
+        call.refused = True
+        call.proofs = [proof for proof in call.proofs if proof[1] != offered]
+        call.streaming &= offered != call.header
+        for one in call.decisions:
+            # It was the next one only while the refused one came.
+            if one[3] == "next" and self._expected(call, node, one[1]) == "behind":
+                one[3] = "behind"
+        header_ns = None if decision is None else decision[0].arrived_at_ns
+        rule = self._judge_report(call, event, number, offered, header_ns)
+        if decision is not None:
+            self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
+        if number:
+            self._know(node, number)
+        if offered is None:
+            return
+        if answer == "duplicate":
+            attempts.refused = offered
+            if node.catch_up is not None and node.catch_up.target <= number != NO_BLOCK:
+                self._end_catch_up(node, event.at_ns)
+            return
+        attempts.behind = True
+        if rule != "last_known_set" and (number != NO_BLOCK or offered):
+            self._note_behind(call, node, event, offered, number)
+        if is_first and number != NO_BLOCK and number:
+            self._measure(call, attempts, node, event, offered, number)
+
+    def _answered_by(self, call: Call, answer: str, number: int) -> int | None:
+        """Which of the headers that wait is answered: the first that is to be, or else may be, or the last."""
+        if not call.decisions:
+            return None
+        fitting = [at for at, one in enumerate(call.decisions) if fits(answer, number, one[1])]
+        expected = [at for at in fitting if call.decisions[at][3] == answer]
+        return next(iter(expected or fitting), len(call.decisions) - 1)
+
+    def _note_behind(self, call: Call, node: Node, event: Event, offered: int, number: int) -> None:
+        catch_up = node.catch_up
+        if catch_up is None:
+            catch_up = node.catch_up = CatchUp(event.where, offered, number, offered)
+            due = event.at_ns + self._options.patience_ns
+            self._await(Pending("catch_up", event.where, due, call.call, call.node, publisher=call.publisher))
+        catch_up.target = max(catch_up.target, offered)
+        catch_up.attempts = [*catch_up.attempts, [event.at_ns, call.publisher, offered, number]][-MOST_SHOWN:]
+        catch_up.changed = True
+
+    def _measure(self, call: Call, attempts: Attempts, node: Node, event: Event, offered: int, number: int) -> None:
+        attempts.distances = [*attempts.distances, offered - number][-GAPS:]
+        stalled = len(attempts.distances) == GAPS and attempts.distances == sorted(attempts.distances)
+        if node.catch_up is not None:
+            node.catch_up.stalled = stalled
+        if stalled:
+            shown = ", ".join(map(str, attempts.distances))
+            self._find(
+                "target_closer", event.where, f"three attempts are {shown} blocks ahead of the node", call, offered
+            )
+            attempts.distances.clear()
+
+    def _judge_report(
+        self,
+        call: Call,
+        event: Event,
+        number: int,
+        offered: int | None = None,
+        header_ns: int | None = None,
+        *,
+        failed: bool = False,
+    ) -> str | None:
+        """Whether the block that an answer to `offered`, or the end, reports is the newest; the rule that is broken.
+
+        `header_ns`: when the header came. `failed`: the end tells of an error.
+        """
+        node = self._node(call.node)
+        known, answer = node.known, offered is not None
+        about = call.header if offered is None else offered
+        if (answer or failed) and number == 0 and known:
+            shown = f"no block is reported, {known} is verified"
+            self._find("last_known_set", event.where, shown, call, about)
+            return "last_known_set"
+        # What the node had acknowledged before the header came it knew when it answered.
+        before = max(event.at_ns - self._options.in_flight_ns, header_ns or 0)
+        acked = max((rise[1] for rise in node.rises if rise[0] <= before), default=None)
+        lower = acked is not None and (number == NO_BLOCK or number < acked)
+        echo = self._options.tolerant and number == about
+        if not lower or echo or (not answer and not number):
+            return None
+        shown = "none" if number == NO_BLOCK else str(number)
+        self._find("last_known", event.where, f"block {shown} is reported, {acked} was acknowledged", call, about)
+        return "last_known"
+
+    def _skip_block(self, call: Call, event: Event) -> None:
+        call.streaming = False
+        self._judge_after(call, "node_error_all", event)
+        self._answer(call, event, "skip")
+
+    def _resend_block(self, call: Call, event: Event) -> None:
+        self._judge_after(call, "node_error_all", event)
+        self._answer(call, event, "resend")
+
+    def _answer(self, call: Call, event: Event, actual: str) -> None:
+        """SkipBlock or ResendBlock settles the header that it names."""
+        node, left = self._node(call.node), []
+        for decision in call.decisions:
+            if decision[1] != event.number:
+                left.append(decision)
+                continue
+            rule, shown = self._answered(call, node, decision, actual)
+            if rule == "behind_repeat":
+                self._await_proof(rule, call, event, shown, decision[1], decision[1] - 1)
+            elif rule is not None:
+                self._find(rule, event.where, shown, call, event.number)
+            self._settle(call, decision, actual, event.number, None, event, rule)
+        call.decisions = left
+
+    def _answered(self, call: Call, node: Node, decision: list[Any], actual: str) -> tuple[str | None, str]:
+        """The rule that SkipBlock or ResendBlock breaks as an answer to a header."""
+        _, offered, known, expected, is_first = decision
+        if known is None or self._partial(node, self._now_ns):
+            return None, ""
+        if expected == "behind" and is_first and self._attempts_of(call).behind:
+            shown = f"block {offered} is offered again before the node has caught up: the answer is {actual}"
+            return "behind_repeat", shown
+        if actual == "skip" and offered < known - self._options.skipped_blocks:
+            shown = f"block {offered} is answered by SkipBlock, {known} is verified"
+            return ("duplicate" if is_first else "reenter"), shown
+        return None, ""
+
+    def _settle(
+        self,
+        call: Call,
+        decision: list[Any],
+        actual: str,
+        reported: int | None,
+        meaning: str | None,
+        event: Event | None,
+        rule: str | None = None,
+    ) -> None:
+        """A decision is known."""
+        where, offered, known, expected, is_first = decision
+        legal: bool | None = None
+        if actual == "duplicate" and reported is not None:
+            legal = reported != NO_BLOCK and offered <= reported
+            rule = rule or (None if legal or not reported else "next")
+        elif actual == "behind" and reported is not None:
+            legal = offered > after(reported)
+            if not legal and rule is None:
+                rule = "next" if offered == after(reported) else ("duplicate" if is_first else "reenter")
+        elif actual == "accepted" and event is not None:
+            legal = None if known is None or expected in ("behind", "duplicate") else True
+        elif actual in ("skip", "resend"):
+            legal = True
+        if rule is not None:
+            legal = False
+        self._told.append(
+            DecisionRow(
+                where,
+                call.call,
+                call.node,
+                call.publisher,
+                offered,
+                known,
+                expected,
+                actual,
+                None if actual == "accepted" else block_or_none(reported),
+                meaning,
+                None if event is None else event.at_ns,
+                legal,
+                None if rule is None else RULE[rule].id,
+            )
+        )

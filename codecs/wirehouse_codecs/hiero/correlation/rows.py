@@ -1,0 +1,158 @@
+"""What only several calls say together, as rows: what `across.Fold` tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wirehouse_codecs.core.rules import Rule, Severity
+from wirehouse_codecs.hiero.correlation.events import Where
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule that calls break together, at what completes it, or at what never had its answer."""
+
+    rule: Rule
+    severity: Severity
+    where: Where
+    message: str
+    call: str | None = None
+    node: str | None = None
+    publisher: str | None = None
+    block_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """An offered header, and what the node decided."""
+
+    where: Where
+    call: str
+    node: str | None
+    publisher: str | None
+    offered: int
+    #: L when it was offered; None = not known.
+    last_known: int | None
+    #: `next`, `duplicate`, `behind`; None = L wasn't known.
+    expected: str | None
+    #: `accepted`, `duplicate`, `behind`, `skip`, `resend`, `ended`, `none`; None = not decided yet.
+    actual: str | None
+    #: The block that the answer names (None = none), and the code of the answer that ends the call.
+    reported: int | None
+    meaning: str | None
+    answered_at_ns: int | None
+    #: None = it can't be told.
+    legal: bool | None
+    rule: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A publisher's call."""
+
+    where: Where
+    call: str
+    node: str | None
+    client: str | None
+    publisher: str | None
+    correlation_id: str | None
+    profile: str | None
+    opened_at_ns: int
+    ended_at_ns: int | None
+    #: Who ended it: `publisher`, `node`, or how the call was lost.
+    ended_by: str | None
+    publisher_code: str | None
+    node_code: str | None
+    status: int | None
+    earliest_block_number: int | None
+    latest_block_number: int | None
+    headers: int
+    first_header: int | None
+    last_header: int | None
+    proven: int
+    acknowledged: int
+    item_bytes: int
+    #: It was refused, or ended by an error, and nothing of it was acknowledged.
+    failed: bool | None
+    partial: bool
+    next_call: str | None
+    next_node: str | None
+    next_at_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """A subscriber's call."""
+
+    where: Where
+    call: str
+    node: str | None
+    client: str | None
+    opened_at_ns: int
+    #: None = open.
+    start_block_number: int | None
+    end_block_number: int | None
+    blocks: int
+    first_block: int | None
+    last_block: int | None
+    item_bytes: int
+    code: str | None
+    status: int | None
+    ended_at_ns: int | None
+    #: `publisher_error`, `node_error`, `request`, `done`, `lost`; None = it goes on, or isn't known.
+    cause: str | None
+    #: The node that asks, if it is one: then it catches up.
+    asking_node: str | None
+    next_call: str | None
+    next_node: str | None
+    next_at_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpRow:
+    """A node that is behind, until it has caught up."""
+
+    #: The first answer that said so.
+    where: Where
+    node: str
+    offered: int
+    #: None = the node had no block.
+    reported: int | None
+    #: The highest block that was offered since, which is to be reached.
+    recorded_target: int
+    #: When, by whom, and what was offered and reported.
+    attempts: tuple[tuple[int, str | None, int, int | None], ...]
+    #: When, from whom, start and end (None = open).
+    asked: tuple[tuple[int, str | None, int, int | None], ...]
+    last_available: int | None
+    fetched: int
+    #: Nanoseconds between the attempts of one publisher.
+    gaps: tuple[int, ...]
+    #: `closing`, `stalled`, `done`.
+    state: str
+    ended_at_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRow:
+    """A block, from all who sent it."""
+
+    where: Where
+    block_number: int
+    publishers: tuple[str, ...]
+    first_at_ns: int
+    proof_at_ns: int | None
+    acknowledged_at_ns: int | None
+    item_counts: tuple[tuple[str, int], ...]
+    items: int | None
+    item_bytes: int | None
+    proof_kind: str | None
+    previous_hash: bytes | None
+    block_root: bytes | None
+    root_layout: str | None
+    #: Its root is the next block's previous hash; None = one of them isn't known.
+    chains: bool | None
+    root_reason: str | None
+
+
+Told = Found | DecisionRow | SessionRow | SubscriptionRow | CatchUpRow | BlockRow

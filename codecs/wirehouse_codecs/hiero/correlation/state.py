@@ -1,0 +1,355 @@
+"""What a fold of `across` keeps of calls, nodes, publishers and blocks: its rows, and as carried state writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar
+
+from wirehouse_codecs.core.intervals import Intervals
+from wirehouse_codecs.hiero.correlation.events import Where
+from wirehouse_codecs.hiero.correlation.rows import BlockRow, CatchUpRow, DecisionRow, SessionRow, SubscriptionRow, Told
+from wirehouse_codecs.hiero.profiles import OPEN, Service, block_or_none
+
+MOST_RUNS: Final = 4_096
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a publisher or a subscriber."""
+
+    call: str
+    where: Where
+    service: str | None
+    node: str | None
+    client: str | None
+    publisher: str | None
+    opened_ns: int
+    profile: str | None = None
+    correlation_id: str | None = None
+    partial: bool = False
+    changed: bool = True
+    last_ns: int = 0
+    #: When nothing more is to come of it, and how; when its end was told.
+    ended_ns: int | None = None
+    ended_by: str | None = None
+    closed: bool = False
+    status: int | None = None
+    item_bytes: int = 0
+    next_call: str | None = None
+    next_node: str | None = None
+    next_ns: int | None = None
+    #: Of a publisher
+    headers: int = 0
+    first_header: int | None = None
+    header: int | None = None
+    #: The block of the last header has no proof, and wasn't refused.
+    streaming: bool = False
+    proven: int = 0
+    acknowledged: int = 0
+    #: The highest block that was acknowledged on the call.
+    acked: int | None = None
+    refused: bool = False
+    error: bool = False
+    publisher_code: str | None = None
+    node_code: str | None = None
+    earliest: int | None = None
+    latest: int | None = None
+    #: Headers without an answer: [where, number, L, expected, first of the call].
+    decisions: list[list[Any]] = field(default_factory=list)
+    #: Proofs that aren't acknowledged: [where, number].
+    proofs: list[list[Any]] = field(default_factory=list)
+    #: Of a subscriber
+    start: int | None = None
+    end: int | None = None
+    asked: bool = False
+    blocks: int = 0
+    first_block: int | None = None
+    last_block: int | None = None
+    code: str | None = None
+    cause: str | None = None
+    asking: str | None = None
+    overrun: bool = False
+
+    @property
+    def new(self) -> bool:
+        return (self.profile or "B").startswith("B")
+
+    def coming(self) -> Iterator[int]:
+        """Blocks that are neither acknowledged nor refused."""
+        yield from (number for _, number in self.proofs)
+        if self.streaming and self.header is not None:
+            yield self.header
+
+    @property
+    def open(self) -> bool:
+        return self.ended_ns is None and not self.closed
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """A node that is behind."""
+
+    where: Where
+    offered: int
+    reported: int
+    target: int
+    attempts: list[list[Any]] = field(default_factory=list)
+    asked: list[list[Any]] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+    available: int | None = None
+    #: The node asked another for its status, or for blocks.
+    started: bool = False
+    fetched: int = 0
+    stalled: bool = False
+    ended_ns: int | None = None
+    changed: bool = True
+
+
+def _runs() -> Intervals:
+    return Intervals(most=MOST_RUNS)
+
+
+@dataclass(slots=True)
+class Node:
+    """What is known of a block node."""
+
+    name: str
+    #: L, and how it rose lately: [when, to what] by acknowledgements.
+    known: int | None = None
+    acked: int | None = None
+    rises: list[list[int]] = field(default_factory=list)
+    #: When messages of its publishers were missed last.
+    partial_ns: int | None = None
+    #: Calls that it makes itself are captured.
+    outgoing: bool = False
+    #: When it last told a publisher of an error of its own; when a publisher last ended with an error.
+    error_ns: int | None = None
+    publisher_error_ns: int | None = None
+    #: Publishers that did so since the last acknowledgement: [when, call].
+    publisher_errors: list[list[Any]] = field(default_factory=list)
+    acked_ns: int | None = None
+    catch_up: CatchUp | None = None
+    offered: Intervals = field(default_factory=_runs)
+    proven: Intervals = field(default_factory=_runs)
+    acknowledged: Intervals = field(default_factory=_runs)
+    fetched: Intervals = field(default_factory=_runs)
+    #: Blocks whose publisher ended with an error before their proof.
+    dropped: Intervals = field(default_factory=_runs)
+
+    def has(self, number: int) -> bool:
+        """The block was delivered whole, acknowledged or fetched."""
+        known = self.known is not None and number <= self.known
+        return known or any(number in held for held in (self.proven, self.acknowledged, self.fetched))
+
+    def first_missing(self) -> int:
+        """The block after L that was not fetched."""
+        at = 0 if self.known is None else self.known + 1
+        return next((run.first for run in self.fetched.missing(at, 1 << 64)), at)
+
+
+@dataclass(slots=True)
+class Attempts:
+    """A publisher's attempts at one node."""
+
+    last_call: str | None = None
+    #: When the last attempt ended, if it failed; and whether by an error of the node.
+    failed_ns: int | None = None
+    node_error: bool = False
+    gaps: list[int] = field(default_factory=list)
+    distances: list[int] = field(default_factory=list)
+    #: The block that was answered as a duplicate, and it wasn't offered another one since.
+    refused: int | None = None
+    #: It was answered Behind, and nothing of it was acknowledged since.
+    behind: bool = False
+
+
+@dataclass(slots=True)
+class Block:
+    """A block by its number."""
+
+    where: Where
+    first_ns: int
+    publishers: list[str] = field(default_factory=list)
+    proof_ns: int | None = None
+    acked_ns: int | None = None
+    counts: list[list[Any]] = field(default_factory=list)
+    items: int | None = None
+    item_bytes: int | None = None
+    proof_kind: str | None = None
+    previous: str | None = None
+    #: Roots by layout, as hex; they are all that the block can have.
+    roots: list[str] = field(default_factory=list)
+    complete: bool = False
+    root: str | None = None
+    layout: str | None = None
+    reason: str | None = None
+    chains: bool | None = None
+    #: That it doesn't chain was told.
+    told: bool = False
+    changed: bool = True
+
+
+@dataclass(slots=True)
+class Pending:
+    """What is awaited: judged when it is `due`, or by what comes first."""
+
+    kind: str
+    where: Where
+    due_ns: int
+    call: str | None = None
+    node: str | None = None
+    #: A publisher or subscriber; and the publisher.
+    who: str | None = None
+    publisher: str | None = None
+    others: list[str] = field(default_factory=list)
+    used: bool = False
+    message: str = ""
+    #: The block that it is about, and the one whose proof is missing.
+    number: int | None = None
+    needs: int | None = None
+
+
+# Rows
+
+
+def call_rows(call: Call) -> Iterator[Told]:
+    """The rows of a call that changed."""
+    if not call.changed:
+        return
+    for where, offered, known, expected, _ in call.decisions:
+        about = (call.call, call.node, call.publisher, offered, known, expected)
+        yield DecisionRow(where, *about, None, None, None, None, None, None)
+    if call.service == Service.PUBLISH:
+        yield _session_row(call)
+    elif call.service == Service.SUBSCRIBE:
+        yield _subscription_row(call)
+
+
+def _session_row(call: Call) -> SessionRow:
+    failed = None if call.ended_ns is None else (call.refused or call.error) and not call.acknowledged
+    return SessionRow(
+        where=call.where,
+        call=call.call,
+        node=call.node,
+        client=call.client,
+        publisher=call.publisher,
+        correlation_id=call.correlation_id,
+        profile=call.profile,
+        opened_at_ns=call.opened_ns,
+        ended_at_ns=call.ended_ns,
+        ended_by=call.ended_by,
+        publisher_code=call.publisher_code,
+        node_code=call.node_code,
+        status=call.status,
+        earliest_block_number=block_or_none(call.earliest),
+        latest_block_number=block_or_none(call.latest),
+        headers=call.headers,
+        first_header=call.first_header,
+        last_header=call.header,
+        proven=call.proven,
+        acknowledged=call.acknowledged,
+        item_bytes=call.item_bytes,
+        failed=failed,
+        partial=call.partial,
+        next_call=call.next_call,
+        next_node=call.next_node,
+        next_at_ns=call.next_ns,
+    )
+
+
+def _subscription_row(call: Call) -> SubscriptionRow:
+    return SubscriptionRow(
+        where=call.where,
+        call=call.call,
+        node=call.node,
+        client=call.client,
+        opened_at_ns=call.opened_ns,
+        start_block_number=None if call.start == OPEN else call.start,
+        end_block_number=call.end,
+        blocks=call.blocks,
+        first_block=call.first_block,
+        last_block=call.last_block,
+        item_bytes=call.item_bytes,
+        code=call.code,
+        status=call.status,
+        ended_at_ns=call.ended_ns,
+        cause=call.cause,
+        asking_node=call.asking,
+        next_call=call.next_call,
+        next_node=call.next_node,
+        next_at_ns=call.next_ns,
+    )
+
+
+def catch_up_row(node: Node, catch_up: CatchUp) -> CatchUpRow:
+    """The row of a node's catching up."""
+    state = "done" if catch_up.ended_ns is not None else "stalled" if catch_up.stalled else "closing"
+    return CatchUpRow(
+        where=catch_up.where,
+        node=node.name,
+        offered=catch_up.offered,
+        reported=block_or_none(catch_up.reported),
+        recorded_target=catch_up.target,
+        attempts=tuple((at, who, offered, block_or_none(reported)) for at, who, offered, reported in catch_up.attempts),
+        asked=tuple((at, whom, start, end) for at, whom, start, end in catch_up.asked),
+        last_available=catch_up.available,
+        fetched=catch_up.fetched,
+        gaps=tuple(catch_up.gaps),
+        state=state,
+        ended_at_ns=catch_up.ended_ns,
+    )
+
+
+def block_row(number: int, block: Block) -> BlockRow:
+    """The row of a block."""
+    previous, root = (None if text is None else bytes.fromhex(text) for text in (block.previous, block.root))
+    return BlockRow(
+        where=block.where,
+        block_number=number,
+        publishers=tuple(block.publishers),
+        first_at_ns=block.first_ns,
+        proof_at_ns=block.proof_ns,
+        acknowledged_at_ns=block.acked_ns,
+        item_counts=tuple((name, count) for name, count in block.counts),
+        items=block.items,
+        item_bytes=block.item_bytes,
+        proof_kind=block.proof_kind,
+        previous_hash=previous,
+        block_root=root,
+        root_layout=block.layout,
+        chains=block.chains,
+        root_reason=None if block.chains else block.reason,
+    )
+
+
+# Carried state
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Where | Intervals):
+        return value.to_json()
+    if isinstance(value, CatchUp):
+        return to_json(value)
+    if isinstance(value, list):
+        return [_json(one) for one in value]
+    return value
+
+
+def to_json(state: Any) -> dict[str, Any]:
+    """One of the classes above as carried state writes it."""
+    return {each.name: _json(getattr(state, each.name)) for each in fields(state)}
+
+
+_State = TypeVar("_State")
+
+
+def from_json(kind: type[_State], told: dict[str, Any]) -> _State:
+    """What `to_json` wrote."""
+    row = dict(told)
+    if "where" in row:
+        row["where"] = Where.from_json(row["where"])
+    for name in ("offered", "proven", "acknowledged", "fetched", "dropped"):
+        if kind is Node:
+            row[name] = Intervals.from_json(row[name])
+    return kind(**row)

@@ -1,0 +1,208 @@
+"""Subscriptions, and nodes that ask another one for what they lack; and whether blocks chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from wirehouse_codecs.hiero.correlation.events import Event, whole
+from wirehouse_codecs.hiero.correlation.known import MOST_WAITING, Known
+from wirehouse_codecs.hiero.correlation.publishers import MOST_NAMES, MOST_SHOWN
+from wirehouse_codecs.hiero.correlation.state import MOST_RUNS, Call, CatchUp, Node, Pending
+from wirehouse_codecs.hiero.profiles import OPEN, Service
+from wirehouse_codecs.hiero.session.session import after
+
+#: A subscriber is told of a failure that isn't its own.
+_SOURCE_ERRORS: Final = frozenset({"ERROR", "NOT_AVAILABLE"})
+
+
+class Subscribers(Known):
+    """Calls of subscribers, and of nodes that catch up."""
+
+    def _asking_node(self, call: Call) -> Node | None:
+        """The block node that makes a call itself: it is behind, and another one is asked from its address."""
+        asking = [
+            node
+            for node in self._nodes.values()
+            if node.catch_up is not None and node.name != call.node and node.name.partition(" ")[0] == call.client
+        ]
+        if len(asking) != 1:
+            return None
+        asking[0].outgoing = True
+        return asking[0]
+
+    def _request(self, call: Call, event: Event) -> None:
+        call.asked = True
+        call.start = whole(event.told["start_block_number"])
+        end = whole(event.told["end_block_number"])
+        call.end = None if end == OPEN or (not call.new and not end) else end
+        node = self._asking_node(call)
+        if node is None or node.catch_up is None:
+            return
+        call.asking = node.name
+        catch_up = node.catch_up
+        start = call.start or 0
+        self._judge_range(call, node, catch_up, event, start)
+        catch_up.started = catch_up.changed = True
+        catch_up.asked = [*catch_up.asked, [event.at_ns, call.node, start, call.end]][-MOST_SHOWN:]
+
+    def _judge_range(self, call: Call, node: Node, catch_up: CatchUp, event: Event, start: int) -> None:
+        end, available, needed = call.end, catch_up.available, catch_up.target - 1
+        asked = f"{start} to {'the end' if end is None else end}"
+        reachable = needed if available is None else min(needed, available)
+        if end is not None and end < reachable:
+            shown = f"asked is {asked}, block {catch_up.target} was offered"
+            self._find_soon("recorded_target", event.where, shown, call, catch_up.target)
+            return
+        expected = {after(node.known) if node.known is not None else start, node.first_missing()}
+        if start not in expected or (end is not None and available is not None and end != available):
+            shown = f"asked is {asked}, needed from {min(expected)} to {'the end' if available is None else available}"
+            self._find_soon("catchup_range", event.where, shown, call, start)
+
+    def _server_status(self, call: Call, event: Event) -> None:
+        last = whole(event.told["last_available_block"])
+        asking = None if call.asking is None else self._nodes.get(call.asking)
+        if asking is not None and asking.catch_up is not None:
+            asking.catch_up.available, asking.catch_up.changed = last, True
+        if last:
+            self._know(self._node(call.node), last)
+
+    def _deliver(self, call: Call, event: Event) -> None:
+        call.item_bytes += event.told["item_bytes"] or 0
+        self._judge_after(call, "node_error_subscribers", event)
+        for pending in [one for one in self._pending if one.kind == "source_error_sent" and one.call == call.call]:
+            if event.at_ns > pending.where.arrived_at_ns + self._options.in_flight_ns:
+                self._find("source_error_sent", pending.where, pending.message, call)
+                self._pending.remove(pending)
+
+    def _subscribe_status(self, call: Call, event: Event) -> None:
+        meaning = event.told["meaning"] or "UNKNOWN"
+        call.code = meaning
+        for kind in ("node_error_subscribers", "source_error_sent"):
+            self._drop(kind, call=call.call)
+        node = self._node(call.node)
+        self._end(call, event.at_ns, "node")
+        if meaning == "SUCCESS":
+            call.cause = "done"
+            return
+        if meaning not in _SOURCE_ERRORS or (call.end is not None and not call.blocks):
+            call.cause = "request"
+            return
+        near = self._options.node_error_ns
+        by_node = node.error_ns is not None and event.at_ns - node.error_ns <= near
+        by_publisher = node.publisher_error_ns is not None and event.at_ns - node.publisher_error_ns <= near
+        call.cause = "node_error" if by_node else "publisher_error" if by_publisher else None
+        if call.asking is not None:
+            return
+        if not by_node:
+            others = [other.call for other in self._publishing(call.node)][:MOST_WAITING]
+            shown = f"subscriber {call.client} is told {meaning}, and another publisher goes on"
+            due = event.at_ns + near
+            self._await(
+                Pending(
+                    "source_error_only_if_last", event.where, due, call.call, call.node, others=others, message=shown
+                )
+            )
+        shown = f"subscriber {call.client} doesn't come back after {meaning}"
+        due = event.at_ns + self._options.patience_ns
+        self._await(
+            Pending("subscriber_not_resumed", event.where, due, call.call, call.node, call.client, message=shown)
+        )
+
+    def _fetch(self, call: Call, event: Event, number: int) -> None:
+        """A subscriber, perhaps a node that catches up, has a block."""
+        call.blocks += 1
+        call.first_block = number if call.first_block is None else call.first_block
+        call.last_block = number
+        node = None if call.asking is None else self._nodes.get(call.asking)
+        if node is None:
+            return
+        node.fetched.add(number)
+        catch_up = node.catch_up
+        if catch_up is not None:
+            catch_up.fetched += 1
+            catch_up.changed = True
+        elif not call.overrun:
+            call.overrun = True
+            shown = f"block {number} is fetched, though {node.name} has caught up"
+            self._find("catch_up_overrun", event.where, shown, call, number)
+
+    def _judge_source_error(self, pending: Pending) -> int:
+        return self._judge_never(pending) if pending.used else self._wait_for_use(pending)
+
+    def _judge_catch_up(self, pending: Pending) -> int:
+        node = self._node(pending.node)
+        catch_up = node.catch_up
+        if catch_up is None or not (node.outgoing or catch_up.started):
+            return 0
+        if not catch_up.started:
+            shown = f"block {catch_up.target} was offered, and {node.name} asks no other node"
+            self._find_awaited("catch_up_not_started", pending, shown, catch_up.target)
+            return 0
+        first = after(catch_up.reported)
+        last = min(catch_up.target, first + MOST_RUNS)
+        missing = next((one for one in range(first, last) if not node.has(one)), None)
+        if missing is not None:
+            shown = f"block {missing} was needed before {catch_up.target}, and isn't fetched"
+            self._find_awaited("gap_not_filled", pending, shown, missing)
+        return 0
+
+    # Blocks
+
+    def _take_block(self, event: Event) -> None:
+        number, told = event.number, event.told
+        call = None if event.call is None else self._call_of(event)
+        if call is not None and call.service == Service.PUBLISH and number is not None:
+            # A set may hold several blocks.
+            node = self._node(call.node)
+            node.offered.add(number)
+            if told["proven"]:
+                node.proven.add(number)
+        if number is None or not told["proven"]:
+            return
+        if call is not None and call.service == Service.SUBSCRIBE:
+            self._fetch(call, event, number)
+        block = self._block(number, event.where)
+        block.changed = True
+        if block.items is None or (told["roots_complete"] and not block.complete):
+            block.counts = sorted([name, count] for name, count in _pairs(told["item_counts"]))
+            block.items, block.item_bytes = told["items"], told["item_bytes"]
+            block.proof_kind, block.reason = told["proof_kind"], told["root_reason"]
+            block.root, block.layout = _hex(told["block_root"]), told["root_layout"]
+            block.previous = _hex(told["previous_hash"])
+        if block.proof_ns is None:
+            block.proof_ns = event.at_ns
+        for root in told["roots"] or ():
+            if (text := root["root"].hex()) not in block.roots and len(block.roots) < MOST_NAMES:
+                block.roots.append(text)
+        block.complete |= bool(told["roots_complete"])
+        self._chain(number, event, call)
+        self._chain(number - 1, event, call)
+
+    def _chain(self, number: int, event: Event, call: Call | None) -> None:
+        """Whether the root of block `number` is what the next block holds."""
+        block, following = self._blocks.get(number), self._blocks.get(number + 1)
+        if block is None or following is None or following.previous is None or not block.roots:
+            return
+        holds = following.previous in block.roots
+        if not holds and not block.complete:
+            return
+        block.changed |= block.chains is not holds
+        block.chains = holds
+        if holds:
+            block.root = following.previous
+            return
+        if not block.told:
+            block.told = True
+            shown = f"block {number + 1} holds {following.previous[:16]}… as the root of block {number}: it isn't"
+            self._find("chain", event.where, shown, call, number + 1)
+
+
+def _pairs(counts: Any) -> Iterable[tuple[str, int]]:
+    """A map of a row, which Arrow gives as pairs."""
+    pairs: Iterable[tuple[str, int]] = counts.items() if isinstance(counts, dict) else counts or ()
+    return pairs
+
+
+def _hex(data: bytes | None) -> str | None:
+    return None if data is None else data.hex()

@@ -1,0 +1,688 @@
+"""Calls of a block node as rows of the log, from the events of grpc.py or grpc_log.py.
+
+A row of kind `message` for each gRPC message (of a set above assembly.PART_BYTES one for each part, the last with its
+place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
+bytes that are no message, `violation` for each broken rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.hiero.log.rows import (
+    BLOCK,
+    CALL,
+    CLOSED,
+    COUNTED,
+    MISSED,
+    MOST_CHARACTERS,
+    OPENED,
+    block_content,
+    message_content,
+)
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import NEW_PACKAGE, OLD_PACKAGE, Service, method_of, profile_of
+from wirehouse_codecs.hiero.rules import RULE, RULES
+from wirehouse_codecs.hiero.session.call_state import ComingBlock, ComingSet, GoesAway, Rpc, rpc_from_json, rpc_to_json
+from wirehouse_codecs.hiero.session.session import (
+    ANSWERS,
+    Found,
+    Input,
+    QueryInput,
+    Said,
+    Subscription,
+    SubscriptionInput,
+    input_of,
+    said_of,
+)
+from wirehouse_codecs.hiero.wire import grpc, http2
+from wirehouse_codecs.hiero.wire.blocks import BlockBuilder, is_old, split
+from wirehouse_codecs.hiero.wire.hashes import settle
+from wirehouse_codecs.hiero.wire.items import ItemNumber, Items, cut, item_name, with_footer
+from wirehouse_codecs.hiero.wire.messages import (
+    KIND_OF,
+    BlockEnd,
+    BlockItems,
+    Message,
+    Unread,
+    code_name,
+    decode,
+    shape_of,
+)
+from wirehouse_codecs.hiero.wire.reassembly import Assembly, Cut, Part
+from wirehouse_codecs.hiero.wire.spans import Undecodable
+from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Log, Where
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.reassembly import Connection
+
+#: Held of headers, footers and proofs of unfinished blocks, of all calls of a connection.
+BODIES_BYTES: Final = 1 << 20
+#: An item that is larger isn't held until it is whole: of such a one only number and size are told.
+MOST_ITEM_BYTES: Final = 6_500_000
+MOST_METADATA: Final = 64
+CORRELATION_ID: Final = "hiero-correlation-id"
+#: A correlation id of consensus nodes is that of the node and the number of its stream. All others are names.
+_ATTEMPT: Final = re.compile(r"(N[0-9]+)-STR[0-9]+")
+_SET_TAGS: Final = {(Service.PUBLISH, Direction.CLIENT): 0x0A, (Service.SUBSCRIBE, Direction.SERVER): 0x12}
+_PACKAGES: Final = (OLD_PACKAGE, NEW_PACKAGE)
+#: What ends a side of a call, or all of it.
+_Ending = grpc.HalfClosed | grpc.Trailers | grpc.Reset | grpc.Closed
+_SUBSCRIPTION_ENDS: Final = {
+    **dict.fromkeys((Input.CANCEL, Input.DISCONNECT), SubscriptionInput.SUBSCRIBER_ENDS),
+    **dict.fromkeys((Input.TRAILERS, Input.RESET, Input.NODE_DISCONNECT), SubscriptionInput.NODE_ENDS),
+}
+_ORDER: Final = {rule.name: number for number, rule in enumerate(RULES)}
+
+
+def publisher_of(metadata: Mapping[str, str], client: str | None) -> str | None:
+    """Who publishes: the correlation id without the number of its stream, else the client's address."""
+    told = metadata.get(CORRELATION_ID, "")[:MOST_CHARACTERS]
+    if not told or told == "?":
+        return client
+    attempt = _ATTEMPT.fullmatch(told)
+    return attempt[1] if attempt else told
+
+
+class Calls:
+    """The calls of one connection, or of one gRPC log, as rows. It takes the events of grpc.py in their order."""
+
+    def __init__(
+        self,
+        log: Log,
+        options: HieroOptions,
+        node: str | None,
+        port: int | None,
+        client: str | None,
+        connection: Connection | None = None,
+    ) -> None:
+        self._log, self._options, self._connection = log, options, connection
+        self._node, self._port, self._client = node, port, client
+        #: Sides whose frames aren't known: any messages of theirs may be missing, or come too late.
+        late = connection is not None and connection.opened == "middle"
+        self._lost = set(Direction) if late else set()
+        #: Sides that sent GOAWAY, in the order of the first ones.
+        self._goes_away: dict[Direction, GoesAway] = {}
+        self._rpcs: dict[int, Rpc] = {}
+        self._assembly = Assembly(options.max_message_bytes, MOST_ITEM_BYTES)
+
+    def take(self, events: Iterable[grpc.Event]) -> None:
+        """What a reader tells."""
+        for event in events:
+            match event:
+                case grpc.MessagePart():
+                    self._part(event)
+                case grpc.Opened():
+                    self._open(event)
+                case grpc.HalfClosed():
+                    if event.direction is Direction.CLIENT:
+                        self._signal(event.call, Input.HALF_CLOSE, event.place, event)
+                case grpc.Trailers():
+                    self._end_status(event)
+                case grpc.Reset():
+                    self._reset(event)
+                case grpc.Closed():
+                    self._close(event)
+                case http2.GoAway():
+                    self._go_away(event)
+                case Undecodable():
+                    self._undecodable(event)
+                case http2.Lost() | http2.Placed() | grpc.Missed():
+                    self._note_missing(event)
+
+    # Calls
+
+    def _open(self, event: grpc.Opened) -> None:
+        metadata = dict(event.metadata[:MOST_METADATA])
+        # Without any header fields the call began before the capture, or they are lost. If the node was heard before
+        # the request, messages of it may be missing.
+        late = not metadata or event.call in self._rpcs or self._is_one_sided
+        rpc = Rpc(event.call, event.place, late=late)
+        self._rpcs[event.call] = rpc
+        rpc.path, rpc.path_inferred = None if event.path is None else event.path[:MOST_CHARACTERS], event.path_inferred
+        rpc.metadata = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in metadata.items()}
+        rpc.publisher = publisher_of(metadata, self._client)
+        method = None if rpc.path is None else method_of(rpc.path)
+        if method is not None:
+            rpc.profile, rpc.sure = profile_of(method.package, self._options.forced), True
+            rpc.begin(method.service, self._options)
+        elif rpc.path is None:
+            rpc.profile = profile_of(None, self._options.forced)
+            if self._port in self._options.publish_ports:
+                rpc.begin(Service.PUBLISH, self._options)
+            elif self._port in self._options.subscribe_ports:
+                rpc.begin(Service.SUBSCRIBE, self._options)
+        where = Where(event.direction, event.byte_start, event.byte_end)
+        self._call_row(rpc, event.place, where, {"event": OPENED, "metadata": list(rpc.metadata.items())})
+
+    def _call_row(self, rpc: Rpc, place: Place, where: Where | None, told: dict[str, Any]) -> None:
+        known = {
+            "profile": rpc.profile.name,
+            "path_inferred": rpc.path_inferred,
+            "correlation_id": rpc.metadata.get(CORRELATION_ID),
+            "partial": rpc.partial,
+            "opened_at_ns": rpc.opened_ns,
+        }
+        self._log.add(CALL, place, where, **self._about(rpc), call_event=known | told)
+
+    def _about(self, rpc: Rpc) -> dict[str, Any]:
+        return {
+            "call": f"{(self._log.connection_id or b'').hex()}/{rpc.number}",
+            "service": None if rpc.service is None else rpc.service.value,
+            "path": rpc.path,
+            "node": self._node or rpc.metadata.get(":authority"),
+            "client": self._client,
+            "publisher": rpc.publisher if rpc.service in (None, Service.PUBLISH) else None,
+        }
+
+    def _infer(self, rpc: Rpc, event: grpc.MessagePart) -> None:
+        """What a call does whose path can't be read, by its first message that tells."""
+        shape = shape_of(bytes(event.data), event.direction) if event.last else shape_of(b"", event.direction)
+        service = shape.service
+        if not event.last and event.data:
+            # A large message is one of items.
+            service = next(
+                (known for (known, side), tag in _SET_TAGS.items() if side is event.direction and event.data[0] == tag),
+                None,
+            )
+        if shape.new is not None and rpc.service in (None, service):
+            package = NEW_PACKAGE if shape.new else OLD_PACKAGE
+            rpc.profile = profile_of(None if self._options.forced else package, self._options.forced)
+            rpc.sure = True
+        if service is not None and rpc.service is None:
+            rpc.path_inferred = True
+            rpc.begin(service, self._options)
+
+    def _end_status(self, event: grpc.Trailers) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is not None:
+            rpc.status, rpc.status_message = event.status, event.message[:MOST_CHARACTERS] or None
+        self._signal(event.call, Input.TRAILERS, event.place, event)
+        if rpc is not None:
+            self._end_call(rpc, event.place, "trailers")
+
+    def _reset(self, event: grpc.Reset) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is not None and not rpc.ended:
+            rpc.reset_by, rpc.reset_code = event.direction.value, event.code
+        said = Input.CANCEL if event.direction is Direction.CLIENT else Input.RESET
+        self._signal(event.call, said, event.place, event)
+        if rpc is not None:
+            self._end_call(rpc, event.place, "reset")
+
+    def _signal(self, number: int, said: Input, place: Place, event: _Ending) -> None:
+        """What ends a side of the call, or all of it."""
+        rpc = self._rpcs.get(number)
+        if rpc is None:
+            return
+        rpc.place = place
+        if rpc.service is Service.SUBSCRIBE:
+            self._end_subscription(rpc, said, place, event)
+        elif rpc.service is Service.PUBLISH:
+            if said in (Input.CANCEL, Input.TRAILERS, Input.RESET) or not isinstance(event, grpc.HalfClosed):
+                self._end_block(rpc, place, "call")
+            assert rpc.session is not None
+            _, found = self._hear(rpc, Said(said, place.arrived_at_ns), _where_of(event))
+            for one in found:
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc, rpc.session.memory.header)
+
+    def _end_subscription(self, rpc: Rpc, said: Input, place: Place, event: _Ending) -> None:
+        ends = _SUBSCRIPTION_ENDS.get(said)
+        # Who is refused before anything is delivered may not have reached a block node.
+        refused = isinstance(event, grpc.Trailers) and event.status and not rpc.counts["headers"]
+        if ends is not None and not refused:
+            _, found = self._hear(rpc, Said(ends, place.arrived_at_ns))
+            for one in found:
+                self._find(one.rule.name, one.message, place, _where_of(event), rpc)
+
+    def _close(self, event: grpc.Closed) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is None:
+            return
+        if event.how is grpc.How.CLOSED and not rpc.ended:
+            by = rpc.reset_by = self._closed_by(rpc, event)
+            if by is not None:
+                said = Input.DISCONNECT if by is Direction.CLIENT else Input.NODE_DISCONNECT
+                self._signal(event.call, said, event.place, event)
+        del self._rpcs[event.call]
+        for direction in Direction:
+            self._drop(rpc, direction, event.place, "the call ends within it")
+        self._end_block(rpc, event.place, "call")
+        self._end_call(rpc, event.place, event.how.value)
+
+    def _go_away(self, event: http2.GoAway) -> None:
+        told = (event.last_stream_id, event.code)
+        first = self._goes_away.setdefault(event.direction, GoesAway(event.place.arrived_at_ns, *told))
+        self._goes_away[event.direction] = GoesAway(first.began_ns, *told)
+
+    def _closed_by(self, rpc: Rpc, event: grpc.Closed) -> Direction | None:
+        """Who ended a call by closing its connection: who ended all calls by GOAWAY, or took this one no further."""
+        in_flight_ns = self._options.in_flight_ns
+        ended = (side for side, away in self._goes_away.items() if away.ends(rpc, side, in_flight_ns))
+        return next(ended, event.by)
+
+    def _end_call(self, rpc: Rpc, place: Place, how: str) -> None:
+        """Tell how the call ended, once: by the first thing that ends it."""
+        if rpc.ended:
+            return
+        rpc.ended = True
+        if rpc.session is not None and rpc.service is not Service.PUBLISH:
+            end = SubscriptionInput.END if rpc.service is Service.SUBSCRIBE else QueryInput.END
+            rpc.session.receive(Said(end, place.arrived_at_ns))
+        told = {
+            "event": CLOSED,
+            "how": how,
+            "state": None if rpc.session is None else rpc.session.state.value,
+            "status": rpc.status,
+            "status_message": rpc.status_message,
+            "reset_by": rpc.reset_by,
+            "reset_code": rpc.reset_code,
+        } | {name: rpc.counts[name] for name in COUNTED}
+        self._call_row(rpc, place, None, told)
+
+    # Bytes that are no message
+
+    def _undecodable(self, event: Undecodable) -> None:
+        where = Where(event.direction, event.byte_start, event.byte_end)
+        finding = {"rule": None, "severity": None, "message": event.reason}
+        rpc = None if event.call is None else self._rpcs.get(event.call)
+        about = {} if rpc is None else self._about(rpc)
+        # Without a call they may hold header fields, and with them secrets.
+        raw = event.data if event.call is not None else None
+        self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **about)
+        if rpc is not None:
+            self._miss(rpc, event.place)
+
+    def _note_missing(self, event: http2.Lost | http2.Placed | grpc.Missed) -> None:
+        if isinstance(event, grpc.Missed):
+            if event.call in self._rpcs:
+                self._miss(self._rpcs[event.call], event.place)
+            return
+        if isinstance(event, http2.Lost):
+            self._lost.add(event.direction)
+        else:
+            self._lost.discard(event.direction)
+        self.miss(event.place)
+
+    def miss(self, place: Place) -> None:
+        """Bytes of the connection are missing, which may have been of any call."""
+        for rpc in self._rpcs.values():
+            self._miss(rpc, place)
+
+    def _miss(self, rpc: Rpc, place: Place) -> None:
+        """Messages of the call are missing: also its block isn't whole."""
+        rpc.late = True
+        if rpc.missed_ns != place.arrived_at_ns:
+            rpc.missed_ns = place.arrived_at_ns
+            self._call_row(rpc, place, None, {"event": MISSED, "partial": True})
+        if rpc.session is not None:
+            rpc.session.miss()
+        if rpc.block is not None:
+            rpc.block.judged = False
+
+    def _drop(self, rpc: Rpc, direction: Direction, place: Place, reason: str, data: bytes = b"") -> None:
+        """A message won't be whole."""
+        key = (rpc.number, direction)
+        held = self._assembly.drop(key)
+        carried = rpc.sets.pop(direction, None)
+        if held is None and not data:
+            return
+        start = None if carried is None else carried.byte_start
+        raw = (b"" if held is None else held.whole or held.raw) + data
+        where = None if start is None else Where(direction, start, start)
+        finding = {"rule": None, "severity": None, "message": reason}
+        self._log.add(QUARANTINE, place, where, finding=finding, raw=raw, **self._about(rpc))
+
+    # Messages
+
+    def _part(self, event: grpc.MessagePart) -> None:
+        rpc = self._rpcs.get(event.call)
+        if rpc is None:
+            return
+        direction, place = event.direction, event.place
+        where = Where(direction, event.byte_start, event.byte_end)
+        if event.fault is not None:
+            self._fault(rpc, event, where)
+            return
+        if rpc.path is None and not rpc.sure and event.first:
+            self._infer(rpc, event)
+        if direction is Direction.SERVER and rpc.session is not None and rpc.session.state is Subscription.CONNECTED:
+            # Blocks before the request: what the sides said isn't in order.
+            self._miss(rpc, place)
+        tag = None
+        if rpc.service is not None and not rpc.profile.one_item:
+            tag = _SET_TAGS.get((rpc.service, direction))
+        if event.first:
+            begun_ns = event.begun_ns or place.arrived_at_ns
+            rpc.sets[direction] = ComingSet(byte_start=event.byte_start, begun_ns=begun_ns)
+        if not event.last:
+            rpc.sets[direction].inflated_bytes += len(event.data)
+        for told in self._assembly.receive((event.call, direction), event.data, event.last, tag):
+            self._assembled(event, told, where)
+        if event.last:
+            rpc.sets.pop(direction, None)
+            rpc.place = place
+
+    def _assembled(self, event: grpc.MessagePart, told: Part | Cut, where: Where) -> None:
+        # To make room, parts of other calls may be given.
+        rpc = self._rpcs.get(told.key[0])
+        if rpc is None:
+            return
+        if isinstance(told, Cut):
+            self._add_items(rpc, told.key[1], told.items, rpc.sets[told.key[1]].begun_ns)
+        elif told.whole is not None:
+            self._whole(rpc, event, told.whole, where)
+        elif told.last:
+            self._last_part(rpc, event, told, where)
+        else:
+            self._early_part(rpc, told)
+
+    def _fault(self, rpc: Rpc, event: grpc.MessagePart, where: Where) -> None:
+        held = self._assembly.drop((event.call, event.direction))
+        rpc.sets.pop(event.direction, None)
+        raw = (b"" if held is None else held.raw) + bytes(event.data)
+        finding = {"rule": None, "severity": None, "message": f"a message isn't whole: {event.fault}"}
+        self._log.add(QUARANTINE, event.place, where, finding=finding, raw=raw, **self._about(rpc))
+        self._miss(rpc, event.place)
+
+    def _whole(self, rpc: Rpc, event: grpc.MessagePart, data: bytes, where: Where) -> None:
+        """A message that isn't large."""
+        direction, place = event.direction, event.place
+        message: Message | None = Unread(data)
+        broken: list[tuple[str, str]] = []
+        content: dict[str, Any] = {"inflated_bytes": len(data)}
+        if rpc.service is not None:
+            decoded = decode(data, rpc.service, direction, rpc.profile)
+            message = decoded.message
+            content["unknown_fields"] = decoded.unknown_fields or None
+            if decoded.rule is not None:
+                broken.append((decoded.rule.name, decoded.reason))
+        if message is None:
+            rule, reason = broken[0]
+            # After missing bytes a message may have been taken to begin where none does.
+            named = None if rpc.partial else RULE[rule].id
+            finding = {"rule": named, "severity": None, "message": reason}
+            self._log.add(QUARANTINE, place, where, finding=finding, raw=data, **self._about(rpc))
+            if not rpc.partial:
+                self._find(rule, reason, place, where, rpc)
+            self._miss(rpc, place)
+            return
+        if isinstance(message, BlockItems):
+            carried = rpc.sets[direction]
+            for items in cut(message.raw):
+                self._add_items(rpc, direction, items, place.arrived_at_ns)
+            self._tell_set(rpc, event, where, carried, message.raw, content)
+            return
+        content |= message_content(message, rpc.profile)
+        said = None if rpc.service is None else input_of(message, rpc.service, rpc.profile)
+        # A finding about an answer, or an end, names the offered block.
+        ignored, number, about = None, getattr(message, "block_number", None), None
+        if not (rpc.sure or self._options.forced) and _is_ambiguous(message):
+            content["meaning"], ignored, said = None, "the version of the API isn't known", None
+            self._miss(rpc, place)
+        if isinstance(message, BlockEnd):
+            broken += self._end_block(rpc, place, "block_end")
+        if said is not None and rpc.session is not None:
+            ignored, found = self._hear(rpc, said_of(said, message, place.arrived_at_ns, rpc.profile), where)
+            broken += [(one.rule.name, one.message) for one in found]
+            if said in ANSWERS:
+                about = rpc.session.memory.refused
+            elif said is Input.END_STREAM:
+                about = rpc.session.memory.header
+            rpc.counts["acknowledgements"] += said is Input.ACKNOWLEDGEMENT
+        raw = data if isinstance(message, Unread) else None
+        self._row(rpc, event, where, content | {"kind": KIND_OF[type(message)], "ignored": ignored}, raw, number)
+        self._find_first(broken, place, where, rpc, number if about is None else about)
+
+    def _row(
+        self,
+        rpc: Rpc,
+        event: grpc.MessagePart,
+        where: Where,
+        content: dict[str, Any],
+        raw: bytes | bytearray | None,
+        number: int | None,
+    ) -> None:
+        """The row of a message, or of the last part of one."""
+        rpc.counts["messages"] += 1
+        rpc.counts["message_bytes"] += event.length
+        told = {"profile": rpc.profile.name, "part": 0, "last": True} | content
+        told |= {"message_bytes": event.length, "encoding": event.encoding}
+        about = self._about(rpc)
+        self._log.add(MESSAGE, event.place, where, **about, block_number=number, message=told, raw=raw)
+
+    def _early_part(self, rpc: Rpc, part: Part) -> None:
+        """A part of a message that goes on: it stands where the message before it ended."""
+        direction = part.key[1]
+        carried = rpc.sets[direction]
+        told = {"kind": "block_items" if part.is_set else "unread", "profile": rpc.profile.name}
+        told |= self._part_content(rpc, carried, part.number, last=False)
+        where = Where(direction, carried.byte_start, carried.byte_start)
+        number = _number(rpc)
+        self._log.add(MESSAGE, rpc.place, where, **self._about(rpc), block_number=number, message=told, raw=part.raw)
+
+    def _last_part(self, rpc: Rpc, event: grpc.MessagePart, part: Part, where: Where) -> None:
+        carried = rpc.sets[event.direction]
+        content = {"part": part.number, "inflated_bytes": carried.inflated_bytes + len(event.data)}
+        if part.is_set:
+            if part.reason:
+                carried.broken.append(["malformed_message", part.reason])
+            self._tell_set(rpc, event, where, carried, part.raw, content)
+            return
+        self._row(rpc, event, where, content | {"kind": "unread"}, part.raw, None)
+
+    def _part_content(self, rpc: Rpc, carried: ComingSet, number: int, *, last: bool) -> dict[str, Any]:
+        old = rpc.block is not None and is_old(rpc.block.builder.header)
+        counts = {item_name(kind, old=old): count for kind, count in sorted(carried.part_counts.items())}
+        told = {"part": number, "last": last, "item_counts": sorted(counts.items())}
+        told |= {"items": sum(carried.part_counts.values()), "item_bytes": carried.part_bytes}
+        carried.part_counts, carried.part_bytes = {}, 0
+        return told
+
+    def _tell_set(
+        self,
+        rpc: Rpc,
+        event: grpc.MessagePart,
+        where: Where,
+        carried: ComingSet,
+        raw: bytes | bytearray,
+        content: dict[str, Any],
+    ) -> None:
+        """The row of a set of items, and what it means to its call."""
+        place, block = event.place, rpc.block
+        content = {"kind": "block_items"} | content
+        content |= self._part_content(rpc, carried, content.get("part", 0), last=True)
+        content |= {"header": carried.header, "proof": carried.proof}
+        content["unknown_fields"] = (content.get("unknown_fields") or 0) + carried.unknown_fields or None
+        number = _number(rpc)
+        broken = [(rule, reason) for rule, reason in carried.broken]
+        if block is not None:
+            block.messages += 1
+            content |= _hashes(block.builder, carried)
+        ignored = None
+        rpc.counts["headers"] += carried.headers
+        rpc.counts["proofs"] += carried.proof is not None
+        if rpc.session is not None:
+            for said, said_number in _set_inputs(rpc, carried):
+                reason, found = self._hear(rpc, Said(said, place.arrived_at_ns, said_number), where)
+                ignored = ignored or reason
+                broken += [(one.rule.name, one.message) for one in found]
+        if carried.proof is not None and not rpc.profile.block_end:
+            broken += self._end_block(rpc, place, "proof")
+        self._row(rpc, event, where, content | {"ignored": ignored}, raw, number)
+        self._find_first(broken, place, where, rpc, number)
+        rpc.sets.pop(event.direction, None)
+        if any(rule == "malformed_message" for rule, _ in broken):
+            # What couldn't be read is missing.
+            self._miss(rpc, place)
+
+    def _add_items(self, rpc: Rpc, direction: Direction, items: Items, at_ns: int) -> None:
+        """Items of a set, in chunks as they come."""
+        carried = rpc.sets[direction]
+        items = with_footer(items)
+        for block_items in split(items) if len(items) else [items]:
+            begins = bool(len(block_items)) and int(block_items.numbers[0]) == ItemNumber.BLOCK_HEADER
+            if begins and carried.counts:
+                carried.broken.append(["structure", "a set holds items of two blocks"])
+            if begins or rpc.block is None:
+                if rpc.block is not None:
+                    carried.broken += map(list, self._end_block(rpc, rpc.place, "header"))
+                rpc.block = ComingBlock(at_ns, judged=begins or not (rpc.partial or rpc.ended))
+            self._count(carried, block_items, begins)
+            block = rpc.block
+            block.builder.add(block_items)
+            if begins:
+                carried.last_header = _number(rpc)
+            if begins and carried.header is None:
+                carried.header = carried.last_header
+            if ItemNumber.BLOCK_PROOF in block_items.counts and carried.proof is None:
+                proof = block.builder.proof
+                carried.proof = None if proof is None else proof.block
+            if block.judged:
+                fresh = block.builder.broken[block.told :]
+                carried.broken += [[one.rule.name, one.reason] for one in fresh]
+            block.told = len(block.builder.broken)
+            if begins or carried.proof is not None:
+                self._bound_bodies()
+
+    def _count(self, carried: ComingSet, items: Items, begins: bool) -> None:
+        for kind, count in items.counts.items():
+            for counts in (carried.counts, carried.part_counts):
+                key = kind if kind in counts or len(counts) < MOST_METADATA else -1
+                counts[key] = counts.get(key, 0) + count
+        carried.part_bytes += int((items.ends - items.starts).sum(dtype="int64")) + items.passed_over
+        carried.headers += begins
+        carried.unknown_fields += items.unknown_fields
+
+    def _bound_bodies(self) -> None:
+        """Let go of the block that holds most, if all hold too much."""
+        while True:
+            held = [(rpc.block.builder.held_bytes, rpc) for rpc in self._rpcs.values() if rpc.block is not None]
+            if sum(size for size, _ in held) <= BODIES_BYTES:
+                return
+            largest = max(held, key=lambda entry: (entry[0], entry[1].number))[1]
+            largest.block = ComingBlock(largest.opened_ns, judged=False)
+
+    # Blocks
+
+    def _end_block(self, rpc: Rpc, place: Place, ended_by: str) -> list[tuple[str, str]]:
+        """The block is over: its row, and what it breaks as a whole."""
+        block, rpc.block = rpc.block, None
+        if block is None:
+            return []
+        built = block.builder.finish()
+        if not built.counts:
+            return []
+        told = block_content(built) | {
+            "ended_by": ended_by,
+            "first_at_ns": block.first_ns,
+            "messages": block.messages,
+        }
+        if not block.judged:
+            told |= {"roots_complete": False}
+            if any(proof.block != built.number for proof in built.proofs):
+                # It is the end of another block.
+                told |= {"previous_hash": None}
+        sender = Direction.SERVER if rpc.service is Service.SUBSCRIBE else Direction.CLIENT
+        self._log.add(BLOCK, place, direction=sender.value, **self._about(rpc), block_number=built.number, block=told)
+        if not block.judged:
+            return []
+        return [(one.rule.name, one.reason) for one in built.broken[block.told :]]
+
+    # Findings
+
+    def _hear(self, rpc: Rpc, said: Said, where: Where | None = None) -> tuple[str | None, tuple[Found, ...]]:
+        """What is said, to the call's session: why it is passed over, and what it breaks."""
+        assert rpc.session is not None
+        if rpc.service is Service.PUBLISH and where is not None and self._connection is not None:
+            side = self._connection.sides(where.direction)[0]
+            said = said._replace(byte_end=where.byte_end, received=side.peer_received(where.byte_end))
+        ignored, found = rpc.session.receive(said)
+        if not (self._lost or self._is_one_sided):
+            return ignored, found
+        rpc.session.miss()
+        return ignored, ()
+
+    @property
+    def _is_one_sided(self) -> bool:
+        """Nothing of one side was captured: it may have said anything."""
+        one = self._connection
+        return one is not None and not (one.client.packets and one.server.packets)
+
+    def _find_first(
+        self, broken: Sequence[tuple[str, str]], place: Place, where: Where, rpc: Rpc, number: int | None
+    ) -> None:
+        """Of the rules that a message breaks the first counts."""
+        if broken:
+            rule, message = min(broken, key=lambda one: _ORDER[one[0]])
+            self._find(rule, message, place, where, rpc, number)
+
+    def _find(
+        self, rule: str, message: str, place: Place, where: Where | None, rpc: Rpc, number: int | None = None
+    ) -> None:
+        self._log.find(RULE[rule], message, place, where, **self._about(rpc), block_number=number)
+
+    # Carried state
+
+    def to_json(self) -> dict[str, Any]:
+        """The state, as JSON has it."""
+        rpcs = [rpc_to_json(rpc) for rpc in self._rpcs.values()]
+        away = {side: list(told) for side, told in self._goes_away.items()}
+        return {"assembly": self._assembly.to_json(), "rpcs": rpcs, "lost": sorted(self._lost), "goes_away": away}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` gave."""
+        self._assembly = Assembly(self._options.max_message_bytes, MOST_ITEM_BYTES, snapshot=state["assembly"])
+        self._lost = set(map(Direction, state["lost"]))
+        self._goes_away = {Direction(side): GoesAway(*told) for side, told in state["goes_away"].items()}
+        for told in state["rpcs"]:
+            rpc = rpc_from_json(told, self._options)
+            self._rpcs[rpc.number] = rpc
+
+
+def _is_ambiguous(message: Message) -> bool:
+    """Its code has another meaning in the other package."""
+    return hasattr(message, "code") and len({code_name(message, profile_of(name)) for name in _PACKAGES}) > 1
+
+
+def _where_of(event: _Ending) -> Where | None:
+    if isinstance(event, grpc.Closed):
+        return None
+    return Where(event.direction, getattr(event, "byte_start", event.byte_end), event.byte_end)
+
+
+def _number(rpc: Rpc) -> int | None:
+    header = None if rpc.block is None else rpc.block.builder.header
+    return None if header is None else header.number
+
+
+def _set_inputs(rpc: Rpc, carried: ComingSet) -> Iterator[tuple[Input | SubscriptionInput, int | None]]:
+    """What a set says to its call: its header, its proof, or that items go on."""
+    kinds = Input if rpc.service is Service.PUBLISH else SubscriptionInput
+    proven = ItemNumber.BLOCK_PROOF in carried.counts
+    if carried.headers:
+        yield kinds.HEADER, carried.header
+        if carried.headers > 1:
+            yield kinds.HEADER, carried.last_header
+    if proven:
+        yield kinds.PROOF, carried.proof
+    if not carried.headers and not proven:
+        yield kinds.ITEMS, None
+
+
+def _hashes(builder: BlockBuilder, carried: ComingSet) -> dict[str, Any]:
+    """What a set tells of the chain: hashes of its header, footer or proof, and the root once the block is proven."""
+    if not carried.headers and carried.proof is None and ItemNumber.BLOCK_FOOTER not in carried.counts:
+        return {}
+    if carried.proof is None:
+        header, footer = builder.header, builder.footer
+        previous = footer.previous_block_root_hash if footer is not None else None
+        return {"previous_hash": previous or (None if header is None else header.previous_block_hash)}
+    built = builder.finish()
+    root = settle(built.roots)
+    kind = None if built.proof is None or built.proof.kind is None else built.proof.kind.value
+    layout = None if root.layout is None else root.layout.value
+    hashes = {"previous_hash": built.previous_hash, "block_root": root.root, "root_layout": layout}
+    return hashes | {"proof_kind": kind}

@@ -1,0 +1,161 @@
+"""What the calls of a block node say, as rows of the log `silver.hiero`.
+
+A row of kind `message` for each gRPC message (of a set above assembly.PART_BYTES one for each part, the last with its
+place), `call` where a call begins and where it ends, `block` where a block that came in sets ends, `quarantine` for
+bytes that are no message, `violation` for each broken rule. At the end of a window `skip` rows count the bytes of a
+connection that frame its calls, from its begin on. `Conversation` reads a TCP connection, `EntryLog` a gRPC binary log;
+`add_block_file` adds the row of a block file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.hiero.log.calls import Calls
+from wirehouse_codecs.hiero.log.rows import BLOCK_FILE, FRAMING, MOST_CHARACTERS, SKIP, block_content
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.rules import RULE
+from wirehouse_codecs.hiero.wire import grpc, grpc_log
+from wirehouse_codecs.hiero.wire.blocks import BlockFile
+from wirehouse_codecs.hiero.wire.items import ItemNumber
+from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+
+LOG_VERSION: Final = 3
+
+
+def starter(options: HieroOptions) -> Start:
+    """Dialogues of a source with these options."""
+
+    def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+        return Conversation(log, connection, server, options, snapshot)
+
+    return start
+
+
+def add_block_file(log: Log, file: BlockFile, place: Place) -> None:
+    """The rows of a block file: a message row with its block, what it breaks, and what of it can't be read."""
+    block = file.block
+    told = block_content(block) | {
+        "ended_by": BLOCK_FILE,
+        "file_name": file.name[-MOST_CHARACTERS:],
+        "named_number": file.named_number,
+        "block_bytes": file.block_bytes,
+        "damage": file.damage,
+    }
+    names = ("item_counts", "items", "item_bytes", "previous_hash", "block_root", "root_layout", "proof_kind")
+    message = {name: told[name] for name in names} | {"kind": BLOCK_FILE, "proof": told["proof_block"]}
+    message |= {"header": block.number, "message_bytes": file.block_bytes, "part": 0, "last": True}
+    number = block.number
+    if block.counts or file.damage is None:
+        log.add(MESSAGE, place, block_number=number, message=message, block=told)
+    if file.damage is not None:
+        finding = {"rule": None, "severity": None, "message": file.damage}
+        log.add(QUARANTINE, place, block_number=number, finding=finding)
+    for broken in block.broken:
+        log.find(broken.rule, broken.reason, place, block_number=number)
+    if block.counts and ItemNumber.BLOCK_PROOF not in block.counts and file.damage is None:
+        log.find(RULE["structure"], "the file has no block proof", place, block_number=number)
+
+
+class Conversation:
+    """One TCP connection. A `Dialogue`."""
+
+    def __init__(
+        self, log: Log, connection: Connection, server: Endpoint, options: HieroOptions, snapshot: str | None
+    ) -> None:
+        self._log, self._connection = log, connection
+        late = connection.opened == "middle"
+        ports = (*options.publish_ports, *options.subscribe_ports)
+        # Where services are parted by port, they are still those of one node.
+        node = server.address if server.port in ports else f"{server.address} {server.port}"
+        client = None if log.client is None else log.client.address
+        self._calls = Calls(log, options, node, server.port, client, connection)
+        reader = partial(grpc.Reader, max_message_bytes=options.max_message_bytes)
+        reader = partial(reader, max_inflated_ratio=options.max_inflated_ratio)
+        if snapshot is None:
+            self._reader = reader(started_late=late)
+            self._told = dict.fromkeys(Direction, 0)
+            return
+        state = json.loads(snapshot)
+        if state.get("version") != LOG_VERSION:
+            raise StateVersionError(what="hiero log", found=state.get("version"), expected=LOG_VERSION)
+        self._reader = reader(snapshot=state["reader"])
+        self._told = self._framing()
+        self._calls.restore(state["calls"])
+
+    @property
+    def dialect(self) -> tuple[str | None, str | None]:
+        """Calls have profiles, not their connection."""
+        return None, None
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+        self._calls.take(self._reader.receive(pieces))
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came. They may be what a call lacks that ends with them."""
+        self._calls.miss(hole.place)
+        self._calls.take(self._reader.hole(hole))
+        self._calls.miss(hole.place)
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended."""
+        self._calls.take(self._reader.finish(closed.place, closed=closed.how in ("fin", "reset"), by=closed.side))
+
+    def conclude(self) -> None:
+        """A row for each side whose framing grew."""
+        counted = self._framing()
+        for side, size in counted.items():
+            if size != self._told[side]:
+                skip = {"name": FRAMING, "bytes": size}
+                self._log.add(SKIP, self._connection.first, direction=side.value, skip=skip)
+        self._told = counted
+
+    def _framing(self) -> dict[Direction, int]:
+        return {side: self._reader.framing_bytes(side) for side in Direction}
+
+    def snapshot(self) -> str:
+        """The state as JSON. It holds bytes of the wire, so it is sealed where it is stored."""
+        state = {"version": LOG_VERSION, "reader": self._reader.snapshot(), "calls": self._calls.to_json()}
+        return json.dumps(state, separators=(",", ":"))
+
+
+class EntryLog:
+    """The entries of one gRPC binary log, in their order. The log's `connection_id` names the file."""
+
+    def __init__(self, log: Log, options: HieroOptions, snapshot: str | None = None) -> None:
+        self._log = log
+        self._rows = Calls(log, options, None, None, None)
+        limit = options.max_message_bytes
+        self._calls = grpc_log.Calls(max_message_bytes=limit)
+        if snapshot is not None:
+            state = json.loads(snapshot)
+            if state.get("version") != LOG_VERSION:
+                raise StateVersionError(what="hiero entries", found=state.get("version"), expected=LOG_VERSION)
+            self._calls = grpc_log.Calls(state["entries"], max_message_bytes=limit)
+            self._rows.restore(state["calls"])
+
+    def receive(self, framed: grpc_log.Framed, entry: grpc_log.Entry | str, place: Place) -> None:
+        """The next bytes that the file is cut into: an entry, or why they are none."""
+        if isinstance(entry, str):
+            where = Where(Direction.CLIENT, framed.byte_start, framed.byte_end)
+            finding = {"rule": None, "severity": None, "message": entry}
+            self._log.add(QUARANTINE, place, where, finding=finding, raw=framed.data)
+            return
+        self._rows.take(self._calls.receive(entry, place, framed.byte_start, framed.byte_end))
+
+    def finish(self, place: Place) -> None:
+        """The file has ended."""
+        self._rows.take(self._calls.finish(place))
+
+    def snapshot(self) -> str:
+        """The state as JSON."""
+        state = {"version": LOG_VERSION, "entries": self._calls.snapshot(), "calls": self._rows.to_json()}
+        return json.dumps(state, separators=(",", ":"))

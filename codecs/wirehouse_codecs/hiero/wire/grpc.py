@@ -1,0 +1,763 @@
+"""gRPC over one HTTP/2 connection (grpc/doc/PROTOCOL-HTTP2.md): from the bytes of both sides to calls and messages.
+
+`Reader` gives the parts of a message as they come, so that one of any size passes through in bounded memory: nothing is
+held of it but the five bytes of its prefix, and what of it is compressed. All parts of a message together, however they
+were cut, are its content; first and last are marked.
+
+- A compressed message is inflated when it is whole. Of all calls together HELD_BYTES are held at most; the message that
+  would be beyond isn't inflated.
+- A message that lacks bytes, or can't be inflated, ends by a part with a `fault`. What follows of it is told as bytes.
+- Where it isn't known what a call's next byte is (the capture began within it, bytes are missing, a prefix is none),
+  a message is looked for in the content of each DATA frame, once all of it came: one with the magic of a coding, or
+  with a field that fills it, or with a few that do and are all there; at its end ends the frame, or another one begins.
+- A call whose request headers weren't read has the path that all others of its connection have, if there is one.
+- What one side sends after the other has reset the call was on its way, and is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.hiero.options import MOST_MESSAGE_BYTES, MOST_RATIO
+from wirehouse_codecs.hiero.wire import compression, http2
+from wirehouse_codecs.hiero.wire.protobuf import Malformed, WireType, read_varint
+from wirehouse_codecs.hiero.wire.spans import (
+    UNDECODABLE_BYTES,
+    Content,
+    Passed,
+    Run,
+    Undecodable,
+    from_text,
+    run_of,
+    to_text,
+)
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.reassembly import Data, Hole
+
+READER_VERSION: Final = 1
+PREFIX_BYTES: Final = 5
+#: Compressed bytes of unfinished messages of a connection.
+HELD_BYTES: Final = 6 << 20
+#: Different paths of a connection that are remembered: of two none is taken for that of an unknown call.
+MOST_PATHS: Final = 2
+#: Values of these don't leave here.
+SECRET_NAMES: Final = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie"))
+WITHHELD: Final = "(withheld)"
+#: Of a call whose header fields weren't all read, which may have named one.
+UNKNOWN_ENCODING: Final = "?"
+
+Metadata = tuple[tuple[str, str], ...]
+#: Where a message may begin: flag, a length of 2 to 2^27 - 1, and the tag of a first field, or a magic.
+_CANDIDATE: Final = re.compile(
+    rb"(?=\x00(?!\x00{3}[\x00\x01])[\x00-\x07].{3}[\x08-\x7f]"
+    rb"|\x01[\x00-\x07].{3}(?:" + b"|".join(re.escape(magic) for magic, _ in compression.MAGIC) + b"))",
+    re.DOTALL,
+)
+
+
+class How(StrEnum):
+    """How a call is no longer known."""
+
+    ENDED = "ended"
+    #: There were too many others.
+    FORGOTTEN = "forgotten"
+    #: Its connection ended.
+    CLOSED = "closed"
+    #: The capture did.
+    CAPTURE_END = "capture_end"
+
+
+class Opened(NamedTuple):
+    """A call begins, or the capture of it: then it is told again should its headers come after what the server says."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+    call: int
+    path: str | None
+    #: The path is that of other calls.
+    path_inferred: bool
+    metadata: Metadata
+
+
+class Answered(NamedTuple):
+    """The server's headers."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+    call: int
+    metadata: Metadata
+
+
+class MessagePart(NamedTuple):
+    """The next bytes of a message."""
+
+    direction: Direction
+    #: Of the last of these bytes.
+    place: Place
+    #: From the first byte of the prefix to the last of these: positions of the direction, in which frame headers and
+    #: bytes of other calls may lie between.
+    byte_start: int
+    byte_end: int
+    call: int
+    #: As announced, before inflating.
+    length: int
+    #: How it was compressed; None = it wasn't.
+    encoding: str | None
+    #: Inflated, unless there is a fault.
+    data: bytes | memoryview
+    first: bool
+    last: bool
+    #: Why the message isn't whole. Of a compressed one `data` is then what was sent.
+    fault: str | None = None
+    #: When its prefix had arrived; 0: with the rest.
+    begun_ns: int = 0
+
+
+class HalfClosed(NamedTuple):
+    """One side has sent its last message."""
+
+    direction: Direction
+    place: Place
+    byte_end: int
+    call: int
+
+
+class Trailers(NamedTuple):
+    """The status that ends a call."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+    call: int
+    #: None = there is none, or it wasn't read.
+    status: int | None
+    message: str
+    metadata: Metadata
+
+
+class Reset(NamedTuple):
+    """One side ends the call at once; `code` is an error code of HTTP/2, 8 = cancelled, None = it wasn't captured."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+    call: int
+    code: int | None
+
+
+class Closed(NamedTuple):
+    """Nothing more is told of a call."""
+
+    place: Place
+    call: int
+    how: How
+    #: Who closed the connection, where that is known.
+    by: Direction | None = None
+
+
+class Missed(NamedTuple):
+    """Messages of a call are missing, as a log says."""
+
+    place: Place
+    call: int
+
+
+Event = (
+    Opened
+    | Answered
+    | MessagePart
+    | HalfClosed
+    | Trailers
+    | Reset
+    | Closed
+    | Missed
+    | http2.GoAway
+    | http2.Lost
+    | http2.Placed
+    | Undecodable
+)
+
+
+def message(data: bytes, encoding: str | None = None) -> bytes:
+    """A message as a call sends it. KeyError for an encoding that isn't known."""
+    if encoding is not None:
+        data = compression.compress(data, encoding)
+    return bytes([encoding is not None]) + len(data).to_bytes(4, "big") + data
+
+
+def metadata_of(fields: Iterable[tuple[bytes, bytes]]) -> Metadata:
+    """Header fields as text; what is no UTF-8 stands as escapes."""
+    return tuple(_text_of(name, value) for name, value in fields)
+
+
+@lru_cache(256)
+def _text_of(name: bytes, value: bytes) -> tuple[str, str]:
+    """A field as text. A byte on the wire may stand for one of the dynamic table: all that it names share one text."""
+    known = name.decode("utf-8", "backslashreplace")
+    return known, WITHHELD if known.lower() in SECRET_NAMES else value.decode("utf-8", "backslashreplace")
+
+
+@dataclass(slots=True)
+class _Inbound:
+    """What one side sends in a call."""
+
+    passed: Passed
+    #: The coding of its compressed messages.
+    encoding: str | None = None
+    #: It isn't known where a message begins; nor is it looked for in what is left of this frame.
+    searching: bool = False
+    hopeless: bool = False
+    #: Of the message being read: what there is of its prefix, where that begins, its length, what is left of it, and
+    #: when the prefix had arrived.
+    prefix: bytes = b""
+    start: int = 0
+    length: int = 0
+    left: int = 0
+    begun_ns: int = 0
+    #: A part of it was given; why it will have no more.
+    begun: bool = False
+    fault: str = ""
+    #: Compressed content.
+    held: bytearray | None = None
+    #: Position after the last byte that was taken.
+    end: int = 0
+
+    @property
+    def irregular(self) -> bool:
+        """Frames matter: something is looked for in them, or passed over."""
+        return self.searching or bool(self.fault) or bool(self.passed.data)
+
+    def reset(self) -> None:
+        """No message is being read."""
+        self.prefix, self.left, self.begun, self.fault, self.held = b"", 0, False, "", None
+
+
+#: A call by what its sides send, and what they say in it.
+_Call = dict[Direction, _Inbound]
+_Saying = http2.Body | http2.Headers | http2.Missing | http2.Reset
+
+
+class Reader:
+    """The calls of one connection. `receive` bytes in arrival order, `finish` when no more come.
+
+    `started_late`: the capture began after the connection. Raises StateVersionError for another version's snapshot.
+    """
+
+    def __init__(
+        self,
+        *,
+        started_late: bool = False,
+        max_message_bytes: int = MOST_MESSAGE_BYTES,
+        max_inflated_ratio: int = MOST_RATIO,
+        snapshot: str | None = None,
+    ) -> None:
+        self._limit, self._ratio = max_message_bytes, max_inflated_ratio
+        self._calls: dict[int, _Call] = {}
+        #: Calls in which a side said something since it lost its place; there may be many others.
+        self._placed: dict[Direction, set[int]] = {direction: set() for direction in Direction}
+        self._paths: list[str] = []
+        self._held_bytes = 0
+        state = None if snapshot is None else json.loads(snapshot)
+        if state is not None and state.get("version") != READER_VERSION:
+            raise StateVersionError(what="gRPC reader", found=state.get("version"), expected=READER_VERSION)
+        self._http2 = http2.Reader(started_late=started_late, snapshot=None if state is None else state["http2"])
+        if state is not None:
+            self._restore(state)
+
+    def framing_bytes(self, direction: Direction) -> int:
+        """Bytes of `direction` that are in no message, nor told as bytes."""
+        return self._http2.framing_bytes(direction)
+
+    def receive(self, pieces: Sequence[Data]) -> list[Event]:
+        """Take the next bytes of both sides, in arrival order."""
+        return self._take(self._http2.receive(pieces))
+
+    def hole(self, hole: Hole) -> list[Event]:
+        """Bytes that never came."""
+        return self._take(self._http2.hole(hole))
+
+    def finish(self, place: Place, *, closed: bool = True, by: Direction | None = None) -> list[Event]:
+        """No more bytes come, as one side closed the connection: tell what is left unfinished.
+
+        Not `closed`: the capture ends, not the connection.
+        """
+        events = self._take(self._http2.finish(place))
+        reason = f"the {'connection' if closed else 'capture'} ends within it"
+        for number, call in self._calls.items():
+            for inbound in call.values():
+                self._stop(number, inbound, place, reason, events)
+            events.append(Closed(place, number, How.CLOSED, by) if closed else Closed(place, number, How.CAPTURE_END))
+        self._calls.clear()
+        return events
+
+    def _take(self, told: Iterable[http2.Event]) -> list[Event]:
+        events: list[Event] = []
+        for event in told:
+            match event:
+                case http2.Body():
+                    self._take_body(event, events)
+                case http2.Bodies():
+                    self._take_bodies(event, events)
+                case http2.Headers():
+                    self._take_headers(event, events)
+                case http2.Missing():
+                    self._miss(event, events)
+                case http2.Lost():
+                    self._lose(event, events)
+                    events.append(event)
+                case http2.Reset():
+                    self._reset(event, events)
+                case http2.Gone():
+                    self._close(event, events)
+                case _:
+                    events.append(event)
+        return events
+
+    def _take_body(self, event: http2.Body, events: list[Event]) -> None:
+        inbound = self._inbound(event.stream_id, event.run.direction, event, events)
+        self._read(event.stream_id, inbound, event.run, event.start, event.end, events)
+        if event.frame_ends and (inbound.searching or inbound.passed.data):
+            self._end_frame(event.stream_id, inbound, _place_of(event), events)
+        if event.end_stream:
+            self._half_close(event.stream_id, inbound, _place_of(event), events)
+
+    def _take_bodies(self, event: http2.Bodies, events: list[Event]) -> None:
+        """As each of the bodies; while messages follow each other frames don't matter."""
+        number, part, begin = event.stream_id, 0, event.spans[0][0]
+        inbound = self._inbound(number, event.run.direction, next(event.each()), events)
+        if not inbound.irregular:
+            content, at = Content(event.run, event.spans), 0
+            end = len(content.data)
+            while at < end and not inbound.irregular:
+                at = self._read_message(number, inbound, content, at, end, events)
+            inbound.end = content.end_of(at)
+            if at == end and not inbound.irregular:
+                return
+            part, begin = content.part_of(at - 1)
+            begin += 1
+        for body in event.each(part, begin):
+            self._take_body(body, events)
+
+    # Calls
+
+    def _inbound(self, number: int, direction: Direction, event: _Saying, events: list[Event]) -> _Inbound:
+        """What a side sends in a call. Of one whose headers weren't seen nothing is known."""
+        call = self._calls.get(number)
+        if call is None:
+            call = self._calls[number] = {}
+            at, place = _first_byte(event)
+            path = self._likely_path()
+            events.append(Opened(direction, place, at, at, number, path, path is not None, ()))
+        inbound = call.get(direction)
+        if inbound is None:
+            inbound = call[direction] = _Inbound(Passed(direction, number), UNKNOWN_ENCODING, searching=True)
+        self._placed[direction].add(number)
+        return inbound
+
+    def _take_headers(self, event: http2.Headers, events: list[Event]) -> None:
+        direction, place, number = event.direction, event.place, event.stream_id
+        metadata = metadata_of(event.fields)
+        where = (direction, place, event.byte_start, event.byte_end, number)
+        if event.block is http2.Block.REQUEST:
+            events.append(Opened(*where, *self._path_of(metadata), metadata))
+            self._calls.setdefault(number, {})
+        inbound = self._inbound(number, direction, event, events)
+        if event.block is http2.Block.TRAILERS:
+            self._stop(number, inbound, place, "the call ends within it", events)
+            if direction is Direction.SERVER:
+                events.append(Trailers(*where, *_status_of(metadata), metadata))
+            else:
+                self._half_close(number, inbound, place, events)
+            return
+        if event.block is http2.Block.RESPONSE:
+            events.append(Answered(*where, metadata))
+        # What comes next is the first message of this side.
+        self._stop(number, inbound, place, "headers come within it", events)
+        encoding = dict(metadata).get("grpc-encoding", None if event.complete else UNKNOWN_ENCODING)
+        encoding = None if encoding == compression.IDENTITY else encoding
+        self._calls[number][direction] = _Inbound(Passed(direction, number), encoding, end=event.byte_end)
+        if event.end_stream:
+            self._half_close(number, self._calls[number][direction], place, events)
+
+    def _path_of(self, metadata: Metadata) -> tuple[str | None, bool]:
+        """The path, and whether it is taken from other calls."""
+        path = dict(metadata).get(":path")
+        if path is None:
+            likely = self._likely_path()
+            return likely, likely is not None
+        if path not in self._paths and len(self._paths) < MOST_PATHS:
+            self._paths.append(path)
+        return path, False
+
+    def _likely_path(self) -> str | None:
+        return self._paths[0] if len(self._paths) == 1 else None
+
+    def _half_close(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+        self._stop(number, inbound, place, "the call ends within it", events)
+        events.append(HalfClosed(inbound.passed.direction, place, inbound.end, number))
+
+    def _reset(self, event: http2.Reset, events: list[Event]) -> None:
+        inbound = self._inbound(event.stream_id, event.direction, event, events)
+        self._stop(event.stream_id, inbound, event.place, "the call is reset within it", events)
+        where = (event.direction, event.place, event.byte_start, event.byte_end)
+        events.append(Reset(*where, event.stream_id, event.code))
+
+    def _close(self, event: http2.Gone, events: list[Event]) -> None:
+        if event.stream_id not in self._calls:
+            # None of its frames said anything.
+            return
+        for placed in self._placed.values():
+            placed.discard(event.stream_id)
+        for inbound in self._calls.pop(event.stream_id).values():
+            self._stop(event.stream_id, inbound, event.place, "the call is forgotten within it", events)
+        events.append(Closed(event.place, event.stream_id, How.ENDED if event.ended else How.FORGOTTEN))
+
+    # Missing bytes
+
+    def _miss(self, event: http2.Missing, events: list[Event]) -> None:
+        """Content is missing: of one message alone, or the place is lost."""
+        number, place, size = event.stream_id, event.place, event.byte_end - event.byte_start
+        inbound = self._inbound(number, event.direction, event, events)
+        within = event.sized and not inbound.searching and inbound.left >= size
+        if within:
+            self._fail(number, inbound, place, f"{size} bytes are missing", events)
+            events += inbound.passed.flush(place)
+            inbound.left -= size
+            if not inbound.left:
+                inbound.reset()
+        else:
+            self._stop(number, inbound, place, f"{size} bytes are missing", events)
+            inbound.searching = True
+        inbound.end = event.byte_end
+        if event.frame_ends:
+            self._end_frame(number, inbound, place, events)
+        if event.end_stream:
+            self._half_close(number, inbound, place, events)
+
+    def _lose(self, event: http2.Lost, events: list[Event]) -> None:
+        placed = self._placed[event.direction]
+        for number in sorted(placed):
+            inbound = self._calls[number][event.direction]
+            self._stop(number, inbound, event.place, "bytes are missing", events)
+            inbound.searching = True
+        placed.clear()
+
+    def _stop(self, number: int, inbound: _Inbound, place: Place, reason: str, events: list[Event]) -> None:
+        """Nothing follows on what was taken: a message that was begun isn't whole."""
+        self._end_frame(number, inbound, place, events)
+        if inbound.prefix:
+            start, data = inbound.start, inbound.prefix
+            told = (start, inbound.end, number, data, "the prefix of a message without the rest")
+            events.append(Undecodable(inbound.passed.direction, place, *told))
+        if inbound.left:
+            self._fail(number, inbound, place, reason, events)
+        inbound.reset()
+
+    # Messages
+
+    def _read(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> None:
+        """Take content of a call."""
+        while at < end:
+            if inbound.searching:
+                at = self._seek(number, inbound, run, at, end, events)
+            elif inbound.fault:
+                taken = min(inbound.left, end - at)
+                events += inbound.passed.add(run, at, at + taken, inbound.fault)
+                inbound.left -= taken
+                at += taken
+                if not inbound.left:
+                    events += inbound.passed.flush(run.place_of(run.start + at))
+                    inbound.reset()
+            else:
+                at = self._read_message(number, inbound, run, at, end, events)
+        inbound.end = run.start + end
+
+    def _read_message(
+        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+    ) -> int:
+        """Take the prefix of a message, content, or both; the position after it."""
+        if inbound.left:
+            return self._take_content(number, inbound, run, at, end, events)
+        return self._take_prefix(number, inbound, run, at, end, events)
+
+    def _take_prefix(
+        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+    ) -> int:
+        if not inbound.prefix:
+            inbound.start = run.start_of(at)
+        taken = min(PREFIX_BYTES - len(inbound.prefix), end - at)
+        prefix = inbound.prefix + bytes(run.data[at : at + taken])
+        at += taken
+        if len(prefix) < PREFIX_BYTES:
+            inbound.prefix = prefix
+            return at
+        inbound.prefix = b""
+        flag, length = prefix[0], int.from_bytes(prefix[1:], "big")
+        if flag > 1 or length > self._limit:
+            reason = f"no message has the flag {flag}" if flag > 1 else f"a message of {length} bytes is too long"
+            byte_end = run.end_of(at)
+            told = (inbound.start, byte_end, number, prefix, reason)
+            events.append(Undecodable(run.direction, run.place_of(byte_end), *told))
+            inbound.searching = inbound.hopeless = True
+            return at
+        inbound.length = inbound.left = length
+        inbound.begun_ns = run.place_of(run.end_of(at)).arrived_at_ns
+        if flag and length:
+            inbound.held = bytearray()
+        elif length <= end - at:
+            return self._take_content(number, inbound, run, at, end, events)
+        return at
+
+    def _take_content(
+        self, number: int, inbound: _Inbound, run: Run | Content, at: int, end: int, events: list[Event]
+    ) -> int:
+        taken = min(inbound.left, end - at)
+        if inbound.held is not None:
+            taken = min(taken, HELD_BYTES - self._held_bytes)
+        data = run.data[at : at + taken]
+        inbound.left -= taken
+        at += taken
+        byte_end = run.end_of(at)
+        if inbound.held is None:
+            self._give(number, inbound, run.place_of(byte_end), byte_end, data, events)
+            return at
+        inbound.held += data
+        inbound.end = byte_end
+        self._held_bytes += taken
+        if not inbound.left:
+            self._inflate(number, inbound, run.place_of(byte_end), events)
+        elif self._held_bytes == HELD_BYTES:
+            reason = f"more than {HELD_BYTES} compressed bytes of unfinished messages"
+            self._fail(number, inbound, run.place_of(byte_end), reason, events)
+        return at
+
+    def _give(
+        self, number: int, inbound: _Inbound, place: Place, byte_end: int, data: memoryview, events: list[Event]
+    ) -> None:
+        """The next part of a message that isn't compressed."""
+        first, last = not inbound.begun, not inbound.left
+        span = (inbound.passed.direction, place, inbound.start, byte_end, number, inbound.length)
+        events.append(MessagePart(*span, None, data, first, last, None, inbound.begun_ns))
+        inbound.begun = not last
+
+    def _inflate(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+        """A compressed message is whole."""
+        assert inbound.held is not None
+        data, encoding = bytes(inbound.held), inbound.encoding
+        if encoding == UNKNOWN_ENCODING:
+            encoding = compression.encoding_of(data)
+        if encoding is None:
+            self._fail(number, inbound, place, "compressed, and no header says how", events)
+            return
+        inflated = compression.inflate(data, encoding, self._limit, self._ratio)
+        if inflated.fault is not None:
+            self._fail(number, inbound, place, inflated.fault, events)
+            return
+        self._release(inbound)
+        span = (inbound.passed.direction, place, inbound.start, inbound.end, number, inbound.length, encoding)
+        pieces = inflated.pieces or (b"",)
+        for piece_number, piece in enumerate(pieces):
+            last = piece_number == len(pieces) - 1
+            events.append(MessagePart(*span, piece, not piece_number, last, None, inbound.begun_ns))
+        inbound.reset()
+
+    def _fail(self, number: int, inbound: _Inbound, place: Place, fault: str, events: list[Event]) -> None:
+        """The message will not be whole; what is left of it is passed over."""
+        if inbound.fault:
+            return
+        data, encoding = b"", None
+        if inbound.held is not None:
+            data, encoding = bytes(inbound.held), inbound.encoding
+            self._release(inbound)
+        span = (inbound.passed.direction, place, inbound.start, inbound.end, number, inbound.length, encoding)
+        events.append(MessagePart(*span, data, not inbound.begun, True, fault, inbound.begun_ns))
+        inbound.fault = fault
+        if not inbound.left:
+            inbound.reset()
+
+    def _release(self, inbound: _Inbound) -> None:
+        assert inbound.held is not None
+        self._held_bytes -= len(inbound.held)
+        inbound.held = None
+
+    # Looking for messages
+
+    def _seek(self, number: int, inbound: _Inbound, run: Run, at: int, end: int, events: list[Event]) -> int:
+        """Collect content in which a message may begin."""
+        passed = inbound.passed
+        if inbound.hopeless:
+            events += passed.add(run, at, end, "follows on a prefix that is none")
+            return end
+        if not passed.data:
+            passed.start, passed.reason = run.start + at, "no message begins here"
+        taken = min(UNDECODABLE_BYTES - len(passed.data), end - at)
+        passed.data += run.data[at : at + taken]
+        at += taken
+        if len(passed.data) == UNDECODABLE_BYTES:
+            self._settle(number, inbound, run.place_of(run.start + at), events)
+        return at
+
+    def _settle(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+        """Look for a message in what was collected, and read on from there."""
+        passed = inbound.passed
+        data, start = bytes(passed.data), passed.start
+        offset = _first_message(data, self._limit)
+        if offset is None:
+            events += passed.flush(place)
+            return
+        del passed.data[offset:]
+        events += passed.flush(place)
+        inbound.searching = False
+        self._read(
+            number,
+            inbound,
+            run_of(passed.direction, start + offset, data[offset:], place),
+            0,
+            len(data) - offset,
+            events,
+        )
+
+    def _end_frame(self, number: int, inbound: _Inbound, place: Place, events: list[Event]) -> None:
+        """The content of a DATA frame ends here: what was collected of it is judged."""
+        if inbound.searching and not inbound.hopeless:
+            self._settle(number, inbound, place, events)
+        inbound.hopeless = False
+        events += inbound.passed.flush(place)
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON: a reader that is given it goes on as this one."""
+        calls = [
+            [number, {direction: _inbound_to_json(inbound) for direction, inbound in call.items()}]
+            for number, call in self._calls.items()
+        ]
+        state = {"version": READER_VERSION, "http2": self._http2.snapshot(), "calls": calls, "paths": self._paths}
+        return json.dumps(state, separators=(",", ":"))
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._paths = list(state["paths"])
+        for number, call in state["calls"]:
+            self._calls[number] = {
+                Direction(direction): _inbound_from_json(inbound, number, Direction(direction))
+                for direction, inbound in call.items()
+            }
+        for direction, placed in self._placed.items():
+            placed.update(number for number, call in self._calls.items() if direction in call)
+        inbounds = (inbound for call in self._calls.values() for inbound in call.values())
+        self._held_bytes = sum(len(inbound.held or b"") for inbound in inbounds)
+
+
+def _place_of(event: http2.Body) -> Place:
+    return event.run.place_of(event.run.start + event.end)
+
+
+def _first_byte(event: _Saying) -> tuple[int, Place]:
+    """Where what a side sends begins; the place may not depend on how much of it came at once."""
+    if not isinstance(event, http2.Body):
+        return event.byte_start, event.place
+    start = event.run.start + event.start
+    return start, event.run.place_of(start + (event.end > event.start))
+
+
+def _status_of(metadata: Metadata) -> tuple[int | None, str]:
+    fields = dict(metadata)
+    status = fields.get("grpc-status", "")
+    known = status.isascii() and status.isdigit() and len(status) < 10
+    return int(status) if known else None, unquote(fields.get("grpc-message", ""), errors="backslashreplace")
+
+
+# Looking for messages
+
+
+def _first_message(data: bytes, limit: int) -> int | None:
+    """Where the first credible message begins in the content of a frame."""
+    starts = (found.start() for found in _CANDIDATE.finditer(data))
+    return next((at for at in starts if _is_message(data, at, limit)), None)
+
+
+def _is_message(data: bytes, at: int, limit: int) -> bool:
+    """Whether a message begins at `at`: one with a single field, as most of these have, or a few; then another one."""
+    begin = at + PREFIX_BYTES
+    end = begin + int.from_bytes(data[at + 1 : begin], "big")
+    if end - begin > limit:
+        return False
+    if not data[at]:
+        number, reached = _walk(data, begin, end)
+        if reached != end or (number > 1 and end > len(data)):
+            return False
+    elif not compression.is_begun(data[begin : min(end, begin + compression.PROBED_BYTES)]):
+        return False
+    following = data[end : end + PREFIX_BYTES]
+    return not following or (following[0] <= 1 and int.from_bytes(following[1:], "big") <= limit)
+
+
+def _walk(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """How many fields of Protocol Buffers stand before `end`, and where the last one ends: there, if they are that."""
+    for number in range(1, _JUDGED_FIELDS + 1):
+        key, at = _varint(data, at)
+        wire_type = key & 7
+        if wire_type == WireType.LEN:
+            size, at = _varint(data, at)
+            at += size
+        elif wire_type == WireType.VARINT:
+            _, at = _varint(data, at)
+        else:
+            at = at + _FIXED[wire_type] if wire_type in _FIXED else _BEYOND
+        if at >= end or at > len(data) or not key >> 3:
+            return number, at if key >> 3 else _BEYOND
+    return _JUDGED_FIELDS, at
+
+
+_JUDGED_FIELDS: Final = 16
+_FIXED: Final[Mapping[int, int]] = {WireType.I64: 8, WireType.I32: 4}
+#: Behind any end.
+_BEYOND: Final = 1 << 64
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number and the position after it, which is beyond any end where there is none."""
+    try:
+        return read_varint(data, at, len(data))
+    except Malformed:
+        return 0, _BEYOND
+
+
+#: What of a side carried state holds as it is.
+_PLAIN: Final = (
+    *("encoding", "searching", "hopeless", "start", "length", "left", "begun_ns", "begun", "fault", "end"),
+)
+
+
+def _inbound_to_json(inbound: _Inbound) -> dict[str, Any]:
+    return {
+        **{name: getattr(inbound, name) for name in _PLAIN},
+        "prefix": to_text(inbound.prefix),
+        "held": None if inbound.held is None else to_text(inbound.held),
+        "passed": inbound.passed.to_json(),
+    }
+
+
+def _inbound_from_json(state: Mapping[str, Any], number: int, direction: Direction) -> _Inbound:
+    inbound = _Inbound(Passed(direction, number))
+    for name in _PLAIN:
+        setattr(inbound, name, state[name])
+    inbound.prefix = from_text(state["prefix"])
+    inbound.held = None if state["held"] is None else bytearray(from_text(state["held"]))
+    inbound.passed.restore(state["passed"])
+    return inbound

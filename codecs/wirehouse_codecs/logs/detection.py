@@ -1,0 +1,84 @@
+"""What the connections of a capture begin with, by which a protocol over TCP knows its own.
+
+The module `inspection` of each such protocol has `recognises(client, server)`: the first bytes of both sides in, at
+most HEAD_BYTES of each; out why they are taken for the protocol's, or None. It is asked where several protocols come in
+captures of packets and none was named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from wirehouse_codecs.logs import rows, tcp_inspection
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+
+#: Of a capture so many packets are looked at.
+HEAD_PACKETS: Final = 10_000
+HEAD_BYTES: Final = 4_096
+
+
+class Head(NamedTuple):
+    """What client and server sent first. Empty: nothing was seen."""
+
+    client: bytes
+    server: bytes
+
+
+Recognise = Callable[[bytes, bytes], str | None]
+
+
+class _Head:
+    """A dialogue that keeps the first bytes of each side, up to a hole."""
+
+    dialect = None, None
+
+    def __init__(self) -> None:
+        self.bytes = {direction: bytearray() for direction in Direction}
+        self._ended: set[Direction] = set()
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        for piece in pieces:
+            if piece.direction not in self._ended:
+                held = self.bytes[piece.direction]
+                held += piece.data[: HEAD_BYTES - len(held)]
+
+    def hole(self, hole: Hole) -> None:
+        self._ended.add(hole.direction)
+
+    def close(self, closed: Closed) -> None:
+        pass
+
+    def conclude(self) -> None:
+        pass
+
+    def snapshot(self) -> str:
+        return ""
+
+
+def heads(batches: Iterable[pa.RecordBatch], port: int | None = None) -> list[Head]:
+    """The heads of the connections among the first packets in `batches` (inspecting.LANDED_PACKETS).
+
+    The servers are those at `port`, as for `logs.tcp_inspection.read`.
+    """
+    found: list[_Head] = []
+
+    def start(log: rows.Log, connection: Connection, server: Endpoint, snapshot: str | None) -> _Head:
+        found.append(_Head())
+        return found[-1]
+
+    for _ in tcp_inspection.read(_first(batches), start, rows.schema(()), port):
+        pass
+    return [Head(*(bytes(head.bytes[side]) for side in (Direction.CLIENT, Direction.SERVER))) for head in found]
+
+
+def _first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    left = HEAD_PACKETS
+    for batch in batches:
+        yield batch[:left]
+        left -= batch.num_rows
+        if left <= 0:
+            return

@@ -1,0 +1,218 @@
+"""From landed files to the rows of a protocol's log: the part that every protocol with files shares.
+
+The records of one file after another come in arrival order, a long one in pieces. A `Reading` of the protocol takes
+them, and what it has to say goes to a `Log` (stream_log); what landing couldn't read is quarantined. A file that a
+window cuts goes on from its state; one of which nothing came for TcpOptions.idle_ns has ended. Spark runs this for each
+file, `inspect` in memory; the rows are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from wirehouse_codecs.captures.rules import RULE
+from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.logs.rows import QUARANTINE, STATE, Log, Seal, Window
+from wirehouse_codecs.tcp.options import TcpOptions
+
+STATE_VERSION: Final = 1
+ID_BYTES: Final = 16
+#: Columns of bronze.files, with the id of each file and its carried state.
+FILE_COLUMNS: Final = (
+    *("source", "flow", "window_start", "state"),
+    *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "name", "part", "last", "data"),
+    *("damaged", "damage"),
+)
+
+
+class Piece(NamedTuple):
+    """A landed record, or a part of one that is long."""
+
+    place: Place
+    #: Path within the archive, or the file's own name.
+    name: str
+    part: int
+    last: bool
+    data: bytes
+    #: Why it ends early.
+    damage: str | None
+    #: Of its first byte: how many of the file were landed before it.
+    byte_start: int
+
+
+class Reading(Protocol):
+    """What a protocol reads in one file. It adds its rows to the log that it was made with."""
+
+    def receive(self, piece: Piece) -> None:
+        """The next piece."""
+
+    def finish(self, place: Place) -> None:
+        """Nothing more comes."""
+
+    def snapshot(self) -> str | None:
+        """The state, from which a reading goes on as this one; None = the next record needs none."""
+
+
+#: Makes the reading of a file, given its id; given a snapshot, it goes on from there.
+Start = Callable[[Log, bytes, str | None], Reading]
+
+
+def file_id(source: str, capture_id: bytes, name: str) -> bytes:
+    """The id of a file, 16 bytes."""
+    text = "\n".join((source, capture_id.hex(), name))
+    return hashlib.sha256(text.encode()).digest()[:ID_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """How the files of a source are read, and through which windows."""
+
+    start: Start
+    idle_ns: int
+    windows: tuple[Window, ...]
+    seal: Seal | None = None
+
+
+def read(
+    batches: Iterable[pa.RecordBatch], sources: Mapping[str, SourceFiles], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the log for `batches` of FILE_COLUMNS, sorted by source, id, and in these by arrival.
+
+    The state of a file at the end of the window before, if it has one, is the first of its rows.
+    """
+    log = Log(schema)
+    file: _File | None = None
+    for batch in batches:
+        columns = [batch.column(name) for name in FILE_COLUMNS]
+        # One row after another: of large pieces a batch holds enough already.
+        for row in range(batch.num_rows):
+            source, key, window, state, *fields = (column[row].as_py() for column in columns)
+            if file is None or not file.is_of(source, key):
+                if file is not None:
+                    file.finish()
+                file = _File(log, source, sources[source], key, state)
+            if state is None:
+                file.receive(window, *fields)
+            if log.full:
+                yield from log.take()
+    if file is not None:
+        file.finish()
+    yield from log.take()
+
+
+def rows(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema) -> Iterator[dict[str, Any]]:
+    """Rows of one capture, whose records are `batches` of inspecting.LANDED_FILES."""
+    log = Log(schema)
+    how = SourceFiles(start, TcpOptions().idle_ns, (_ALWAYS,))
+    file: _File | None = None
+    for batch in batches:
+        for record in zip(*(batch.column(name).to_pylist() for name in FILE_COLUMNS[4:]), strict=True):
+            key = file_id("", record[2], record[4])
+            if file is None or not file.is_of("", key):
+                if file is not None:
+                    file.finish()
+                file = _File(log, "", how, key, None)
+            file.receive("", *record)
+            if log.full:
+                yield from (row for told in log.take() for row in told.to_pylist())
+    if file is not None:
+        file.finish()
+    yield from (row for told in log.take() for row in told.to_pylist())
+
+
+_ALWAYS: Final = Window("", 1 << 62)
+
+
+class _File:
+    """One file's way through the windows. Raises StateVersionError or StateDamagedError for a state that is none."""
+
+    def __init__(self, log: Log, source: str, how: SourceFiles, key: bytes, state: str | None) -> None:
+        self._log, self._source, self._how, self._key = log, source, how, key
+        self._at = 0
+        self._last: Place | None = None
+        self._bytes = 0
+        self._carried = state is not None
+        log.source, log.window_start, log.connection_id = source, how.windows[0].name, None
+        snapshot = None
+        if state is not None:
+            try:
+                told = json.loads(state if how.seal is None else how.seal.open(state, key))
+                if told["version"] != STATE_VERSION:
+                    raise StateVersionError(what="file log", found=told["version"], expected=STATE_VERSION)
+                self._last, self._bytes = Place.from_json(told["last"]), told["bytes"]
+                snapshot = told["reading"]
+            except (ValueError, LookupError, TypeError) as error:
+                shown = f"{type(error).__name__}: {error}"
+                raise StateDamagedError(what=f"the file {key.hex()}", reason=shown) from error
+        self._reading: Reading | None = how.start(log, key, snapshot)
+        self._touched = False
+
+    def is_of(self, source: str, key: bytes) -> bool:
+        return key == self._key and source == self._source
+
+    def receive(self, window: str, *record: Any) -> None:
+        """The next record, which arrived in `window`: FILE_COLUMNS from its arrival on."""
+        while window > self._how.windows[self._at].name:
+            self._end_window()
+        arrived, capture_arrived, capture_id, number, name, part, last, data, damaged, damage = record
+        place = Place(arrived, capture_arrived, capture_id, number)
+        self._expire(arrived)
+        if self._reading is None:
+            self._reading = self._how.start(self._log, self._key, None)
+        if data is None:
+            self._log.connection_id = None
+            self._log.add(QUARANTINE, place, finding=_damaged(damage), raw=damaged)
+        else:
+            self._reading.receive(Piece(place, name, part, last, data, damage, self._bytes))
+        self._bytes += len(damaged if data is None else data)
+        self._last, self._touched = place, True
+
+    def finish(self) -> None:
+        """No more of it comes in these windows."""
+        while self._at < len(self._how.windows) and (self._touched or self._last is not None):
+            self._end_window()
+
+    def _end_window(self) -> None:
+        window = self._how.windows[self._at]
+        self._expire(window.end_ns)
+        if self._touched:
+            snapshot = None if self._reading is None else self._reading.snapshot()
+            if snapshot is not None or self._carried:
+                self._log.connection_id = None
+                self._log.add(STATE, Place.before(window.end_ns), flow=self._key, state=self._state(snapshot))
+            self._carried = snapshot is not None
+            if not self._carried:
+                self._last = None
+        self._touched = False
+        self._at += 1
+        if self._at < len(self._how.windows):
+            self._log.window_start = self._how.windows[self._at].name
+
+    def _expire(self, ns: int) -> None:
+        """The file has ended if nothing came of it for long enough at `ns`."""
+        if self._reading is None or self._last is None:
+            return
+        ends_ns = self._last.arrived_at_ns + self._how.idle_ns
+        if ends_ns <= ns:
+            self._reading.finish(replace(self._last, arrived_at_ns=ends_ns))
+            self._reading, self._touched, self._last, self._bytes = None, True, None, 0
+
+    def _state(self, snapshot: str | None) -> str | None:
+        if snapshot is None or self._last is None:
+            return None
+        told: dict[str, Any] = {"version": STATE_VERSION, "last": self._last.to_json(), "bytes": self._bytes}
+        told["reading"] = snapshot
+        text = json.dumps(told, separators=(",", ":"))
+        return text if self._how.seal is None else self._how.seal.close(text, self._key)
+
+
+def _damaged(damage: str) -> dict[str, str]:
+    rule = RULE["file_damaged"]
+    return {"rule": rule.id, "severity": rule.severity.value, "message": damage}

@@ -1,0 +1,51 @@
+"""What looking into one capture gives, whatever its protocol.
+
+Every protocol has a module `inspection` with `INSPECT`: by kind of source what takes batches of its records
+(LANDED_MESSAGES, LANDED_PACKETS or LANDED_FILES) and gives rows. Of packets, `port` may say which one is the servers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wirehouse_codecs.captures.files import FILE_SCHEMA
+from wirehouse_codecs.captures.messages import MESSAGE_SCHEMA
+from wirehouse_codecs.captures.pcap import PACKET_SCHEMA
+from wirehouse_codecs.core.rules import Finding
+
+#: Kinds of rows: a decoded message, bytes that could not be decoded, what is known and has no content, a broken rule,
+#: a TCP connection, and what is known of an entry that messages hold.
+MESSAGE, QUARANTINE, SKIP, VIOLATION, CONNECTION = "message", "quarantine", "skip", "violation", "connection"
+ENTRY: Final = "entry"
+#: A kind, and a row by the column names of the tables that hold such rows.
+Inspected = tuple[str, dict[str, Any]]
+Inspect = Callable[..., Iterator[Inspected]]
+
+_PLACE: Final = (
+    ("record_number", pa.int64()),
+    ("arrived_at_ns", pa.int64()),
+    ("capture_arrived_at_ns", pa.int64()),
+    ("capture_id", pa.binary()),
+)
+#: Records of a capture with their place in it.
+LANDED_MESSAGES: Final = pa.schema([*_PLACE, *MESSAGE_SCHEMA])
+LANDED_PACKETS: Final = pa.schema([*_PLACE, *PACKET_SCHEMA])
+LANDED_FILES: Final = pa.schema([*_PLACE, *FILE_SCHEMA])
+
+
+def violation(finding: Finding, **about: Any) -> Inspected:
+    """The row of a broken rule. `about` are columns of the protocol's own."""
+    rule, place = finding.rule, finding.place
+    told = {"protocol": rule.protocol, "rule": rule.id, "severity": rule.severity.value, "message": finding.message}
+    where = {
+        "capture_id": place.capture_id,
+        "record_number": place.record_number,
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": place.offset,
+        "arrived_at_ns": place.arrived_at_ns,
+    }
+    return VIOLATION, told | about | where

@@ -1,0 +1,591 @@
+"""From TCP segments to the rows of a protocol's log: the part that every protocol over TCP shares.
+
+Segments of one port pair after another come in arrival order. `tcp.reassembly.Flow` puts their bytes together, a
+`Dialogue` of the protocol reads them, and what it has to say goes to a `Log`, which makes Arrow batches of it. Spark
+runs this for each port pair, `inspect` in memory; the rows are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.compiled.arrow import repeated
+from wirehouse_codecs.core.errors import StateDamagedError, StateVersionError
+from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.tcp.community_id import community_id
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.reassembly import (
+    Closed,
+    Connection,
+    Data,
+    Event,
+    Flow,
+    Hole,
+    Opened,
+    OverlapDiffers,
+    ResetIgnored,
+    TcpSegment,
+)
+from wirehouse_codecs.tcp.segments import FEW_SEGMENTS, Pieces, Plain, SegmentRows
+
+#: Kinds of rows that every log has.
+MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "violation", "connection", "state"
+STATE_VERSION: Final = 1
+#: Rows of a batch that leaves the log.
+BATCH_ROWS: Final = 20_000
+#: So many bytes of `raw` are a batch too.
+BATCH_BYTES: Final = 8 << 20
+#: Rows that wait as they are; those of few bytes may be very many, so more are packed.
+MOST_WAITING: Final = 2 * BATCH_ROWS
+_PACKED: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+#: Rows of columns for which nulls are kept.
+FEW_ROWS: Final = 512
+#: Bytes that a dialogue is given at once: of more, what loops make is too large to be kept by the allocator.
+RUN_BYTES: Final = 2 << 20
+
+#: What is counted of each direction of a connection.
+COUNTERS: Final = (
+    *("packets", "delivered_bytes", "missing_bytes", "retransmitted_bytes", "ignored_bytes"),
+    *("strays", "out_of_order", "zero_windows", "overlaps_differ"),
+)
+_COUNTED: Final = {direction: tuple(f"{direction}_{name}" for name in COUNTERS) for direction in Direction}
+_counters: Final = attrgetter(*COUNTERS)
+CONNECTION_TYPE: Final = pa.struct(
+    [
+        ("community_id", pa.string()),
+        ("client_address", pa.string()),
+        ("client_port", pa.int32()),
+        ("server_address", pa.string()),
+        ("server_port", pa.int32()),
+        ("started_at_ns", pa.int64()),
+        ("last_at_ns", pa.int64()),
+        ("opened", pa.string()),
+        ("closed", pa.string()),
+        ("dialect", pa.string()),
+        ("dialect_reason", pa.string()),
+        *((name, pa.int64()) for direction in Direction for name in _COUNTED[direction]),
+        ("window_packets", pa.int64()),
+    ]
+)
+FINDING_TYPE: Final = pa.struct([("rule", pa.string()), ("severity", pa.string()), ("message", pa.string())])
+#: The columns of a log that aren't the protocol's own.
+COMMON: Final = (
+    ("source", pa.string()),
+    ("window_start", pa.string()),
+    ("row_kind", pa.string()),
+    ("connection_id", pa.binary()),
+    ("capture_id", pa.binary()),
+    ("record_number", pa.int64()),
+    ("arrived_at_ns", pa.int64()),
+    ("capture_arrived_at_ns", pa.int64()),
+    ("direction", pa.string()),
+    ("byte_start", pa.int64()),
+    ("byte_end", pa.int64()),
+    ("finding", FINDING_TYPE),
+    ("raw", pa.binary()),
+    ("connection", CONNECTION_TYPE),
+    ("flow", pa.binary()),
+    ("state", pa.string()),
+)
+
+
+def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The columns of a log with the protocol's `own`."""
+    return pa.schema([*COMMON, *own])
+
+
+#: What of a place is told; what comes with time alone, without a record, has but the time.
+_PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
+
+
+_NO_RECORD: Any = SimpleNamespace(**dict.fromkeys(_PLACED))
+
+
+def _placed(place: Place) -> tuple[int, int | None, bytes | None, int | None]:
+    return place.order if place.capture_id else (place.arrived_at_ns, None, None, None)
+
+
+def place_columns(places: Iterable[Place]) -> dict[str, pa.Array]:
+    """The columns of a log that say where its rows stand."""
+    listed, types = list(places), dict(COMMON)
+    recorded = [place if place.capture_id else _NO_RECORD for place in listed]
+    columns = {name: list(map(attrgetter(name), recorded)) for name in _PLACED}
+    columns["arrived_at_ns"] = [place.arrived_at_ns for place in listed]
+    return {name: pa.array(column, types[name]) for name, column in columns.items()}
+
+
+class Where(NamedTuple):
+    """Bytes of one direction of a connection that a row is about."""
+
+    direction: Direction
+    byte_start: int
+    byte_end: int
+
+
+class Log:
+    """Collects rows, and gives them as batches of `schema`. The connection and the window are those of the moment."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.source = self.window_start = ""
+        self.connection_id: bytes | None = None
+        #: Of the connection whose dialogue is made.
+        self.client: Endpoint | None = None
+        self._rows: list[dict[str, Any]] = []
+        #: What waits: packed, and after that as it is, and how many rows the latter has.
+        self._packed: list[pa.Buffer] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._unpacked_rows = 0
+        #: By type: so many nulls.
+        self._few: dict[pa.DataType, pa.Array] = {}
+        #: Rows that `take` would give, and how many bytes their `raw` has.
+        self.waiting = 0
+        self._raw_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """What waits is a batch."""
+        return self.waiting >= BATCH_ROWS or self._raw_bytes >= BATCH_BYTES
+
+    def add(self, kind: str, place: Place, where: Where | None = None, **content: Any) -> None:
+        """A row of one of the log's kinds; `content` are columns of the log."""
+        row: dict[str, Any] = {
+            "source": self.source,
+            "window_start": self.window_start,
+            "row_kind": kind,
+            "connection_id": self.connection_id,
+        }
+        row.update(zip(_PLACED, _placed(place), strict=True))
+        if where is not None:
+            row |= {"direction": where.direction, "byte_start": where.byte_start, "byte_end": where.byte_end}
+        row.update(content)
+        self._rows.append(row)
+        self.waiting += 1
+        self._raw_bytes += len(row.get("raw") or b"")
+        # A single run of bytes may have hundreds of thousands of frames; a row of an Arrow batch is far smaller.
+        if len(self._rows) >= BATCH_ROWS:
+            self._close_rows()
+
+    def find(self, rule: Rule, message: str, place: Place, where: Where | None = None, **content: Any) -> None:
+        """A broken rule."""
+        finding = {"rule": rule.id, "severity": rule.severity.value, "message": message}
+        self.add(VIOLATION, place, where, finding=finding, **content)
+
+    def add_batch(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        """Rows of the connection as columns; those that say which connection and window are added."""
+        constant = {
+            "source": repeated(self.source, rows),
+            "window_start": repeated(self.window_start, rows),
+            "connection_id": pa.repeat(pa.scalar(self.connection_id, pa.binary()), rows),
+        }
+        known = {**columns, **constant}
+        arrays = [known.get(field.name) for field in self.schema]
+        filled = [
+            self._nulls(rows, field.type) if array is None else array
+            for field, array in zip(self.schema, arrays, strict=True)
+        ]
+        self._close_rows()
+        self._keep(pa.RecordBatch.from_arrays(filled, schema=self.schema))
+        self.waiting += rows
+
+    def _nulls(self, rows: int, kind: pa.DataType) -> pa.Array:
+        """Of few rows a part of what is there already, as some types have many parts."""
+        if rows > FEW_ROWS:
+            return pa.nulls(rows, kind)
+        if kind not in self._few:
+            self._few[kind] = pa.nulls(FEW_ROWS, kind)
+        return self._few[kind].slice(0, rows)
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """What was collected, in its order."""
+        self._close_rows()
+        packed, batches = self._packed, self._batches
+        self._packed, self._batches = [], []
+        self.waiting = self._raw_bytes = self._unpacked_rows = 0
+        for buffer in packed:
+            yield from unpack(buffer, self.schema)
+        yield from batches
+
+    def _close_rows(self) -> None:
+        if self._rows:
+            known, rows = set().union(*self._rows), self._rows
+            arrays = [
+                pa.array([row.get(field.name) for row in rows], field.type)
+                if field.name in known
+                else pa.nulls(len(rows), field.type)
+                for field in self.schema
+            ]
+            self._rows = []
+            self._keep(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._unpacked_rows += batch.num_rows
+        if self._unpacked_rows > MOST_WAITING:
+            self._packed.append(pack(pa.Table.from_batches(self._batches)))
+            self._batches, self._unpacked_rows = [], 0
+
+
+def pack(rows: pa.Table) -> pa.Buffer:
+    """Rows, compressed, without columns in which there is nothing: nulls that share memory would no longer do so."""
+    told = [
+        name for name, column in zip(rows.column_names, rows.columns, strict=True) if column.null_count < len(column)
+    ]
+    table, sink = rows.select(told), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_PACKED) as stream:
+        stream.write_table(table, max_chunksize=BATCH_ROWS)
+    return sink.getvalue()
+
+
+def unpack(packed: pa.Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a log with `schema` that were packed."""
+    for batch in pa.ipc.open_stream(packed):
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        arrays = [columns[one.name] if one.name in columns else pa.nulls(batch.num_rows, one.type) for one in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class Dialogue(Protocol):
+    """What a protocol reads in one connection. It adds its rows to the log that it was made with."""
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        """Bytes of both directions, in arrival order."""
+
+    def hole(self, hole: Hole) -> None:
+        """Bytes that never came."""
+
+    def close(self, closed: Closed) -> None:
+        """The connection has ended; nothing comes after it."""
+
+    def conclude(self) -> None:
+        """A window ends, or the connection has: add a row of each entity that changed."""
+
+    @property
+    def dialect(self) -> tuple[str | None, str | None]:
+        """The dialect spoken and why it is taken for that; None where the protocol has one only, or it isn't known."""
+
+    def snapshot(self) -> str:
+        """The state, from which a dialogue goes on as this one."""
+
+
+#: Makes the dialogue of a connection with a server; given a snapshot, it goes on from there.
+Start = Callable[[Log, Connection, Endpoint, str | None], Dialogue]
+
+
+class Gathering(Protocol):
+    """What the dialogues share of all connections between two addresses."""
+
+    def start(self, log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
+        """As `Start`."""
+
+    def conclude(self) -> None:
+        """A window ends: add a row of each entity that changed and isn't of a single connection."""
+
+    def snapshot(self) -> str | None:
+        """What is shared, from which it goes on; None: nothing is to be carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Dialogues that share something. `begin` makes what those of two addresses share; given a snapshot it goes on."""
+
+    begin: Callable[[Log, str | None], Gathering]
+
+
+class Seal(Protocol):
+    """Keeps carried state from readers: it holds bytes of the wire, and with them secrets."""
+
+    def close(self, text: str, about: bytes) -> str:
+        """`text` as only who has the key reads it; equal texts about one thing stay equal."""
+
+    def open(self, sealed: str, about: bytes) -> str:
+        """What `close` was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window: its name, and its last nanosecond."""
+
+    name: str
+    end_ns: int
+
+
+#: What reading carried state ends in if it isn't what was written.
+NO_STATE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError)
+
+
+class FlowLog:
+    """The connections of one port pair through consecutive windows, from the state at the end of the one before.
+
+    Raises StateVersionError if `state` was written by another version, StateDamagedError if by none.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        start: Start,
+        source: str,
+        flow: bytes,
+        options: TcpOptions,
+        state: str | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        self._log, self._start, self.key, self._seal = log, start, flow, seal
+        server, client = self._ends = endpoints(flow)
+        self._options = options
+        self._flow = Flow(source, client, server, options)
+        self._dialogue: Dialogue | None = None
+        self._dialect: tuple[str | None, str | None] = (None, None)
+        if state is not None:
+            try:
+                self._restore(source, state)
+            except NO_STATE as error:
+                shown = f"{type(error).__name__}: {error}"
+                raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
+        self._pieces = Pieces()
+        #: So many segments are looked at one by one, as those before them were not plain.
+        self._apart = 0
+        #: The connection that the rows are about, whether it had anything in this window, and how many packets.
+        self._connection = self._flow.connection
+        self._touched = False
+        self._packets = 0
+
+    def _restore(self, source: str, state: str) -> None:
+        told = json.loads(state if self._seal is None else self._seal.open(state, self.key))
+        if told["version"] != STATE_VERSION:
+            raise StateVersionError(what="stream log", found=told["version"], expected=STATE_VERSION)
+        server, client = self._ends
+        self._flow = Flow(source, client, server, self._options, snapshot=told["flow"])
+        name, reason = told["dialect"]
+        self._dialect = name, reason
+        if told["dialogue"] is not None:
+            connection = self._flow.connection
+            assert connection is not None
+            self._log.client = client
+            self._dialogue = self._start(self._log, connection, server, told["dialogue"])
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection that segments belong to, as `Flow.connection`."""
+        return self._flow.connection
+
+    @property
+    def ends_ns(self) -> int | None:
+        """When silence alone does something to the connection, as `Flow.ends_ns`."""
+        return self._flow.ends_ns
+
+    @property
+    def idle(self) -> bool:
+        """There is no connection, and nothing to be told: until a segment comes windows pass without a row."""
+        return self._flow.connection is None and self._connection is None and not self._touched
+
+    def receive(self, segment: TcpSegment) -> None:
+        """The next segment."""
+        connection = self._flow.connection
+        if connection is not None and connection.sides(segment.direction)[0].is_guessed:
+            # What was received so far is read without this side.
+            self.flush()
+        for event in self._flow.receive(segment):
+            self._take(event)
+        self._touched = True
+        self._packets += 1
+
+    def receive_rows(self, rows: SegmentRows, row: int, end: int) -> int:
+        """The segment at `row`, and plain ones behind it before `end`; the row after them.
+
+        `let_go` before `rows` do.
+        """
+        connection = self._flow.connection
+        if connection is None or not connection.is_regular or self._apart or end - row < FEW_SEGMENTS:
+            self._apart -= self._apart > 0
+            self.receive(rows.segment(row))
+            return row + 1
+        plain = rows.plain(row, end, connection, self._options.idle_ns, RUN_BYTES - self._pieces.size)
+        client, server = connection.client, connection.server
+        is_heard_first = (plain.client_packets and not client.packets) or (plain.server_packets and not server.packets)
+        if plain.stop == row or is_heard_first:
+            self._apart = 2 * FEW_SEGMENTS
+            self.receive(rows.segment(row))
+            return row + 1
+        self._pass_plain(connection, plain, plain.stop - row)
+        return plain.stop
+
+    def _pass_plain(self, connection: Connection, plain: Plain, segments: int) -> None:
+        """As `receive` does with each."""
+        for stretch in plain.stretches(connection.client, connection.server):
+            ours, theirs = connection.sides(stretch.direction)
+            if ours.is_guessed:
+                # As in `receive`.
+                self.flush()
+            for start, acknowledgment in stretch.acknowledgments():
+                ours.hear(start, acknowledgment, theirs)
+            ours.deliver_stretch(stretch.data)
+            self._pieces.add(stretch)
+        connection.last = plain.rows.place(plain.stop - 1)
+        connection.client.packets += plain.client_packets
+        connection.server.packets += plain.server_packets
+        connection.client.zero_windows += plain.client_zero_windows
+        connection.server.zero_windows += plain.server_zero_windows
+        self._touched = True
+        self._packets += segments
+        if self._pieces.size >= RUN_BYTES:
+            self.flush()
+        elif segments < FEW_SEGMENTS:
+            self._apart = 2 * FEW_SEGMENTS
+
+    def let_go(self) -> None:
+        """Hold nothing of the rows that were received."""
+        self.flush()
+        if self._flow.connection is not None:
+            self._flow.connection.client.keep_bytes()
+            self._flow.connection.server.keep_bytes()
+
+    def flush(self) -> None:
+        """Give the dialogue the bytes that wait: what the segments so far say is in the log."""
+        self._log.connection_id = None if self._connection is None else self._connection.connection_id
+        if self._pieces.parts:
+            pieces, self._pieces = self._pieces, Pieces()
+            if self._dialogue is not None:
+                self._dialogue.receive(pieces)
+            if self._connection is not None:
+                for direction, byte_end in pieces.ends.items():
+                    self._connection.sides(direction)[0].forget_heard(byte_end)
+
+    def expire(self, ns: int) -> None:
+        """Until `ns` no segment has come: what ends with time alone does."""
+        for event in self._flow.expire(ns):
+            self._take(event)
+
+    def end_window(self, window: Window) -> None:
+        """The window is over: what ends with time alone does, and what changed in it is told."""
+        before = self._connection
+        self.expire(window.end_ns)
+        if self._touched:
+            self.flush()
+            self._conclude()
+        if self._touched or self._flow.connection is not before:
+            self._log.connection_id = None
+            self._log.add(STATE, Place.before(window.end_ns), flow=self.key, state=self._state())
+        self._connection, self._touched = self._flow.connection, False
+
+    def finish(self) -> None:
+        """No segment comes any more: a connection that is open ends as one that was silent for long enough."""
+        connection = self._flow.connection
+        if connection is not None:
+            self.end_window(Window("", connection.last.arrived_at_ns + self._options.idle_ns))
+
+    def _state(self) -> str | None:
+        flow = self._flow.snapshot()
+        if not flow:
+            return None
+        dialogue = None if self._dialogue is None else self._dialogue.snapshot()
+        told = {"version": STATE_VERSION, "flow": flow, "dialogue": dialogue, "dialect": self._dialect}
+        text = json.dumps(told, separators=(",", ":"))
+        return text if self._seal is None else self._seal.close(text, self.key)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Data):
+            self._pieces.add(event)
+            if self._pieces.size >= RUN_BYTES:
+                self.flush()
+            return
+        self.flush()
+        match event:
+            case Opened():
+                self._open(event.connection)
+            case Hole():
+                self._told("hole", event, f"{event.byte_end - event.byte_start} bytes are missing")
+                if self._dialogue is not None:
+                    self._dialogue.hole(event)
+            case OverlapDiffers():
+                size = event.byte_end - event.byte_start
+                self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
+            case ResetIgnored():
+                message = f"after this RST of the {event.direction} new data of one side was acknowledged"
+                self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place)
+            case Closed():
+                self._close(event)
+
+    def _told(self, rule: str, event: Hole | OverlapDiffers, message: str) -> None:
+        where = Where(event.direction, event.byte_start, event.byte_end)
+        self._log.find(CAPTURE_RULE[rule], message, event.place, where)
+
+    def _open(self, connection: Connection) -> None:
+        if self._connection is not None and self._touched:
+            self._conclude()
+        self._connection, self._packets, self._dialect = connection, 0, (None, None)
+        self._log.connection_id = connection.connection_id
+        self._log.client = self._ends[1]
+        self._dialogue = self._start(self._log, connection, self._ends[0], None)
+
+    def _close(self, event: Closed) -> None:
+        # Also what ends with time alone, before a packet of another connection, is told.
+        self._touched = True
+        if self._dialogue is not None:
+            self._dialogue.close(event)
+            self._conclude_dialogue(self._dialogue)
+            self._dialogue = None
+
+    def _conclude(self) -> None:
+        """Tell where the connection stands."""
+        connection = self._connection
+        assert connection is not None
+        self._log.connection_id = connection.connection_id
+        if self._dialogue is not None:
+            self._conclude_dialogue(self._dialogue)
+        for ignored in (*connection.client.take_ignored(), *connection.server.take_ignored()):
+            # How many the connection counts: more may come in other windows.
+            message = f"bytes of the {ignored.direction} from here on: {ignored.why}"
+            self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place)
+        told = _connection_row(*self._ends, connection, self._packets, self._dialect)
+        self._log.add(CONNECTION, connection.first, connection=told)
+        self._packets = 0
+
+    def _conclude_dialogue(self, dialogue: Dialogue) -> None:
+        self._dialect = dialogue.dialect
+        dialogue.conclude()
+
+
+def endpoints(flow: bytes) -> tuple[Endpoint, Endpoint]:
+    """Server and client of a flow: address and port of each, 6 or 18 bytes."""
+    half = len(flow) // 2
+    return _endpoint(flow[:half]), _endpoint(flow[half:])
+
+
+@functools.lru_cache(maxsize=4096)
+def _endpoint(packed: bytes) -> Endpoint:
+    return Endpoint(str(ipaddress.ip_address(packed[:-2])), int.from_bytes(packed[-2:], "big"))
+
+
+def _connection_row(
+    server: Endpoint, client: Endpoint, connection: Connection, packets: int, dialect: tuple[str | None, str | None]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "community_id": community_id(client, server),
+        "client_address": client.address,
+        "client_port": client.port,
+        "server_address": server.address,
+        "server_port": server.port,
+        "started_at_ns": connection.first.arrived_at_ns,
+        "last_at_ns": connection.last.arrived_at_ns,
+        "opened": connection.opened,
+        "closed": connection.closed,
+        "dialect": dialect[0],
+        "dialect_reason": dialect[1],
+        "window_packets": packets,
+    }
+    for side in (connection.client, connection.server):
+        row.update(zip(_COUNTED[side.direction], _counters(side), strict=True))
+    return row

@@ -1,0 +1,300 @@
+"""What looking into one capture of packets gives, for every protocol over TCP.
+
+Packets are read as the pipeline reads them; each port pair has its `FlowLog`. Which side is the server: the one at the
+port that was named. Without one the handshake tells, the SYN is the client's; where none is seen, the server is the
+side with the lower port, and of equal ones that with the lower address.
+
+At most MOST_PAIRS port pairs are held: of more, as in a flood of SYNs, those that were silent for longest are told as
+idle. Of connections that have ended the last MOST_ENDED are kept for what may still come; later segments of another one
+would be a new connection that began in the middle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.captures.rules import RULE as CAPTURE_RULE
+from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.logs import inspection
+from wirehouse_codecs.logs.inspection import SKIP, Inspected
+from wirehouse_codecs.logs.rows import (
+    BATCH_ROWS,
+    CONNECTION,
+    QUARANTINE,
+    STATE,
+    VIOLATION,
+    FlowLog,
+    Gather,
+    Log,
+    Start,
+    pack,
+    unpack,
+)
+from wirehouse_codecs.logs.windows import GatheredFlows, addresses
+from wirehouse_codecs.tcp import flows
+from wirehouse_codecs.tcp.endpoints import Direction, other
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.packets import ACK, SYN, parse
+from wirehouse_codecs.tcp.reassembly import TcpSegment
+
+#: Packets that are read at once: their rows are held, and brought into the order of arrival.
+PIECE_PACKETS: Final = 1_000
+MOST_ENDED: Final = 4_096
+MOST_PAIRS: Final = 65_536
+#: Where servers are: the port, all ports, or it isn't known.
+Port = int | tuple[int, ...] | None
+#: A row of the protocol's log, or one of kind SKIP with the column `skip`.
+Row = dict[str, Any]
+
+Order = np.ndarray[Any, Any]
+
+#: Of a row that isn't told: the first of a batch is due.
+_BEGIN: Final = "begin"
+#: Rows of a batch that are held as such.
+_FEW_ROWS: Final = 256
+
+_PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
+_STREAM_PLACE: Final = ("connection_id", "direction", "byte_start", "byte_end")
+_DIRECTIONS: Final = {str(direction): direction for direction in Direction}
+_SEGMENT: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "payload_bytes")
+
+
+def read(
+    batches: Iterable[pa.RecordBatch],
+    start: Start | Gather,
+    schema: pa.Schema,
+    port: int | tuple[int, ...] | None = None,
+) -> Iterator[Row]:
+    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), in order of arrival piece by piece.
+
+    `start` makes the dialogues of a log with `schema`; `port` is the servers', or all of theirs. Rows of what belongs
+    to a connection come when it has ended, its own when no more of it can come, all at the latest at the end. When a
+    batch was read, what had ended `TcpOptions.idle_ns` before its last packet is told.
+    """
+    connections = _Connections(Log(schema), start, port)
+    for batch in batches:
+        for begin in range(0, batch.num_rows, PIECE_PACKETS):
+            yield from connections.receive(batch.slice(begin, PIECE_PACKETS))
+    yield from connections.finish()
+
+
+def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
+    """A row that every log has, as `inspect` tells it; `own` are the protocol's own columns of violations."""
+    place = {name: row[name] for name in _PLACE}
+    finding: dict[str, str] = row.get("finding") or {}
+    stream_place = {name: row.get(name) for name in _STREAM_PLACE}
+    match row["row_kind"]:
+        case "skip":
+            return SKIP, place | {"skip": row["skip"]}
+        case "violation":
+            return violation(finding["rule"], finding["severity"], finding["message"], row, own)
+        case "quarantine":
+            why = {"protocol": protocol, "rule": finding["rule"], "reason": finding["message"]}
+            return inspection.QUARANTINE, why | stream_place | place | {"value": row.get("raw")}
+        case "connection":
+            told = dict(row["connection"])
+            del told["window_packets"]
+            told["one_sided"] = _only_side(told)
+            return inspection.CONNECTION, {"protocol": protocol, "connection_id": row["connection_id"]} | told | place
+    return None
+
+
+def _only_side(connection: Row) -> Direction | None:
+    """The side of a connection whose packets alone were captured; None: both sides' were."""
+    if not connection["server_packets"]:
+        return Direction.CLIENT
+    return None if connection["client_packets"] else Direction.SERVER
+
+
+def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[str] = ()) -> Inspected:
+    """A broken rule that is found at the place of `row`."""
+    told = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
+    stream_place = {name: row.get(name) for name in (*_STREAM_PLACE, *own)}
+    return inspection.VIOLATION, told | stream_place | {name: row[name] for name in _PLACE}
+
+
+@dataclass(slots=True)
+class _Pair:
+    """A port pair: its log, and which side the server is."""
+
+    log: FlowLog
+    #: The server isn't the side that it was taken for without a handshake.
+    turned: bool
+    #: A handshake, or the port, says who the server is.
+    known: bool
+    #: Those that its dialogues share something with.
+    gathered: GatheredFlows | None = None
+
+
+class _Connections:
+    """All port pairs of a capture, those that were silent for longest first."""
+
+    def __init__(self, log: Log, start: Start | Gather, port: Port) -> None:
+        self._log, self._start, self._port = log, start, (port,) if isinstance(port, int) else port
+        self._options = TcpOptions()
+        self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
+        #: Those whose connection has ended, in the order in which they did.
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        #: By the addresses of server and client: the port pairs whose dialogues share something.
+        self._gathered: dict[bytes, GatheredFlows] = {}
+
+    def receive(self, packets: pa.RecordBatch) -> Iterator[Row]:
+        """The rows of the next packets."""
+        parsed = parse(packets)
+        claimed, direction, flow = flows.sides(parsed, *self._servers(parsed))
+        places = [packets.column(name) for name in ("arrived_at_ns", "capture_arrived_at_ns", "capture_id")]
+        columns = [*places, packets.column("record_number"), flow, direction, *map(parsed.column, _SEGMENT)]
+        touched = {}
+        for row in zip(*(column.filter(claimed).to_pylist() for column in columns), strict=True):
+            place, (key, sender, *segment) = Place(*row[:4]), row[4:]
+            pair, from_ = self._pair(key, _DIRECTIONS[sender], segment[2])
+            if pair.gathered is not None:
+                pair.gathered.turn_to(pair.log.key, place.arrived_at_ns)
+            pair.log.receive(TcpSegment(place, from_, *segment))
+            touched[key] = pair
+        for key, pair in touched.items():
+            pair.log.flush()
+            self._note_end(key, pair)
+        if packets.num_rows:
+            self._forget(packets.column("arrived_at_ns")[-1].as_py())
+        yield from self._rows(_left_out(packets, flows.skips(parsed, claimed)))
+
+    def finish(self) -> Iterator[Row]:
+        """The rows of what ends with the capture."""
+        for pair in self._pairs.values():
+            self._finish(pair)
+            if self._log.full:
+                yield from self._rows()
+        self._pairs.clear()
+        yield from self._rows()
+
+    def _servers(self, parsed: pa.RecordBatch) -> tuple[pa.BooleanArray, pa.BooleanArray]:
+        """Whether the receiver's, and the sender's, port may be a server's."""
+        ports = [parsed.column(end).fill_null(-1) for end in ("destination_port", "source_port")]
+        if self._port is None:
+            return pc.greater_equal(ports[0], 0), pc.greater_equal(ports[1], 0)
+        servers = pa.array(self._port, ports[0].type)
+        return pc.is_in(ports[0], servers), pc.is_in(ports[1], servers)
+
+    def _pair(self, key: bytes, sender: Direction, flags: int) -> tuple[_Pair, Direction]:
+        """The pair that a segment belongs to, and who sends it; `sender` is so if the server is the lower side."""
+        pair = self._pairs.get(key)
+        known = self._port is not None or bool(flags & SYN)
+        if pair is None or (known and not pair.known):
+            client = other(sender) if flags & ACK else sender
+            turned = self._port is None and bool(flags & SYN) and client is Direction.SERVER
+            if pair is not None and pair.turned is not turned:
+                self._finish(pair)
+                pair = None
+            if pair is None:
+                pair = self._new(key[len(key) // 2 :] + key[: len(key) // 2] if turned else key, turned, known)
+                self._pairs[key] = pair
+            pair.known = known
+        self._pairs.move_to_end(key)
+        return pair, other(sender) if pair.turned else sender
+
+    def _new(self, flow: bytes, turned: bool, known: bool) -> _Pair:
+        start = self._start
+        if not isinstance(start, Gather):
+            return _Pair(FlowLog(self._log, start, "", flow, self._options), turned, known)
+        between = addresses(flow)
+        if between not in self._gathered:
+            self._gathered[between] = GatheredFlows(self._log, start, "", between, self._options, {})
+        gathered = self._gathered[between]
+        return _Pair(gathered.add(flow), turned, known, gathered)
+
+    def _finish(self, pair: _Pair) -> None:
+        """No segment of the pair comes any more."""
+        if pair.gathered is not None:
+            pair.gathered.remove(pair.log)
+            if pair.gathered.idle:
+                del self._gathered[addresses(pair.log.key)]
+        pair.log.finish()
+
+    def _note_end(self, key: bytes, pair: _Pair) -> None:
+        connection = pair.log.connection
+        self._ended.pop(key, None)
+        if connection is not None and connection.closed is not None:
+            self._ended[key] = None
+
+    def _forget(self, now_ns: int) -> None:
+        """Let go of pairs that were silent for long, and of those that ended or fell silent first if they are many."""
+        while self._pairs:
+            key, pair = next(iter(self._pairs.items()))
+            connection = pair.log.connection
+            if connection is not None and connection.last.arrived_at_ns + self._options.idle_ns > now_ns:
+                break
+            self._let_go(key)
+        while len(self._ended) > MOST_ENDED:
+            self._let_go(next(iter(self._ended)))
+        while len(self._pairs) > MOST_PAIRS:
+            self._let_go(next(iter(self._pairs)))
+
+    def _let_go(self, key: bytes) -> None:
+        self._finish(self._pairs.pop(key))
+        self._ended.pop(key, None)
+
+    def _rows(self, left_out: Iterable[Row] = ()) -> Iterator[Row]:
+        """What the log has and these, in order of arrival."""
+        batches = (
+            batch.slice(at, BATCH_ROWS) for batch in self._log.take() for at in range(0, batch.num_rows, BATCH_ROWS)
+        )
+        logged = [_by_arrival(batch) for batch in batches]
+        merged = heapq.merge(sorted(left_out, key=_arrival), *logged, key=_arrival)
+        return (row for row in merged if row["row_kind"] != _BEGIN)
+
+
+def _by_arrival(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a log's batch, sorted by `_arrival`, behind one of kind _BEGIN that stands no later than the first.
+
+    The batch is packed until that has had its turn, and few rows are held at once: one takes some kilobytes.
+    """
+    kinds, numbers = batch.column("row_kind"), batch.column("record_number").fill_null(-1)
+    order = np.lexsort((numbers, batch.column("arrived_at_ns"), pc.equal(kinds, CONNECTION)))
+    order = order[np.asarray(pc.not_equal(kinds, STATE))[order]]
+    if not len(order):
+        return iter(())
+    (begin,) = batch.slice(order[0], 1).select(_PLACE).to_pylist()
+    return _unpacked(begin | {"row_kind": _BEGIN}, pack(pa.Table.from_batches([batch])), batch.schema, order)
+
+
+def _unpacked(begin: Row, packed: pa.Buffer, schema: pa.Schema, order: Order) -> Iterator[Row]:
+    yield begin
+    (batch,) = unpack(packed, schema)
+    for at in range(0, len(order), _FEW_ROWS):
+        yield from batch.take(pa.array(order[at : at + _FEW_ROWS])).to_pylist()
+
+
+def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
+    """Rows of the packets that are no segments of a connection."""
+    mask = skips.is_valid()
+    names = (*_PLACE, "damaged", "damage")
+    columns = [skips.filter(mask), *(packets.column(name).filter(mask) for name in names)]
+    for skip, *fields in zip(*(column.to_pylist() for column in columns), strict=True):
+        row = dict(zip(names, fields, strict=True))
+        if row["damaged"] is not None:
+            found = _finding(CAPTURE_RULE["file_damaged"], row["damage"])
+            # Its bytes may be those of any packet, also of one with a secret. The damage itself is the capture's.
+            yield row | {"row_kind": QUARANTINE} | found
+            continue
+        yield row | {"row_kind": SKIP, "skip": skip}
+        if skip == "ip_fragment":
+            yield row | {"row_kind": VIOLATION} | _finding(CAPTURE_RULE["ip_fragment"], "not put together")
+
+
+def _finding(rule: Rule, message: str) -> Row:
+    return {"finding": {"rule": rule.id, "severity": rule.severity.value, "message": message}}
+
+
+def _arrival(row: Row) -> tuple[bool, int, int]:
+    """Connections come last: their place is that of their first packet."""
+    number = row["record_number"]
+    return row["row_kind"] == CONNECTION, row["arrived_at_ns"], -1 if number is None else number

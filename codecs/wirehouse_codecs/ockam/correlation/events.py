@@ -1,0 +1,265 @@
+"""What the rows of the log say to the folds of `across`, and what one capture tells by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from hashlib import blake2b
+from itertools import pairwise, starmap
+from math import inf
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs.core.intervals import runs_of
+from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
+from wirehouse_codecs.ockam.correlation.streams import (
+    Closed,
+    Delivered,
+    Event,
+    Got,
+    Init,
+    Observation,
+    OpenPushes,
+    Partial,
+    Saved,
+    Stored,
+    Told,
+    Where,
+    address_key,
+    data_changed,
+    judge,
+    name_key,
+)
+from wirehouse_codecs.ockam.log.log import SESSION
+from wirehouse_codecs.ockam.options import IndexConvention
+from wirehouse_codecs.ockam.wire.messages import Kind, Status
+
+Row = dict[str, Any]
+
+_WHERE = itemgetter(*Where._fields)
+#: Events in columns: EVENT says which it is; then a place, and what the events have.
+EVENT: Final = "event"
+EVENT_COLUMNS: Final = (
+    *(EVENT, *Where._fields),
+    *("stream_name", "partition", "client_id", "index", "anonymous"),
+    *("requested_at_ns", "requested", "missed", "stream_address", "service", "asker", "indexes", "open_pushes"),
+)
+
+
+def events_of(row: Row) -> Iterator[tuple[str, Event]]:
+    """The events of a row of kind `message`, each with its key; none of one that its session ignores.
+
+    If messages were missed before it, its keys are told first.
+    """
+    for key, event in _said_in(row):
+        if row["missed"]:
+            yield key, Partial(row["connection_id"])
+        yield key, event
+
+
+def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
+    message, address = row["message"], row["stream_address"]
+    if message["ignored"] is not None:
+        return
+    where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
+    if answers.get("unsure"):
+        answers = {}
+    name, partition, client_id = message["stream_name"], _integer(message["partition"]), message["client_id"]
+    asker, guessed = row["requester"] or "", address is None
+    named: Event | None = None
+    match message["kind"]:
+        case Kind.CREATE_RESPONSE | Kind.CREATE_PARTITIONED_RESPONSE if address is not None:
+            named = Init(where, name, partition, answers.get("anonymous"), address)
+        case Kind.PUSH_RESPONSE if address is not None and message["status"] == Status.OK:
+            yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
+        case Kind.PULL_RESPONSE if address is not None:
+            runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
+            index = _integer(answers.get("index"))
+            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker)
+        case Kind.INDEX_SAVE:
+            named = Saved(where, client_id, name, partition, int(message["index"]), missed, asker, guessed)
+        case Kind.INDEX_RESPONSE:
+            index, service = _integer(message["index"]), "=>".join(message["return_route"])
+            asked_at_ns = answers.get("requested_at_ns")
+            named = Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
+    if named is not None:
+        yield name_key(name, partition), named
+        if address is not None:
+            yield address_key(address), named
+
+
+def events_in(batch: pa.RecordBatch) -> Iterator[Event]:
+    """The events of rows with EVENT_COLUMNS: what `events_of` gives for messages, and where connections stand."""
+    columns = {name: batch.column(name) for name in EVENT_COLUMNS}
+    lists = {name: unsigned(columns[name]) for name in ("partition", "index", "requested")}
+    lists["runs"] = _runs(columns.pop("indexes"))
+    plain = (name for name in columns if name not in (*lists, *Where._fields))
+    lists |= {name: columns[name].to_pylist() for name in plain}
+    wheres = starmap(Where, zip(*(columns[name].to_pylist() for name in Where._fields), strict=True))
+    names = tuple(lists)
+    for where, *values in zip(wheres, *lists.values(), strict=True):
+        row = dict(zip(names, values, strict=True))
+        yield _MADE[row[EVENT]](where, row)
+
+
+def _open_pushes(where: Where, row: Mapping[str, Any]) -> Event:
+    opened = ((pushes["pushed_at_ns"], pushes["count"]) for pushes in row["open_pushes"])
+    return OpenPushes(where.connection_id, list(opened))
+
+
+def _saved(where: Where, row: Mapping[str, Any]) -> Event:
+    client_id, name, partition, index, missed = _named(row)
+    return Saved(where, client_id, name, partition, index, missed, row["asker"] or "", row["stream_address"] is None)
+
+
+def _got(where: Where, row: Mapping[str, Any]) -> Event:
+    client_id, name, partition, index, missed = _named(row)
+    asked_at_ns, service, asker = row["requested_at_ns"], row["service"] or "", row["asker"] or ""
+    guessed = row["stream_address"] is None
+    return Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
+
+
+_named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
+#: By the name of the event.
+_MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
+    "init": lambda where, row: Init(
+        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"]
+    ),
+    "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
+    "delivered": lambda where, row: Delivered(
+        where, row["requested"], row["runs"], row["client_id"], row["missed"], row["asker"] or ""
+    ),
+    "saved": _saved,
+    "got": _got,
+    "partial": lambda where, row: Partial(where.connection_id),
+    "open_pushes": _open_pushes,
+    "closed": lambda where, row: Closed(where.connection_id),
+}
+
+
+def unsigned(column: pa.Array) -> list[Any]:
+    """Whole numbers below 2^64 of a column of decimals; None of null. A decimal each would cost ten times as much."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    numbers: list[Any] = _low_words(column).tolist()
+    if column.null_count:
+        valid = column.is_valid().to_pylist()
+        return [number if there else None for number, there in zip(numbers, valid, strict=True)]
+    return numbers
+
+
+def _low_words(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Of each decimal the lower 64 bits, which are all of a number below 2^64."""
+    words = np.frombuffer(column.buffers()[1], "<u8").reshape(-1, 2)
+    return words[column.offset : column.offset + len(column), 0]
+
+
+def _runs(column: pa.ListArray) -> list[Any]:
+    """`intervals.runs_of` of each list."""
+    ends = np.concatenate([[0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))])
+    values = column.flatten()
+    if not len(values):
+        return [()] * len(column)
+    numbers = _low_words(values)
+    follows = (numbers[1:] - numbers[:-1] == 1) & (numbers[1:] > numbers[:-1])
+    begins = np.union1d(ends[:-1][ends[:-1] < ends[-1]], np.flatnonzero(~follows) + 1)
+    runs = list(zip(numbers[begins].tolist(), numbers[np.append(begins[1:], len(numbers)) - 1].tolist(), strict=True))
+    bounds = np.searchsorted(begins, ends).tolist()
+    return [tuple(runs[begin:end]) for begin, end in pairwise(bounds)]
+
+
+def _integer(number: Decimal | None) -> int | None:
+    """Unsigned 64-bit numbers are decimals in the log."""
+    return None if number is None else int(number)
+
+
+def observations_of(row: Row) -> Iterator[Observation]:
+    """The data that a row of kind `message` tells, by digest."""
+    message, address = row["message"], row["stream_address"]
+    if message["ignored"] is not None or address is None:
+        return
+    where = Where(*_WHERE(row))
+    if message["kind"] == Kind.PULL_RESPONSE:
+        for pulled in message["messages"]:
+            yield Observation(where, address, int(pulled["index"]), _digest(pulled["data"]), False)
+    elif message["kind"] == Kind.PUSH_RESPONSE and message["status"] == Status.OK:
+        data = (row["answers"] or {}).get("data")
+        if data is not None:
+            yield Observation(where, address, int(message["index"]), _digest(data), True)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+class Heard:
+    """All that the rows of one capture say, in memory, whatever their order."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[int, int, str, Event]] = []
+        self._observations: list[Observation] = []
+        #: The keys under which a connection says something.
+        self._keys: dict[bytes, dict[str, None]] = {}
+        #: The host of each connection's client.
+        self._hosts: dict[bytes, str] = {}
+        #: How each connection stands, as it was told last.
+        self._sessions: dict[bytes, Row] = {}
+
+    def take(self, row: Row) -> None:
+        """A row of the log."""
+        if row["row_kind"] == SESSION:
+            self._sessions[row["connection_id"]] = row["session"]
+        elif row["row_kind"] == CONNECTION:
+            self._hosts[row["connection_id"]] = row["connection"]["client_address"]
+        elif row["row_kind"] == MESSAGE:
+            for key, event in events_of(row):
+                self._events.append((row["arrived_at_ns"], row["record_number"], key, event))
+                self._keys.setdefault(row["connection_id"], {})[key] = None
+            self._observations += observations_of(row)
+
+    def told(self, convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
+        """What it all tells together: findings, holes, and how streams and their clients stand at the end."""
+        events = list(self.placed())
+        partial: list[tuple[float, float, str, Event]] = []
+        ended: list[tuple[float, float, str, Event]] = []
+        for connection_id, session in self._sessions.items():
+            opened: dict[str, list[tuple[int, int]]] = {}
+            for pushes in session["open_pushes"]:
+                at_ns, count = pushes["pushed_at_ns"], pushes["count"]
+                opened.setdefault(address_key(pushes["stream_address"]), []).append((at_ns, count))
+            for key in self._keys.get(connection_id, {}) | dict.fromkeys(opened):
+                if session["partial_at_ns"] is not None:
+                    partial.append((session["partial_at_ns"], -1, key, Partial(connection_id)))
+                ended.append((inf, inf, key, OpenPushes(connection_id, opened.get(key, []))))
+                if session["closed"]:
+                    ended.append((session["closed_at_ns"], inf, key, Closed(connection_id)))
+        in_order = sorted([*partial, *events, *ended], key=itemgetter(0, 1))
+        told = judge([(key, event) for _, _, key, event in in_order], convention)
+        observed = sorted(self._observations, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))
+        return [*told, *data_changed(observed)]
+
+    def placed(self) -> Iterator[tuple[int, int, str, Event]]:
+        """The events, each with the host of its client; what is saved under a name also under the stream's address.
+
+        That is the one which was given to the name last, for the first time.
+        """
+        given: dict[str, list[str]] = {}
+        for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
+            if isinstance(event, Delivered | Saved | Got) and event.asker:
+                event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
+            address = given[key][-1] if key in given else None
+            if isinstance(event, Saved | Got) and event.guessed and address is not None:
+                own = address_key(address)
+                self._keys[event.where.connection_id][own] = None
+                if event.missed:
+                    yield at_ns, number, own, Partial(event.where.connection_id)
+                yield at_ns, number, own, event
+            yield at_ns, number, key, event
+            if isinstance(event, Init) and event.stream_address is not None:
+                addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
+                if event.stream_address not in addresses:
+                    addresses.append(event.stream_address)

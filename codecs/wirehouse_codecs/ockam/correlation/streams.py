@@ -1,0 +1,1147 @@
+"""What only several connections say together: the messages of a stream, how far its consumers are, and the set rules.
+
+A fold takes what was said of one stream in the order of arrival, and can be carried on: where windows are cut changes
+neither what is found nor how the newest rows stand. Streams are told apart by their address: under a new address a
+name begins anew (specification, "Stream creation", "Pushing/pulling messages", "Reliable delivery", "Addition: index
+management").
+
+What a fold keeps is bounded. Beyond a bound the lowest indexes, or the clients that were silent longest, are
+forgotten, and what would need them isn't judged.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.intervals import Intervals, Run
+from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.ockam.options import IndexConvention
+from wirehouse_codecs.ockam.rules import RULE
+from wirehouse_codecs.tcp.options import TcpOptions
+
+STATE_VERSION: Final = 4
+#: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
+MOST_RUNS: Final = 65_536
+MOST_CLIENT_RUNS: Final = 131_072
+#: Clients of a stream that are followed; of more, those that were silent longest are forgotten.
+MOST_CLIENTS: Final = 4_096
+#: A push is compared with the highest index at its time if that rose at most so often until its confirm.
+MOST_RISES: Final = 65_536
+#: The times of so many last rises are kept; of those before, half as many for each doubling of their distance.
+MOST_AGED: Final = 2_048
+#: Delivered runs that wait for a push to be confirmed with them; further ones are not judged.
+MOST_PENDING: Final = 16_384
+#: Connections whose open pushes are known, or whose highest index; connections by which a client is recognised.
+MOST_CONNECTIONS: Final = 4_096
+MOST_RECENT: Final = 16
+#: So long after a packet that wasn't captured the hole is told at the latest: its connection says more, or is closed.
+HOLE_NS: Final = TcpOptions().idle_ns + TcpOptions().hole_wait_ns
+#: Characters of a client's name; one that is longer is not followed.
+MOST_NAME: Final = 1_024
+#: Names that shared an address, each told once.
+MOST_SHARING: Final = 64
+#: Runs that a row of a hole shows; `messages` counts all.
+MOST_SHOWN: Final = 64
+
+
+# What is taken: by the million, so what is frozen elsewhere is not here, where it takes twice the time to make
+
+
+class Where(NamedTuple):
+    """The place of a message, in the names and the order of the log's columns."""
+
+    connection_id: bytes
+    direction: str
+    byte_start: int
+    byte_end: int
+    capture_id: bytes
+    record_number: int
+    arrived_at_ns: int
+
+
+@dataclass(slots=True)
+class Init:
+    """A create is answered. `anonymous`: it asked for no name; None = no create is known."""
+
+    where: Where
+    stream_name: str
+    partition: int | None
+    anonymous: bool | None
+    stream_address: str | None = None
+
+
+@dataclass(slots=True)
+class Stored:
+    """A push is confirmed OK. `pushed_at_ns` is the arrival of the push; None = it isn't known."""
+
+    where: Where
+    index: int
+    pushed_at_ns: int | None
+
+
+@dataclass(slots=True)
+class Delivered:
+    """A pull is answered with messages (intervals.runs_of, in their order)."""
+
+    where: Where
+    #: The requested index; None = the request wasn't seen.
+    requested: int | None
+    runs: Sequence[tuple[int, int]]
+    #: The client that pulled; None = not known: then what it went through isn't judged when a client saves there.
+    consumer: str | None
+    #: How often messages of the connection were missed until then. Where it rose, what came to the client isn't known.
+    missed: int = 0
+    #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
+    asker: str = ""
+
+
+@dataclass(slots=True)
+class Saved:
+    """A client saves an index."""
+
+    where: Where
+    client_id: str
+    stream_name: str
+    partition: int | None
+    index: int
+    #: As of Delivered.
+    missed: int = 0
+    asker: str = ""
+    #: Its connection doesn't tell the stream's address: that which was given to the name last is taken for it.
+    guessed: bool = False
+
+
+@dataclass(slots=True)
+class Got:
+    """A client is told its saved index; None = no record."""
+
+    where: Where
+    client_id: str
+    stream_name: str
+    partition: int | None
+    index: int | None
+    #: As of Delivered.
+    missed: int = 0
+    #: When the GetIndex arrived; None = it isn't known.
+    requested_at_ns: int | None = None
+    #: The address that answered.
+    service: str = ""
+    #: As of Saved.
+    asker: str = ""
+    guessed: bool = False
+
+
+@dataclass(slots=True)
+class OpenPushes:
+    """The pushes of a connection to this stream that have no answer at a window's end, and how many arrived when.
+
+    It comes when they changed, and before `end_window`.
+    """
+
+    connection_id: bytes
+    pushes: Sequence[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Closed:
+    """The connection ended, after all that was told of it: pushes that are open at the window's end stay so."""
+
+    connection_id: bytes
+
+
+@dataclass(slots=True)
+class Partial:
+    """A connection with the stream lacks bytes: it comes before what it may explain.
+
+    That is after the last message before the hole, or, if the connection began before the capture, before its first
+    message.
+    """
+
+    connection_id: bytes
+
+
+Event = Init | Stored | Delivered | Saved | Got | OpenPushes | Closed | Partial
+
+
+# What is told
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rule that messages break together, at the one that completes it."""
+
+    rule: Rule
+    where: Where
+    message: str
+    #: None = it is found under a name.
+    stream_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Confirmed messages below what a client saved that it never received. Judged once, when it saves."""
+
+    #: `consumer_hole`: no response to it passed over them; `server_gap`: one did, as if they were deleted.
+    kind: str
+    #: The save.
+    where: Where
+    stream_address: str | None
+    stream_name: str | None
+    partition: int | None
+    client_id: str
+    saved: int
+    first_index: int
+    last_index: int
+    messages: int
+    #: The first `MOST_SHOWN` of them.
+    runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """A stream as it stands at a window's end, if it changed there."""
+
+    #: Its first message.
+    where: Where
+    stream_address: str
+    #: Of the first Init; None = none was seen.
+    stream_name: str | None
+    partition: int | None
+    #: The lowest and the highest index that was confirmed.
+    first_index: int | None
+    last_index: int | None
+    #: Pushes that were confirmed, and their different indexes.
+    confirmed: int
+    indexes: int
+    #: Messages in responses to pulls, also those that came again.
+    delivered: int
+    last_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    """A client of a stream as both stand at a window's end, if either changed there."""
+
+    #: The client's last message or answer.
+    where: Where
+    stream_address: str | None
+    stream_name: str | None
+    partition: int | None
+    client_id: str
+    #: The highest index that it saved, or was told that it had.
+    saved: int | None
+    #: The next index that it needs by that (wire: 0 and none both mean the beginning); None = not known.
+    position: int | None
+    #: The highest index that was delivered to it; how many different ones; how many messages came again.
+    delivered: int | None
+    delivered_messages: int
+    redelivered: int
+    #: The stream's highest confirmed index.
+    latest: int | None
+    #: Confirmed indexes from `position` on that no pull passed over; None = not known, or not any more.
+    lag: int | None
+    #: Confirmed indexes that a pull passed over before the client processed them, and that were not delivered to it.
+    lost: int | None
+    #: At the client's last message, the age of the oldest message that `lag` counts; None = not known.
+    lag_seconds: float | None
+    #: Connections on which it was seen.
+    connections: int
+
+
+Told = Found | Hole | StreamRow | ConsumerRow
+_NOTHING: Final[tuple[Told, ...]] = ()
+
+
+def address_key(stream_address: str) -> str:
+    """The key of a stream: of all that is said of it where its address is known."""
+    return json.dumps(["address", stream_address])
+
+
+def name_key(stream_name: str, partition: int | None) -> str:
+    """The key of a name: of every Init, Saved and Got with it, whatever the address, and besides the stream's key.
+
+    Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
+    here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
+    A stream without partitions is partition 0 of its name.
+    """
+    return json.dumps(["name", stream_name, partition or 0])
+
+
+# State
+
+
+class _Rise(NamedTuple):
+    """The highest confirmed index rose to `highest`, for the `number`th time."""
+
+    at_ns: int
+    number: int
+    highest: int
+
+
+class _Pending(NamedTuple):
+    """Indexes that were delivered, though no push had been confirmed with them."""
+
+    first: int
+    last: int
+    where: Where
+
+
+@dataclass(slots=True)
+class _Client:
+    where: Where
+    stream_name: str | None = None
+    partition: int | None = None
+    saved: int | None = None
+    position: int | None = None
+    #: It was told its saved index before.
+    answered: bool = False
+    #: What it resumed from is known.
+    resumed: bool = False
+    #: The highest index that was delivered to it.
+    last: int | None = None
+    delivered: Intervals = field(default_factory=Intervals)
+    #: What responses to it went through, from the requested index to the last. Below its floor nothing is judged: that
+    #: is what the client resumed from, and then what it saved.
+    covered: Intervals = field(default_factory=Intervals)
+    delivered_messages: int = 0
+    redelivered: int = 0
+    #: Messages that were passed over before it saved a higher index.
+    lost: int = 0
+    #: It was known by its host and address alone when messages came to it, or the stream by its name alone when it
+    #: saved: what it went through isn't judged, as the order of two connections isn't sure, or its pulls aren't known.
+    split: bool = False
+    connections: int = 0
+    #: Connections on which it was seen last, and how often messages had been missed there.
+    recent: dict[bytes, int] = field(default_factory=dict)
+    #: By service, when its answers rose and to what; by connection, the highest index that was saved or answered there.
+    #: They are judged under names alone.
+    answers: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    own: dict[str, int] = field(default_factory=dict)
+    changed: bool = False
+
+    @property
+    def runs(self) -> int:
+        return len(self.delivered) + len(self.covered)
+
+    def seen(self, where: Where, missed: int) -> None:
+        """It speaks, or is spoken to. Where something was missed that is its first sign of life again."""
+        self.where, self.changed = where, True
+        known = self.recent.get(where.connection_id)
+        if known is None:
+            self.connections += 1
+        if missed > (known or 0):
+            self.answered = self.resumed = False
+        if missed != known:
+            self.recent[where.connection_id] = missed
+            if len(self.recent) > MOST_RECENT:
+                del self.recent[next(iter(self.recent))]
+
+    def resume(self, index: int) -> None:
+        """Its first sign of life: what came before isn't judged."""
+        if not self.resumed:
+            self.resumed = True
+            self.covered.forget_below(index)
+
+    def deliver(self, requested: int | None, runs: Sequence[tuple[int, int]]) -> None:
+        first, highest = runs[0]
+        if len(runs) > 1:
+            first, highest = min(first for first, _ in runs), max(last for _, last in runs)
+        begin = first if requested is None else requested
+        if requested is None:
+            # Nor is it known what the response passed over.
+            self.resumed = False
+        self.resume(begin)
+        for first, last in runs:
+            new = self.delivered.add(first, last)
+            self.delivered_messages += new
+            self.redelivered += last - first + 1 - new
+            if first < begin:
+                self.covered.add(first, last)
+        self.covered.add(begin, highest)
+        if self.last is None or highest > self.last:
+            self.last = highest
+
+    def note_own(self, where: Where, index: int) -> None:
+        """An index that the session of its connection compares with later answers."""
+        key = where.connection_id.hex()
+        self.own[key] = max(index, self.own.get(key, 0))
+        if len(self.own) > MOST_RECENT:
+            del self.own[next(iter(self.own))]
+
+    def lowered(self, got: Got) -> int | None:
+        """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
+        session compares them."""
+        index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
+        risen = self.answers.setdefault(got.service, [])
+        at = -1 if got.requested_at_ns is None else bisect_left(risen, (got.requested_at_ns,)) - 1
+        # What a hole held back may have been answered before the service began anew.
+        if index and got.requested_at_ns is not None and (not risen or index > risen[-1][1]):
+            risen.append((got.where.arrived_at_ns, index))
+        before = risen[at][1] if at >= 0 else None
+        del risen[:-MOST_RECENT]
+        if len(self.answers) > MOST_RECENT:
+            del self.answers[next(iter(self.answers))]
+        self.note_own(got.where, index)
+        return before if before is not None and before > index >= own else None
+
+    def undelivered(self, confirmed: Intervals, end: int) -> Iterator[Run]:
+        """What was confirmed and not delivered, from what it resumed from or saved to before `end`."""
+        begin = self.covered.floor
+        if not self.delivered.holds(begin, end - 1):
+            for run in confirmed.within(begin, end - 1):
+                yield from self.delivered.missing(*run)
+
+    def move(self, saved: int | None, position: int) -> None:
+        """Its record stands at `saved` at least."""
+        if saved is not None and (self.saved is None or saved > self.saved):
+            self.saved = saved
+        if self.position is None or position > self.position:
+            self.position = position
+
+    def to_json(self) -> dict[str, Any]:
+        told = {name: getattr(self, name) for name in self.__slots__ if name != "changed"}
+        runs = {name: told[name].to_json() for name in ("delivered", "covered")}
+        recent = [[one.hex(), missed] for one, missed in self.recent.items()]
+        return told | runs | {"where": _where_to_json(self.where), "recent": recent}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> _Client:
+        runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
+        recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
+        answers = {service: [(at_ns, index) for at_ns, index in risen] for service, risen in told["answers"].items()}
+        where = _where_from_json(told["where"])
+        return cls(**told | runs | {"where": where, "recent": recent, "answers": answers})
+
+
+def _where_to_json(where: Where) -> list[Any]:
+    return [where.connection_id.hex(), *where[1:4], where.capture_id.hex(), *where[5:]]
+
+
+def _where_from_json(told: Sequence[Any]) -> Where:
+    connection_id, direction, start, end, capture_id, record_number, arrived_at_ns = told
+    connection_id, capture_id = bytes.fromhex(connection_id), bytes.fromhex(capture_id)
+    return Where(connection_id, direction, start, end, capture_id, record_number, arrived_at_ns)
+
+
+class Fold:
+    """What is said under one key, in the order of arrival.
+
+    `take` gives findings and holes as they are complete, `end_window` findings and the rows that changed. `snapshot`
+    comes after `end_window`; a fold that is given it goes on as this one would.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        convention: IndexConvention = IndexConvention.NEXT,
+        snapshot: str | None = None,
+        hole_ns: int = HOLE_NS,
+    ) -> None:
+        kind, name, *_ = json.loads(key)
+        self._address: str | None = name if kind == "address" else None
+        self._next = convention is IndexConvention.NEXT
+        #: What a capture lost is told after so long at most.
+        self._hole_ns = hole_ns
+        self._first: Where | None = None
+        self._last_at_ns = 0
+        self._partial = False
+        #: Name and partition of the first Init, and the others that were told.
+        self._name: str | None = None
+        self._partition: int | None = None
+        self._sharing: list[tuple[str, int | None]] = []
+        #: Of a name: the address that was given last.
+        self._current: str | None = None
+        self._confirmed = Intervals(most=MOST_RUNS)
+        self._confirms = self._indexes = self._delivered = 0
+        self._lowest: int | None = None
+        self._highest: int | None = None
+        self._rises: list[_Rise] = []
+        self._rise_count = 0
+        #: By connection the highest index that was confirmed there, which its session compares.
+        self._own: OrderedDict[bytes, int] = OrderedDict()
+        #: When the pushes arrived that were open at the end of the last window, by connection.
+        self._open: dict[bytes, list[int]] = {}
+        self._closed: set[bytes] = set()
+        #: Connections with the stream that have not ended; b"" stands for those beyond the bound.
+        self._alive: dict[bytes, None] = {}
+        #: What was delivered until then is judged, whatever is missed later.
+        self._settled_ns = -1
+        #: When the first push arrived that stays open.
+        self._lost_ns: int | None = None
+        #: Delivered indexes that no push had been confirmed with, each told or waiting; and those that wait, rising.
+        self._unconfirmed = Intervals(most=MOST_RUNS)
+        self._pending: list[_Pending] = []
+        #: Ranges with confirmed indexes that a response passed over.
+        self._passed = Intervals(most=MOST_RUNS)
+        #: By connection, the index after all that came to it for an unknown client: below, its clients aren't judged.
+        self._unnamed: OrderedDict[str, int] = OrderedDict()
+        #: By host and address the client that saves from there; None = there are several.
+        self._askers: OrderedDict[str, str | None] = OrderedDict()
+        #: Of a name: its addresses, in the order in which they were given first.
+        self._addresses: list[str] = []
+        #: The one that was silent longest first.
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._client_runs = 0
+        #: Since the last window's end: anything, and what the rows of all clients show.
+        self._changed = self._shared_changed = False
+        self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
+            Init: self._init,
+            Stored: self._store,
+            Delivered: self._deliver,
+            Saved: self._save,
+            Got: self._got,
+            OpenPushes: self._note_open,
+            Closed: self._close,
+            Partial: self._note_partial,
+        }
+        if snapshot is not None:
+            self._restore(json.loads(snapshot))
+
+    def take(self, event: Event) -> Sequence[Told]:
+        """The next event in the order of arrival; what it completes (Found, Hole)."""
+        return self._steps[type(event)](event)
+
+    def _see(self, where: Where) -> None:
+        if self._first is None:
+            self._first = where
+        self._last_at_ns = where.arrived_at_ns
+        self._changed = True
+        connection_id = where.connection_id
+        if connection_id not in self._alive and connection_id not in self._closed:
+            self._alive[connection_id if len(self._alive) < MOST_CONNECTIONS else b""] = None
+
+    def _found(self, rule: str, where: Where, message: str) -> Found:
+        return Found(RULE[rule], where, message, self._address)
+
+    # Streams
+
+    def _init(self, init: Init) -> Sequence[Told]:
+        self._see(init.where)
+        if self._address is None:
+            return self._name_used(init)
+        if self._name is None:
+            self._name, self._partition = init.stream_name[:MOST_NAME], init.partition
+            self._shared_changed = True
+            return _NOTHING
+        name = (init.stream_name[:MOST_NAME], init.partition or 0)
+        if name == (self._name, self._partition or 0) or name in self._sharing or len(self._sharing) == MOST_SHARING:
+            return _NOTHING
+        self._sharing.append(name)
+        first = _stream(self._name, self._partition)
+        shown = f"{_quoted(self._address)} is the address of {first}, and of {_stream(*name)}"
+        return [self._found("address_shared", init.where, shown)]
+
+    def _name_used(self, init: Init) -> Sequence[Told]:
+        used, self._name = self._name is not None, init.stream_name[:MOST_NAME]
+        if init.stream_address is not None and init.stream_address not in self._addresses:
+            self._addresses = [*self._addresses, init.stream_address][-MOST_SHARING:]
+        if init.stream_address not in (None, self._current):
+            if self._current is not None:
+                # The service may have begun anew, and its indexes with it.
+                for client in self._clients.values():
+                    client.answers.clear()
+            self._current = init.stream_address
+        if not used or not init.anonymous:
+            return _NOTHING
+        shown = f"a stream without a name is given {_quoted(init.stream_name)}, which was in use"
+        return [self._found("create_other_name", init.where, shown)]
+
+    def _store(self, stored: Stored) -> Sequence[Told]:
+        where, index = stored.where, stored.index
+        self._see(where)
+        self._confirms += 1
+        own = self._own.get(where.connection_id)
+        if own is None or index > own:
+            self._own[where.connection_id] = index
+            if own is None and len(self._own) > MOST_CONNECTIONS:
+                self._own.popitem(last=False)
+        if self._pending:
+            self._excuse(stored)
+        if not self._confirmed.add(index, index):
+            if index < self._confirmed.floor:
+                return _NOTHING
+            return [self._found("duplicate_index", where, f"index {index} was confirmed before")]
+        self._indexes += 1
+        self._shared_changed = True
+        if self._lowest is None or index < self._lowest:
+            self._lowest = index
+        if self._passed:
+            # It can't have been passed over as a confirmed one.
+            self._passed.remove(index, index)
+        if self._highest is None or index > self._highest:
+            self._rise(where.arrived_at_ns, index)
+            return _NOTHING
+        return self._decreases(stored, own)
+
+    def _rise(self, at_ns: int, index: int) -> None:
+        self._highest = index
+        self._rise_count += 1
+        self._rises.append(_Rise(at_ns, self._rise_count, index))
+        if len(self._rises) > 2 * MOST_RISES:
+            del self._rises[:-MOST_RISES]
+
+    def _decreases(self, stored: Stored, own: int | None) -> Sequence[Told]:
+        """Another connection had a higher index before the push was sent. On one connection its session tells it."""
+        if stored.pushed_at_ns is None or (own is not None and own > stored.index):
+            return _NOTHING
+        at = bisect_left(self._rises, (stored.pushed_at_ns,)) - 1
+        if at < 0 or self._rises[at].number <= self._rise_count - MOST_RISES:
+            return _NOTHING
+        before = self._rises[at].highest
+        if before <= stored.index:
+            return _NOTHING
+        shown = f"index {stored.index}, but {before} was confirmed before the message was pushed"
+        return [self._found("index_decreases", stored.where, shown)]
+
+    def _excuse(self, stored: Stored) -> None:
+        """It was delivered before its push was confirmed, but not before it was sent."""
+        at = bisect_right(self._pending, stored.index, key=attrgetter("first")) - 1
+        if at < 0:
+            return
+        first, last, where = self._pending[at]
+        sent = stored.pushed_at_ns is not None and stored.pushed_at_ns <= where.arrived_at_ns
+        if sent and stored.index <= last:
+            rest = (_Pending(first, stored.index - 1, where), _Pending(stored.index + 1, last, where))
+            self._pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
+
+    # Deliveries
+
+    def _deliver(self, delivered: Delivered) -> Sequence[Told]:
+        where, requested, runs, consumer = delivered.where, delivered.requested, delivered.runs, delivered.consumer
+        self._see(where)
+        if not runs:
+            return _NOTHING
+        for first, last in runs:
+            self._delivered += last - first + 1
+        told: list[Told] = []
+        ordered = runs if len(runs) == 1 else sorted(runs)
+        # What is below the first confirmed index may have been pushed before the capture began.
+        if self._lowest is not None and not self._partial:
+            floor = max(self._lowest, self._confirmed.floor)
+            for first, last in ordered:
+                if last >= floor and not self._confirmed.holds(first, last):
+                    self._wait(max(first, floor), last, where)
+        if self._passed:
+            told += self._returned(ordered, where)
+        self._pass_over(requested, ordered)
+        known, consumer = consumer is not None, consumer or self._askers.get(delivered.asker)
+        if not known:
+            for place in filter(None, (where.connection_id.hex(), delivered.asker)):
+                self._note_unnamed(place, ordered[-1][1] + 1)
+        if consumer is not None and (client := self._client(consumer, where, delivered.missed)) is not None:
+            held = client.runs
+            client.split = client.split or not known
+            client.deliver(requested, runs)
+            self._bound_runs(client.runs - held)
+        return told
+
+    def _note_unnamed(self, place: str, end: int) -> None:
+        self._unnamed[place] = max(end, self._unnamed.get(place, 0))
+        self._unnamed.move_to_end(place)
+        if len(self._unnamed) > MOST_CONNECTIONS:
+            self._unnamed.popitem(last=False)
+
+    def _wait(self, first: int, last: int, where: Where) -> None:
+        """Indexes that aren't confirmed, from their first delivery on."""
+        for run in self._confirmed.missing(first, last):
+            for new in list(self._unconfirmed.missing(*run)):
+                if len(self._pending) < MOST_PENDING:
+                    at = bisect_left(self._pending, new.first, key=attrgetter("first"))
+                    self._pending.insert(at, _Pending(*new, where))
+            self._unconfirmed.add(*run)
+
+    def _returned(self, ordered: Sequence[tuple[int, int]], where: Where) -> list[Told]:
+        """An earlier response passed over what this one returns."""
+        back = [
+            confirmed
+            for run in ordered
+            for passed in self._passed.within(*run)
+            for confirmed in self._confirmed.within(*passed)
+        ]
+        for run in ordered:
+            self._passed.remove(*run)
+        if not back:
+            return []
+        shown = f"an earlier response passed over {_shown(back)}, confirmed before it and returned here"
+        return [self._found("pull_skips", where, shown)]
+
+    def _pass_over(self, requested: int | None, ordered: Sequence[tuple[int, int]]) -> None:
+        expected = ordered[0][0] if requested is None else requested
+        for first, last in ordered:
+            if expected < first and self._confirmed.overlaps(expected, first - 1):
+                self._passed.add(expected, first - 1)
+            expected = max(expected, last + 1)
+
+    # Clients
+
+    def _named(self, said: Saved | Got) -> _Client | None:
+        """The client that an index message names."""
+        client = self._client(said.client_id, said.where, said.missed, said.stream_name, said.partition)
+        if self._unnamed and client is not None:
+            for place in (said.where.connection_id.hex(), said.asker):
+                self._forget(client, self._unnamed.get(place, 0))
+        if client is not None:
+            client.split = client.split or said.guessed
+        if self._address is not None and said.asker and client is not None:
+            known = self._askers.get(said.asker, said.client_id)
+            self._askers[said.asker] = said.client_id if known == said.client_id else None
+            if len(self._askers) > MOST_CLIENTS:
+                self._askers.popitem(last=False)
+        return client
+
+    def _forget(self, client: _Client, below: int) -> None:
+        """What the client has below an index isn't judged any more."""
+        held = client.runs
+        client.covered.forget_below(below)
+        self._client_runs += client.runs - held
+
+    def _client(
+        self, client_id: str, where: Where, missed: int, stream_name: str | None = None, partition: int | None = None
+    ) -> _Client | None:
+        client = self._clients.get(client_id)
+        if client is None:
+            if len(client_id) > MOST_NAME:
+                return None
+            client = self._clients[client_id] = _Client(where)
+            if len(self._clients) > MOST_CLIENTS:
+                _, forgotten = self._clients.popitem(last=False)
+                self._client_runs -= forgotten.runs
+        else:
+            self._clients.move_to_end(client_id)
+        if client.stream_name is None and stream_name is not None:
+            client.stream_name, client.partition = stream_name[:MOST_NAME], partition
+        client.seen(where, missed)
+        return client
+
+    def _bound_runs(self, more: int) -> None:
+        """The client with most runs gives half of them up when there are too many together."""
+        self._client_runs += more
+        while self._client_runs > MOST_CLIENT_RUNS:
+            largest = max(self._clients.values(), key=attrgetter("runs"))
+            held = largest.runs
+            for intervals in (largest.delivered, largest.covered):
+                intervals.keep(len(intervals) // 2)
+            self._client_runs -= held - largest.runs
+
+    def _save(self, saved: Saved) -> Sequence[Told]:
+        where, index = saved.where, saved.index
+        self._see(where)
+        client = self._named(saved)
+        if client is None:
+            return _NOTHING
+        position = index if self._next else index + 1
+        told: list[Told] = []
+        if self._address is None:
+            client.note_own(where, index)
+        if not client.resumed:
+            client.resume(position)
+        elif position > client.covered.floor:
+            # Without a delivery that is known to be its own, what came to it can't be told.
+            if client.last is not None and not client.split:
+                told += self._ahead(saved, position, max(client.last + 1, client.covered.floor))
+                told += self._holes(saved, client, position)
+            self._forget(client, position)
+        if self._passed and client.position is not None:
+            client.lost += self._lost_to(client, self._gone(client.position, position - 1))
+        client.move(index, position)
+        return told
+
+    def _gone(self, first: int, last: int) -> Iterator[Run]:
+        """Confirmed indexes from `first` to `last` that a pull passed over, so that they can't be read any more."""
+        for run in self._passed.within(first, last):
+            yield from self._confirmed.within(*run)
+
+    def _lost_to(self, client: _Client, gone: Iterable[Run]) -> int:
+        """How many of these were not delivered to the client."""
+        return sum(_count(client.delivered.missing(*run)) for run in gone)
+
+    def _ahead(self, saved: Saved, position: int, expected: int) -> list[Told]:
+        if position <= expected:
+            return []
+        shown = f"client {_quoted(saved.client_id)} saves {saved.index}, what came to it ends before {expected}"
+        return [self._found("save_ahead", saved.where, shown)]
+
+    def _holes(self, saved: Saved, client: _Client, position: int) -> Iterator[Told]:
+        undelivered = list(client.undelivered(self._confirmed, position))
+        if not undelivered:
+            return
+        never = [part for run in undelivered for part in client.covered.missing(*run)]
+        passed = [part for run in undelivered for part in client.covered.within(*run)]
+        if never:
+            shown = f"client {_quoted(saved.client_id)} saves {saved.index}, but {_shown(never)} never came to it"
+            yield self._found("consumer_hole", saved.where, shown)
+        for kind, runs in (("consumer_hole", never), ("server_gap", passed)):
+            if runs:
+                yield Hole(
+                    kind,
+                    saved.where,
+                    self._address,
+                    client.stream_name,
+                    client.partition,
+                    saved.client_id,
+                    saved.index,
+                    runs[0].first,
+                    runs[-1].last,
+                    _count(runs),
+                    tuple((run.first, run.last) for run in runs[:MOST_SHOWN]),
+                )
+
+    def _speaks_elsewhere(self, client: _Client, connection_id: bytes) -> bool:
+        """Another connection of the client may be open; connections that were forgotten may be its."""
+        forgotten = client.connections > len(client.recent)
+        return any(one in client.recent or forgotten or not one for one in self._alive if one != connection_id)
+
+    def _got(self, got: Got) -> Sequence[Told]:
+        where, client_id, index = got.where, got.client_id, got.index
+        self._see(where)
+        client = self._named(got)
+        if client is None:
+            return _NOTHING
+        told: list[Told] = []
+        known = client.saved or 0
+        if self._address is None and (before := client.lowered(got)) is not None:
+            shown = f"client {_quoted(client_id)} is told {index}, after {before} on another connection"
+            told.append(self._found("saved_index_lowered", where, shown))
+        judged = self._address is None and client.answered and not self._partial
+        # What a capture lost of a connection that may still be open would be told later.
+        judged = judged and not self._speaks_elsewhere(client, where.connection_id)
+        if index is not None and index > known and judged:
+            shown = f"client {_quoted(client_id)} is told {index}, saved was only {known}"
+            told.append(self._found("index_never_saved", where, shown))
+        recorded = index is not None and (index > 0 or client.saved is not None)
+        position = index + (not self._next) if index is not None and recorded else 0
+        client.resume(position)
+        if index is not None and index > known:
+            # A part of its life wasn't captured.
+            self._forget(client, position)
+        client.answered = True
+        client.move(index, position)
+        return told
+
+    # Windows
+
+    def _note_open(self, opened: OpenPushes) -> Sequence[Told]:
+        if opened.pushes:
+            self._open[opened.connection_id] = [pushed_at_ns for pushed_at_ns, _ in opened.pushes]
+        else:
+            self._open.pop(opened.connection_id, None)
+        return _NOTHING
+
+    def _close(self, closed: Closed) -> Sequence[Told]:
+        self._own.pop(closed.connection_id, None)
+        self._unnamed.pop(closed.connection_id.hex(), None)
+        self._closed.add(closed.connection_id)
+        self._alive.pop(closed.connection_id, None)
+        if not self._alive:
+            self._settle()
+        return _NOTHING
+
+    def _note_partial(self, partial: Partial) -> Sequence[Told]:
+        self._partial = True
+        self._settle()
+        self._pending = [pending for pending in self._pending if pending.where.arrived_at_ns <= self._settled_ns]
+        return _NOTHING
+
+    def _settle(self) -> None:
+        """No hole will be told that might explain what was delivered by then."""
+        waits_ns = self._hole_ns if self._alive else 0
+        self._settled_ns = max(self._settled_ns, self._last_at_ns - waits_ns)
+
+    def end_window(self) -> list[Told]:
+        """The window ends: what can be judged now, and the rows that changed (Found, StreamRow, ConsumerRow)."""
+        for connection_id in self._closed:
+            self._lose(self._open.pop(connection_id, []))
+        self._closed.clear()
+        while len(self._open) > MOST_CONNECTIONS:
+            self._lose(self._open.pop(next(iter(self._open))))
+        told: list[Told] = [*self._never_confirmed(), *self._rows()]
+        self._keep_rises()
+        self._changed = self._shared_changed = False
+        for client in self._clients.values():
+            client.changed = False
+        return told
+
+    def _lose(self, pushed_at_ns: Iterable[int]) -> None:
+        lost = [*pushed_at_ns, *([] if self._lost_ns is None else [self._lost_ns])]
+        self._lost_ns = min(lost, default=None)
+
+    def _keep_rises(self) -> None:
+        """Keep the highest index at the times of the pushes that are open, and now."""
+        times = sorted(set(chain.from_iterable(self._open.values())))
+        needed = {bisect_left(self._rises, (at_ns,)) - 1 for at_ns in times} | {len(self._rises) - 1}
+        if self._address is not None:
+            needed.update(at for at, rise in enumerate(self._rises) if self._is_aged(rise))
+        self._rises = [self._rises[at] for at in sorted(needed) if at >= 0]
+
+    def _is_aged(self, rise: _Rise) -> bool:
+        """Ages are counted from this rise. It depends on nothing but how many came behind it."""
+        behind = self._rise_count - rise.number
+        return behind < MOST_RISES and not rise.number % self._step(behind)
+
+    @staticmethod
+    def _step(behind: int) -> int:
+        """Of the rises so far back one in so many is kept."""
+        return 1 << (behind // MOST_AGED).bit_length()
+
+    def _age(self, client: _Client) -> float | None:
+        """The age of the oldest message that the client can still read, when the client was seen last."""
+        assert client.position is not None
+        index = client.position
+        highest = self._highest or 0
+        while (run := next(self._confirmed.within(index, highest), None)) is not None:
+            passed = next(self._passed.within(run.first, highest), None)
+            if passed is None or passed.first > run.first:
+                break
+            index = passed.last + 1
+        if run is None:
+            return 0.0
+        begin = bisect_left(self._rises, run.first, key=attrgetter("highest"))
+        rises = map(self._rises.__getitem__, range(begin, len(self._rises)))
+        rise = next(filter(self._is_aged, rises), None)
+        if rise is None:
+            return None
+        before = rise.number - self._step(self._rise_count - rise.number)
+        if before > 0 and self._rise_count - before >= MOST_RISES:
+            # It may have come before those that are known.
+            return None
+        return max(0.0, (client.where.arrived_at_ns - rise.at_ns) / 1e9)
+
+    def _never_confirmed(self) -> list[Told]:
+        """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
+        if not self._pending:
+            return []
+        self._settle()
+        opened = [*chain.from_iterable(self._open.values()), *([] if self._lost_ns is None else [self._lost_ns])]
+        first_ns = min(opened, default=None)
+        told: list[Told] = []
+        waiting = []
+        for pending in self._pending:
+            at_ns = pending.where.arrived_at_ns
+            if at_ns > self._settled_ns:
+                waiting.append(pending)
+            elif first_ns is None or at_ns < first_ns:
+                shown = f"{_shown([Run(pending.first, pending.last)])} delivered, but no push was confirmed with it"
+                told.append(self._found("index_never_confirmed", pending.where, shown))
+            elif self._lost_ns is None or at_ns < self._lost_ns:
+                waiting.append(pending)
+        self._pending = waiting
+        return told
+
+    def _rows(self) -> Iterator[Told]:
+        if self._address is not None and self._changed and self._first is not None:
+            yield StreamRow(
+                self._first,
+                self._address,
+                self._name,
+                self._partition,
+                self._lowest,
+                self._highest,
+                self._confirms,
+                self._indexes,
+                self._delivered,
+                self._last_at_ns,
+            )
+        changed = [(name, client) for name, client in self._clients.items() if client.changed or self._shared_changed]
+        if not changed:
+            return
+        positions = [client.position or 0 for _, client in changed]
+        gone = Intervals(self._gone(0, self._highest or 0))
+        held = self._confirmed.counts_from(positions)
+        for (client_id, client), lag, passed in zip(changed, held, gone.counts_from(positions), strict=True):
+            named = client.stream_name is not None
+            can_read = self._lag(client.position, lag, passed)
+            lost = None if can_read is None else client.lost + passed - self._received(client, gone)
+            yield ConsumerRow(
+                client.where,
+                self._address,
+                client.stream_name if named else self._name,
+                client.partition if named else self._partition,
+                client_id,
+                client.saved,
+                client.position,
+                client.last,
+                client.delivered_messages,
+                client.redelivered,
+                self._highest,
+                can_read,
+                lost,
+                None if can_read is None else self._age(client),
+                client.connections,
+            )
+
+    def _lag(self, position: int | None, held: int, passed: int) -> int | None:
+        if self._address is None or position is None:
+            return None
+        if position >= max(self._confirmed.floor, self._passed.floor):
+            return held - passed
+        return self._indexes if not self._passed and self._lowest is not None and position <= self._lowest else None
+
+    @staticmethod
+    def _received(client: _Client, gone: Intervals) -> int:
+        """How many of these were delivered to the client, from its position on."""
+        if client.last is None or not gone:
+            return 0
+        ahead = list(gone.within(client.position or 0, client.last))
+        return _count(ahead) - sum(_count(client.delivered.missing(*run)) for run in ahead)
+
+    # Carried state
+
+    def snapshot(self) -> str:
+        """The state as JSON, after `end_window`."""
+        told = {
+            "version": STATE_VERSION,
+            "first": None if self._first is None else _where_to_json(self._first),
+            "alive": [connection_id.hex() for connection_id in self._alive],
+            "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
+            "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
+            "unnamed": list(self._unnamed.items()),
+            "askers": list(self._askers.items()),
+            "pending": [[first, last, _where_to_json(where)] for first, last, where in self._pending],
+            "rises": self._rises,
+            "clients": [[client_id, client.to_json()] for client_id, client in self._clients.items()],
+            **{name: getattr(self, "_" + name) for name in _PLAIN},
+            **{name: getattr(self, "_" + name).to_json() for name in _INTERVALS},
+        }
+        return json.dumps(told, separators=(",", ":"))
+
+    def _restore(self, told: dict[str, Any]) -> None:
+        if told.get("version") != STATE_VERSION:
+            raise StateVersionError(what="ockam streams", found=told.get("version"), expected=STATE_VERSION)
+        for name in _PLAIN:
+            setattr(self, "_" + name, told[name])
+        for name in _INTERVALS:
+            setattr(self, "_" + name, Intervals.from_json(told[name]))
+        self._first = None if told["first"] is None else _where_from_json(told["first"])
+        self._sharing = [(name, partition) for name, partition in told["sharing"]]
+        self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
+        self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
+        self._own = OrderedDict((bytes.fromhex(connection), index) for connection, index in told["own"])
+        self._unnamed, self._askers = OrderedDict(told["unnamed"]), OrderedDict(told["askers"])
+        self._pending = [_Pending(first, last, _where_from_json(where)) for first, last, where in told["pending"]]
+        self._rises = [_Rise(*rise) for rise in told["rises"]]
+        self._clients = OrderedDict((client_id, _Client.from_json(row)) for client_id, row in told["clients"])
+        self._client_runs = sum(client.runs for client in self._clients.values())
+
+
+#: What carried state holds as it is, and as intervals.
+_PLAIN: Final = (
+    "last_at_ns",
+    "settled_ns",
+    "partial",
+    "name",
+    "partition",
+    "current",
+    "addresses",
+    "sharing",
+    "confirms",
+    "indexes",
+    "delivered",
+    "lowest",
+    "highest",
+    "rise_count",
+    "lost_ns",
+)
+_INTERVALS: Final = ("confirmed", "unconfirmed", "passed")
+
+
+def _stream(name: str, partition: int | None) -> str:
+    return _quoted(name) + (f" partition {partition}" if partition else "")
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 64 else text[:63] + "…")
+
+
+def _count(runs: Iterable[Run]) -> int:
+    return sum(run.last - run.first + 1 for run in runs)
+
+
+def _shown(runs: Sequence[Run]) -> str:
+    """How many messages, and the first and the last of their indexes."""
+    count, first, last = _count(runs), runs[0].first, runs[-1].last
+    return f"index {first}" if count == 1 else f"{count} messages from index {first} to {last}"
+
+
+def judge(events: Iterable[tuple[str, Event]], convention: IndexConvention = IndexConvention.NEXT) -> list[Told]:
+    """All that events, each with its key and in the order of arrival, tell if nothing follows them."""
+    folds: dict[str, Fold] = {}
+    told: list[Told] = []
+    for key, event in events:
+        fold = folds.get(key)
+        if fold is None:
+            fold = folds[key] = Fold(key, convention)
+        told += fold.take(event)
+    for fold in folds.values():
+        told += fold.end_window()
+    return told
+
+
+# Data
+
+
+@dataclass(slots=True)
+class Observation:
+    """The data at an index, by the push that was confirmed with it or by a pull."""
+
+    where: Where
+    stream_address: str
+    index: int
+    #: Of its data; equal for equal data.
+    digest: bytes
+    confirmed: bool
+
+
+class Compared:
+    """Rule `data_changed` at one index of a stream: each observation against those before it.
+
+    Pulled data is to be that of a confirmed push, else that of the first pull. That two pushes are confirmed with one
+    index is `duplicate_index`: the data of both counts, also where a pull returns it before the second confirm comes.
+    """
+
+    def __init__(self) -> None:
+        #: Whether a confirm told it, and the digests.
+        self._pushed = False
+        self._digests: set[bytes] = set()
+
+    def take(self, observations: Sequence[Observation]) -> list[Found]:
+        """Those of the next window, in the order of arrival."""
+        confirmed_at = {one.digest: at for at, one in enumerate(observations) if one.confirmed}
+        # Of what was pushed one is the data, whatever was pulled before its confirm.
+        return [
+            found
+            for at, observation in enumerate(observations)
+            if (found := self._compare(observation, {each for each, last in confirmed_at.items() if last > at}))
+        ]
+
+    def _compare(self, observation: Observation, confirmed_later: set[bytes]) -> Found | None:
+        digest, confirmed = observation.digest, observation.confirmed
+        found = None
+        differs = bool(self._digests) and digest not in self._digests and not (confirmed and self._pushed)
+        if differs and not (self._digests if confirmed else {digest}) <= confirmed_later:
+            other = "that of the confirmed push" if self._pushed or confirmed else "an earlier pull's"
+            address = observation.stream_address
+            shown = f"the data at index {observation.index} of {_quoted(address)} is not {other}"
+            found = Found(RULE["data_changed"], observation.where, shown, address)
+        if confirmed:
+            self._digests = self._digests | {digest} if self._pushed else {digest}
+            self._pushed = True
+        elif not self._digests:
+            self._digests = {digest}
+        return found
+
+
+def data_changed(observations: Iterable[Observation]) -> list[Found]:
+    """What `Compared` finds in observations of any streams, in the order of arrival."""
+    of_messages: dict[tuple[str, int], list[Observation]] = {}
+    for observation in observations:
+        of_messages.setdefault((observation.stream_address, observation.index), []).append(observation)
+    found = [one for of_message in of_messages.values() for one in Compared().take(of_message)]
+    return sorted(found, key=lambda one: (one.where.arrived_at_ns, one.where.record_number))

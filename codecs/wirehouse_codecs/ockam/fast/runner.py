@@ -1,0 +1,306 @@
+"""The bytes of a connection to judged messages: `reader.Reader` and `session.Session` with compiled loops for most.
+
+Once the envelope is known, all frames of a run are cut and read by columns.py, and plain.py judges those that are
+plain. Any other frame goes through the readable twins, and so do all bytes while a direction has not begun, while a
+frame is looked for, and where one is no message. Both ways give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from wirehouse_codecs.compiled.arrow import UNSIGNED, frozen, parts, unsigned
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.ockam.fast import judge_loops, loops
+from wirehouse_codecs.ockam.fast.columns import FRAME_FIELDS, NAME_TYPE, SPAN_FIELDS, Arrays, cut, frame_columns
+from wirehouse_codecs.ockam.fast.judge import Plain, Rows
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.session.requests import Request, RequestState, Where
+from wirehouse_codecs.ockam.session.session import Outcome, Session
+from wirehouse_codecs.ockam.wire import reader
+from wirehouse_codecs.ockam.wire import resync as starts
+from wirehouse_codecs.ockam.wire.bare import Malformed
+from wirehouse_codecs.ockam.wire.reader import Reader
+from wirehouse_codecs.ockam.wire.routed import Envelope
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.framing import SIDES, CutFrames, Feed, Unfinished
+from wirehouse_codecs.tcp.reassembly import Data
+
+Array = np.ndarray[Any, Any]
+
+#: Plain messages, a row each, in arrival order; what isn't explained is as in session.Outcome.
+PLAIN: pa.Schema = pa.schema(
+    [
+        pa.field("direction", NAME_TYPE),
+        # The number of the piece that completed it.
+        pa.field("piece", pa.int64()),
+        *SPAN_FIELDS,
+        *FRAME_FIELDS,
+        pa.field("stream_address", pa.string()),
+        pa.field("requester", pa.string()),
+        pa.field("consumer", pa.string()),
+        pa.field("missed", pa.int64()),
+        # It answers a request, of which the rest tells; `answers_` with fields of session.Answers.
+        pa.field("answers", pa.bool_()),
+        pa.field("answers_requested_at_ns", pa.int64()),
+        pa.field("answers_request_byte_start", pa.int64()),
+        pa.field("answers_index", UNSIGNED),
+        pa.field("answers_limit", UNSIGNED),
+        pa.field("answers_data", pa.binary()),
+        pa.field("answers_data_bytes", pa.int64()),
+        pa.field("answers_unsure", pa.bool_()),
+    ]
+)
+
+_NONE: Final = pa.RecordBatch.from_pylist([], PLAIN)
+#: After a frame that isn't plain so many are left to the session before the loop is tried again, twice as many each
+#: time that it didn't pay; beyond so many all goes the readable way, for twice as many pieces each time, up to so many.
+_FEWEST_READ: Final = 4
+_MOST_TRIED: Final = 128
+_MOST_READ: Final = 1024
+#: It pays to cut the frames of a run if one in so many is plain.
+_WORTH: Final = 4
+
+
+class Taken(NamedTuple):
+    """Messages of consecutive pieces."""
+
+    #: PLAIN.
+    plain: pa.RecordBatch
+    #: The others, and what is no message, each behind so many plain ones.
+    read: Sequence[tuple[int, Outcome]]
+
+
+class Connection:
+    """Reader and session of one connection, with compiled loops for most of its frames.
+
+    Both may be used beside: to advance the time, to end, and for their snapshots.
+    """
+
+    def __init__(self, reader: Reader, session: Session, options: OckamOptions) -> None:
+        self.reader, self.session = reader, session
+        self._plain = Plain(session, options)
+        #: So many pieces go the readable way, and so many did after compiled loops did not get far.
+        self._readable = 0
+        self._patience = 1
+
+    def run(self, pieces: Sequence[Data]) -> Iterator[Taken]:
+        """Take `pieces` of both directions, in arrival order. ValueError: 2 GiB or more."""
+        feed = Feed(pieces)
+        while not feed.is_taken:
+            if self._readable or not self._is_settled(feed):
+                self._readable = max(0, self._readable - 1)
+                yield Taken(_NONE, [(0, outcome) for outcome in self._receive(*feed.take())])
+                continue
+            yield self._receive_compiled(feed)
+
+    def receive(self, piece: Data) -> list[Outcome]:
+        """Take a piece by the readable twins: of a few frames, `run` would cost more."""
+        return self._receive(piece.direction, piece.data, piece.place)
+
+    def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Outcome]:
+        outcomes = [self.session.receive(received) for received in self.reader.receive(direction, data, place)]
+        if self.reader.is_lost(direction):
+            self.session.lose(direction, place)
+        return outcomes
+
+    def _is_settled(self, feed: Feed) -> bool:
+        """The envelope is known, frames can be cut of each side that says more, and none is looked for of any."""
+        if self.reader.detection is None or self.session.searched:
+            return False
+        return all(self.reader.pending(side) is not None or not feed.left(side) for side in SIDES)
+
+    def _receive_compiled(self, feed: Feed) -> Taken:
+        """Take the next pieces, up to where a frame is no message, or is too long."""
+        frames = _Frames(self.reader, feed)
+        read = self._judge(frames)
+        for side, rest in zip(SIDES, frames.leave_rest(), strict=True):
+            if self.reader.pending(side) is not None:
+                self.reader.go_on(side, *rest)
+        taken = frames.taken(read)
+        if _WORTH * taken.plain.num_rows >= len(frames.rows):
+            self._patience = 1
+        else:
+            self._patience = min(2 * self._patience, _MOST_READ)
+        self._readable = 0 if feed.is_taken else self._patience
+        return taken
+
+    def _judge(self, frames: _Frames) -> dict[int, Outcome]:
+        """Judge frames: plain ones in a loop, and of the others each with some more by the session."""
+        plain, rows = self._plain, frames.rows
+        read: dict[int, Outcome] = {}
+        cost, row, patience = plain.cost(rows), 0, _FEWEST_READ
+        session = self.session
+        ends = frames.stream_ends()
+        held_back, unasked_end = frames.held_back(session), session.unasked_end
+        while row < len(rows):
+            begin, is_plain = row, rows.worth and len(rows) - row >= cost
+            if session.unasked_end != unasked_end:
+                held_back, unasked_end = frames.held_back(session), session.unasked_end
+            while is_plain and row < len(rows):
+                row, is_plain = plain.advance(rows, row, held_back)
+                session.taken = _taken(session.taken, ends, row)
+            patience = _FEWEST_READ if row - begin >= cost else 2 * patience
+            if patience > _MOST_TRIED:
+                frames.stop_before(row)
+                break
+            until = min(row + patience, len(rows))
+            while row < until:
+                (direction, place, byte_start, _), frame = frames.where(row), frames.bytes_of(row)
+                try:
+                    received = reader.read(frame, frames.envelope, len(frame), direction, place, byte_start)
+                except Malformed:
+                    frames.stop_before(row)
+                    return read
+                read[row] = session.receive(received)
+                row += 1
+        return read
+
+
+class _Frames(CutFrames):
+    """The frames of a feed's next pieces."""
+
+    def __init__(self, reader: Reader, feed: Feed) -> None:
+        assert reader.detection is not None
+        self.envelope: Envelope = reader.detection.envelope
+        self._limit = reader.limit(self.envelope)
+        super().__init__(feed, [Unfinished(*(reader.pending(side) or ())) for side in SIDES], self._cut)
+        arrays = Arrays.of(len(self))
+        placed = arrays.numbers[loops.BEGIN], arrays.numbers[loops.END], arrays.numbers[loops.PIECE]
+        for column, positions in zip((*placed, arrays.smalls[loops.SIDE]), self.positions, strict=True):
+            column[:] = positions
+        arrays.read(self.data, self.envelope)
+        self.rows = Rows(self.data, self.envelope, arrays, self.arrived_at_ns, lambda row: Where(*self.where(row)))
+
+    def _cut(self, data: Array, begin: int, end: int, _: int) -> tuple[Array, int]:
+        bounds, is_lost = cut(data, begin, end, self.envelope, self._limit)
+        first_lost = starts.first_lost(data, bounds, end, self.envelope, self._limit)
+        is_lost = is_lost or first_lost < len(bounds)
+        bounds = bounds[: first_lost + 1]
+        return bounds, bounds[-1] + self.envelope.length_bytes if is_lost else -1
+
+    def stream_ends(self) -> Array:
+        """By side and row: where the last frame of the side up to there ends; 0 = there is none."""
+        sides = self.positions.sides
+        ends = self.positions.ends + self.shifts[sides]
+        own = [np.where(sides == number, ends, 0) for number in range(len(SIDES))]
+        return np.maximum.accumulate(np.array(own), axis=1)
+
+    def held_back(self, session: Session) -> Array:
+        """By piece: it came with the packet that showed a hole, or may have been answered before it came."""
+        found = np.zeros(len(self.arrived_at_ns), np.bool_)
+        gap, unasked_end = session.gap, session.unasked_end
+        if unasked_end:
+            client = SIDES.index(Direction.CLIENT)
+            for number in np.flatnonzero(self._owners == client).tolist():
+                size = len(self._feed.pieces[self._first + number].data)
+                begin = int(self._ends[number] + self.shifts[client]) - size
+                found[number] = session.peer_received(Direction.CLIENT, begin + 1) < unasked_end
+                if not found[number]:
+                    break
+        if gap is not None:
+            for number in np.flatnonzero(self.arrived_at_ns == gap.arrived_at_ns).tolist():
+                found[number] |= self.place_of(number) == gap
+        return found
+
+    def taken(self, read: dict[int, Outcome]) -> Taken:
+        """What `read` doesn't have is plain."""
+        is_plain = np.ones(len(self), np.bool_)
+        is_plain[list(read)] = False
+        before = np.cumsum(is_plain)
+        others = [(int(before[row]), outcome) for row, outcome in read.items()]
+        return Taken(self._batch(np.flatnonzero(is_plain)), others)
+
+    def _batch(self, plain: Array) -> pa.RecordBatch:
+        """PLAIN for these rows."""
+        rows, all_arrays = self.rows, self.rows.arrays
+        arrays = all_arrays.only(plain)
+        told = pa.array(rows.told[plain])
+        requesters = pa.array([group.requester for group in rows.groups], pa.string())
+        pulled = arrays.smalls[loops.KIND] == loops.PULL_RESPONSE
+        columns = [
+            *self.columns(plain),
+            *frame_columns(rows.data, arrays, self.envelope),
+            pa.array(rows.stream_addresses, pa.string()).take(told),
+            requesters.take(pa.array(rows.group_of[plain])),
+            pa.array(rows.consumers, pa.string()).take(pa.array(rows.told[plain], mask=~pulled)),
+            pa.array(rows.missed[plain]),
+            *self._answers(plain, arrays.smalls[loops.KIND]),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=PLAIN)
+
+    def _answers(self, plain: Array, kinds: Array) -> list[pa.Array]:
+        """The requests that these rows answer."""
+        rows = self.rows
+        words, numbers, smalls = rows.arrays
+        answered = rows.answered[plain]
+        answers = answered != judge_loops.NO_REQUEST
+        is_push, is_pull = answers & (kinds == loops.PUSH_RESPONSE), answers & (kinds == loops.PULL_RESPONSE)
+        # Requests of this run by their rows, then those from before.
+        source = np.where(answered >= 0, answered, len(rows) + judge_loops.NO_REQUEST - 1 - answered)
+        source[~answers] = 0
+        old = _Carried.of(rows.carried)
+        arrived = rows.arrived_at_ns[numbers[loops.PIECE]]
+        starts = numbers[loops.BEGIN] + self.shifts[smalls[loops.SIDE]]
+
+        def of(here: Array, before: Array) -> Array:
+            return np.concatenate([here, before])[source] if len(before) else here[source]
+
+        data = rows.data
+        held = is_push & of(rows.held, old.held)
+        begins = of(numbers[loops.DATA], (old.begins + len(data)).astype(np.uint32))
+        sizes = of(numbers[loops.DATA_BYTES], old.sizes)
+        if len(old.data):
+            data = frozen(np.concatenate([data, old.data]))
+        return [
+            pa.array(answers),
+            pa.array(of(arrived, old.arrived), mask=~answers),
+            pa.array(of(starts, old.starts), mask=~answers),
+            unsigned(of(words[loops.INDEX], old.indexes), is_pull),
+            unsigned(of(words[loops.LIMIT], old.limits), is_pull),
+            parts(data, begins, np.where(held, sizes, 0), pa.binary(), held),
+            pa.array(sizes.astype(np.int64), mask=~is_push),
+            pa.array(of(np.zeros(len(rows), np.bool_), old.unsure), mask=~answers),
+        ]
+
+
+def _taken(taken: Mapping[Direction, int], ends: Array, row: int) -> dict[Direction, int]:
+    """How far each side's bytes are taken after the rows before `row`."""
+    if not row:
+        return dict(taken)
+    return {side: max(taken[side], int(ends[number, row - 1])) for number, side in enumerate(SIDES)}
+
+
+class _Carried(NamedTuple):
+    """Requests from before as arrays."""
+
+    arrived: Array
+    starts: Array
+    indexes: Array
+    limits: Array
+    unsure: Array
+    held: Array
+    begins: Array
+    sizes: Array
+    #: Of all.
+    data: Array
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> _Carried:
+        data = [request.data or b"" for request in requests]
+        held = np.array([len(one) for one in data], np.int64)
+        return cls(
+            np.array([request.where.place.arrived_at_ns for request in requests], np.int64),
+            np.array([request.where.byte_start for request in requests], np.int64),
+            np.array([request.index or 0 for request in requests], np.uint64),
+            np.array([request.limit or 0 for request in requests], np.uint64),
+            np.array([request.state is RequestState.UNSURE for request in requests], np.bool_),
+            np.array([request.data is not None for request in requests], np.bool_),
+            np.cumsum(held) - held,
+            np.array([request.data_bytes or 0 for request in requests], np.uint32),
+            np.frombuffer(b"".join(data), np.uint8),
+        )

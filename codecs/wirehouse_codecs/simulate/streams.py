@@ -1,0 +1,97 @@
+"""The plain bytes of the connections in a capture, as files: a folder with one a connection and direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from wirehouse_codecs.captures.pcap import Packet, to_batch
+from wirehouse_codecs.logs import tcp_inspection
+from wirehouse_codecs.logs.inspection import LANDED_PACKETS
+from wirehouse_codecs.logs.rows import Log, Start, schema
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.link_types import ETHERNET
+from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
+
+#: Packets that are read at once.
+_BATCH_PACKETS: Final = 1_000
+
+
+def write_streams(packets: Iterable[CapturedPacket], path: Path) -> int:
+    """Write what each side of each connection sent to `NUMBER-client.bin` and `NUMBER-server.bin` in the folder `path`.
+
+    Connections are numbered from 0001 on as they begin; files of such names that are there are replaced. Bytes that are
+    not in the packets are left out. `packets` are Ethernet frames in order of time. Returns how many packets.
+    """
+    path.mkdir(exist_ok=True)
+    for direction in Direction:
+        for old in path.glob(f"[0-9]*-{direction}.bin"):
+            old.unlink()
+    begun = 0
+
+    def start(log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> _Files:
+        nonlocal begun
+        begun += 1
+        return _Files(path, begun)
+
+    return read(packets, start)
+
+
+def read(packets: Iterable[CapturedPacket], start: Start, after: Callable[[], None] = lambda: None) -> int:
+    """Let dialogues of `start`, which log nothing, take what each connection says; `after` each thousand packets.
+
+    `packets` are Ethernet frames in order of time. Returns how many packets.
+    """
+    count = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        source = iter(packets)
+        while rows := [
+            Packet(each.ts_ns, ETHERNET, len(each.data), each.data) for each in islice(source, _BATCH_PACKETS)
+        ]:
+            numbers = pa.array(range(count, count + len(rows)), pa.int64())
+            arrived = pa.array([row.ts_ns for row in rows], pa.int64())
+            place = [numbers, arrived, arrived, pa.repeat(pa.scalar(b"-"), len(rows))]
+            count += len(rows)
+            yield pa.RecordBatch.from_arrays([*place, *to_batch(rows).columns], schema=LANDED_PACKETS)
+            after()
+
+    for _ in tcp_inspection.read(batches(), start, schema([])):
+        pass
+    after()
+    return count
+
+
+class _Files:
+    """The files of one connection. A `Dialogue` that says nothing."""
+
+    dialect = (None, None)
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._paths = {direction: folder / f"{number:04}-{direction}.bin" for direction in Direction}
+        for path in self._paths.values():
+            path.touch()
+
+    def receive(self, pieces: Sequence[Data]) -> None:
+        for direction, path in self._paths.items():
+            # Opened each time: there may be more connections than files that a process can hold open.
+            with path.open("ab") as file:
+                file.writelines(piece.data for piece in pieces if piece.direction is direction)
+
+    def hole(self, hole: Hole) -> None:
+        pass
+
+    def close(self, closed: Closed) -> None:
+        pass
+
+    def conclude(self) -> None:
+        pass
+
+    def snapshot(self) -> str:
+        return ""

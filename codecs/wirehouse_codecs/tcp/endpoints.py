@@ -1,0 +1,38 @@
+"""The two sides of a TCP connection: their addresses and who sends."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Direction(StrEnum):
+    """Who sends: the server is the side whose port is configured."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Endpoint(NamedTuple):
+    """One side of a TCP connection."""
+
+    #: An IPv4 or IPv6 address as text.
+    address: str
+    port: int
+
+    @property
+    def packed(self) -> bytes:
+        """The address as 4 or 16 bytes. ValueError if it is none."""
+        return _packed(self.address)
+
+
+@functools.lru_cache(maxsize=4096)
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
+
+
+def other(direction: Direction) -> Direction:
+    """The other side."""
+    return Direction.SERVER if direction is Direction.CLIENT else Direction.CLIENT

@@ -1,0 +1,254 @@
+"""Rows of bronze.segments as reassembly takes them: one by one, and as stretches of plain segments.
+
+Most segments of a bulk transfer go on where the last one of their side ended, and most others only acknowledge. A
+compiled loop passes over these as `tcp.Flow.receive` does with each, and their bytes stay where Arrow has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.compiled.jit import compiled, wide
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.tcp.packets import ACK
+from wirehouse_codecs.tcp.reassembly import CONTROL, SEQUENCE_MASK, WINDOW_BYTES, Connection, Data, Side, TcpSegment
+
+Array = np.ndarray[Any, Any]
+
+_SIDES: Final = (Direction.CLIENT, Direction.SERVER)
+_PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "record_number")
+_HEADER: Final = ("sequence", "acknowledgment", "flags", "window", "payload_bytes")
+#: A plain stretch has at least so many segments, or it isn't worth to look for the next one.
+FEW_SEGMENTS: Final = 4
+
+
+class Key(NamedTuple):
+    """What the rows of a port pair and window have in common."""
+
+    source: str
+    flow: bytes
+    window_start: str
+    state: str | None
+
+
+class SegmentRows:
+    """A batch of SEGMENT_COLUMNS (see source_log)."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._placed = tuple(_numbers(batch.column(name)) for name in _PLACED)
+        self._header = tuple(_numbers(batch.column(name)) for name in _HEADER)
+        self.acknowledged: Array = self._header[_HEADER.index("acknowledgment")]
+        self.servers: Array = np.asarray(pc.equal(batch.column("direction"), "server").fill_null(False)).view(np.uint8)
+        payload = batch.column("payload").cast(pa.binary())
+        _, offsets, data = payload.buffers()
+        # Null rows, which hold carried state, have equal offsets.
+        self.offsets: Array = np.frombuffer(offsets, np.int32)[payload.offset : payload.offset + len(payload) + 1]
+        captures = batch.column("capture_id").dictionary_encode()
+        #: The captures of the batch, and which of them each row is of.
+        self._captures = captures.dictionary.to_pylist(), _numbers(captures.indices)
+        self.payload = memoryview(b"" if data is None else data).cast("B")
+
+    def groups(self) -> Iterator[tuple[int, int, Key]]:
+        """First and last + 1 of the rows that have source, flow and window in common, and all or none a state."""
+        if not self._batch.num_rows:
+            return
+        changes = np.zeros(self._batch.num_rows - 1, bool)
+        for name in ("source", "flow", "window_start"):
+            column = self._batch.column(name)
+            changes |= np.asarray(pc.not_equal(column[1:], column[:-1]).fill_null(True))
+        carried = np.asarray(self._batch.column("state").is_valid())
+        starts = np.concatenate(([0], np.flatnonzero(changes | (carried[1:] != carried[:-1])) + 1))
+        keys = zip(*(self._batch.column(name).take(pa.array(starts)).to_pylist() for name in Key._fields), strict=True)
+        for (begin, end), key in zip(pairwise([*starts.tolist(), self._batch.num_rows]), keys, strict=True):
+            yield begin, end, Key(*key)
+
+    def arrived_at_ns(self, row: int) -> int:
+        """When the segment arrived."""
+        arrived: int = self._placed[0].item(row)
+        return arrived
+
+    def place(self, row: int) -> Place:
+        """Where the segment stands."""
+        names, codes = self._captures
+        arrived, capture_arrived, record = self._placed
+        return Place(arrived.item(row), capture_arrived.item(row), names[codes.item(row)], record.item(row))
+
+    def places(self, rows: Array) -> list[Place]:
+        """Where several segments stand."""
+        names, codes = self._captures
+        arrived, capture_arrived, record = (numbers[rows].tolist() for numbers in self._placed)
+        captures = [names[code] for code in codes[rows].tolist()]
+        return list(map(Place, arrived, capture_arrived, captures, record))
+
+    def segment(self, row: int) -> TcpSegment:
+        """The segment of a row."""
+        sequence, acknowledgment, flags, window, size = [numbers.item(row) for numbers in self._header]
+        payload = bytes(self.payload[self.offsets.item(row) : self.offsets.item(row + 1)])
+        direction = _SIDES[self.servers.item(row)]
+        return TcpSegment(self.place(row), direction, sequence, acknowledgment, flags, window, payload, size)
+
+    def plain(self, row: int, end: int, connection: Connection, idle_ns: int, most: int) -> Plain:
+        """The plain segments of `connection` from `row` on, before `end`, until they have `most` bytes or more."""
+        sides = (connection.client, connection.server)
+        heard = [side.packets > 0 for side in sides]
+        expected = [side.expected for side in sides]
+        begun = [side.next_byte > 0 for side in sides]
+        told = np.array([connection.last.arrived_at_ns, *expected, 0, 0, 0, 0, *heard, *begun], np.int64)
+        data_rows = np.empty(end - row, np.int64)
+        columns = (self._placed[0], *self._header, self.servers, self.offsets)
+        stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
+        return Plain(self, stop, data_rows[:count], *told[3:7].tolist())
+
+
+def _numbers(column: pa.Array) -> Array:
+    # Rows of carried state have none.
+    return np.asarray(column.fill_null(0) if column.null_count else column).astype(np.int64, copy=False)
+
+
+class Plain(NamedTuple):
+    """Plain segments of a batch that follow each other."""
+
+    rows: SegmentRows
+    #: The row after the last of them.
+    stop: int
+    #: Those that have bytes.
+    data_rows: Array
+    client_packets: int
+    server_packets: int
+    client_zero_windows: int
+    server_zero_windows: int
+
+    def stretches(self, client: Side, server: Side) -> Iterator[Stretch]:
+        """Their bytes, parted where the other side speaks; each is the next of its side when it is asked for."""
+        if not len(self.data_rows):
+            return
+        servers = self.rows.servers[self.data_rows]
+        cuts = [0, *(np.flatnonzero(servers[1:] != servers[:-1]) + 1).tolist(), len(servers)]
+        for begin, end in pairwise(cuts):
+            side = server if servers[begin] else client
+            yield Stretch(self.rows, side.direction, side.next_byte, self.data_rows[begin:end])
+
+
+@compiled
+def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any, data_rows: Any) -> tuple[int, int]:
+    """Pass over plain segments: the row after them, and how many have bytes.
+
+    `told` has the last arrival, the expected numbers of client and server, and takes what was passed over; at its end
+    it says whether each of them was heard before, and had bytes. The first segment of a side is never plain.
+    """
+    arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
+    count = wide(0)
+    size = wide(0)
+    while row < end and size < most:
+        side = wide(servers[row])
+        ahead = (acknowledgment[row] - told[2 - side]) & SEQUENCE_MASK
+        captured = wide(offsets[row + 1]) - wide(offsets[row])
+        if (
+            flags[row] & CONTROL != ACK
+            or not told[7 + side]
+            or arrived_at_ns[row] - told[0] >= idle_ns
+            or 0 < ahead < WINDOW_BYTES
+            or (ahead and not told[10 - side])
+            or captured != payload_bytes[row]
+            or (captured and sequence[row] != told[1 + side])
+        ):
+            break
+        told[0] = arrived_at_ns[row]
+        told[3 + side] += 1
+        told[5 + side] += window[row] == 0
+        if captured:
+            told[1 + side] = (told[1 + side] + captured) & SEQUENCE_MASK
+            data_rows[count] = row
+            count += 1
+            size += captured
+        row += 1
+    return row, count
+
+
+class Stretch:
+    """Bytes of one side that follow each other, as those of several segments of a batch."""
+
+    __slots__ = ("_base", "at", "byte_start", "data", "direction", "rows")
+
+    def __init__(self, rows: SegmentRows, direction: Direction, byte_start: int, at: Array) -> None:
+        self.rows = rows
+        self.direction = direction
+        self.byte_start = byte_start
+        #: The rows with these bytes; rows between them have none.
+        self.at = at
+        begin = int(rows.offsets[at[0]])
+        #: The bytes, in the batch.
+        self.data = rows.payload[begin : rows.offsets[at[-1] + 1]]
+        self._base = begin - byte_start
+
+    def place_of(self, byte_end: int) -> Place:
+        """The place of the segment that holds the byte before `byte_end`."""
+        first, last = int(self.at[0]), int(self.at[-1])
+        found = first + int(self.rows.offsets[first + 1 : last + 1].searchsorted(self._base + byte_end))
+        return self.rows.place(found)
+
+    def acknowledgments(self) -> Iterator[tuple[int, int]]:
+        """From which byte on which acknowledgment holds."""
+        acknowledged = self.rows.acknowledged[self.at]
+        yield self.byte_start, acknowledged.item(0)
+        if len(acknowledged) > 1:
+            for at in (np.flatnonzero(acknowledged[1:] != acknowledged[:-1]) + 1).tolist():
+                yield int(self.rows.offsets[self.at[at]]) - self._base, acknowledged.item(at)
+
+    def pieces(self) -> Iterator[Data]:
+        """A piece for each segment."""
+        data, at = bytes(self.data), 0
+        ends = (self.rows.offsets[self.at + 1] - self.rows.offsets[self.at[0]]).tolist()
+        for place, end in zip(self.rows.places(self.at), ends, strict=True):
+            yield Data(self.direction, self.byte_start + at, data[at:end], place)
+            at = end
+
+
+class Pieces(Sequence[Data]):
+    """Bytes of both sides in arrival order: pieces, and stretches, which are looked at as pieces only if asked to."""
+
+    def __init__(self) -> None:
+        self.parts: list[Data | Stretch] = []
+        self._each: list[Data] | None = None
+        self.size = 0
+        #: Where the last bytes of each direction end.
+        self.ends: dict[Direction, int] = {}
+
+    def add(self, part: Data | Stretch) -> None:
+        """The next bytes."""
+        self.parts.append(part)
+        size = len(part.data)
+        self.size += size
+        self.ends[part.direction] = part.byte_start + size
+
+    @property
+    def each(self) -> list[Data]:
+        """All as pieces."""
+        if self._each is None:
+            self._each = []
+            for part in self.parts:
+                self._each.extend(part.pieces() if isinstance(part, Stretch) else (part,))
+        return self._each
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    def __iter__(self) -> Iterator[Data]:
+        return iter(self.each)
+
+    @overload
+    def __getitem__(self, at: int) -> Data: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Data]: ...
+
+    def __getitem__(self, at: int | slice) -> Data | Sequence[Data]:
+        return self.each[at]

@@ -1,0 +1,206 @@
+"""The rules that several sessions break together.
+
+Sessions are taken in the order in which they ended: what is known when one ends doesn't depend on where captures and
+windows were cut. A fold keeps what it needs of the sessions before, for `HORIZON_NS`, and can be carried on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Rule
+from wirehouse_codecs.wallaroo.rules import RULE
+from wirehouse_codecs.wallaroo.session.summary import SessionSummary
+
+STATE_VERSION: Final = 1
+#: Reconnects in a row that need gaps which grow.
+RECONNECTS: Final = 4
+#: So long after its last session a worker or an instance is forgotten.
+HORIZON_NS: Final = 7 * 86_400 * 10**9
+#: Versions and cookies of a worker, and streams of an instance, that are remembered; further ones are not judged.
+MOST_REMEMBERED: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class SetFound:
+    """A rule that several connections break together, found at the one whose end completes it."""
+
+    rule: Rule
+    connection_id: bytes
+    message: str
+
+
+@dataclass(slots=True)
+class WorkerSessions:
+    """What one worker accepted. Rule `handshake_inconsistent`: each session with a version or cookie new to it."""
+
+    #: In the order in which they came, each with nothing.
+    versions: dict[str, None] = field(default_factory=dict)
+    #: Whether it was empty, and its digest as hex.
+    cookies: dict[tuple[bool | None, str | None], None] = field(default_factory=dict)
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended."""
+        if not summary.accepted or summary.version is None:
+            return []
+        cookie = (summary.cookie_empty, None if summary.cookie_digest is None else summary.cookie_digest.hex())
+        told: list[tuple[str, dict[Any, None], Any]] = [
+            ("version", self.versions, summary.version),
+            ("cookie", self.cookies, cookie),
+        ]
+        new = [what for what, known, value in told if known and value not in known]
+        for _, known, value in told:
+            if len(known) < MOST_REMEMBERED:
+                known[value] = None
+        if not new:
+            return []
+        shown = f"worker {summary.worker} accepted another {' and another '.join(new)} before"
+        return [SetFound(RULE["handshake_inconsistent"], summary.connection_id, shown)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What carried state writes of it."""
+        return {"versions": list(self.versions), "cookies": list(self.cookies)}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> WorkerSessions:
+        """The fold that `to_json` wrote."""
+        return cls(dict.fromkeys(row["versions"]), dict.fromkeys((empty, digest) for empty, digest in row["cookies"]))
+
+
+@dataclass(slots=True)
+class InstanceSessions:
+    """The sessions of one program and instance. Rules `stream_id_reused` and `reconnect_without_backoff`."""
+
+    #: Stream id -> digest of its name as hex, and back.
+    names: dict[int, str] = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=dict)
+    #: When the last session ended, and whether it failed.
+    ended_ns: int | None = None
+    failed: bool = False
+    #: Gaps of the reconnects in a row that never grew.
+    gaps: list[int] = field(default_factory=list)
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended."""
+        named = [(stream_id, name.hex()) for stream_id, name in summary.streams]
+        shown = [text for stream_id, name in named if (text := self._judge_name(stream_id, name))]
+        # Only then: streams of one session are compared there.
+        for stream_id, name in named:
+            self._remember(stream_id, name)
+        found = [SetFound(RULE["stream_id_reused"], summary.connection_id, text) for text in shown]
+        return found + self._reconnect(summary)
+
+    def _judge_name(self, stream_id: int, name: str) -> str | None:
+        """What was otherwise in an earlier session."""
+        if self.names.get(stream_id, name) != name:
+            return f"stream {stream_id} had another name in an earlier session"
+        if (other := self.ids.get(name, stream_id)) != stream_id:
+            return f"the name of stream {stream_id} was that of stream {other} in an earlier session"
+        return None
+
+    def _remember(self, stream_id: int, name: str) -> None:
+        if stream_id in self.names or len(self.names) < MOST_REMEMBERED:
+            self.names[stream_id] = name
+        if name in self.ids or len(self.ids) < MOST_REMEMBERED:
+            self.ids[name] = stream_id
+
+    def _reconnect(self, summary: SessionSummary) -> list[SetFound]:
+        """The reconnect that completes a row, once in each row."""
+        gap = None if self.ended_ns is None else summary.started_ns - self.ended_ns
+        reconnects = self.failed and gap is not None and gap >= 0
+        self.ended_ns, self.failed = summary.ended_ns, summary.failed
+        if gap is None or not reconnects:
+            self.gaps.clear()
+            return []
+        if self.gaps and gap > self.gaps[-1]:
+            self.gaps.clear()
+        self.gaps.append(gap)
+        # A longer row is known by being longer; only its last gaps are needed.
+        del self.gaps[: -RECONNECTS - 1]
+        if len(self.gaps) != RECONNECTS:
+            return []
+        shown = f"{RECONNECTS} reconnects after failures, the gaps are {', '.join(map(str, self.gaps))} ns"
+        return [SetFound(RULE["reconnect_without_backoff"], summary.connection_id, shown)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What carried state writes of it."""
+        names = [[stream_id, name] for stream_id, name in self.names.items()]
+        ids = [[name, stream_id] for name, stream_id in self.ids.items()]
+        return {"names": names, "ids": ids, "ended_ns": self.ended_ns, "failed": self.failed, "gaps": self.gaps}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> InstanceSessions:
+        """The fold that `to_json` wrote."""
+        return cls(dict(row["names"]), dict(row["ids"]), row["ended_ns"], row["failed"], row["gaps"])
+
+
+_FOLDS: Final[dict[str, type[WorkerSessions | InstanceSessions]]] = {
+    "worker": WorkerSessions,
+    "instance": InstanceSessions,
+}
+
+
+def keys(summary: SessionSummary) -> list[str]:
+    """Under which keys a session is taken with others: its worker, and its program and instance."""
+    found = [json.dumps(["worker", summary.worker])]
+    if summary.program_name is not None and summary.instance_name is not None:
+        found.append(json.dumps(["instance", summary.program_name.hex(), summary.instance_name.hex()]))
+    return found
+
+
+class Fold:
+    """The sessions of one key, in the order in which they ended."""
+
+    def __init__(self, key: str, state: str | None = None) -> None:
+        self._kind = _FOLDS[json.loads(key)[0]]
+        self._sessions = self._kind()
+        #: When the last session ended.
+        self.last_ns: int | None = None
+        if state is not None:
+            told = json.loads(state)
+            if told.get("version") != STATE_VERSION:
+                raise StateVersionError(what="wallaroo sessions", found=told.get("version"), expected=STATE_VERSION)
+            self._sessions, self.last_ns = self._kind.from_json(told["sessions"]), told["last_ns"]
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended."""
+        if self.is_over(summary.ended_ns):
+            self._sessions = self._kind()
+        self.last_ns = summary.ended_ns
+        return self._sessions.take(summary)
+
+    def is_over(self, ended_ns: int) -> bool:
+        """A session that ended at `ended_ns` is taken as the first."""
+        return self.last_ns is not None and ended_ns - self.last_ns > HORIZON_NS
+
+    def snapshot(self) -> str:
+        """The state as JSON: a fold that is given it goes on as this one."""
+        told = {"version": STATE_VERSION, "last_ns": self.last_ns, "sessions": self._sessions.to_json()}
+        return json.dumps(told, separators=(",", ":"))
+
+
+class Folds:
+    """The sessions of all keys, in the order in which they ended. What is over is forgotten."""
+
+    def __init__(self) -> None:
+        #: By key, those whose last session ended first before the others.
+        self._folds: OrderedDict[str, Fold] = OrderedDict()
+
+    def take(self, summary: SessionSummary) -> list[SetFound]:
+        """The next session that ended; what it breaks together with those before it."""
+        while self._folds and next(iter(self._folds.values())).is_over(summary.ended_ns):
+            self._folds.popitem(last=False)
+        found = []
+        for key in keys(summary):
+            fold = self._folds.setdefault(key, Fold(key))
+            self._folds.move_to_end(key)
+            found += fold.take(summary)
+        return found
+
+    def __len__(self) -> int:
+        """Keys that are remembered."""
+        return len(self._folds)

@@ -1,0 +1,234 @@
+"""Plain frames of a session, taken by a compiled loop: the vectorised twin of `session.Session.receive`.
+
+A frame is plain if the session finds nothing and ignores nothing, and if neither the connection nor a stream moves in
+its table: a MESSAGE of an open stream with a credit left and an id above all before, an ACK that goes forward. What
+they change is written back to the session, so that either twin goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from wirehouse_codecs.wallaroo.dialects import Dialect
+from wirehouse_codecs.wallaroo.fast import loops
+from wirehouse_codecs.wallaroo.frames import Message
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.session import session as sessions
+from wirehouse_codecs.wallaroo.session.sent_ids import Room
+from wirehouse_codecs.wallaroo.session.session import Session, State, Where
+from wirehouse_codecs.wallaroo.session.streams import KEPT_ACKED, Stream, StreamState
+
+Array = np.ndarray[Any, Any]
+
+#: So many frames are taken between two looks at the room for ids.
+FRAMES_AT_ONCE: Final = 32_768
+_FLAG_BITS: Final = 0xFFFF
+_MOST_NUMBER: Final = 1 << 60
+
+
+class Rows(NamedTuple):
+    """Frames in arrival order, as loops.in_order and loops.read_frames tell of them."""
+
+    data: Array
+    #: When each piece arrived.
+    arrived_at_ns: Array
+    words: Array
+    numbers: Array
+    smalls: Array
+    #: The connector's credits after each frame.
+    balances: Array
+    #: The place of a frame by its row.
+    where: Callable[[int], Where]
+
+    def __len__(self) -> int:
+        return int(self.words.shape[1])
+
+
+class _Streams(NamedTuple):
+    """Streams of a session as arrays, by rising id."""
+
+    ids: Array
+    states: Array
+    marks: Array
+
+
+class Plain:
+    """Takes plain frames for `session`, and keeps the arrays in which its streams hold their ids."""
+
+    def __init__(self, session: Session, options: WallarooOptions) -> None:
+        self.session = session
+        self._fixed = _fixed(session.dialect, options)
+        #: A MESSAGE names no stream.
+        self._nameless = session.dialect.layouts[Message][0].name != "stream_id"
+        self._room = Room.of(0)
+        #: Which part of the room a stream has, from where on.
+        self._parts: dict[int, tuple[int, Room]] = {}
+
+    @property
+    def cost(self) -> int:
+        """So many frames make it worth while to begin."""
+        return 16 + len(self.session.streams) // 4
+
+    @property
+    def possible(self) -> bool:
+        """The session is in a state in which frames can be plain."""
+        session = self.session
+        numbers = (session.credits or 0, session.granted, session.spent)
+        return (
+            session.state is State.STREAMING
+            and session.ended is None
+            and all(abs(number) < _MOST_NUMBER for number in numbers)
+        )
+
+    def settle(self) -> None:
+        """Hold ids in arrays again where they rise."""
+        for stream in self.session.streams.values():
+            stream.sent.settle()
+
+    def advance(self, rows: Rows, begin: int) -> int:
+        """Take the plain frames from row `begin` on, some thousands at most: the row of the next frame."""
+        end = min(len(rows), begin + FRAMES_AT_ONCE)
+        order = sorted(self.session.streams)
+        only = self._only_stream(order)
+        self._make_room(rows, begin, end, order, only)
+        streams = self._export(order)
+        numbers = self._numbers(only)
+        row = loops.advance(
+            rows.data, rows.arrived_at_ns, begin, end, rows.words, rows.numbers, rows.smalls, *streams, *self._room,
+            numbers, self._fixed, rows.balances,
+        )  # fmt: skip
+        if row > begin:
+            self._take_numbers(numbers, rows, row)
+            self._take_streams(order, streams)
+        return int(row)
+
+    def _only_stream(self, order: list[int]) -> int:
+        """The place in `order` of the stream of a MESSAGE that names none; -1 = it can't be told."""
+        session = self.session
+        if not self._nameless or session.partial or session.untracked:
+            return -1
+        live = [
+            place
+            for place, stream_id in enumerate(order)
+            if (stream := session.streams[stream_id]).notified and stream.state in (StreamState.OPEN, StreamState.RESET)
+        ]
+        return live[0] if len(live) == 1 else -1
+
+    def _make_room(self, rows: Rows, begin: int, end: int, order: list[int], only: int) -> None:
+        """Room for the ids of the next frames: all streams hold theirs in one array, each in a part of it."""
+        counts = np.zeros(len(order), np.int64)
+        loops.count_messages(rows.words, rows.smalls, np.array(order, np.uint64), only, begin, end, counts)
+        rising = []
+        roomy = True
+        for stream_id, count in zip(order, counts.tolist(), strict=True):
+            sent = self.session.streams[stream_id].sent
+            if sent.rising:
+                rising.append((stream_id, sent, count))
+                part = self._parts.get(stream_id)
+                roomy = roomy and part is not None and part[1] is sent.room and len(sent.room.ids) - sent.end >= count
+        if roomy:
+            return
+        sizes = [len(sent) + max(count, len(sent) // 2) for _, sent, count in rising]
+        self._room, self._parts, base = Room.of(sum(sizes)), {}, 0
+        for (stream_id, sent, _), size in zip(rising, sizes, strict=True):
+            self._parts[stream_id] = base, self._room.part(base, base + size)
+            sent.move(self._parts[stream_id][1])
+            base += size
+
+    # Session and streams as arrays
+
+    def _numbers(self, only: int) -> Array:
+        session = self.session
+        dry = session.dry
+        numbers = np.zeros(loops.SESSION_NUMBERS, np.int64)
+        numbers[loops.BALANCE], numbers[loops.BALANCED] = session.credits or 0, session.credits is not None
+        numbers[loops.GRANTED], numbers[loops.SPENT], numbers[loops.IDS] = session.granted, session.spent, session.ids
+        numbers[loops.DRY] = -1 if dry is None else loops.DRY_BEFORE
+        numbers[loops.DRY_NS] = 0 if dry is None else dry.place.arrived_at_ns
+        numbers[loops.ONLY_STREAM] = only
+        return numbers
+
+    def _take_numbers(self, numbers: Array, rows: Rows, row: int) -> None:
+        session = self.session
+        balance, _, session.granted, session.spent, session.ids, dry = numbers[: loops.DRY_NS].tolist()
+        if session.credits is not None:
+            session.credits = balance
+        if dry != loops.DRY_BEFORE:
+            session.dry = None if dry < 0 else rows.where(dry)
+        session.last_ns = int(rows.arrived_at_ns[rows.numbers[loops.PIECE, row - 1]])
+
+    def _export(self, order: list[int]) -> _Streams:
+        states = np.zeros((len(order), loops.STATES), np.int64)
+        marks = np.zeros((len(order), loops.STREAM_WORDS), np.uint64)
+        for slot, stream_id in enumerate(order):
+            stream = self.session.streams[stream_id]
+            base = self._parts[stream_id][0] if stream.sent.rising else 0
+            states[slot], marks[slot] = self._state(stream, base), _marks(stream)
+        return _Streams(np.array(order, np.uint64), states, marks)
+
+    def _state(self, stream: Stream, base: int) -> list[int]:
+        """A row of loops.advance's `states`."""
+        session, sent = self.session, stream.sent
+        plain = session.dialect.skips_repeats or not stream.ephemeral
+        return [
+            base + sent.start,
+            base + sent.end,
+            base + len(sent.room.ids),
+            stream.messages,
+            -1 if stream.acked_at is None else stream.acked_at,
+            stream.forgotten_unacked,
+            plain and stream.state is StreamState.OPEN,
+            # The first ack after a NACK or RESTART may go back.
+            stream.state is not StreamState.INTRO and not stream.rewound,
+            stream.assumed or session.partial or session.unattributed,
+            sent.rising,
+            stream.last_seen is not None,
+            stream.first_id is not None,
+            stream.forgotten is not None,
+            len(stream.references) == 1,
+            stream.ever_acked,
+            stream.last_acked is not None,
+            False,
+            -1,
+        ]
+
+    def _take_streams(self, order: list[int], streams: _Streams) -> None:
+        for slot in np.flatnonzero(streams.states[:, loops.CHANGED]).tolist():
+            stream_id = order[slot]
+            stream, state, marks = self.session.streams[stream_id], streams.states[slot], streams.marks[slot].tolist()
+            sent, base = stream.sent, self._parts[stream_id][0] if stream.sent.rising else 0
+            sent.start, sent.end = int(state[loops.START]) - base, int(state[loops.STOP]) - base
+            stream.messages = int(state[loops.MESSAGES])
+            stream.acked_at = int(state[loops.ACKED_AT]) if state[loops.ACKED_AT] >= 0 else None
+            stream.forgotten_unacked = int(state[loops.FORGOTTEN_UNACKED])
+            stream.ever_acked = bool(state[loops.EVER_ACKED])
+            if state[loops.SEEN]:
+                stream.last_seen = marks[loops.LAST_SEEN]
+            if state[loops.SENT]:
+                stream.first_id, stream.last_id = marks[loops.FIRST_ID], marks[loops.LAST_ID]
+            if state[loops.ACKED]:
+                stream.last_acked = marks[loops.LAST_ACKED]
+            if state[loops.FORGOTTEN]:
+                stream.forgotten = marks[loops.FORGOTTEN_LOW], marks[loops.FORGOTTEN_HIGH]
+
+
+def _fixed(dialect: Dialect, options: WallarooOptions) -> Array:
+    bad_flags = 0 if dialect.flags is None else _FLAG_BITS & ~dialect.flags
+    numbers = np.zeros(loops.FIXED_NUMBERS, np.int64)
+    numbers[loops.SINK], numbers[loops.TEXTUAL] = dialect.sink, not dialect.skips_repeats
+    numbers[loops.HAS_NO_FLAGS], numbers[loops.BAD_FLAGS] = dialect.flags is None, bad_flags
+    numbers[loops.MOST_IDS], numbers[loops.KEPT] = sessions.MAX_IDS, KEPT_ACKED
+    numbers[loops.DRY_FOR_NS] = options.ack_timeout_ns
+    numbers[loops.HAS_NOTHING_SEEN] = dialect.nothing_seen is not None
+    return numbers
+
+
+def _marks(stream: Stream) -> list[int]:
+    """A row of loops.advance's `marks`; 0 stands for what isn't there."""
+    low, high = stream.forgotten or (0, 0)
+    reference = stream.references[0] if stream.references else 0
+    words = (stream.last_seen, stream.first_id, stream.last_id, stream.last_acked, low, high, reference)
+    return [word or 0 for word in words]

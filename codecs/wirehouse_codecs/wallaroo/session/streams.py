@@ -1,0 +1,400 @@
+"""One stream of a session: its states as a table, and which of its message ids were sent and acked.
+
+The table is the Stream State Machine of the specification, with the two states that the implementations add: a NOTIFY
+waits for its answer (PENDING), and may be refused. NACKs are stacked: each asks for a NOTIFY of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.session.sent_ids import AWAITED, UNSTABLE, Sent
+
+#: So many ids at and before the last acked one are remembered.
+KEPT_ACKED: Final = 64
+#: References of so many NACKs that wait for their NOTIFY are remembered.
+KEPT_ASKED: Final = 16
+#: More bytes than a side ever sends.
+ALL: Final = 1 << 62
+
+
+class StreamState(StrEnum):
+    """Where a stream stands."""
+
+    #: Never notified on this connection.
+    INTRO = "intro"
+    #: The NOTIFY waits for its answer (implemented dialects).
+    PENDING = "pending"
+    #: The NOTIFY was refused (implemented dialects).
+    REFUSED = "refused"
+    OPEN = "open"
+    CLOSED = "closed"
+    #: A NACK was sent, and not every NACK has had its NOTIFY (the text).
+    RESET = "reset"
+
+
+class Action(StrEnum):
+    """What happens to a stream."""
+
+    #: A NOTIFY that nobody answers (the text).
+    NOTIFY = "notify"
+    #: A NOTIFY that will be answered (implemented dialects).
+    NOTIFY_ASKED = "notify asked"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    MESSAGE = "message"
+    #: A MESSAGE with the flag EOS.
+    LAST_MESSAGE = "last message"
+    EOS_MESSAGE = "eos message"
+    ACK = "ack"
+    NACK = "nack"
+
+
+class StreamStep(NamedTuple):
+    """The state after an action, and the rule that it breaks.
+
+    `settled` is the state if nothing is owed any more: no NACK without its NOTIFY, no NOTIFY without its answer.
+    """
+
+    state: StreamState
+    settled: StreamState
+    rule: str | None = None
+    #: Why the worker drops the frame, if it does so by rule.
+    ignored: str | None = None
+
+
+STREAM_RESET: Final = "stream_reset"
+
+
+def _step(
+    state: StreamState, settled: StreamState | None = None, rule: str | None = None, ignored: str | None = None
+) -> StreamStep:
+    return StreamStep(state, state if settled is None else settled, rule, ignored)
+
+
+_INTRO, _PENDING, _REFUSED = StreamState.INTRO, StreamState.PENDING, StreamState.REFUSED
+_OPEN, _CLOSED, _RESET = StreamState.OPEN, StreamState.CLOSED, StreamState.RESET
+_UNASKED: Final = "notify_ack_unasked"
+
+#: Every state and every action. A rule that ends the session leaves the stream as it is.
+STREAM_TRANSITIONS: Mapping[tuple[StreamState, Action], StreamStep] = MappingProxyType(
+    {
+        (_INTRO, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_INTRO, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_INTRO, Action.ACCEPTED): _step(_INTRO, rule=_UNASKED),
+        (_INTRO, Action.REFUSED): _step(_INTRO, rule=_UNASKED),
+        (_INTRO, Action.MESSAGE): _step(_INTRO, rule="message_unknown_stream"),
+        (_INTRO, Action.LAST_MESSAGE): _step(_INTRO, rule="message_unknown_stream"),
+        (_INTRO, Action.EOS_MESSAGE): _step(_INTRO, rule="eos_unknown_stream"),
+        (_INTRO, Action.ACK): _step(_INTRO, rule="ack_unknown_stream"),
+        (_INTRO, Action.NACK): _step(_INTRO, rule="nack_unknown_stream"),
+        (_PENDING, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_PENDING, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_PENDING, Action.ACCEPTED): _step(_OPEN),
+        (_PENDING, Action.REFUSED): _step(_PENDING, _REFUSED),
+        (_PENDING, Action.MESSAGE): _step(_PENDING, rule="message_before_notify_ack"),
+        (_PENDING, Action.LAST_MESSAGE): _step(_PENDING, rule="message_before_notify_ack"),
+        (_PENDING, Action.EOS_MESSAGE): _step(_PENDING, rule="eos_unknown_stream"),
+        (_PENDING, Action.ACK): _step(_PENDING),
+        (_PENDING, Action.NACK): _step(_RESET),
+        (_REFUSED, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_REFUSED, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_REFUSED, Action.ACCEPTED): _step(_REFUSED, rule=_UNASKED),
+        (_REFUSED, Action.REFUSED): _step(_REFUSED, rule=_UNASKED),
+        (_REFUSED, Action.MESSAGE): _step(_REFUSED, rule="message_unknown_stream"),
+        (_REFUSED, Action.LAST_MESSAGE): _step(_REFUSED, rule="message_unknown_stream"),
+        (_REFUSED, Action.EOS_MESSAGE): _step(_REFUSED, rule="eos_unknown_stream"),
+        (_REFUSED, Action.ACK): _step(_REFUSED),
+        (_REFUSED, Action.NACK): _step(_RESET),
+        (_OPEN, Action.NOTIFY): _step(_OPEN, rule="notify_open_stream"),
+        # A stream in use stays so: the worker refuses the second NOTIFY.
+        (_OPEN, Action.NOTIFY_ASKED): _step(_OPEN),
+        (_OPEN, Action.ACCEPTED): _step(_OPEN),
+        (_OPEN, Action.REFUSED): _step(_OPEN),
+        (_OPEN, Action.MESSAGE): _step(_OPEN),
+        (_OPEN, Action.LAST_MESSAGE): _step(_CLOSED),
+        (_OPEN, Action.EOS_MESSAGE): _step(_CLOSED),
+        (_OPEN, Action.ACK): _step(_OPEN),
+        (_OPEN, Action.NACK): _step(_RESET),
+        (_CLOSED, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_CLOSED, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_CLOSED, Action.ACCEPTED): _step(_OPEN),
+        (_CLOSED, Action.REFUSED): _step(_CLOSED),
+        (_CLOSED, Action.MESSAGE): _step(_CLOSED, rule="message_closed_stream"),
+        (_CLOSED, Action.LAST_MESSAGE): _step(_CLOSED, rule="message_closed_stream"),
+        (_CLOSED, Action.EOS_MESSAGE): _step(_CLOSED, rule="eos_unknown_stream"),
+        (_CLOSED, Action.ACK): _step(_CLOSED),
+        (_CLOSED, Action.NACK): _step(_RESET),
+        (_RESET, Action.NOTIFY): _step(_RESET, _OPEN),
+        (_RESET, Action.NOTIFY_ASKED): _step(_PENDING),
+        (_RESET, Action.ACCEPTED): _step(_OPEN),
+        (_RESET, Action.REFUSED): _step(_RESET),
+        (_RESET, Action.MESSAGE): _step(_RESET, ignored=STREAM_RESET),
+        (_RESET, Action.LAST_MESSAGE): _step(_RESET, ignored=STREAM_RESET),
+        (_RESET, Action.EOS_MESSAGE): _step(_RESET, ignored=STREAM_RESET),
+        (_RESET, Action.ACK): _step(_RESET),
+        (_RESET, Action.NACK): _step(_RESET),
+    }
+)
+
+
+class AckVerdict(StrEnum):
+    """What an acked id is to its stream."""
+
+    FORWARD = "forward"
+    #: Sent before one that was acked earlier.
+    BACK = "back"
+    NEVER_SENT = "never sent"
+    #: So much was sent since that it isn't remembered.
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream of a session. It remembers a bounded number of ids; see `forget`."""
+
+    state: StreamState = StreamState.INTRO
+    #: NACKs without a NOTIFY, and NOTIFYs without an answer.
+    nacks: int = 0
+    waiting: int = 0
+    #: Of the latter those that may have been answered in a hole.
+    excused: int = 0
+    notified: bool = False
+    #: It was in use before the capture, or before a hole in it, so its past is unknown.
+    assumed: bool = False
+    #: Digest of the name that the last NOTIFY gave.
+    name: bytes | None = None
+    #: Digest of the name that OK gives.
+    listed: bytes | None = None
+    #: References that the worker gave: by OK or NOTIFY_ACK, by the last NACK.
+    references: list[int] = field(default_factory=list)
+    #: References of the NACKs that wait for their NOTIFY; None = too many to remember.
+    asked: list[int] | None = field(default_factory=list)
+    #: Where the last NACKs end that wait for their NOTIFY, and those for which a NOTIFY was taken whose sender had not
+    #: received them.
+    nacked: list[int] = field(default_factory=list)
+    crossed: list[int] = field(default_factory=list)
+    #: References that the last NACKs replaced (0 = none), and where each of these ends.
+    replaced: list[list[int]] = field(default_factory=list)
+    last_seen: int | None = None
+    last_acked: int | None = None
+    messages: int = 0
+    first_id: int | None = None
+    last_id: int | None = None
+    sent: Sent = field(default_factory=Sent)
+    #: Ids of ephemeral messages, those whose ack is forgotten among them.
+    ephemeral: set[int] = field(default_factory=set)
+    #: When the last acked message was sent; None = none was acked.
+    acked_at: int | None = None
+    #: A NACK or RESTART came since the last ACK, so the next one may go back.
+    rewound: bool = False
+    ever_acked: bool = False
+    #: Lowest and highest of the acked ids that are forgotten, and how many ids were forgotten unacked.
+    forgotten: tuple[int, int] | None = None
+    forgotten_unacked: int = 0
+
+    @property
+    def remembered(self) -> int:
+        """How many ids it holds in memory."""
+        return len(self.sent) + len(self.ephemeral)
+
+    def act(self, action: Action) -> StreamStep:
+        """Take `action`: count what is owed, and move by the table."""
+        step = STREAM_TRANSITIONS[self.state, action]
+        if action is Action.NACK:
+            self.nacks += 1
+        elif action is Action.NOTIFY:
+            self.nacks = max(0, self.nacks - 1)
+            self.nacked = self.nacked[len(self.nacked) - min(len(self.nacked), self.nacks) :]
+            self.notified = True
+        elif action is Action.NOTIFY_ASKED:
+            self.waiting += 1
+            self.notified = True
+        elif action in (Action.ACCEPTED, Action.REFUSED):
+            if not self.waiting:
+                return StreamStep(self.state, self.state, _UNASKED)
+            self.waiting -= 1
+            self.excused = max(0, self.excused - 1)
+        owed = self.waiting if self.state is StreamState.PENDING else self.nacks
+        self.state = step.state if owed else step.settled
+        return step
+
+    def ask(self, reference: int, byte_end: int) -> None:
+        """A NACK, which was counted and ends at `byte_end`, asks for a NOTIFY from `reference` on."""
+        self.nacked = [*self.nacked, byte_end][-KEPT_ASKED:]
+        replaced = [[earlier, byte_end] for earlier in self.references or (0,)]
+        self.replaced = [*self.replaced, *replaced][-KEPT_ASKED:]
+        self.references, self.rewound = [reference], True
+        if self.nacks == 1:
+            self.asked = []
+        if self.asked is not None:
+            self.asked = [*self.asked, reference] if len(self.asked) < KEPT_ASKED else None
+
+    def answer(self, reference: int) -> bool:
+        """A NOTIFY that is about to be counted gives `reference`: a NACK that waits may have asked for it."""
+        if not self.nacks or self.asked is None:
+            return bool(self.nacks)
+        if reference not in self.asked:
+            return False
+        self.asked.remove(reference)
+        return True
+
+    def owes(self, received: int) -> bool:
+        """A NOTIFY that is about to be counted, of a connector that had received so much: is it still due to a NACK?
+
+        Only if the NOTIFY was another one that the worker took for its answer.
+        """
+        due = bool(self.crossed) and received >= self.crossed[0]
+        if not self.nacks:
+            del self.crossed[:due]
+            return due
+        # Of more NACKs than are remembered it may know the first ones.
+        if len(self.nacked) == self.nacks and received < self.nacked[0]:
+            self.crossed = [*self.crossed[due:], self.nacked[0]][-KEPT_ASKED:]
+        return due
+
+    def known_nacks(self, received: int) -> int:
+        """How many of the NACKs that wait for their NOTIFY a connector knew that had received so much."""
+        return self.nacks - sum(byte_end > received for byte_end in self.nacked)
+
+    @property
+    def unanswered(self) -> int:
+        """NOTIFYs whose answer can't have come where the capture has a hole."""
+        return max(0, self.waiting - self.excused)
+
+    def miss(self, direction: Direction) -> None:
+        """The capture has a hole: what was owed may have come in it, a NACK or what was sent again too."""
+        self.assumed = self.rewound = True
+        if direction is Direction.SERVER:
+            self.excused = self.waiting
+            return
+        self.nacks = 0
+        self.nacked.clear()
+        if self.state is StreamState.RESET:
+            self.state = StreamState.OPEN
+
+    def send(self, message_id: int, *, awaits_ack: bool, unstable: bool = False) -> None:
+        """A message with this id was sent; `unstable`: it is no stable reference."""
+        if self.first_id is None:
+            self.first_id = message_id
+        self.last_id = message_id
+        self.sent.add(message_id, self.messages, AWAITED * awaits_ack | UNSTABLE * unstable)
+
+    def ack(self, message_id: int) -> AckVerdict:
+        """This id is safe, and with it all that were sent before."""
+        known = self.sent.get(message_id)
+        if known is None:
+            if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
+                return AckVerdict.BACK
+            return AckVerdict.FORGOTTEN if self.forgotten_unacked else AckVerdict.NEVER_SENT
+        self.ever_acked = True
+        if self.acked_at is not None and known.at < self.acked_at and not self.rewound:
+            return AckVerdict.BACK
+        self.last_acked, self.acked_at, self.rewound = message_id, known.at, False
+        self.forgotten_unacked = 0
+        self._forget_acked()
+        return AckVerdict.FORWARD
+
+    def ack_unseen(self, message_id: int, *, rises: bool) -> None:
+        """An id is safe that was sent before this session, or where that wasn't seen; 0 may say that none is.
+
+        `rises`: a higher id is one that was sent later.
+        """
+        if message_id and (self.acked_at is None or (rises and message_id > (self.last_acked or 0))):
+            self.last_acked = message_id
+
+    def may_have_sent(self, message_id: int) -> bool:
+        """The stream sent the id in this session, or so much that it isn't known, or goes on from it."""
+        if self.sent.get(message_id) is not None or self.forgotten_unacked or message_id in self.references:
+            return True
+        return self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]
+
+    def given(self, received: int) -> list[int]:
+        """References that the worker gave, for all that a connector knew that had received so much."""
+        replaced = [reference for reference, byte_end in self.replaced if received < byte_end]
+        return [0, *self.references, *([] if self.last_acked is None else [self.last_acked]), *replaced]
+
+    def was_acked(self, message_id: int, received: int = ALL) -> bool:
+        """The id was acked, by itself or by a later one, and the stream was not reset since.
+
+        For all that a connector knew that had received so much.
+        """
+        if self.forgotten is not None and self.forgotten[0] <= message_id <= self.forgotten[1]:
+            return True
+        known = self.sent.get(message_id)
+        rewound = self.rewound and not (self.replaced and received < self.replaced[-1][1])
+        if known is None or self.acked_at is None or rewound:
+            return False
+        return known.at <= self.acked_at
+
+    def is_unstable(self, message_id: int) -> bool:
+        """The id is that of a message which is no stable reference."""
+        known = self.sent.get(message_id)
+        return known is not None and bool(known.marks & UNSTABLE)
+
+    def unacked(self) -> list[int]:
+        """Ids after the last acked one whose ack is waited for, in the order in which they were sent."""
+        after = -1 if self.acked_at is None else self.acked_at
+        return [message_id for message_id, sent in self.sent.items() if sent.marks & AWAITED and sent.at > after]
+
+    def _forget_acked(self) -> None:
+        """Of the acked ids only the last ones are kept."""
+        assert self.acked_at is not None
+        for message_id, _ in self.sent.drop(max(0, self.sent.first_after(self.acked_at) - KEPT_ACKED)):
+            low, high = self.forgotten or (message_id, message_id)
+            self.forgotten = min(low, message_id), max(high, message_id)
+
+    def forget(self) -> None:
+        """Give up the older half of what is remembered, so that memory stays bounded."""
+        for _, sent in self.sent.drop((len(self.sent) + 1) // 2):
+            self.forgotten_unacked += sent.marks & AWAITED
+        self.ephemeral.clear()
+
+    def to_json(self) -> dict[str, Any]:
+        """What carried state writes of it."""
+        return {
+            "state": self.state,
+            "nacks": self.nacks,
+            "waiting": self.waiting,
+            "excused": self.excused,
+            "notified": self.notified,
+            "assumed": self.assumed,
+            "name": None if self.name is None else self.name.hex(),
+            "listed": None if self.listed is None else self.listed.hex(),
+            "references": self.references,
+            "asked": self.asked,
+            "nacked": self.nacked,
+            "crossed": self.crossed,
+            "replaced": self.replaced,
+            "last_seen": self.last_seen,
+            "last_acked": self.last_acked,
+            "messages": self.messages,
+            "first_id": self.first_id,
+            "last_id": self.last_id,
+            "sent": [[message_id, *sent] for message_id, sent in self.sent.items()],
+            "ephemeral": sorted(self.ephemeral),
+            "acked_at": self.acked_at,
+            "rewound": self.rewound,
+            "ever_acked": self.ever_acked,
+            "forgotten": self.forgotten,
+            "forgotten_unacked": self.forgotten_unacked,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Stream:
+        """The stream that `to_json` wrote."""
+        taken = dict(row)
+        taken["state"] = StreamState(row["state"])
+        for key in ("name", "listed"):
+            taken[key] = None if row[key] is None else bytes.fromhex(row[key])
+        taken["sent"] = Sent()
+        for entry in row["sent"]:
+            taken["sent"].add(*entry)
+        taken["ephemeral"] = set(row["ephemeral"])
+        taken["forgotten"] = None if row["forgotten"] is None else tuple(row["forgotten"])
+        return cls(**taken)

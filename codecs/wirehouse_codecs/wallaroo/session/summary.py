@@ -1,0 +1,52 @@
+"""What is kept of a session that has ended, for judging those that follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wirehouse_codecs.tcp.endpoints import Direction
+from wirehouse_codecs.wallaroo.session.session import End, Session
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """What the rules over several connections need of one."""
+
+    connection_id: bytes
+    #: Address and port of the worker.
+    worker: str
+    started_ns: int
+    ended_ns: int
+    program_name: bytes | None
+    instance_name: bytes | None
+    version: str | None
+    cookie_empty: bool | None
+    cookie_digest: bytes | None
+    #: The worker answered by OK.
+    accepted: bool
+    #: It was refused, reset, or ended by an ERROR or a violation.
+    failed: bool
+    #: Stream ids and digests of their names.
+    streams: tuple[tuple[int, bytes], ...] = ()
+
+
+def summarise(session: Session, connection_id: bytes, worker: str) -> SessionSummary:
+    """The summary of a session that has had at least one frame. ValueError before that."""
+    if session.first_ns is None or session.last_ns is None:
+        raise ValueError("no frame yet")
+    broken = session.ended_by is not None or bool(session.errors) or session.ended is End.RESET
+    return SessionSummary(
+        connection_id=connection_id,
+        worker=worker,
+        started_ns=session.first_ns,
+        ended_ns=session.last_ns,
+        program_name=session.program_name,
+        instance_name=session.instance_name,
+        version=session.version,
+        cookie_empty=session.cookie_empty,
+        cookie_digest=session.cookie_digest,
+        # Where the answer to a HELLO was not captured it is unknown.
+        accepted=session.accepted and (session.initial_credits is not None or session.version is None),
+        failed=broken or (not session.accepted and not session.may_miss(Direction.SERVER)),
+        streams=tuple((sid, stream.name) for sid, stream in session.streams.items() if stream.name is not None),
+    )

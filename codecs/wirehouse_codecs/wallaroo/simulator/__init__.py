@@ -1,0 +1,4 @@
+"""Simulated traffic: legal, and with a fault for every rule.
+
+It may import everything of its protocol.
+"""

@@ -1,0 +1,533 @@
+"""From the bytes of a connection's two directions to frames with their place.
+
+`Reader` puts framer, detection and decoder together. Until the dialect is known it holds the frames back, at most
+`HELD_FRAMES` and `HELD_BYTES` of them, so that each is decoded once and in the right layout. In the middle of a
+connection, or after a hole, it looks for the next credible row of frames and gives back what it passed over. What the
+other side says meanwhile waits, within the same bounds, so that frames come in the order in which they arrived. A hole
+within one frame whose length was captured costs that frame alone: the next one begins at its known place.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place, Rule
+from wirehouse_codecs.tcp.endpoints import Direction, other
+from wirehouse_codecs.wallaroo.dialects import DIALECTS, SEED, V2A, V3, ByteOrder, Dialect
+from wirehouse_codecs.wallaroo.frames import Restart
+from wirehouse_codecs.wallaroo.options import WallarooOptions
+from wirehouse_codecs.wallaroo.rules import RULE
+from wirehouse_codecs.wallaroo.wire.dialect_detection import UNTOLD, Detection, Detector, byte_order_of
+from wirehouse_codecs.wallaroo.wire.messages import CUT, LENGTH_BYTES, Decoded, Framed, Framer, decode
+from wirehouse_codecs.wallaroo.wire.resync import READINGS, resynchronise
+
+READER_VERSION: Final = 4
+#: More than a connector has streams: it may notify all of them before the message that tells the dialect.
+HELD_FRAMES: Final = 2048
+HELD_BYTES: Final = 1 << 20
+#: Of bytes in which no frame begins each so many are a row, wherever pieces end.
+PASSED_BYTES: Final = 1 << 16
+_SIDES: Final = tuple(Direction)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one side sent: a frame, or bytes that are none; where it stands, and in which bytes of its stream."""
+
+    direction: Direction
+    place: Place
+    byte_start: int
+    byte_end: int
+    decoded: Decoded
+    #: The bytes that couldn't be decoded, for quarantine; empty with a frame.
+    undecoded: bytes = b""
+
+
+class _Waiting(NamedTuple):
+    """A piece, or a hole, of the side that waits while a start of the other one is looked for."""
+
+    #: How many bytes of the other side had come before.
+    after: int
+    place: Place
+    #: Of a hole the bytes before it that no frame was cut from any more.
+    data: bytes
+    #: Bytes of the hole.
+    missing: int = 0
+
+
+class Rest(NamedTuple):
+    """From where to where bytes stand that no frame is told from, for good, and the rule that says why."""
+
+    byte_start: int
+    byte_end: int
+    rule: Rule
+
+
+class Reader:
+    """The frames of one connection. `receive` bytes in arrival order, `finish` when no more come.
+
+    `started_late` says that the capture began after the connection did.
+    """
+
+    def __init__(self, options: WallarooOptions, *, started_late: bool = False, snapshot: str | None = None) -> None:
+        self._options = options
+        self.detection: Detection | None = None
+        self._order: ByteOrder | None = None
+        self._detector: Detector | None = None
+        self._framers: dict[Direction, Framer] = {}
+        #: Bytes that no framer has: until the byte order is known, and while a start is looked for.
+        self._heads: dict[Direction, bytearray] = {direction: bytearray() for direction in _SIDES}
+        #: Of the pieces in these: where each ends, and its place.
+        self._pieces: dict[Direction, list[tuple[int, Place]]] = {direction: [] for direction in _SIDES}
+        self._at = dict.fromkeys(_SIDES, 0)
+        self._searching = dict.fromkeys(_SIDES, started_late)
+        #: Some of what the connector said before the dialect was known was not captured.
+        self._lacks = started_late
+        #: While a start is looked for: how many bytes of the head are none, by which dialects it was looked for, and up
+        #: to where in the head it takes bytes to look again.
+        self._passed = dict.fromkeys(_SIDES, 0)
+        self._looked: dict[Direction, tuple[tuple[Dialect, ...], int]] = dict.fromkeys(_SIDES, ((), 0))
+        #: The side whose start the other one waits for, and what waits.
+        self._sought: Direction | None = None
+        self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._held: list[tuple[Direction, Place, Framed]] = []
+        self._held_bytes = 0
+        self._unsupported_told = False
+        #: Of a connection that isn't decoded, from where to where its bytes reach in each direction.
+        self._rest: dict[Direction, list[int]] = {direction: [0, 0] for direction in _SIDES}
+        if options.forced is not None:
+            dialect = DIALECTS[options.forced]
+            self._order = dialect.byte_order
+            self.detection = Detection(dialect, dialect.name, "forced by the configuration")
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The dialect, once it is known and can be decoded."""
+        return None if self.detection is None else self.detection.dialect
+
+    def framer(self, direction: Direction) -> Framer | None:
+        """What cuts the frames of `direction`, once the dialect is known; None = it doesn't yet, or no more."""
+        framer = None if self.dialect is None or self._sought is not None else self._framers.get(direction)
+        return framer if framer is not None and framer.lost is None and not framer.skips else None
+
+    def rest(self, direction: Direction) -> Rest | None:
+        """What no frame of `direction` is told from, for good; None = there is nothing.
+
+        It begins with the bytes of the row that says so, so the quarantine has one row for all.
+        """
+        if self._unsupported_told:
+            start, end = self._rest[direction]
+            return Rest(start, end, RULE["dialect_unsupported"]) if end > start else None
+        framer = self._framers.get(direction)
+        if framer is None or framer.lost is None or framer.lost_at is None:
+            return None
+        return Rest(framer.lost_at, framer.byte_end, RULE[framer.lost])
+
+    def receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
+        """Take the next bytes of `direction`; the frames of both directions that are complete and decodable now."""
+        if self._waits(direction):
+            return self._wait(_Waiting(self._end(other(direction)), place, data))
+        return self._receive(direction, data, place)
+
+    def hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
+        """`missing` bytes of `direction` never came: what was unfinished is undecodable, and a start is looked for.
+
+        Between two frames that is a row without bytes: whoever judges the frames has to know of the hole.
+        """
+        found: list[Received] = []
+        cut = b""
+        if direction is self._sought:
+            # No frame of what was held comes any more: nobody waits for it.
+            waiting = self._found_start()
+            cut = bytes(self._heads[direction])
+            self._heads[direction].clear()
+            found += self._go_on(other(direction), waiting)
+        return found + self._come_to_hole(direction, missing, place, cut)
+
+    def finish(self, place: Place, *, closed: bool = True) -> list[Received]:
+        """No more bytes come: conclude on the dialect, and tell what is left unfinished.
+
+        Not `closed`: the capture ends, which is no fault of an unfinished frame.
+        """
+        found: list[Received] = []
+        while self._sought is not None:
+            found += self._begin(self._sought, final=True)
+        for direction in _SIDES:
+            # Of a draft, which the other side may just have shown it to be, all is in one row.
+            if direction not in self._framers and self._heads[direction] and not self._unsupported_told:
+                found += self._begin(direction, final=True)
+        if self.detection is None and self._detector is not None:
+            self.detection = self._detector.conclude()
+            found += self._release()
+        for direction in _SIDES:
+            found += self._unfinished(direction, place, closed)
+        return found
+
+    def _receive(self, direction: Direction, data: bytes, place: Place) -> list[Received]:
+        if self.detection is not None and self.detection.dialect is None:
+            self._rest[direction][1] += len(data)
+            return []
+        if direction not in self._framers:
+            self._heads[direction] += data
+            self._pieces[direction].append((self._end(direction), place))
+            return self._begin(direction, final=False)
+        return self._take(direction, place, self._framers[direction].receive(data))
+
+    def _come_to_hole(self, direction: Direction, missing: int, place: Place, cut: bytes) -> list[Received]:
+        """A hole, in its turn, behind the bytes `cut`."""
+        if self._waits(direction):
+            return self._wait(_Waiting(self._end(other(direction)), place, cut, missing))
+        if self._unsupported_told:
+            self._rest[direction][1] += len(cut)
+        else:
+            self._heads[direction] += cut
+        return self._hole(direction, missing, place)
+
+    def _hole(self, direction: Direction, missing: int, place: Place) -> list[Received]:
+        if self._unsupported_told:
+            self._rest[direction][1] += missing
+            return []
+        framer = self._framers.pop(direction, None)
+        head = self._heads[direction]
+        if framer is not None and framer.lost is not None:
+            # The place is lost for good; the rest stays one row of quarantine.
+            framer.pass_over(missing)
+            self._framers[direction] = framer
+            return []
+        pending = bytes(head) if framer is None else framer.pending
+        end = self._end(direction) if framer is None else framer.byte_end
+        if framer is not None and framer.skip(missing):
+            self._framers[direction] = framer
+        else:
+            self._searching[direction] = True
+        self._clear_head(direction, end + missing)
+        self._lacks |= direction is Direction.CLIENT
+        if self._detector is not None and self._lacks:
+            self._detector.lacks = True
+        if self.detection is not None:
+            return [_undecodable(direction, place, end - len(pending), pending, CUT)]
+        # Holes of a side with no frame between are one to whoever judges.
+        holes = takewhile(lambda one: one[2].reason == CUT, self._held[:-3:-1])
+        if direction not in {side for side, _, _ in holes}:
+            self._held.append((direction, place, Framed(end, end, b"", reason=CUT)))
+        return [_undecodable(direction, place, end - len(pending), pending, CUT)] if pending else []
+
+    # The start of a side
+
+    def _begin(self, direction: Direction, *, final: bool) -> list[Received]:
+        """Start cutting frames where a first one is credible. Each has the place of the piece that completed it."""
+        if self._searching[direction]:
+            found = self._search(direction, final=final)
+            if self._searching[direction]:
+                return found
+        else:
+            found = []
+            head = bytes(self._heads[direction])
+            if self._order is None:
+                self._order = byte_order_of(head)
+                if self._order is None and len(head) <= LENGTH_BYTES and not final:
+                    return found
+                # Neither byte order gives a length that a first frame has: judged as the dialect that was spoken last.
+                self._order = self._order or "big"
+        at, data, pieces = self._at[direction], bytes(self._heads[direction]), self._pieces[direction]
+        assert self._order is not None
+        self._framers[direction] = Framer(self._order, self._limit(direction), byte_start=at)
+        self._clear_head(direction, at)
+        if self._detector is None and self.detection is None:
+            self._detector = Detector(self._order, lacks=self._lacks)
+        # Who was waited for may have to wait in turn; who wasn't goes on.
+        take, waiting = self._receive, list[_Waiting]()
+        if direction is self._sought:
+            take, waiting = self.receive, self._found_start()
+        taken, already = 0, at
+        for end, place in pieces:
+            before = bisect_left(waiting, end, taken, key=_after)
+            found += self._go_on(other(direction), waiting[taken:before])
+            found += take(direction, data[already - at : end - at], place)
+            taken, already = before, end
+        return found + self._go_on(other(direction), waiting[taken:])
+
+    def _search(self, direction: Direction, *, final: bool) -> list[Received]:
+        """Look for a start; it is found if no search is on any more. What was passed over, and waits no longer."""
+        head, candidates = self._heads[direction], self._candidates()
+        before, needed = self._looked[direction]
+        if len(head) < needed and candidates == before and not final:
+            return []
+        passed = self._passed[direction]
+        start = resynchronise(memoryview(head)[passed:], direction, candidates, final=final)
+        passed += start.offset
+        self._looked[direction] = candidates, passed + start.needed
+        found: list[Received] = []
+        while passed >= PASSED_BYTES:
+            found += self._pass_over(direction, PASSED_BYTES)
+            passed -= PASSED_BYTES
+        if passed and (start.found or final):
+            found += self._pass_over(direction, passed)
+            passed = 0
+        self._passed[direction] = passed
+        if start.found:
+            self._searching[direction] = False
+            self._order = self._order or start.byte_order
+        elif final and direction is self._sought:
+            found += self._go_on(other(direction), self._found_start())
+        elif head and self._sought is None:
+            self._sought = direction
+        elif direction is self._sought:
+            # Up to here there is no frame to wait for.
+            found += self._let_pass(self._at[direction] + passed + 1)
+        return found
+
+    def _pass_over(self, direction: Direction, size: int) -> list[Received]:
+        """Bytes at which no frame begins, after what came before the last of them."""
+        head, pieces = self._heads[direction], self._pieces[direction]
+        start, until = self._at[direction], self._at[direction] + size
+        found = self._let_pass(until) if direction is self._sought else []
+        place = _place_of(pieces, until)
+        found.append(_undecodable(direction, place, start, bytes(head[:size]), "no frame begins here"))
+        del pieces[: bisect_right(pieces, until, key=itemgetter(0))]
+        del head[:size]
+        self._at[direction] = until
+        candidates, needed = self._looked[direction]
+        self._looked[direction] = candidates, needed - size
+        return found
+
+    def _clear_head(self, direction: Direction, at: int) -> None:
+        """No bytes are held of `direction`, which goes on at `at`."""
+        self._heads[direction], self._pieces[direction] = bytearray(), []
+        self._at[direction], self._passed[direction], self._looked[direction] = at, 0, ((), 0)
+
+    # What waits for a start of the other side
+
+    def _end(self, direction: Direction) -> int:
+        """How much of a stream without a framer was received."""
+        return self._at[direction] + len(self._heads[direction])
+
+    def _waits(self, direction: Direction) -> bool:
+        return self._sought is not None and self._sought is not direction
+
+    def _wait(self, one: _Waiting) -> list[Received]:
+        """Let it wait; if that is too much, what waited longest goes on."""
+        self._waiting.append(one)
+        self._waiting_bytes += len(one.data)
+        found: list[Received] = []
+        while self._waiting_bytes > HELD_BYTES or len(self._waiting) > HELD_FRAMES:
+            found += self._let_first_pass()
+        return found
+
+    def _let_pass(self, end: int) -> list[Received]:
+        """What came before byte `end` of the start that is looked for, and need not wait."""
+        found: list[Received] = []
+        while self._waiting and self._waiting[0].after < end:
+            found += self._let_first_pass()
+        return found
+
+    def _let_first_pass(self) -> list[Received]:
+        assert self._sought is not None
+        direction, first = other(self._sought), self._waiting.pop(0)
+        self._waiting_bytes -= len(first.data)
+        if first.missing:
+            self._heads[direction] += first.data
+            return self._hole(direction, first.missing, first.place)
+        return self._receive(direction, first.data, first.place)
+
+    def _found_start(self) -> list[_Waiting]:
+        """Nobody waits for this start any more: what did. A start of the other side may be the next that is sought."""
+        assert self._sought is not None
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        side = other(self._sought)
+        self._sought = side if self._searching[side] and self._heads[side] else None
+        return waiting
+
+    def _go_on(self, direction: Direction, waiting: Iterable[_Waiting]) -> list[Received]:
+        """Take what has waited."""
+        found: list[Received] = []
+        for one in waiting:
+            if one.data and one.missing:
+                found += self._come_to_hole(direction, one.missing, one.place, one.data)
+            elif one.missing:
+                found += self.hole(direction, one.missing, one.place)
+            else:
+                found += self.receive(direction, one.data, one.place)
+        return found
+
+    # Frames
+
+    def _candidates(self) -> tuple[Dialect, ...]:
+        """The dialects that the connection may speak, as far as is known."""
+        if self.dialect is not None:
+            return (self.dialect,)
+        return tuple(dialect for dialect in READINGS if self._order in (None, dialect.byte_order))
+
+    def _limit(self, direction: Direction) -> int:
+        dialect = self.dialect or (SEED if self._order == "little" else V3)
+        return self._options.limit(dialect, direction)
+
+    def _take(self, direction: Direction, place: Place, frames: list[Framed]) -> list[Received]:
+        if self.detection is not None:
+            return [self.decode(direction, place, framed) for framed in frames]
+        for framed in frames:
+            self._held.append((direction, place, framed))
+            self._held_bytes += len(framed.body)
+            # What breaks framing is a length, and no tag for the detector to read.
+            if self.detection is None and self._detector is not None and framed.rule is None:
+                self.detection = self._detector.offer(direction, framed.body)
+        full = len(self._held) >= HELD_FRAMES or self._held_bytes >= HELD_BYTES
+        if full and self.detection is None and self._detector is not None:
+            self.detection = self._detector.conclude()
+        return [] if self.detection is None else self._release()
+
+    def _release(self) -> list[Received]:
+        """The frames that were held back, now that the dialect is known."""
+        held, self._held, self._held_bytes, self._detector = self._held, [], 0, None
+        for direction, framer in self._framers.items():
+            framer.limit = self._limit(direction)
+        if self.dialect is None:
+            return self._unsupported(held)
+        return [self.decode(direction, place, framed) for direction, place, framed in held]
+
+    def _unsupported(self, held: list[tuple[Direction, Place, Framed]]) -> list[Received]:
+        """One row for all, but for what stands before a hole, and nothing more of this connection."""
+        assert self.detection is not None
+        frames = [one for one in held if one[2].body]
+        if self._unsupported_told or not frames:
+            return []
+        self._unsupported_told = True
+        for side in _SIDES:
+            framer, head = self._framers.get(side), self._heads[side]
+            end = self._at[side] + len(head) if framer is None else framer.byte_end
+            begun = end - len(head) if framer is None else end - len(framer.pending)
+            own = (framed.byte_start for direction, _, framed in frames if direction is side)
+            self._rest[side] = [next((start for start in own if start >= self._at[side]), begun), end]
+        if self._sought is not None:
+            self._rest[other(self._sought)][1] += sum(len(one.data) + one.missing for one in self._waiting)
+            self._sought, self._waiting, self._waiting_bytes = None, [], 0
+        direction, place, framed = frames[0]
+        reason = f"dialect {self.detection.name}: {self.detection.reason}"
+        decoded = Decoded(rule=RULE["dialect_unsupported"], reason=reason)
+        said = Received(direction, place, framed.byte_start, framed.byte_end, decoded, framed.body)
+        # Rows of what follows on these frames were told already.
+        before = [
+            Received(direction, place, framed.byte_start, framed.byte_end, Decoded(reason=reason), framed.body)
+            for direction, place, framed in frames
+            if framed.byte_start < self._at[direction]
+        ]
+        return [said, *before]
+
+    def decode(self, direction: Direction, place: Place, framed: Framed) -> Received:
+        """A frame that was cut, now that the dialect is known."""
+        assert self.dialect is not None
+        if framed.reason:
+            decoded = Decoded(rule=framed.rule, reason=framed.reason)
+        else:
+            decoded = decode(framed.body, self._dialect_of(framed.body), self._options.version_form)
+        undecoded = framed.body if decoded.frame is None else b""
+        return Received(direction, place, framed.byte_start, framed.byte_end, decoded, undecoded)
+
+    def _dialect_of(self, body: bytes) -> Dialect:
+        """The dialect of a frame: where nothing had told v2a from v2b, a RESTART without a body does."""
+        assert self.detection is not None
+        assert self.detection.dialect is not None
+        is_v2a = body == bytes([V2A.tags[Restart]]) and self.detection.reason.endswith(UNTOLD)
+        return V2A if is_v2a else self.detection.dialect
+
+    def _unfinished(self, direction: Direction, place: Place, closed: bool) -> list[Received]:
+        framer = self._framers.get(direction)
+        pending = bytes(self._heads[direction]) if framer is None else framer.pending
+        if not pending or (self.detection is not None and self.detection.dialect is None):
+            return []
+        start = self._at[direction] if framer is None else framer.byte_end - len(pending)
+        rule = RULE["truncated_frame"] if closed else None
+        decoded = Decoded(rule=rule, reason=f"{len(pending)} bytes of an unfinished frame")
+        return [Received(direction, place, start, start + len(pending), decoded, pending)]
+
+    def snapshot(self) -> str:
+        """The state as JSON: a reader that is given it goes on as this one."""
+        return json.dumps(
+            {
+                "version": READER_VERSION,
+                "detection": None if self.detection is None else _detection_to_json(self.detection),
+                "order": self._order,
+                "detector": None if self._detector is None else self._detector.snapshot(),
+                "framers": {direction: framer.snapshot() for direction, framer in self._framers.items()},
+                "limits": {direction: framer.limit for direction, framer in self._framers.items()},
+                "heads": {direction: bytes(head).hex() for direction, head in self._heads.items()},
+                "pieces": {
+                    direction: [[end, place.to_json()] for end, place in pieces]
+                    for direction, pieces in self._pieces.items()
+                },
+                "at": self._at,
+                "lacks": self._lacks,
+                "searching": self._searching,
+                "passed": self._passed,
+                "sought": self._sought,
+                "waiting": [[one.after, one.place.to_json(), one.data.hex(), one.missing] for one in self._waiting],
+                "held": [
+                    [direction, place.to_json(), framed.byte_start, framed.byte_end, framed.body.hex()]
+                    + [framed.rule and framed.rule.name, framed.reason]
+                    for direction, place, framed in self._held
+                ],
+                "unsupported_told": self._unsupported_told,
+                "rest": self._rest,
+            },
+            separators=(",", ":"),
+        )
+
+    def _restore(self, snapshot: str) -> None:
+        state = json.loads(snapshot)
+        if state.get("version") != READER_VERSION:
+            raise StateVersionError(what="wallaroo reader", found=state.get("version"), expected=READER_VERSION)
+        self._order = state["order"]
+        if state["detection"] is not None:
+            name, shown, reason = state["detection"]
+            self.detection = Detection(DIALECTS.get(name), shown, reason)
+        if state["detector"] is not None and self._order is not None:
+            self._detector = Detector(self._order, snapshot=state["detector"])
+        for name, framer in state["framers"].items():
+            assert self._order is not None
+            self._framers[Direction(name)] = Framer(self._order, state["limits"][name], snapshot=framer)
+        for direction in _SIDES:
+            self._heads[direction] = bytearray.fromhex(state["heads"][direction])
+            self._pieces[direction] = [(end, Place.from_json(place)) for end, place in state["pieces"][direction]]
+            self._at[direction] = state["at"][direction]
+            self._searching[direction] = state["searching"][direction]
+            self._passed[direction] = state["passed"][direction]
+        self._sought = None if state["sought"] is None else Direction(state["sought"])
+        for after, place, data, missing in state["waiting"]:
+            self._waiting.append(_Waiting(after, Place.from_json(place), bytes.fromhex(data), missing))
+            self._waiting_bytes += len(self._waiting[-1].data)
+        for direction, place, start, end, body, rule, reason in state["held"]:
+            framed = Framed(start, end, bytes.fromhex(body), RULE[rule] if rule else None, reason)
+            self._held.append((Direction(direction), Place.from_json(place), framed))
+            self._held_bytes += len(framed.body)
+        self._lacks = state["lacks"]
+        self._unsupported_told = state["unsupported_told"]
+        self._rest = {direction: state["rest"][direction] for direction in _SIDES}
+
+
+def _after(one: _Waiting) -> int:
+    return one.after
+
+
+def _place_of(pieces: Sequence[tuple[int, Place]], end: int) -> Place:
+    """The place of the piece that the byte before `end` is in."""
+    return pieces[min(bisect_left(pieces, end, key=itemgetter(0)), len(pieces) - 1)][1]
+
+
+def _detection_to_json(detection: Detection) -> list[str | None]:
+    name = None if detection.dialect is None else detection.dialect.name
+    return [name, detection.name, detection.reason]
+
+
+def _undecodable(direction: Direction, place: Place, start: int, data: bytes, reason: str) -> Received:
+    """Bytes that no frame is cut from; no rule: the wire isn't at fault for what the capture lacks."""
+    return Received(direction, place, start, start + len(data), Decoded(reason=reason), data)

@@ -1,0 +1,188 @@
+"""Writes the pages of docs/ that come from data: the data dictionary, the rules, the state machines, the sizes.
+
+`python -m infra.tools.generated_pages` writes them; with `--check`, a part of `make check`, it says which are stale.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from infra.tools import sizes
+from wirehouse_codecs.captures import rules as capture_rules
+from wirehouse_codecs.core.machines import Edge, Machine
+from wirehouse_codecs.core.rules import Rule, Severity
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import Column, Table, all_tables
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs"
+#: What each layer of tables is.
+LAYERS = {
+    "bronze": "Landed records, typed, nothing judged.",
+    "silver": "What was said: every decoded message, and the bytes that could not be decoded.",
+    "gold": "What it means: the state that follows from what was said, and the rules that were broken.",
+}
+#: What a severity stands for in a specification.
+SEVERITIES = {
+    Severity.VIOLATION: "the specification says MUST, SHALL or that it is an error",
+    Severity.WARNING: "the specification says SHOULD or recommends otherwise",
+    Severity.NOTE: "allowed, but with consequences; or a fact about the capture",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or check them; 1 if `--check` finds a stale one."""
+    stale = [name for name, page in PAGES.items() if not _same(FOLDER / name, page())]
+    if "--check" not in arguments:
+        for name in stale:
+            (FOLDER / name).write_text(PAGES[name]())
+            print(f"wrote docs/{name}")
+        return 0
+    for name in stale:
+        print(f"docs/{name} is stale: python -m infra.tools.generated_pages")
+    return bool(stale)
+
+
+def _same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
+
+
+def data_dictionary() -> str:
+    """Every table and view with its columns."""
+    tables = all_tables().values()
+    lines = [*_opening("Data dictionary", "pipelines/wirehouse_pipelines/tables"), READING]
+    for layer, meaning in LAYERS.items():
+        lines += [f"## {layer}", "", meaning, ""]
+        for table in (table for table in tables if table.layer == layer):
+            lines += _table(table)
+    return _page(lines)
+
+
+READING = """\
+`$Name` in a column's meaning is the field of that name in the protocol's specification. Times end in `_ns` and are
+nanoseconds since 1970 UTC. Hashes, keys and values are BINARY; unsigned 64-bit numbers are DECIMAL(20,0). A history
+has a row per key and window in which something changed; the view of its newest rows has one per key.
+"""
+FINDINGS = """\
+What the wire breaks is found, counted and shown; it never stops the pipeline. The view `gold.violations` holds every
+finding under these ids, and so do the asset checks in Dagster and `wirehouse inspect`. Bytes that a rule quarantines
+take no part in what follows and are kept in `silver.quarantine`.
+"""
+MACHINES = """\
+The drawings leave out what doesn't change the state; the tables have every pair of a state and an input, and the rule
+that the input breaks there. A pair that becomes nothing is not foreseen: what follows is said by its rule.
+"""
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield from (f"### {table.name}", "", table.comment, "")
+    facts = {
+        "View of": ", ".join(_linked(name) for name in _read_by(table)),
+        "Newest rows": _linked(table.entity) if table.entity else "",
+        "Protocol": table.protocol and PROTOCOLS[table.protocol].title,
+        "One row for each": ", ".join(f"`{name}`" for name in table.key),
+        "Partitioned by": ", ".join(f"`{name}`" for name in table.partition_by),
+    }
+    yield from (f"- {what}: {fact}" for what, fact in facts.items() if fact)
+    yield from ("", "| column | type | meaning |", "|---|---|---|")
+    yield from (_column(column) for column in table.columns)
+    yield ""
+
+
+def _read_by(table: Table) -> list[str]:
+    from wirehouse_pipelines.query.sql import tables_named, tokens
+
+    return tables_named(list(tokens(table.view))) if table.view else []
+
+
+def _linked(name: str) -> str:
+    return f"[{name}](#{name.replace('.', '')})"
+
+
+def _column(column: Column) -> str:
+    return f"| `{column.name}` | {_cell(column.type)} | {_cell(column.comment)} |"
+
+
+def rules_page() -> str:
+    """Every rule by protocol, with its severity and the sentence of the specification."""
+    lines = [*_opening("Rules", "codecs/wirehouse_codecs/PROTOCOL/rules.py"), FINDINGS]
+    lines += [*(f"- **{severity}**: {meaning}" for severity, meaning in SEVERITIES.items()), ""]
+    for protocol in PROTOCOLS.values():
+        lines += [f"## {protocol.title}", "", *_rules(protocol.rules)]
+    return _page([*lines, "## Captures", "", *_rules(capture_rules.RULES)])
+
+
+def _rules(rules: Iterable[Rule]) -> Iterator[str]:
+    yield from ("| rule | severity | broken when | place in the specification |", "|---|---|---|---|")
+    for rule in rules:
+        fate = " (quarantined)" if rule.quarantines else ""
+        yield f"| `{rule.id}` | {rule.severity}{fate} | {_cell(rule.sentence)} | {_cell(rule.place)} |"
+    yield ""
+
+
+def machines_page() -> str:
+    """The state machines of every protocol: a drawing of what changes the state, and every pair in a table."""
+    lines = [*_opening("State machines", "codecs/wirehouse_codecs/PROTOCOL/session/machines.py"), MACHINES]
+    for protocol in PROTOCOLS.values():
+        machines: Iterable[Machine] = import_module(f"wirehouse_codecs.{protocol.name}.session.machines").MACHINES
+        for machine in machines:
+            edges = machine.edges()
+            lines += [f"## {protocol.title}: {machine.name}", "", *_drawing(machine, edges), "", *_pairs(edges), ""]
+    return _page(lines)
+
+
+def _drawing(machine: Machine, edges: Iterable[Edge]) -> Iterator[str]:
+    """A state diagram for Mermaid, without what leaves the state as it is."""
+    told: dict[tuple[str, str, str], list[str]] = {}
+    for edge in edges:
+        if edge.becomes is not None and edge.becomes != edge.state:
+            told.setdefault((edge.state, edge.becomes, edge.when), []).append(edge.input)
+    yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {_id(str(machine.start.value))}")
+    for (state, becomes, when), inputs in told.items():
+        yield f"    {_id(state)} --> {_id(becomes)}: {_on(inputs, when)}"
+    yield "```"
+
+
+def _pairs(edges: Iterable[Edge]) -> Iterator[str]:
+    """Every pair: inputs of a state that do the same are one row."""
+    rows: dict[tuple[str, str | None, str | None, str], list[str]] = {}
+    for edge in edges:
+        rows.setdefault((edge.state, edge.becomes, edge.rule, edge.when), []).append(edge.input)
+    yield from ("| in state | on | becomes | breaks |", "|---|---|---|---|")
+    for (state, becomes, rule, when), inputs in rows.items():
+        yield f"| {state} | {_cell(_on(inputs, when))} | {becomes or ''} | {f'`{rule}`' if rule else ''} |"
+
+
+def _on(inputs: Iterable[str], when: str) -> str:
+    return ", ".join(inputs) + (f", if {when}" if when else "")
+
+
+def _id(state: str) -> str:
+    return state.replace(" ", "_")
+
+
+def _opening(title: str, origin: str) -> tuple[str, ...]:
+    return (f"# {title}", "", f"<!-- Generated from {origin} by `python -m infra.tools.generated_pages`. -->", "")
+
+
+def _page(lines: Iterable[str]) -> str:
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    """`text` in a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+#: Pages of docs/ and what makes them.
+PAGES: dict[str, Callable[[], str]] = {
+    "data-dictionary.md": data_dictionary,
+    "rules.md": rules_page,
+    "state-machines.md": machines_page,
+    "sizes.md": sizes.page,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

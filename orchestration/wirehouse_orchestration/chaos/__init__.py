@@ -1,4 +1,0 @@
-"""`make chaos`: a lake is disturbed in the middle of its work, run again, and compared with one that was not.
-
-`scene.py` is the small lake and its commands, `faults.py` what happens to it, `faulty_store.py` a store that has moods.
-"""

@@ -1,0 +1,4 @@
+"""The command `wirehouse`.
+
+It may import every other room.
+"""

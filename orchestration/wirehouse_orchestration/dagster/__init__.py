@@ -1,0 +1,4 @@
+"""Assets, schedules, sensors, runs and the UI.
+
+It may import query, evidence, infra and what is below them.
+"""

@@ -1,0 +1,39 @@
+"""All definitions of a lake, put together; what holds for all of them is applied here, once."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import dagster as dg
+
+from wirehouse_orchestration.dagster import resources
+from wirehouse_orchestration.dagster.defs import alerts, automation, bronze, landing, upkeep
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+
+OF_PROTOCOLS = tuple(import_module(f"wirehouse_orchestration.dagster.defs.{name}") for name in PROTOCOLS)
+PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation, upkeep, alerts)
+
+
+def _tagged(lake: Lake, spec: dg.AssetSpec) -> dg.AssetSpec:
+    """With its layer and protocol as tags, by which the catalogue can be filtered, and the lake's owners."""
+    layer, _, protocol = (spec.group_name or "").partition("_")
+    tags = {"layer": layer} | ({"protocol": protocol} if protocol else {})
+    return spec.merge_attributes(tags=tags, owners=list(lake.owners))
+
+
+def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
+    """Everything Dagster knows of `lake`. `progress` takes what a run says, a line at a time, instead of its log."""
+    merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(lake, progress))
+    assets: list[Any] = [*(merged.assets or ())]
+    return dg.Definitions(
+        assets=dg.map_asset_specs(partial(_tagged, lake), assets),
+        asset_checks=merged.asset_checks,
+        jobs=merged.jobs,
+        schedules=merged.schedules,
+        sensors=merged.sensors,
+        resources=merged.resources,
+        executor=dg.in_process_executor,
+    )

@@ -1,0 +1,218 @@
+"""Tells a webhook what somebody should look at: failed runs and checks, and new findings of severity violation.
+
+A check of our own tables that fails fails its run, which is told once, as checks that failed. Nothing is told of what
+was there before the sensor first looked. What couldn't be told is told by the next tick. While the tables can't be
+read that is told, once, and failed runs go on being told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import Any, Final
+
+import dagster as dg
+from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
+from deltalake.exceptions import DeltaError
+
+from wirehouse_codecs.core.errors import WirehouseError
+from wirehouse_orchestration import config
+from wirehouse_orchestration.dagster.factories import asked_windows
+from wirehouse_pipelines.delta import ledger
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.query import sql
+
+#: Where to post; a secret, since who knows it may post there too.
+VARIABLE: Final = "WIREHOUSE_WEBHOOK"
+SENSOR_SECONDS: Final = 30
+#: For an answer, and for each piece of it.
+POST_SECONDS: Final = 20
+PIECE_SECONDS: Final = 10
+#: Runs that one tick tells of.
+MOST_RUNS: Final = 20
+#: Windows, the newest, whose findings are counted apart: the cursor must not grow with the lake.
+MOST_WINDOWS: Final = 50
+#: How Dagster shows a failure that was told as one.
+_FAILURE: Final = f"{dg.Failure.__module__}.{dg.Failure.__name__}: "
+_FOUND: Final = """
+    SELECT source, rule, window_start, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation'
+    GROUP BY source, rule, window_start
+"""
+
+
+class WebhookError(WirehouseError):
+    """Nothing can be posted to the webhook."""
+
+    template = f"nothing could be posted to the address in {VARIABLE}: {{reason}}"
+    retry_helps = True
+
+
+def definitions(lake: Lake) -> dg.Definitions:
+    """The sensor."""
+
+    @dg.sensor(
+        name="alerts",
+        minimum_interval_seconds=SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Posts failed runs and checks, and new findings of severity violation, to {VARIABLE}.",
+    )
+    def alerts(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        url = os.environ.get(VARIABLE)
+        if not url:
+            return dg.SkipReason(f"{VARIABLE} is not set: it names the webhook to post to")
+        now = datetime.now(UTC).timestamp()
+        seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+        failed = list(_failed(context.instance, seen["looked"])) if seen else []
+        if len(failed) == MOST_RUNS:
+            # The next tick goes on from the last of them.
+            now = failed[-1]["at"]
+        # A run that failed while the last tick looked is found by both.
+        told = [run for run in failed if run["run"] not in seen["runs"]]
+        found: Mapping[str, Any] | None = seen.get("found")
+        trouble = None
+        try:
+            found, new = _look(lake, found)
+            told += new
+        except (WirehouseError, DeltaError, OSError) as error:
+            # An error's words may hold a time or a number of the request: one of its kind is enough.
+            trouble = type(error).__name__
+            told += [_unread(lake, error)] if trouble != seen.get("trouble") else []
+        if told:
+            _post(url, {"text": "\n".join(line["text"] for line in told), "lake": lake.root, "alerts": told})
+        seen = {"looked": now, "runs": [run["run"] for run in failed], "found": found, "trouble": trouble}
+        context.update_cursor(json.dumps(seen))
+        return dg.SkipReason(f"Told {len(told)}" if told else "Nothing new")
+
+    return dg.Definitions(sensors=[alerts])
+
+
+def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str, Any]]:
+    """Runs that failed since then, the first MOST_RUNS of them."""
+    wanted = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=datetime.fromtimestamp(since, UTC))
+    for record in instance.get_run_records(wanted, limit=MOST_RUNS, order_by="update_timestamp", ascending=True):
+        run = record.dagster_run
+        windows = asked_windows(run.tags)
+        reason, checks = _reason(instance, run.run_id), _checks(instance, run.run_id)
+        where = f" of {' to '.join(dict.fromkeys(windows))}" if windows else ""
+        what = f"checks failed ({', '.join(checks)})" if checks else "failed"
+        yield {
+            "kind": "failed_checks" if checks else "failed_run",
+            "text": f"run {run.run_id[:8]} ({run.job_name}{where}) {what}: {reason}",
+            "run": run.run_id,
+            "checks": checks,
+            "reason": reason,
+            "at": record.update_timestamp.timestamp(),
+        }
+
+
+def _checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """The checks of our own tables that failed in it, as table and name."""
+    found = []
+    for entry in instance.all_logs(run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION):
+        told = entry.dagster_event and entry.dagster_event.asset_check_evaluation_data
+        if told and not told.passed:
+            found.append(f"{'.'.join(told.asset_key.path)} {told.check_name}")
+    return sorted(set(found))
+
+
+def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
+    """What the first step that failed said, on one line."""
+    for entry in instance.all_logs(run_id, of_type=DagsterEventType.STEP_FAILURE):
+        failure = entry.dagster_event and entry.dagster_event.step_failure_data
+        if failure and failure.error:
+            error = failure.error.cause or failure.error
+            return " ".join(error.message.split()).removeprefix(_FAILURE)[:1000]
+    return "its log says why"
+
+
+def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
+    reason = " ".join(str(error).split())[:1000]
+    return {"kind": "unread_tables", "text": f"the tables of {lake.root} can't be read: {reason}", "reason": reason}
+
+
+def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
+    """What to remember of the findings, and alerts of those that are new."""
+    committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
+    if before and before["committed"] == committed:
+        return before, ()
+    rows = sql.rows(lake, _FOUND).to_pylist()
+    counts = {f"{row['source']} {row['rule']} {row['window_start']}": row["findings"] for row in rows}
+    since = min(sorted({row["window_start"] for row in rows})[-MOST_WINDOWS:], default="")
+    seen = {"committed": committed, "since": since, "counts": _folded(counts, since)}
+    if before is None:
+        return seen, ()
+    since = max(since, before["since"])
+    return seen, _new(_folded(before["counts"], since), _folded(counts, since))
+
+
+def _folded(counts: Mapping[str, int], since: str) -> Mapping[str, int]:
+    """Findings by source, rule and window; those of windows before `since` count together, as of none."""
+    folded: Counter[str] = Counter()
+    for name, count in counts.items():
+        broken, _, window = name.rpartition(" ")
+        folded[f"{broken} {window if window >= since else ''}"] += count
+    return folded
+
+
+def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[str, Any]]:
+    """Findings that there were not."""
+    for name, count in sorted(now.items()):
+        source, rule, window = name.split(" ")
+        if (more := count - before.get(name, 0)) > 0:
+            times = "time" if more == 1 else "times"
+            where, key = (f"window {window} of {source}", f",window_start={window}") if window else (source, "")
+            yield {
+                "kind": "findings",
+                "text": f"{rule} broken {more:,} more {times} in {where}: `{config.command()} trace gold.violations "
+                f"rule={rule},source={source}{key}`",
+                "rule": rule,
+                "source": source,
+                "window": window or None,
+                "new": more,
+                "findings": count,
+            }
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Where a post is sent on to, a page for logging in most of the time, nobody would read it."""
+
+    def redirect_request(self, *about: Any) -> None:
+        """None."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirect)
+
+
+def _post(url: str, told: Mapping[str, Any]) -> None:
+    """Raises WebhookError, in which the address doesn't stand."""
+    url = url.strip()
+    if not url.lower().startswith(("https://", "http://")):
+        raise WebhookError(reason="it begins neither with https:// nor with http://")
+    answer: Future[None] = Future()
+
+    def post() -> None:
+        try:
+            request = urllib.request.Request(url, json.dumps(told).encode(), {"Content-Type": "application/json"})
+            with _OPENER.open(request, timeout=PIECE_SECONDS):
+                answer.set_result(None)
+        except Exception as error:
+            answer.set_exception(error)
+
+    # Who answers byte by byte would hold up a thread that waits.
+    threading.Thread(target=post, daemon=True).start()
+    try:
+        answer.result(POST_SECONDS)
+    except TimeoutError:
+        raise WebhookError(reason=f"no answer within {POST_SECONDS} s") from None
+    except (HTTPException, ValueError):
+        # These have parts of the address in them.
+        raise WebhookError(reason="that is no address, or what is there speaks no HTTP") from None
+    except OSError as error:
+        raise WebhookError(reason=str(error)) from None

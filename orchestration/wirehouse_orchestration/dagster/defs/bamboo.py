@@ -1,0 +1,13 @@
+"""Bamboo Point-2-Point: assets and checks of its tables."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from wirehouse_orchestration.dagster.factories import definitions_of
+from wirehouse_pipelines.lake.lake import Lake
+
+
+def definitions(lake: Lake) -> dg.Definitions:
+    """Assets and checks of the lake's Bamboo tables."""
+    return definitions_of(lake, "bamboo")

@@ -1,0 +1,13 @@
+"""The Hiero block node: assets and checks of its tables."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from wirehouse_orchestration.dagster.factories import definitions_of
+from wirehouse_pipelines.lake.lake import Lake
+
+
+def definitions(lake: Lake) -> dg.Definitions:
+    """Assets and checks of the lake's Hiero tables."""
+    return definitions_of(lake, "hiero")

@@ -1,0 +1,98 @@
+"""What a run holds while it lasts: its place among the living runs, and one Spark session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import dagster as dg
+from pyspark.sql import SparkSession
+
+from wirehouse_orchestration.dagster import instance
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.spark_options import SparkOptions
+
+Progress = Callable[[str], None]
+#: Landed records up to which a run is small: over before code compiled for speed pays (seen: gold of 85,000 messages
+#: took 124 s of CPU time, 70 of them compiling).
+SMALL_RECORDS = 500_000
+_WHOLE_STAGE = "spark.sql.codegen.wholeStage"
+#: Runs of one process share a session.
+_one_at_a_time = threading.Lock()
+
+
+class RunSession:
+    """The Spark session of a run, started when a step first needs it, and where the run tells how it goes.
+
+    It is not stopped with the run: a run's process ends with it, and a process with several runs keeps it warm.
+    """
+
+    def __init__(self, say: Progress, options: SparkOptions) -> None:
+        self.say = say
+        self._options = options
+        self._spark: SparkSession | None = None
+
+    def spark(self, records: int) -> SparkSession:
+        """The session, set for work on so many landed records; starts a JVM on first use."""
+        small = records <= SMALL_RECORDS
+        with _one_at_a_time:
+            if self._spark is None:
+                self._spark = _running() or self._start(small)
+        self._spark.conf.set(_WHOLE_STAGE, str(not small).lower())
+        return self._spark
+
+    def _start(self, small: bool) -> SparkSession:
+        from wirehouse_pipelines.spark import session as spark
+
+        self.say("starting Spark")
+        with _default(spark.JAVA_OPTIONS, spark.SHORT_RUN) if small else nullcontext():
+            return spark.session(options=self._options)
+
+    @property
+    def started(self) -> SparkSession | None:
+        """The session, if one was needed."""
+        return self._spark
+
+
+def _running() -> SparkSession | None:
+    from wirehouse_pipelines.spark import session as spark
+
+    return spark.running()
+
+
+def stop_jobs() -> None:
+    """Cancel what Spark is doing in this process, if it was started."""
+    session = _running()
+    if session is not None:
+        session.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def _default(variable: str, value: str) -> Iterator[None]:
+    """The environment inside has `variable` as it is set, or else as `value`."""
+    if variable in os.environ:
+        yield
+        return
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+
+
+def definitions(lake: Lake, progress: Progress | None = None) -> dg.Definitions:
+    """The resource `session`, one per run. `progress` takes what a run says, else its log does."""
+
+    @dg.resource(description="One Spark session per run")
+    def session(context: dg.InitResourceContext) -> Iterator[RunSession]:
+        own = RunSession(progress or (context.log or logging.getLogger("wirehouse")).info, lake.spark)
+        if context.instance is None or context.run_id is None or context.instance.is_ephemeral:
+            yield own
+            return
+        with instance.held(context.instance, context.run_id):
+            yield own
+
+    return dg.Definitions(resources={"session": session})

@@ -1,0 +1,127 @@
+"""What a row says of a connection, byte for byte, and its packets as a pcap file of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from wirehouse_codecs.core.errors import UsageError
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_file
+from wirehouse_orchestration.evidence.landed_packets import Carried, LandedPacket
+
+#: Packets that are listed.
+MOST_LISTED: Final = 20
+#: Times of pcap are 32 bits of seconds.
+_PCAP_END_NS: Final = 2**32 * 10**9
+
+
+class NoExcerptError(UsageError):
+    """The packets of a row can't be written as a capture."""
+
+    template = "no capture is written: {reason}"
+
+
+class Span(NamedTuple):
+    """Bytes of a direction's stream in a packet."""
+
+    packet: LandedPacket
+    byte_start: int
+    byte_end: int
+    #: All of them had been read before.
+    again: bool
+
+
+@dataclass(slots=True)
+class Said:
+    """Bytes of a direction of a connection. What is known of them is there when `spans` were gone through."""
+
+    direction: str
+    byte_start: int
+    byte_end: int
+    most_shown: int
+    #: The first of the bytes, at most `most_shown`.
+    shown: bytearray = field(default_factory=bytearray)
+    #: How many of the bytes were captured.
+    there: int = 0
+    #: How many packets carried some.
+    packets: int = 0
+    #: The first of the spans.
+    listed: list[Span] = field(default_factory=list)
+
+    def read(self, spans: Iterable[Span]) -> None:
+        """Go through the spans."""
+        for _ in spans:
+            pass
+
+    def spans(
+        self, carried: Iterable[Carried], told_by: tuple[bytes | None, int | None], told_at_ns: int
+    ) -> Iterator[Span]:
+        """The packets with some of the bytes, until all have come and the record was reached that told of them.
+
+        `told_by` are its capture and number, or None where only the time `told_at_ns` brought it about.
+        """
+        reached, told = 0, False
+        for packet, start, pieces, next_bytes in carried:
+            told = told or packet.name == told_by or (told_by[0] is None and packet.place.arrived_at_ns > told_at_ns)
+            for piece in pieces:
+                if piece.direction == self.direction:
+                    self._take(piece.byte_start, piece.data)
+            mine = packet.segment.direction == self.direction
+            span = self._span(packet, start, reached) if mine and start is not None else None
+            if span is not None:
+                yield span
+            reached = next_bytes[self.direction]
+            if told and reached >= self.byte_end:
+                return
+
+    def _span(self, packet: LandedPacket, start: int, reached: int) -> Span | None:
+        first = max(start, self.byte_start)
+        last = min(start + len(packet.segment.payload), self.byte_end)
+        if first >= last:
+            return None
+        span = Span(packet, first, last, again=last <= reached)
+        self.packets += 1
+        if len(self.listed) < MOST_LISTED:
+            self.listed.append(span)
+        return span
+
+    def _take(self, start: int, data: bytes) -> None:
+        """Note bytes that came to be read."""
+        piece = data[max(self.byte_start - start, 0) : max(self.byte_end - start, 0)]
+        self.there += len(piece)
+        self.shown += piece[: self.most_shown - len(self.shown)]
+
+
+def write(packets: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write landed packets to a pcap file, which then is whole, or not there. Raises NoExcerptError."""
+    packets = iter(packets)
+    first = next(packets, None)
+    if first is None:
+        raise NoExcerptError(reason="the row has no packets")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}")
+    try:
+        captured = _captured(chain([first], packets), first["link_type"])
+        write_file(captured, part, link_type=first["link_type"])
+        os.replace(part, path)
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+def _captured(packets: Iterable[Mapping[str, Any]], link_type: int) -> Iterator[CapturedPacket]:
+    for packet in packets:
+        if packet["data"] is None:
+            raise NoExcerptError(reason="the record could not be read as a packet")
+        if packet["link_type"] != link_type:
+            kinds = f"{link_type} and {packet['link_type']}"
+            raise NoExcerptError(reason=f"the packets have link types {kinds}, and a pcap file is of one")
+        ts_ns = packet["ts_ns"]
+        if ts_ns is None or not 0 <= ts_ns < _PCAP_END_NS:
+            ts_ns = packet["arrived_at_ns"]
+        yield CapturedPacket(ts_ns, packet["data"], packet["original_length"])

@@ -1,0 +1,4 @@
+"""SQL for people and tools: the prompt and the server.
+
+It may import config, servers and terminal.
+"""

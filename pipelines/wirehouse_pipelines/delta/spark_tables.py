@@ -1,0 +1,247 @@
+"""Delta tables of a lake in Spark: created from their definition, read and replaced by source and window."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from wirehouse_pipelines.delta import arrow_types, delta_tables
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.storage.storage import Held
+from wirehouse_pipelines.tables import Table, all_tables
+
+#: Where a row lies: the address of its file, and how many rows of that come before it.
+FILE, ROW = "file", "row"
+
+
+class SourceWindows(Protocol):
+    """Consecutive windows of a source."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def first(self) -> str: ...
+
+    @property
+    def last(self) -> str: ...
+
+
+def in_spans(spans: Sequence[SourceWindows]) -> str:
+    """The SQL condition on the partition columns that `spans` stand for."""
+    sources: dict[tuple[str, str], list[str]] = {}
+    for span in spans:
+        sources.setdefault((span.first, span.last), []).append(f"'{span.source}'")
+    return " OR ".join(
+        f"(source IN ({', '.join(names)}) AND window_start >= '{first}' AND window_start <= '{last}')"
+        for (first, last), names in sources.items()
+    )
+
+
+def exists(lake: Lake, name: str) -> bool:
+    """Whether the table was ever written; Spark makes the folder of the log before the first commit."""
+    return delta_tables.exists(lake.table_path(name))
+
+
+def _create(lake: Lake, table: Table) -> DeltaTable:
+    """The table, created if it isn't there, with all columns of its definition. Needs no JVM."""
+    known = delta_tables.opened(lake.table_path(table.name))
+    if known is None:
+        known = delta_tables.created(
+            lake.table_path(table.name),
+            _schema(table),
+            partition_by=list(table.partition_by),
+            name=table.name,
+            description=table.comment,
+            configuration=_configuration(table),
+        )
+    _widen(known, table)
+    return known
+
+
+def _widen(known: DeltaTable, table: Table) -> None:
+    """Add the columns that the table's definition gained. Needs no JVM."""
+    present = {field.name for field in known.schema().fields}
+    new = [field for field in _schema(table).fields if field.name not in present]
+    if new:
+        known.alter.add_columns(new)
+
+
+def _schema(table: Table) -> Schema:
+    comments = {column.name: column.comment for column in table.columns}
+    fields = [field.with_metadata({"comment": comments[field.name]}) for field in arrow_types.schema(table)]
+    return Schema.from_arrow(pa.schema(fields))
+
+
+def _configuration(table: Table) -> dict[str, str]:
+    return {"delta.dataSkippingStatsColumns": ",".join(table.stats)} if table.stats else {}
+
+
+def read(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    spans: Sequence[SourceWindows] | None = None,
+    row_kind: str | None = None,
+    *,
+    places: bool = False,
+) -> DataFrame:
+    """Rows of `name` in `spans`, of the whole table without; an empty frame of its schema if there are none.
+
+    Of a log those of one `row_kind` may be asked for: Spark then knows how large these are, and how to join them. With
+    `places` also the columns FILE and ROW: where each row lies, for `table_reader.picked`.
+
+    The files are those that the log names, read here: to Spark the log is a table of its own, which takes several jobs
+    before the first row is read.
+    """
+    table = all_tables()[name]
+    known = delta_tables.opened(lake.table_path(name))
+    files = [f"{lake.table_path(name)}/{unquote(file)}" for file in _files(known, spans, row_kind)] if known else []
+    if not files:
+        return spark.createDataFrame([], f"{table.ddl}, {FILE} STRING, {ROW} BIGINT" if places else table.ddl)
+    rows = spark.read.schema(table.ddl).option("basePath", lake.table_path(name)).parquet(*files)
+    place = (F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(ROW)) if places else ()
+    return rows.select(*(column.name for column in table.columns), *place)
+
+
+def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: str | None = None) -> list[str]:
+    """The files of the table that have rows of `spans`, as its log names them; of a log maybe those of one kind."""
+    actions = pa.table(known.get_add_actions(flatten=True))
+    if row_kind is not None:
+        actions = actions.filter(pc.equal(actions.column("partition.row_kind"), row_kind))
+    wanted: dict[str, list[SourceWindows]] = {}
+    for span in spans or ():
+        wanted.setdefault(span.source, []).append(span)
+    columns = (actions.column(key).to_pylist() for key in ("path", "partition.source", "partition.window_start"))
+    return [
+        file
+        for file, source, window in zip(*columns, strict=True)
+        if spans is None or any(span.first <= window <= span.last for span in wanted.get(source, ()))
+    ]
+
+
+class File(NamedTuple):
+    """An object that is a file of a table."""
+
+    name: str
+    size_bytes: int
+    rows: int
+
+
+def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str | None = None) -> list[File]:
+    """The files of `name` that have rows of `spans`, from the table's log alone; of a log maybe those of one kind."""
+    known = delta_tables.opened(lake.table_path(name))
+    if known is None:
+        return []
+    actions = pa.table(known.get_add_actions(flatten=True))
+    columns = (actions.column(key).to_pylist() for key in ("path", "size_bytes", "num_records"))
+    told = {path: numbers for path, *numbers in zip(*columns, strict=True)}
+    folder = lake.table_folder(name)
+    return [File(f"{folder}/{unquote(path)}", *told[path]) for path in _files(known, spans, row_kind)]
+
+
+class Files(NamedTuple):
+    """Files of a table that were written by `table_writer`, and rows beside them."""
+
+    written: Sequence[Mapping[str, Any]]
+    rows: DataFrame | None
+
+
+def replace(
+    lake: Lake,
+    name: str,
+    rows: DataFrame | Files | pa.Table,
+    spans: Sequence[SourceWindows],
+    held: Held = lambda: None,
+) -> None:
+    """Write `rows` in place of all rows of `spans`, in one commit, if the lock of who writes is `held` yet.
+
+    A pa.Table, for some rows, needs no Spark.
+
+    Spark writes the files; the commit that puts them in place of others needs no JVM. Delta's own way to replace rows
+    takes several jobs of Spark, whatever their number.
+    """
+    table, path = all_tables()[name], lake.table_path(name)
+    known = _create(lake, table)
+    if isinstance(rows, pa.Table):
+        held()
+        write_deltalake(known, rows, mode="overwrite", predicate=in_spans(spans))
+        return
+    files = rows if isinstance(rows, Files) else Files((), rows)
+    written = [*files.written, *(() if files.rows is None else _written(table, path, files.rows, spans))]
+    delta_tables.swap(path, [_added(table, file) for file in written], partial(_files, spans=spans), held)
+
+
+def _written(table: Table, path: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> list[Mapping[str, Any]]:
+    """Let Spark write rows into files of the table."""
+    rows = _ordered(table, _within(table, _defined(table, frame), spans))
+    rows.write.mode("append").partitionBy(*table.partition_by).parquet(path)
+    # The session's commit protocol, TableFiles.java, leaves them to us.
+    written = cast(Any, rows.sparkSession)._jvm.wirehouse.TableFiles.take(path)
+    return [json.loads(file) for file in written]
+
+
+def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
+    """A file of TableFiles.java or `table_writer` as the log has it, with the statistics of the table's definition."""
+    stats = {"numRecords": file["stats"]["numRecords"]}
+    for kind in ("minValues", "maxValues", "nullCount"):
+        stats[kind] = {name: value for name, value in file["stats"][kind].items() if name in table.stats}
+    pairs = (folder.split("=", 1) for folder in file["path"].split("/")[:-1])
+    partition = {column: unquote(value) for column, value in pairs}
+    return AddAction(file["path"], file["size"], partition, file["modified"], True, json.dumps(stats))
+
+
+def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> DataFrame:
+    """These rows; one that isn't in `spans` is an error, or it would be there twice after the next run.
+
+    A column says so, not a condition: that could be asked of rows which another condition leaves out.
+    """
+    refused = F.raise_error(F.lit(f"{table.name}: a row of another window")).cast("string")
+    return rows.withColumn("window_start", F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused))
+
+
+def _defined(table: Table, frame: DataFrame) -> DataFrame:
+    """The frame with the columns and types of the table's definition."""
+    found = {field.name: field.dataType.simpleString() for field in frame.schema}
+    defined = cast(StructType, StructType.fromDDL(table.ddl))
+    wanted = {field.name: field.dataType.simpleString() for field in defined}
+    columns = []
+    for column in table.columns:
+        same = found[column.name] == wanted[column.name]
+        value = F.col(column.name) if same else F.col(column.name).cast(column.type)
+        columns.append(value.alias(column.name))
+    return frame.select(*columns)
+
+
+def _ordered(table: Table, rows: DataFrame) -> DataFrame:
+    return rows.sortWithinPartitions(*table.partition_by, *table.order) if table.order else rows
+
+
+def delete(lake: Lake, name: str, condition: str) -> None:
+    """Delete the rows of `name`, if it was ever written, that the SQL condition holds for. Needs no JVM."""
+    if known := delta_tables.opened(lake.table_path(name)):
+        known.delete(condition)
+
+
+def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:
+    """Rows by (source, window), from the table's log alone."""
+    known = delta_tables.opened(lake.table_path(name))
+    if known is None:
+        return {}
+    actions = known.get_add_actions(flatten=True)
+    rows: dict[tuple[str, str], int] = {}
+    columns = (actions.column(key).to_pylist() for key in ("partition.source", "partition.window_start", "num_records"))
+    for source, window, count in zip(*columns, strict=True):
+        rows[source, window] = rows.get((source, window), 0) + count
+    return rows

@@ -1,0 +1,289 @@
+"""Bronze: landed records as Delta, typed, nothing judged.
+
+A task reads some landed objects as columns and writes these as files of the table: rows are made of them nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from wirehouse_codecs.captures.rules import RULES
+from wirehouse_codecs.core.errors import WirehouseError
+from wirehouse_codecs.core.rules import by_name
+from wirehouse_pipelines.delta import arrow_types, spark_tables, table_writer
+from wirehouse_pipelines.jobs import segments
+from wirehouse_pipelines.jobs.job import Job, Work
+from wirehouse_pipelines.lake.lake import MESSAGE_KINDS, PACKET_KINDS, Lake, Source
+from wirehouse_pipelines.lake.protocols import FILE_KINDS
+from wirehouse_pipelines.landing import object_reader
+from wirehouse_pipelines.landing.manifests import FORGOTTEN, Manifest, WindowObjects
+from wirehouse_pipelines.landing.object_reader import DamagedObjectError
+from wirehouse_pipelines.storage.storage import Storage, open_storage
+from wirehouse_pipelines.tables import all_tables
+
+#: Bytes of landing that a task reads at most, and at least if there are so many.
+SHARE_BYTES: Final = 64 << 20
+LEAST_BYTES: Final = 4 << 20
+Build = Callable[[Work], Iterator[tuple[str, Any]]]
+
+
+class LandingGoneError(WirehouseError):
+    """Rows can't be computed: landing let go of the records, and the table doesn't have their rows any more."""
+
+    template = (
+        "{table}: window {window} of source {source} can't be computed anew: landing let go of the records of {count} "
+        "of its captures, and their rows are gone: land the files again with `wirehouse land FILE --source {source}`"
+    )
+
+
+def capture_window(manifest: Manifest, lake: Lake) -> str:
+    """A capture belongs to the window of its first record, or of its landing if it has none."""
+    moment = manifest.first_arrived_at_ns if manifest.records else manifest.landed_at_ns
+    return lake.windows.of(moment if moment is not None else manifest.landed_at_ns)
+
+
+def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    facts: dict[str, list[str]] = {}
+    for manifest in landed:
+        if manifest.status == FORGOTTEN:
+            continue
+        facts.setdefault(capture_window(manifest, lake), []).append(manifest.digest)
+        for window, has in manifest.windows.items():
+            facts.setdefault(window, []).append(f"{manifest.capture_id}: {has.records}")
+        for finding in manifest.findings:
+            facts.setdefault(lake.windows.of(finding.arrived_at_ns), []).append(manifest.capture_id)
+    return {window: sorted(listed) for window, listed in facts.items()}
+
+
+def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
+    """The manifests of the windows, how many records of each are in which, and what landing found."""
+    severity = {rule.id: rule.severity.value for rule in by_name(RULES).values()}
+    wanted = {(span.source, window) for span in work.spans for window in span.windows}
+    rows: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for manifest in work.landed:
+        window = capture_window(manifest, work.lake)
+        told = asdict(manifest) | {"capture_id": bytes.fromhex(manifest.capture_id)}
+        if manifest.status != FORGOTTEN and (manifest.source, window) in wanted:
+            rows.append(told | {"window_start": window})
+        for window, has in manifest.windows.items():
+            if (manifest.source, window) in wanted:
+                parts.append(told | {"window_start": window, "records": has.records})
+        for finding in manifest.findings:
+            window = work.lake.windows.of(finding.arrived_at_ns)
+            if (manifest.source, window) in wanted:
+                place = {
+                    "source": manifest.source,
+                    "window_start": window,
+                    "capture_id": bytes.fromhex(manifest.capture_id),
+                }
+                rule = {"protocol": "capture", "severity": severity[finding.rule]}
+                found.append(asdict(finding) | place | rule)
+    for name, listed in (("bronze.captures", rows), ("bronze.windows", parts), ("bronze.findings", found)):
+        yield name, pa.Table.from_pylist(listed, schema=arrow_types.schema(all_tables()[name]))
+
+
+def _captures_of(landed: Sequence[Manifest], kinds: tuple[str, ...]) -> dict[str, list[str]]:
+    facts: dict[str, list[str]] = {}
+    for manifest in landed:
+        if manifest.kind in kinds:
+            for window in manifest.windows:
+                facts.setdefault(window, []).append(manifest.capture_id)
+    return {window: sorted(listed) for window, listed in facts.items()}
+
+
+def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    return _captures_of(landed, MESSAGE_KINDS)
+
+
+def _packets_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    """Captures, and the ports that say which packets are the source's."""
+    claimed = sorted({port for name in {manifest.source for manifest in landed} for port in lake.source(name).ports})
+    return {window: [claimed, listed] for window, listed in _captures_of(landed, PACKET_KINDS).items()}
+
+
+def _files_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
+    return _captures_of(landed, FILE_KINDS)
+
+
+def _released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
+    """Captures of `kinds` that landing let go of, by source and window of the spans."""
+    wanted = {(span.source, window) for span in work.spans for window in span.windows}
+    found: dict[tuple[str, str], list[str]] = {}
+    for manifest in work.landed:
+        if manifest.kind in kinds and manifest.released_at_ns is not None:
+            for window in manifest.windows:
+                if (manifest.source, window) in wanted:
+                    found.setdefault((manifest.source, window), []).append(manifest.capture_id)
+    return found
+
+
+class Piece(NamedTuple):
+    """Bytes of an object of landing, whose records are of one source and window."""
+
+    source: str
+    window: str
+    name: str
+    begin: int
+    end: int
+
+
+#: The columns of a table, given landed records of a source.
+Columns = Callable[[pa.RecordBatch, Source], pa.RecordBatch]
+
+
+def _as_landed(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
+    return records
+
+
+def _segments(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
+    """Landed packets, read up to the payload of TCP."""
+    return segments.read(records, source.ports)
+
+
+def _windows(work: Work, kinds: tuple[str, ...]) -> Iterator[WindowObjects]:
+    """What captures have in windows of the spans, of those that landing holds."""
+    wanted = {(span.source, window) for span in work.spans for window in span.windows}
+    for manifest in work.landed:
+        if manifest.kind in kinds and manifest.released_at_ns is None:
+            yield from (has for window, has in manifest.windows.items() if (manifest.source, window) in wanted)
+
+
+def _pieces(work: Work, kinds: tuple[str, ...]) -> Iterator[Piece]:
+    """The objects of landing with records of the spans, each as a whole. Raises DamagedObjectError if one is gone."""
+    storage, sizes = open_storage(work.lake.root), dict[str, dict[str, int]]()
+    for name in (name for has in _windows(work, kinds) for name in has.objects):
+        folder = name.rpartition("/")[0]
+        if folder not in sizes:
+            sizes[folder] = {stored.name: stored.size_bytes for stored in storage.list(folder)}
+        if name not in sizes[folder]:
+            raise DamagedObjectError(name=name, reason="it is not there")
+        *_, source, window = folder.split("/")
+        yield Piece(source, window, name, 0, sizes[folder][name])
+
+
+def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
+    """`pieces` cut and put together, so that each core has something to do and no task much.
+
+    Those of one source and window stand together.
+    """
+    listed = sorted(pieces)
+    most = min(SHARE_BYTES, max(LEAST_BYTES, -(-sum(piece.end for piece in listed) // cores)))
+    found: list[list[Piece]] = []
+    left = 0
+    for piece in listed:
+        begin = piece.begin
+        while begin < piece.end:
+            if left <= 0:
+                found.append([])
+                left = most
+            end = min(piece.end, begin + left)
+            found[-1].append(piece._replace(begin=begin, end=end))
+            left -= end - begin
+            begin = end
+    return found
+
+
+class Written(NamedTuple):
+    """What a task wrote."""
+
+    files: list[dict[str, Any]]
+    #: Records read, by the name of the object.
+    records: Counter[str]
+
+
+def write_share(share: Sequence[Piece], lake: Lake, table: str, columns: Columns) -> Written | WirehouseError | OSError:
+    """Write the rows of a share into files of the table, one for each source and window.
+
+    What is wrong is given back: Spark would tell of its own part in it first.
+    """
+    storage, written = open_storage(lake.root), Written([], Counter())
+    try:
+        for (source, window), pieces in groupby(share, lambda piece: (piece.source, piece.window)):
+            records = (batch for piece in pieces for batch in _records(storage, piece, written.records))
+            rows = (columns(batch, lake.source(source)) for batch in records)
+            partition = {"source": source, "window_start": window}
+            file = table_writer.write(storage, lake.table_folder(table), all_tables()[table], partition, rows)
+            written.files.extend([file] if file else [])
+    except (WirehouseError, OSError) as error:
+        return error
+    return written
+
+
+def _records(storage: Storage, piece: Piece, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+    with storage.open(piece.name) as stream:
+        for records in object_reader.read(stream, piece.name, piece.begin, piece.end):
+            counts[piece.name] += records.num_rows
+            yield records
+
+
+def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
+    """The job's rows: those that `columns` make of landed records, and as they are those of captures let go of."""
+
+    def build(work: Work) -> Iterator[tuple[str, spark_tables.Files]]:
+        kept = _kept(work, table, kinds)
+        context = work.spark.sparkContext
+        parts = shares(_pieces(work, kinds), context.defaultParallelism)
+        write = partial(write_share, lake=work.lake, table=table, columns=columns)
+        files: list[dict[str, Any]] = []
+        records: Counter[str] = Counter()
+        for written in context.parallelize(parts, len(parts)).map(write).collect() if parts else ():
+            if not isinstance(written, Written):
+                raise written
+            files += written.files
+            records += written.records
+        for window in _windows(work, kinds):
+            found = sum(records[name] for name in window.objects)
+            if found != window.records:
+                reason = f"of {window.records:,} records there are {found:,}"
+                raise DamagedObjectError(name=" and ".join(window.objects), reason=reason)
+        yield table, spark_tables.Files(files, kept)
+
+    return build
+
+
+def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> DataFrame | None:
+    """Rows of captures that landing let go of. Raises LandingGoneError."""
+    gone = _released(work, kinds)
+    if not gone:
+        return None
+    held = spark_tables.rows_by_window(work.lake, table)
+    for (source, window), captures in gone.items():
+        if not held.get((source, window)):
+            raise LandingGoneError(table=table, window=window, source=source, count=len(captures))
+    named = sorted({(source, bytes.fromhex(capture)) for (source, _), captures in gone.items() for capture in captures})
+    those = work.spark.createDataFrame(named, "source STRING, capture_id BINARY")
+    return work.read(table).join(F.broadcast(those), ["source", "capture_id"], "left_semi")
+
+
+def _of_kinds(
+    table: str,
+    kinds: tuple[str, ...],
+    facts: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]],
+    columns: Columns = _as_landed,
+) -> Job:
+    return Job(table, (table,), _read(table, kinds, columns), version="1", landed=facts, kinds=kinds)
+
+
+JOBS = (
+    Job(
+        "bronze.captures",
+        ("bronze.captures", "bronze.windows", "bronze.findings"),
+        captures,
+        version="3",
+        landed=_captures_by_window,
+    ),
+    _of_kinds("bronze.messages", MESSAGE_KINDS, _messages_by_window),
+    _of_kinds("bronze.segments", PACKET_KINDS, _packets_by_window, _segments),
+    _of_kinds("bronze.files", FILE_KINDS, _files_by_window),
+)

@@ -1,0 +1,31 @@
+"""Packets to TCP segments: who sent them, and to which port pair they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wirehouse_codecs.tcp import flows
+from wirehouse_codecs.tcp.packets import parse
+
+
+def read(landed: pa.RecordBatch, ports: Collection[int]) -> pa.RecordBatch:
+    """Columns of bronze.segments for landed packets of a source, whose servers' ports these are."""
+    parsed = parse(landed)
+    to_server, from_server = (
+        pc.is_in(parsed.column(f"{end}_port"), pa.array(sorted(ports), pa.int32())) for end in ("destination", "source")
+    )
+    claimed, direction, flow = flows.sides(parsed, to_server, from_server)
+    # What only a segment of a server's port has.
+    found = dict(zip(parsed.schema.names, parsed.columns, strict=True)) | {"flow": flow, "direction": direction}
+    columns = dict(zip(landed.schema.names, landed.columns, strict=True))
+    columns |= {name: _only(claimed, column) for name, column in found.items()}
+    columns["skip"] = flows.skips(parsed, claimed)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _only(which: pa.BooleanArray, column: pa.Array) -> pa.Array:
+    """`column` with null where `which` isn't true."""
+    return column if which.true_count == len(which) else pc.if_else(which, column, pa.scalar(None, column.type))

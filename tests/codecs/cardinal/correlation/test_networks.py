@@ -1,0 +1,77 @@
+"""Random legal networks: producers and partitions lag, the chain forks, and a consumer reads some of it again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+import pytest
+
+from tests.codecs.cardinal.correlation.test_consumer import canonical, content, found
+from tests.support.searches import fast_first
+from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
+from wirehouse_codecs.cardinal.correlation.events import Update
+from wirehouse_codecs.cardinal.simulator.simulator import Record, SimulatorConfig, simulate
+from wirehouse_codecs.core.rules import Place
+
+
+def network(random: Random) -> SimulatorConfig:
+    """Several producers of a chain that forks; its topics have several partitions."""
+    return SimulatorConfig(
+        seed=random.randrange(10**6),
+        blocks=random.choice([12, 20, 32]),
+        messages_per_block=16,
+        producers=random.choice([1, 2, 3]),
+        partitions=random.choice([1, 2, 4]),
+        fork_every=random.choice([0, 3, 7]),
+        reorg_threshold=random.choice([6, 8]),
+        start_number=random.choice([0, 10**6]),
+    )
+
+
+def lagging(config: SimulatorConfig, random: Random) -> list[Record]:
+    """Each partition in its order, and none so late that its blocks lie below the threshold."""
+    # A fork sends up to seven blocks that raise the head by three, so a block of time is at most a block of height.
+    most_ms = random.choice([0, config.reorg_threshold // 2]) * config.block_interval_ms
+    lags: dict[tuple[str, int], int] = defaultdict(lambda: random.randint(0, most_ms))
+    return sorted(simulate(config), key=lambda sent: sent.timestamp_ms + lags[sent.topic, sent.partition])
+
+
+def read_again(records: list[Record], random: Random) -> list[Record]:
+    """A consumer that goes back, once or twice, and takes up again from there."""
+    for _ in range(random.choice([0, 1, 2])):
+        back, at = sorted((random.randrange(len(records)), random.randrange(len(records))))
+        records = records[:at] + records[back:]
+    return records
+
+
+def told_of(records: list[Record], config: SimulatorConfig) -> Consumed:
+    placed = [
+        (Place(at * 10**6, 0, b"", at, sent.topic, sent.partition, sent.offset), sent.key, sent.value)
+        for at, sent in enumerate(records)
+    ]
+    return consume(placed, config.options)
+
+
+def replayed(told: Consumed) -> set[bytes]:
+    """The chain that the updates make."""
+    chain: set[bytes] = set()
+    for update in told.outcomes:
+        if isinstance(update, Update):
+            assert chain >= set(update.removed)
+            assert chain.isdisjoint(update.added)
+            chain = (chain - set(update.removed)) | set(update.added)
+    return chain
+
+
+@pytest.mark.parametrize("seed", fast_first(range(240), 5))
+def test_a_legal_network_breaks_no_rule_and_gives_the_chain_as_it_was_sent(seed: int) -> None:
+    random = Random(seed)
+    config = network(random)
+    plain = told_of(list(simulate(config)), config)
+    told = told_of(read_again(lagging(config, random), random), config)
+    assert found(told) == set()
+    assert canonical(told) == canonical(plain) == replayed(told)
+    assert all(block.complete for block in told.blocks)
+    contents = {block.block_hash: content(block) for block in plain.blocks}
+    assert {block.block_hash: content(block) for block in told.blocks} == contents

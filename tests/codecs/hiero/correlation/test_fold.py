@@ -1,0 +1,845 @@
+"""What calls say together: each rule broken by what is sent, and rows that don't depend on windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.block_nodes import MS, NODE, OTHER_NODE, SECOND, C, Call, S, World, block, publisher_name
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Severity
+from wirehouse_codecs.hiero.correlation import known as across_known
+from wirehouse_codecs.hiero.correlation import publishers, subscribers
+from wirehouse_codecs.hiero.correlation.events import event_of, order_of
+from wirehouse_codecs.hiero.correlation.fold import Fold
+from wirehouse_codecs.hiero.correlation.rows import (
+    BlockRow,
+    CatchUpRow,
+    DecisionRow,
+    Found,
+    SessionRow,
+    SubscriptionRow,
+    Told,
+)
+from wirehouse_codecs.hiero.log.rows import BLOCK, CALL
+from wirehouse_codecs.hiero.options import HieroOptions
+from wirehouse_codecs.hiero.profiles import NO_BLOCK, NODE_ERRORS, OPEN, PROFILES, Service
+from wirehouse_codecs.hiero.rules import NODE_RULES, TOLERANT
+from wirehouse_codecs.hiero.wire.messages import BlockItems, SubscribeRequest
+from wirehouse_codecs.logs.rows import MESSAGE, VIOLATION
+
+Script = Callable[[World], object]
+HOUR_MS = 3_600_000
+TOLERANT_OPTIONS = HieroOptions(reading="tolerant")
+
+
+def known(world: World, number: int = 120) -> Call:
+    """A publisher by which it is known that the node has `number`."""
+    call = world.publisher("K").block(number).ack(number)
+    world.wait(100)
+    return call
+
+
+# A header and its answer
+
+
+def _acknowledged_again(world: World) -> object:
+    known(world)
+    return world.publisher().block(110).ack(110)
+
+
+def _no_answer(world: World) -> object:
+    known(world)
+    call = world.publisher().block(110)
+    world.wait(100)
+    return call.block(121).ack(121)
+
+
+def _old_block_skipped(world: World) -> object:
+    known(world)
+    return world.publisher().header(110).skip(110).end_stream().half_close()
+
+
+def _behind_accepted(world: World) -> object:
+    known(world)
+    return world.publisher().block(130).ack(130)
+
+
+def _later_header_accepted(world: World) -> object:
+    known(world)
+    return world.publisher().block(121).ack(121).block(130).ack(130)
+
+
+def _nothing_reported(world: World) -> object:
+    known(world)
+    return world.publisher().header(126).behind(0)
+
+
+def _old_reported(world: World) -> object:
+    known(world)
+    return world.publisher().header(126).behind(118)
+
+
+def _none_reported(world: World) -> object:
+    known(world)
+    return world.publisher().header(126).end("SUCCESS", 118)
+
+
+def _without_proof(world: World) -> object:
+    return world.publisher().header(121).items(121).ack(121)
+
+
+def _dropped(world: World) -> object:
+    world.publisher("A").header(121).items(121).end_stream("ERROR").half_close()
+    return world.publisher("B").header(121).items(121).ack(121)
+
+
+def _offered_again(world: World) -> object:
+    known(world)
+    world.publisher().header(110).duplicate(120).trailers()
+    return world.publisher().header(110).duplicate(120).trailers()
+
+
+def _never_answered(world: World) -> object:
+    return world.publisher().block(121).end_stream().half_close().trailers()
+
+
+def _left_open(world: World) -> object:
+    """Neither side says anything any more."""
+    return world.publisher().block(121)
+
+
+def _no_range(world: World) -> object:
+    known(world)
+    return world.publisher().block(121).ack(121).end_stream(earliest=0, latest=0).half_close().trailers()
+
+
+# Retries
+
+
+def attempts(world: World, *gaps_ms: float, first: int = 128, reported: int = 120, step: int = 1) -> Call:
+    """A publisher that is told Behind, ends, and comes back after each gap."""
+    call = world.publisher()
+    for number, gap in enumerate((*gaps_ms, 0)):
+        at = reported + number * (step + 1) if step >= 0 else reported
+        call.header(first + number).behind(at).end_stream("TOO_FAR_BEHIND", 1, 130).half_close().trailers()
+        if gap:
+            world.wait(gap)
+            call = world.publisher()
+    return call
+
+
+def _constant_gaps(world: World) -> object:
+    return attempts(world, 1000, 1000, 1000)
+
+
+def _stalled(world: World) -> object:
+    return attempts(world, 1000, 2000, step=-1)
+
+
+def _retried_and_accepted(world: World) -> object:
+    known(world)
+    # The node's own calls are captured: it fetches nothing that would do.
+    world.publisher().header(128).behind(120).end_stream("TOO_FAR_BEHIND", 1, 128).half_close().trailers()
+    world.call(Service.STATUS, NODE.address, OTHER_NODE).server_status(140).trailers()
+    fetch = world.call(Service.SUBSCRIBE, NODE.address, OTHER_NODE).client(SubscribeRequest(121, OPEN))
+    fetch.deliver(121)
+    return world.publisher().block(129).ack(129)
+
+
+# Errors
+
+
+def _another_goes_on(world: World) -> object:
+    others = world.publisher("A").header(121)
+    subscriber = world.subscriber()
+    world.publisher("B").block(121).ack(121).end_stream("ERROR").half_close().trailers()
+    subscriber.status("ERROR")
+    world.wait(400)
+    return others.rest(121).ack(121)
+
+
+def _source_error_unsaid(world: World) -> object:
+    subscriber = world.subscriber().deliver(120)
+    world.publisher().header(121).end_stream("ERROR").half_close().trailers()
+    world.wait(1000)
+    return subscriber.deliver(121)
+
+
+def _others_go_unanswered(world: World) -> object:
+    call = world.publisher("A").block(121).ack(121)
+    world.publisher("B").block(121).ack(121).header(122).end_stream("ERROR").half_close().trailers()
+    return call.block(122).end_stream().half_close().trailers()
+
+
+def _one_call_told(world: World) -> object:
+    other = world.publisher("A").header(121)
+    world.publisher("B").header(121).end("ERROR", 120).trailers()
+    world.wait(400)
+    other.rest(121).ack(121)
+    return world.publisher("B").header(122)
+
+
+def _acknowledged_once_more(world: World) -> object:
+    known(world)
+    return world.publisher().block(120).ack(120).block(121).ack(121)
+
+
+def _never_offered(world: World) -> object:
+    known(world)
+    return world.publisher().block(121).ack(121, 125).end_stream(latest=121).half_close().trailers()
+
+
+def _stale_at_once(world: World) -> object:
+    """The node had acknowledged the block before the header came."""
+    world.publisher("K").block(120).ack(120)
+    return world.publisher().header(126).behind(119)
+
+
+def _error_without_number(world: World) -> object:
+    known(world)
+    return world.publisher().header(121).end("TIMEOUT").trailers()
+
+
+def _times_out_unanswered(world: World) -> object:
+    """The publisher that waits in vain ends with an error of its own."""
+    call = world.publisher("A").block(121).ack(121)
+    world.publisher("B").header(122).end_stream("ERROR").half_close().trailers()
+    return call.block(122).end_stream("TIMEOUT").half_close().trailers()
+
+
+def _subscriber_untold(world: World) -> object:
+    subscriber = world.subscriber().deliver(120)
+    world.publisher("B").header(121).end("PERSISTENCE_FAILED", 120).trailers()
+    world.wait(400)
+    subscriber.deliver(121)
+    return world.publisher("B").header(122)
+
+
+def _never_back(world: World) -> object:
+    return world.publisher().header(121).end("ERROR", 120).trailers()
+
+
+def _subscriber_never_back(world: World) -> object:
+    return world.subscriber().deliver(120).status("ERROR").trailers()
+
+
+# Chains and catching up
+
+
+def _other_root(world: World) -> object:
+    parts = block(122)
+    items = BlockItems(parts.items + parts.items)
+    call = world.publisher().block(121).ack(121)
+    call.client(BlockItems(parts.header), items, BlockItems(parts.proof)).ack(122)
+    return call.block(123).ack(123)
+
+
+def _behind(world: World, offered: int = 128) -> None:
+    world.publisher().header(offered).behind(120).end_stream("TOO_FAR_BEHIND", 1, offered).half_close().trailers()
+
+
+def _fetch(world: World, start: int, end: int = OPEN, last: int | None = 140) -> Call:
+    if last is not None:
+        world.call(Service.STATUS, NODE.address, OTHER_NODE).server_status(last).trailers()
+    return world.call(Service.SUBSCRIBE, NODE.address, OTHER_NODE).client(SubscribeRequest(start, end))
+
+
+def _ends_early(world: World) -> object:
+    _behind(world)
+    return _fetch(world, 121, 124)
+
+
+def _starts_late(world: World) -> object:
+    _behind(world)
+    return _fetch(world, 125)
+
+
+def _gap_left(world: World) -> object:
+    _behind(world)
+    return _fetch(world, 121).deliver(121)
+
+
+def _not_started(world: World) -> object:
+    _behind(world, 122)
+    _fetch(world, 121).deliver(121).cancel()
+    world.publisher().block(122).ack(122).header(130).behind(122).end_stream("TOO_FAR_BEHIND", 1, 130).half_close()
+    return None
+
+
+def _overrun(world: World) -> object:
+    _behind(world, 122)
+    fetch = _fetch(world, 121).deliver(121)
+    world.publisher().block(122).ack(122)
+    return fetch.deliver(122)
+
+
+BROKEN: list[tuple[str, str, Script]] = [
+    ("duplicate", "B", _acknowledged_again),
+    ("duplicate", "A", _acknowledged_again),
+    ("duplicate", "A", _no_answer),
+    ("duplicate", "B", _old_block_skipped),
+    ("behind", "B", _behind_accepted),
+    ("reenter", "A", _later_header_accepted),
+    ("last_known_set", "B", _nothing_reported),
+    ("last_known", "B", _old_reported),
+    ("last_known", "A", _old_reported),
+    ("last_known", "B", _none_reported),
+    ("last_known", "B", _stale_at_once),
+    ("last_known", "A", _stale_at_once),
+    ("last_known_set", "B", _error_without_number),
+    ("last_known_set", "A", _error_without_number),
+    ("last_block_again", "B", _acknowledged_once_more),
+    ("last_block_again", "A", _acknowledged_once_more),
+    ("ack_unoffered", "B", _never_offered),
+    ("ack_unoffered", "A", _never_offered),
+    ("ack_order", "B", _without_proof),
+    ("drop_unproven", "B", _dropped),
+    ("recheck", "B", _offered_again),
+    ("block_not_acknowledged", "B", _never_answered),
+    ("block_not_acknowledged", "A", _never_answered),
+    ("block_not_acknowledged", "B", _left_open),
+    ("block_not_acknowledged", "A", _left_open),
+    ("earliest", "B", _no_range),
+    ("earliest", "A", _no_range),
+    ("backoff", "B", _constant_gaps),
+    ("target_closer", "B", _stalled),
+    ("behind_repeat", "B", _retried_and_accepted),
+    ("source_error_only_if_last", "B", _another_goes_on),
+    ("source_error_sent", "B", _source_error_unsaid),
+    ("continue", "B", _others_go_unanswered),
+    ("continue", "B", _times_out_unanswered),
+    ("continue", "A", _times_out_unanswered),
+    ("node_error_all", "B", _one_call_told),
+    ("node_error_subscribers", "B", _subscriber_untold),
+    ("retry_after_node_error", "B", _never_back),
+    ("subscriber_not_resumed", "B", _subscriber_never_back),
+    ("chain", "B", _other_root),
+    ("recorded_target", "B", _ends_early),
+    ("catchup_range", "B", _starts_late),
+    ("gap_not_filled", "B", _gap_left),
+    ("catch_up_not_started", "B", _not_started),
+    ("catch_up_overrun", "B", _overrun),
+]
+#: Besides the rule, what never came after it.
+ALSO = {
+    "source_error_only_if_last": {"subscriber_not_resumed"},
+    "recorded_target": {"gap_not_filled"},
+    "catchup_range": {"gap_not_filled"},
+}
+
+
+@pytest.mark.parametrize(("rule", "profile", "script"), BROKEN)
+def test_a_rule_is_broken_once(rule: str, profile: str, script: Script) -> None:
+    world = World(profile=profile)
+    script(world)
+    assert world.broken == []
+    found = world.found(until_ms=3 * HOUR_MS)
+    assert [one for one in found if one not in ALSO.get(rule, ())] == [rule]
+
+
+def test_every_rule_of_a_node_is_broken() -> None:
+    assert {rule.name for rule in NODE_RULES} <= {rule for rule, _, _ in BROKEN}
+
+
+def _all_told(world: World) -> object:
+    subscriber = world.subscriber().deliver(120)
+    calls = [world.publisher(name).header(121) for name in "AB"]
+    for call in calls:
+        call.end("ERROR", 120).trailers()
+    subscriber.status("ERROR").trailers()
+    world.wait(1000)
+    for name in "AB":
+        world.publisher(name).block(121).ack(121).end_stream(latest=121).half_close().trailers()
+    return world.subscriber().deliver(121)
+
+
+def _growing_gaps(world: World) -> object:
+    return attempts(world, 1000, 2000, 4000, 8000)
+
+
+def _caught_up(world: World) -> object:
+    _behind(world)
+    fetch = _fetch(world, 121, 127, last=127)
+    for number in range(121, 128):
+        fetch.deliver(number)
+    fetch.status("SUCCESS").trailers()
+    return world.publisher().block(128).ack(128)
+
+
+def _two_publishers(world: World) -> object:
+    first, second = world.publisher("A"), world.publisher("B")
+    for number in range(121, 125):
+        first.header(number)
+        second.header(number).skip(number)
+        first.rest(number).ack(number)
+        second.ack(number)
+    # One is a block ahead of what is acknowledged.
+    first.header(125)
+    second.block(126)
+    first.rest(125)
+    for call in (first, second):
+        call.ack(125, 126)
+    return None
+
+
+def _reported_in_flight(world: World) -> object:
+    second = world.publisher("B").header(126)
+    world.publisher("A").block(121).ack(121)
+    return second.behind(120)
+
+
+def _whole_block_refused(world: World) -> object:
+    """By Behind, or in the older API by a duplicate: it needs no acknowledgement."""
+    known(world)
+    call = world.publisher()
+    call = call.block(130).behind(120) if world.profile == "B" else call.block(110).exists(120)
+    return call.block(121).ack(121).end_stream(latest=121).half_close().trailers()
+
+
+def _comes_back_between(world: World) -> object:
+    """An attempt that didn't fail parts those that did."""
+    attempts(world, 1000)
+    world.wait(2000)
+    world.publisher().end_stream().half_close().trailers()
+    world.wait(1000)
+    return attempts(world, 1000)
+
+
+def _wins_elsewhere(world: World) -> object:
+    """The next header is out when the block before it turns out to be there already."""
+    known(world)
+    first, second = world.publisher("A").block(121), world.publisher("B").block(121).header(122)
+    first.ack(121)
+    second.duplicate(121)
+    return second.trailers() if world.profile == "B" else second.rest(122).ack(122)
+
+
+def _told_of_what_others_sent(world: World) -> object:
+    """Of a block all publishers are told, also one whose header is on its way, or comes later."""
+    first, second, third = (world.publisher(name) for name in "ABC")
+    first.block(121).ack(121)
+    second.header(121).ack(121)
+    third.ack(121)
+    world.wait(1000)
+    third.header(121).end("SUCCESS").trailers()
+    return first.block(122).ack(122).end_stream(latest=122).half_close().trailers()
+
+
+LEGAL: list[tuple[str, Script]] = [
+    ("A", _told_of_what_others_sent),
+    ("B", _told_of_what_others_sent),
+    ("A", _whole_block_refused),
+    ("B", _whole_block_refused),
+    ("A", _comes_back_between),
+    ("A", _wins_elsewhere),
+    ("B", _wins_elsewhere),
+    # Nothing is known to be verified.
+    ("B", lambda world: world.publisher().end_stream("TIMEOUT", 0, 0).half_close().trailers()),
+    ("B", _all_told),
+    ("B", _growing_gaps),
+    ("A", _growing_gaps),
+    ("B", _caught_up),
+    ("A", _two_publishers),
+    ("B", _two_publishers),
+    ("B", _reported_in_flight),
+    ("B", lambda world: world.publisher().header(5).behind(NO_BLOCK).block(0).ack(0)),
+    ("B", lambda world: (known(world), world.publisher().header(118).skip(118).end_stream().half_close().trailers())),
+    ("A", lambda world: (known(world), world.publisher().header(110).exists(120).block(121).ack(121))),
+    # Before the capture there may have been anything.
+    ("B", lambda world: world.publisher(opened="middle").items(130).proof(130).ack(130).block(131).ack(131).close()),
+]
+
+
+@pytest.mark.parametrize(("profile", "script"), LEGAL)
+def test_nothing_is_broken(profile: str, script: Script) -> None:
+    world = World(profile=profile)
+    script(world)
+    assert (world.broken, world.found(until_ms=10)) == ([], [])
+
+
+@pytest.mark.parametrize("script", [_constant_gaps, _starts_late, _ends_early])
+def test_what_a_hole_may_explain_is_found_once_it_would_be_known(script: Script) -> None:
+    world = World()
+    script(world)
+    world.wait(5_000)
+    world.publisher("Q").miss(C)
+    assert world.found(until_ms=60_000) == []
+
+
+def test_the_node_may_have_fetched_what_was_not_captured() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(128).behind(120).end_stream("TOO_FAR_BEHIND", 1, 128).half_close().trailers()
+    world.publisher().block(129).ack(129)
+    assert world.found() == []
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_an_error_of_the_node_that_one_call_is_told_of(profile: str) -> None:
+    for code in sorted(set(PROFILES[profile].end_codes.values()) & NODE_ERRORS):
+        for behind in (False, True) if profile in ("A", "A'", "B") else (False,):
+            world = World(HieroOptions(profile=profile), profile=profile)
+            other = world.publisher("A").header(121)
+            world.publisher("B").header(121).end(code, 118).trailers()
+            world.wait(400)
+            _ = other.behind(119) if behind else other.rest(121).ack(121)
+            assert "node_error_all" in world.found()
+
+
+def test_an_acknowledgement_that_is_repeated_on_its_call_is_one_finding() -> None:
+    world = World()
+    world.publisher().block(120).ack(120).block(121).ack(121).block(120).ack(120)
+    assert world.all_broken() == ["ack_order"]
+    world = World()
+    call = world.publisher().block(121).ack(121)
+    world.wait(100)
+    call.block(121).ack(121)
+    assert world.all_broken() == ["ack_order"]
+
+
+def test_the_decision_about_a_block_that_is_acknowledged_again_is_not_legal() -> None:
+    world = World()
+    _acknowledged_once_more(world)
+    rows = [one for one in world.told() if isinstance(one, DecisionRow) and one.actual is not None]
+    told = [(one.offered, one.last_known, one.expected, one.actual, one.legal, one.rule) for one in rows]
+    assert told[1] == (120, 120, "duplicate", "accepted", False, "hiero.last_block_again")
+
+
+def test_a_block_that_is_offered_after_all_was_acknowledged_early() -> None:
+    world = World()
+    known(world)
+    world.publisher("A").ack(121)
+    assert "ack_unoffered" in world.found(until_ms=3 * HOUR_MS)
+    world.publisher("B").header(121)
+    assert "ack_unoffered" not in world.found(until_ms=3 * HOUR_MS)
+
+
+@pytest.mark.parametrize(("after_ms", "found"), [(0, []), (1, ["ack_order"])])
+def test_a_proof_of_the_packet_that_acknowledges_it_is_not_late(after_ms: int, found: list[str]) -> None:
+    """Bytes that the node had received are delivered before its answer, or with it if their packet came late."""
+    world = World()
+    call = world.publisher().header(121).items(121).ack(121)
+    world.now_ns += (after_ms - 1) * MS
+    call.proof(121).block_end(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("after_ms", "found"), [(50, []), (51, ["ack_order"])])
+def test_packets_of_two_connections_may_have_changed_places(after_ms: int, found: list[str]) -> None:
+    world = World()
+    sender, told = world.publisher("A").header(121).items(121), world.publisher("B")
+    told.ack(121)
+    world.now_ns += (after_ms - 1) * MS
+    sender.proof(121).block_end(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> None:
+    world = World()
+    call = world.publisher().header(121).items(121).ack(121)
+    assert world.found(until_ms=2 * HOUR_MS) == []
+    assert world.found(until_ms=3 * HOUR_MS) == ["ack_order"]
+    world.wait(2 * HOUR_MS)
+    call.miss(C)
+    assert world.found(until_ms=3 * HOUR_MS) == []
+
+
+@pytest.mark.parametrize(("ends_first", "found"), [(True, []), (False, ["source_error_sent"])])
+def test_what_a_subscriber_is_told_after_its_capture_ended_is_not_known(ends_first: bool, found: list[str]) -> None:
+    world = World()
+    known(world).half_close().trailers()
+    subscriber = world.subscriber()
+    world.publisher().header(121).end_stream("ERROR").half_close()
+    if not ends_first:
+        world.wait(2 * HOUR_MS)
+    subscriber.close("capture_end", None)
+    kinds = {"source_error_sent"}
+    assert [name for name in world.found(until_ms=3 * HOUR_MS) if name in kinds] == found
+
+
+def test_a_finding_names_the_block_that_was_offered() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(126).behind(118)
+    world.publisher("B").header(127).behind(0)
+    numbers = {one.rule.name: one.block_number for one in world.told() if isinstance(one, Found)}
+    assert numbers == {"last_known": 126, "last_known_set": 127}
+    world.publisher("C").header(110).behind(120)
+    assert [row["block_number"] for row in world.of(VIOLATION)] == [110]
+
+
+def test_real_nodes_are_read_more_mildly() -> None:
+    world = World(TOLERANT_OPTIONS)
+    _one_call_told(world)
+    told = [one for one in world.told() if isinstance(one, Found)]
+    assert [(one.rule.name, one.severity) for one in told] == [("node_error_all", Severity.WARNING)]
+    assert set(TOLERANT) == {"node_error_all"}
+
+
+@pytest.mark.parametrize(
+    ("gaps", "broken"),
+    [
+        ((1000, 1000, 1000), True),
+        ((1000, 1200, 2500), False),
+        ((30_000, 30_000, 30_000), False),
+        ((4000, 2000, 1000), True),
+    ],
+)
+def test_gaps_of_real_publishers(gaps: tuple[int, ...], broken: bool) -> None:
+    world = World(TOLERANT_OPTIONS)
+    attempts(world, *gaps)
+    assert world.found(until_ms=60_000) == ["backoff"] * broken
+
+
+@pytest.mark.parametrize("profile", ["A", "B"])
+def test_the_answer_settles_the_header_that_it_is_to(profile: str) -> None:
+    world = World(profile=profile)
+    _wins_elsewhere(world)
+    decisions = [one for one in world.told() if isinstance(one, DecisionRow) and one.publisher == publisher_name("B")]
+    told = [(one.offered, one.actual, one.reported, one.legal) for one in decisions]
+    assert told[0] == (121, "duplicate", 121, True)
+    assert [(offered, actual) for offered, actual, *_ in told[1:]] == [(122, "none" if profile == "B" else "accepted")]
+
+
+# Rows
+
+
+def newest(told: list[Told]) -> dict[Any, Told]:
+    """The newest row of each key, and every finding."""
+    rows: dict[Any, Told] = {}
+    for number, one in enumerate(told):
+        match one:
+            case Found():
+                rows["found", one.rule.name, one.where, one.message] = one
+            case DecisionRow():
+                rows["decision", one.call, one.where] = one
+            case SessionRow() | SubscriptionRow():
+                rows["call", one.call] = one
+            case CatchUpRow():
+                rows["catch-up", one.node, one.where] = one
+            case BlockRow():
+                rows["block", one.block_number] = one
+        assert number >= 0
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("profile", "script"), [*((profile, script) for _, profile, script in BROKEN), *LEGAL])
+def test_windows_cut_anywhere_tell_the_same(profile: str, script: Script, seed: int) -> None:
+    world = World(profile=profile)
+    script(world)
+    random = Random(seed)
+    times = sorted({row["arrived_at_ns"] for row in world.rows})
+    ends = sorted(random.choices(times, k=4)) if seed else times
+    once, cut = world.told(until_ms=2 * HOUR_MS), world.told(ends, until_ms=2 * HOUR_MS)
+    assert newest(cut) == newest(once)
+    assert sum(isinstance(one, Found) for one in cut) == sum(isinstance(one, Found) for one in once)
+
+
+_NUMBERS = [0, 1, 2, 120, 121, 122, 123, 130, 2**63, 2**64 - 1]
+_NO_NUMBER: list[tuple[str, Callable[[Call], object]]] = [
+    ("publish", lambda call: call.half_close()),
+    ("publish", lambda call: call.cancel()),
+    ("any", lambda call: call.trailers()),
+    ("any", lambda call: call.close()),
+    ("any", lambda call: call.miss(C)),
+]
+_NUMBERED: list[tuple[str, Callable[[Call, int], object]]] = [
+    *(("publish", action) for action in (Call.block, Call.header, Call.proof, Call.ack, Call.behind, Call.duplicate)),
+    *(("publish", action) for action in (Call.skip, Call.resend)),
+    ("publish", lambda call, number: call.end_stream("ERROR", number, number)),
+    ("publish", lambda call, number: call.end("PERSISTENCE_FAILED" if call.profile.new else "INTERNAL_ERROR", number)),
+    ("subscribe", Call.deliver),
+    ("subscribe", lambda call, number: call.client(SubscribeRequest(number, number))),
+    ("subscribe", lambda call, number: call.status("NOT_AVAILABLE" if number % 2 else "SUCCESS")),
+    ("status", lambda call, number: call.server_status(min(number, 2**64 - 2))),
+]
+
+
+def _say_anything(world: World, random: Random) -> None:
+    calls = [("publish", world.publisher("A")), ("publish", world.publisher("B"))]
+    calls.append(("subscribe", world.call(Service.SUBSCRIBE, NODE.address, OTHER_NODE)))
+    calls.append(("status", world.call(Service.STATUS, NODE.address, OTHER_NODE)))
+    calls.append(("subscribe", world.subscriber()))
+    for _ in range(random.randint(1, 30)):
+        world.wait(random.choice([0, 0, 0, 100, 1000, 4 * HOUR_MS]))
+        at = random.randrange(len(calls))
+        kind, call = calls[at]
+        if kind == "publish" and not random.randrange(8):
+            calls[at] = (kind, world.publisher("AB"[at]))
+        elif random.randrange(6):
+            number = random.choice(_NUMBERS)
+            random.choice([action for own, action in _NUMBERED if own == kind])(call, number)
+        else:
+            random.choice([action for own, action in _NO_NUMBER if own in (kind, "any")])(call)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["A", "B", "B2"]))
+def test_anything_that_is_said_tells_the_same_through_windows(seed: int, profile: str) -> None:
+    world, random = World(profile=profile), Random(seed)
+    _say_anything(world, random)
+    times = sorted({row["arrived_at_ns"] for row in world.rows})
+    ends = sorted(random.choices(times, k=3))
+    once, cut = world.told(until_ms=2 * HOUR_MS), world.told(ends, until_ms=2 * HOUR_MS)
+    assert newest(cut) == newest(once)
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "cause"),
+    [
+        (lambda call: call.cancel(), "publisher", "subscriber"),
+        (lambda call: call.close(), "publisher", "subscriber"),
+        (lambda call: call.reset(), "node", "lost"),
+        (lambda call: call.close("reset", by=S), "node", "lost"),
+        (lambda call: call.close(by=None), "closed", "lost"),
+        (lambda call: call.trailers(), "node", "lost"),
+    ],
+)
+def test_who_ended_a_call_is_who_closed_it(end: Callable[[Call], object], by: str, cause: str) -> None:
+    world = World()
+    end(world.publisher().block(121))
+    end(world.subscriber().deliver(121))
+    told = newest(world.told()).values()
+    assert [one.ended_by for one in told if isinstance(one, SessionRow)] == [by]
+    assert [one.cause for one in told if isinstance(one, SubscriptionRow)] == [cause]
+
+
+def test_a_decision_says_what_was_known_and_answered() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(126).behind(120).block(121).ack(121)
+    world.publisher("Q").header(110).duplicate(121).trailers()
+    world.publisher("R").header(122)
+    rows = [one for one in newest(world.told()).values() if isinstance(one, DecisionRow)]
+    told = [(one.offered, one.last_known, one.expected, one.actual, one.reported, one.legal) for one in rows]
+    assert told == [
+        (120, None, None, "accepted", None, None),
+        (126, 120, "behind", "behind", 120, True),
+        (121, 120, "next", "accepted", None, True),
+        (110, 121, "duplicate", "duplicate", 121, True),
+        (122, 121, "next", None, None, None),
+    ]
+
+
+def test_a_session_says_where_its_publisher_went_next() -> None:
+    world = World()
+    first = world.publisher().header(121).end("ERROR", 120).trailers()
+    second = world.publisher(node=OTHER_NODE).block(121).ack(121)
+    rows = {one.call: one for one in newest(world.told()).values() if isinstance(one, SessionRow)}
+    session = rows[f"{first.connection.connection_id.hex()}/1"]
+    assert (session.node_code, session.ended_by, session.failed) == ("ERROR", "node", True)
+    assert session.next_call == f"{second.connection.connection_id.hex()}/1"
+    assert session.next_node == "10.0.0.2 40840"
+
+
+def test_a_subscription_says_what_was_delivered_and_where_it_was_resumed() -> None:
+    world = World()
+    world.subscriber(start=121).deliver(121).deliver(122).status("ERROR").trailers()
+    world.subscriber(node=OTHER_NODE, start=123, end=123).deliver(123).status("SUCCESS").trailers()
+    first, second = (one for one in newest(world.told()).values() if isinstance(one, SubscriptionRow))
+    assert (first.start_block_number, first.end_block_number, first.blocks) == (121, None, 2)
+    assert (first.first_block, first.last_block, first.code, first.next_node) == (121, 122, "ERROR", "10.0.0.2 40840")
+    assert (second.end_block_number, second.cause) == (123, "done")
+
+
+def test_a_subscription_that_is_cut_within_blocks_counts_whole_ones_alone() -> None:
+    world = World()
+    call = world.subscriber(start=121)
+    parts = [block(number, call.profile.name) for number in (121, 122, 123)]
+    # What came before the capture ends a block; the last one has no proof.
+    call.server(*map(BlockItems, (parts[0].items, parts[0].proof))).deliver(122)
+    call.server(*map(BlockItems, (parts[2].header, parts[2].items)))
+    (row,) = (one for one in newest(world.told()).values() if isinstance(one, SubscriptionRow))
+    assert (row.blocks, row.first_block, row.last_block) == (1, 122, 122)
+
+
+def test_a_catch_up_says_what_was_asked_and_reached() -> None:
+    world = World()
+    _caught_up(world)
+    (row,) = (one for one in newest(world.told()).values() if isinstance(one, CatchUpRow))
+    assert (row.offered, row.reported, row.recorded_target, row.state, row.fetched) == (128, 120, 128, "done", 7)
+    assert [asked[1:] for asked in row.asked] == [("10.0.0.2 40840", 121, 127)]
+
+
+def test_a_node_without_blocks_reports_none() -> None:
+    world = World()
+    world.publisher().header(5).behind(NO_BLOCK)
+    rows = newest(world.told()).values()
+    (row,) = (one for one in rows if isinstance(one, CatchUpRow))
+    assert (row.offered, row.reported, [one[3] for one in row.attempts]) == (5, None, [None])
+    (decision,) = (one for one in rows if isinstance(one, DecisionRow))
+    assert (decision.actual, decision.reported, decision.last_known) == ("behind", None, None)
+
+
+def test_a_finding_about_no_block_names_none() -> None:
+    world = World()
+    known(world)
+    world.publisher().header(126).behind(NO_BLOCK)
+    found = [one for one in world.told() if isinstance(one, Found)]
+    assert [one.rule.name for one in found] == ["last_known"]
+    assert all(one.block_number != NO_BLOCK for one in found)
+
+
+def test_a_block_says_who_sent_it_and_that_it_chains() -> None:
+    world = World()
+    first, second = world.publisher("A").header(121), world.publisher("B").header(121).skip(121)
+    first.rest(121).ack(121).block(122)
+    second.ack(121)
+    rows = [one for one in newest(world.told()).values() if isinstance(one, BlockRow)]
+    assert [(one.block_number, one.publishers, one.chains) for one in rows] == [
+        (121, (publisher_name("A"), publisher_name("B")), True),
+        (122, (publisher_name("A"),), None),
+    ]
+    assert rows[0].block_root == block(121).root == rows[1].previous_hash
+    assert dict(rows[0].item_counts)["event_header"] == 1
+    assert (rows[0].acknowledged_at_ns is None, rows[1].acknowledged_at_ns) == (False, None)
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_CALLS", "MOST_BLOCKS", "MOST_NODES", "MOST_PUBLISHERS", "MOST_PENDING", "MOST_WAITING"):
+        for module in (across_known, publishers, subscribers):
+            monkeypatch.setattr(module, name, 8, raising=False)
+    world = World()
+    for number in range(101, 131):
+        world.publisher(f"P{number}").header(number).end("ERROR", number - 1).trailers()
+        world.subscriber(f"10.2.0.{number}").deliver(number)
+    told = world.told(ends=[world.now_ns])
+    rows = newest(told)
+    assert sum(isinstance(one, BlockRow) for one in rows.values()) == 30
+    assert sum(isinstance(one, SessionRow) for one in rows.values()) == 30
+
+
+def test_of_too_many_calls_several_are_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(across_known, "MOST_CALLS", 64)
+    world = World()
+    for number in range(101, 101 + 65):
+        world.publisher(f"P{number}").header(number)
+    fold = Fold(HieroOptions())
+    rows = (row for row in world.rows if row["row_kind"] in (MESSAGE, CALL, BLOCK))
+    events = (event_of(row) for row in sorted(rows, key=order_of))
+    for event in filter(None, events):
+        fold.take(event)
+    assert len(json.loads(fold.snapshot())["calls"]) == 65 - 64 // 16
+
+
+def test_state_of_another_version_is_refused() -> None:
+    state = json.loads(Fold(HieroOptions()).snapshot())
+    with pytest.raises(StateVersionError):
+        Fold(HieroOptions(), json.dumps(state | {"version": 0}))
+
+
+def test_times_are_those_of_the_options() -> None:
+    world = World(replace(HieroOptions(), in_flight_ms=10_000))
+    known(world)
+    world.publisher().header(126).end("SUCCESS", 118)
+    assert world.found() == []
+    assert SECOND == 1000 * MS

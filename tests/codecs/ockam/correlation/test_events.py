@@ -1,0 +1,122 @@
+"""The sessions of the vectors: what the rows of a capture tell together."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.landed import landed_file, landed_packets
+from tests.support.ockam_clients import PORT, STORED, Said, captured, consumed
+from wirehouse_codecs.logs import tcp_inspection
+from wirehouse_codecs.ockam.correlation.events import Heard
+from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, Found, Hole, StreamRow, Told
+from wirehouse_codecs.ockam.log.log import SCHEMA, starter
+from wirehouse_codecs.ockam.options import OckamOptions
+from wirehouse_codecs.ockam.wire.messages import IndexSave
+
+SESSIONS = Path(__file__).parents[3] / "vectors" / "ockam" / "sessions"
+CAPTURES = sorted(path.name.removesuffix(".pcap") for path in SESSIONS.glob("*.pcap"))
+
+
+@cache
+def expected(name: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((SESSIONS / f"{name}.expected.json").read_text())
+    return told
+
+
+@cache
+def told(name: str, edited: str = "") -> tuple[Told, ...]:
+    """What is told of a capture; `edited` changes the data of every pull."""
+    landed = landed_file(SESSIONS / f"{name}.pcap")
+    heard = Heard()
+    port = expected(name)["server_port"]
+    for row in tcp_inspection.read(landed, starter(OckamOptions()), SCHEMA, port):
+        if edited and row["row_kind"] == "message" and row["message"]["messages"]:
+            row["message"]["messages"][-1]["data"] = edited.encode()
+        heard.take(row)
+    return tuple(heard.told())
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_what_is_found_is_the_violation_of_the_vector(name: str) -> None:
+    found = [one.rule.name for one in told(name) if isinstance(one, Found)]
+    violation = expected(name)["violation"]
+    assert found == ([violation] if violation in {"consumer_hole", "duplicate_index"} else [])
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_streams(name: str) -> None:
+    rows = {row.stream_address: row for row in told(name) if isinstance(row, StreamRow)}
+    assert set(rows) == set(expected(name)["streams"])
+    for address, stream in expected(name)["streams"].items():
+        row = rows[address]
+        assert (row.stream_name, row.partition) == (stream["stream_name"], stream["partition"])
+        assert (row.first_index, row.last_index) == (stream["first_index"], stream["last_index"])
+        indexes = {index for index, _ in stream["messages"]}
+        assert (row.confirmed, row.indexes) == (stream["confirmed"], len(indexes))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_consumers(name: str) -> None:
+    rows = [row for row in told(name) if isinstance(row, ConsumerRow) and row.stream_address is not None]
+    by_key = {
+        f"{row.client_id}|{row.stream_name}|{'' if row.partition is None else row.partition}": row for row in rows
+    }
+    holes: Counter[tuple[str, str | None]] = Counter()
+    for hole in told(name):
+        if isinstance(hole, Hole):
+            holes[hole.client_id, hole.stream_address] += hole.messages
+    assert len(rows) == len(by_key)
+    assert set(by_key) == set(expected(name)["saved_indexes_and_lag"])
+    for key, consumer in expected(name)["saved_indexes_and_lag"].items():
+        row = by_key[key]
+        assert row.stream_address == consumer["stream_address"]
+        assert (row.saved, row.position, row.lag) == (*[consumer["saved_index"]] * 2, consumer["lag_messages"])
+        assert row.delivered == consumer["last_delivered"]
+        assert (row.delivered_messages, row.redelivered) == (consumer["delivered_distinct"], consumer["redelivered"])
+        assert holes[row.client_id, row.stream_address] == len(consumer["not_delivered_below_saved"])
+
+
+def test_what_retention_took_is_a_gap_of_the_server() -> None:
+    (hole,) = [one for one in told("spec_gaps") if isinstance(one, Hole)]
+    assert (hole.kind, hole.client_id, hole.messages) == ("server_gap", "consumer-4", 40)
+
+
+def test_other_data_in_a_pull_than_was_pushed() -> None:
+    found = [one.rule.name for one in told("bad_consumer_hole", "other") if isinstance(one, Found)]
+    assert Counter(found) == {"consumer_hole": 1, "data_changed": 4}
+
+
+def split(*said: Said) -> dict[tuple[str | None, str], ConsumerRow]:
+    """What is known of clients by messages of several connections."""
+    heard = Heard()
+    for row in tcp_inspection.read(landed_packets(captured(*said)), starter(OckamOptions()), SCHEMA, PORT):
+        heard.take(row)
+    rows = heard.told()
+    assert rows == heard.told()
+    assert not [one for one in rows if isinstance(one, Found)]
+    return {(one.stream_address, one.client_id): one for one in rows if isinstance(one, ConsumerRow)}
+
+
+def test_a_client_is_followed_over_the_connections_of_its_host() -> None:
+    row = split(*STORED, *consumed("a1", "a2"))["orders-1", "me"]
+    assert (row.saved, row.delivered, row.delivered_messages, row.lag, row.connections) == (4, 3, 4, 6, 2)
+
+
+def test_clients_of_other_hosts_and_addresses_are_others() -> None:
+    rows = split(*STORED, *consumed("a1", "b1"))
+    assert rows["orders-1", "me"].delivered is None
+    rows = split(*STORED, *consumed("a1", "a2"), *consumed("b1", "b2", client="you"))
+    assert {name: row.delivered for (address, name), row in rows.items() if address} == {"me": 3, "you": 3}
+
+
+def test_of_several_clients_of_one_address_it_is_not_known_who_pulled() -> None:
+    other = (2.9, "a3", IndexSave("you", "orders", 1), "stream_index", "con")
+    rows = split(*STORED, other, *consumed("a1", "a2"))
+    assert rows["orders-1", "me"].delivered is None
+    assert rows["orders-1", "me"].lag == 6

@@ -1,0 +1,1640 @@
+"""Segments to streams: whatever happens on the way, the bytes that were sent come out, or the holes are named."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirehouse_codecs.captures.pcap import PacketCapture
+from wirehouse_codecs.core.errors import StateVersionError
+from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.tcp import reassembly
+from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
+from wirehouse_codecs.tcp.options import TcpOptions
+from wirehouse_codecs.tcp.packets import ACK, FIN, PSH, RST, SYN, parse
+from wirehouse_codecs.tcp.reassembly import (
+    ACKNOWLEDGED_BYTES,
+    HELD_SEGMENTS,
+    WINDOW_BYTES,
+    Closed,
+    Connection,
+    Data,
+    Event,
+    Flow,
+    Hole,
+    Opened,
+    OverlapDiffers,
+    ResetIgnored,
+    TcpSegment,
+    Why,
+)
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "wallaroo"
+C, S = Direction.CLIENT, Direction.SERVER
+CLIENT, SERVER = Endpoint("10.0.0.1", 40_000), Endpoint("10.0.0.2", 5555)
+OPTIONS = TcpOptions()
+SECOND = 10**9
+#: Initial sequence numbers of the dialogues; the client's wraps after 9 bytes.
+ISN = {C: 2**32 - 10, S: 1000}
+
+
+def new_flow(options: TcpOptions = OPTIONS, snapshot: str | None = None) -> Flow:
+    return Flow("a source", CLIENT, SERVER, options, snapshot)
+
+
+def moment(record: int, ns: int) -> Place:
+    return Place(ns, 0, b"capture", record)
+
+
+class Dialogue:
+    """Segments go in by the position of their bytes; events come out. Each segment arrives a microsecond later."""
+
+    def __init__(self, options: TcpOptions = OPTIONS) -> None:
+        self.flow = new_flow(options)
+        self.ns = 0
+        self.records = 0
+        self.sent: list[TcpSegment] = []
+
+    def send(
+        self,
+        direction: Direction,
+        start: int,
+        payload: bytes = b"",
+        flags: int = ACK,
+        *,
+        acknowledgment: int = 0,
+        size: int | None = None,
+        window: int = 100,
+    ) -> list[Event]:
+        """`start` and `acknowledgment` count from the first bytes after SYN."""
+        self.ns += 1000
+        self.records += 1
+        other = S if direction is C else C
+        segment = TcpSegment(
+            moment(self.records, self.ns),
+            direction,
+            (ISN[direction] + 1 + start) % 2**32,
+            (ISN[other] + 1 + acknowledgment) % 2**32 if flags & ACK else 0,
+            flags,
+            window,
+            payload,
+            len(payload) if size is None else size,
+        )
+        self.sent.append(segment)
+        return self.flow.receive(segment)
+
+    def open(self) -> Dialogue:
+        assert plain(self.send(C, -1, flags=SYN)) == ["open syn"]
+        assert self.send(S, -1, flags=SYN | ACK) == []
+        assert self.send(C, 0) == []
+        return self
+
+    def wait(self, ns: int) -> Dialogue:
+        self.ns += ns
+        return self
+
+    @property
+    def connection(self) -> Connection:
+        assert self.flow.connection is not None
+        return self.flow.connection
+
+
+def plain(events: Iterable[Event]) -> list[Any]:
+    """Events without places, for reading."""
+    found: list[Any] = []
+    for event in events:
+        match event:
+            case Opened(connection):
+                found.append(f"open {connection.opened}")
+            case Data(direction, start, data, _):
+                found.append((str(direction), start, data))
+            case Hole(direction, start, end, _):
+                found.append((str(direction), "hole", start, end))
+            case OverlapDiffers(direction, start, end, _):
+                found.append((str(direction), "differs", start, end))
+            case ResetIgnored(direction, _):
+                found.append(f"reset of {direction} ignored")
+            case Closed(_, how, _):
+                found.append(f"closed {how}")
+    return found
+
+
+def joined(events: Iterable[Event]) -> list[Any]:
+    """`plain`, bytes that follow each other as one."""
+    found: list[Any] = []
+    for event in plain(events):
+        before = found[-1] if found else None
+        goes_on = before is not None and is_data(event) and is_data(before)
+        if before is not None and goes_on and (before[0], before[1] + len(before[2])) == event[:2]:
+            found[-1] = (*before[:2], before[2] + event[2])
+        else:
+            found.append(event)
+    return found
+
+
+def is_data(event: Any) -> bool:
+    return isinstance(event, tuple) and isinstance(event[-1], bytes)
+
+
+# Opening
+
+
+def test_connections_of_one_moment_have_ids_of_their_own() -> None:
+    """A coarse clock: other numbers and the same ones again, all at one time."""
+    talk = Dialogue()
+    ids = []
+    for flags, start in ((SYN, 5), (SYN, 9), (SYN, 5), (RST, 5), (SYN, 7), (SYN, 5)):
+        talk.ns = 0
+        told = talk.send(C, start, flags=flags)
+        ids += [event.connection.connection_id for event in told if isinstance(event, Opened)]
+    assert len(ids) == len(set(ids)) == 5
+
+
+def test_a_copy_of_a_syn_that_was_refused_opens_nothing() -> None:
+    talk = Dialogue()
+    for direction, flags in ((C, SYN), (S, RST), (C, SYN), (S, RST)):
+        talk.ns = 0
+        talk.send(direction, -1, flags=flags)
+    assert (talk.connection.client.packets, talk.connection.server.packets) == (2, 2)
+    assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
+
+
+def test_a_syn_with_data_is_answered_for_it_too() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, -1, b"hello", SYN)) == ["open syn", ("client", 0, b"hello")]
+    assert talk.send(S, -1, flags=SYN | ACK, acknowledgment=5) == []
+    assert plain(talk.send(S, 0, b"hi", acknowledgment=5)) == [("server", 0, b"hi")]
+
+
+def test_pieces_that_overlap_behind_a_gap_are_held_as_they_came() -> None:
+    talk = Dialogue().open()
+    for start in range(1, 19 * 2000, 19):
+        talk.send(C, start, bytes(20))
+    assert talk.connection.client._waiting_bytes == 19 * 2000 + 1
+    assert len(talk.connection.client._waiting) == 2000
+    assert len(joined(talk.send(C, 0, b"x"))) == 1
+
+
+def test_fins_that_were_acknowledged_close_over_a_hole() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 3, b"d", ACK | FIN)
+    assert talk.send(S, 0, flags=ACK | FIN, acknowledgment=5) == []
+    assert talk.send(C, 5, acknowledgment=1) == []
+    assert talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns - 1) == []
+    told = plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns))
+    assert told == [("client", "hole", 0, 3), ("client", 3, b"d"), "closed fin"]
+
+
+def test_a_handshake_opens_once_whatever_is_sent_again() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 0, b"hello")) == [("client", 0, b"hello")]
+    assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
+    assert talk.send(C, -1, flags=SYN) == []
+    assert (talk.connection.opened, talk.connection.client.packets, talk.connection.server.packets) == ("syn", 5, 3)
+    assert (talk.connection.first.record_number, talk.connection.last.record_number) == (1, 8)
+
+
+def test_with_the_answer_alone_bytes_are_numbered_from_the_handshake() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, -1, flags=SYN | ACK)) == ["open syn_ack"]
+    assert talk.send(C, -1, flags=SYN) == [], "a SYN that was captured after its answer"
+    assert talk.send(C, 3, b"late") == []
+    assert plain(talk.send(C, 0, b"not")) == [("client", 0, b"not"), ("client", 3, b"late")]
+    opened = Dialogue().open()
+    assert talk.connection.connection_id == opened.connection.connection_id
+
+
+def test_both_sides_may_open_at_once() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, -1, flags=SYN)) == ["open syn"]
+    assert talk.send(C, -1, flags=SYN) == talk.send(C, -1, flags=SYN | ACK) == talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(S, 0, b"s") + talk.send(C, 0, b"c")) == [("server", 0, b"s"), ("client", 0, b"c")]
+
+
+def test_a_syn_may_carry_data() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, -1, b"early", SYN)) == ["open syn", ("client", 0, b"early")]
+    assert talk.send(C, -1, b"early", SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 5, b" bird")) == [("client", 5, b" bird")]
+    assert talk.connection.client.retransmitted_bytes == 5
+
+
+def test_in_the_middle_bytes_are_numbered_from_the_first_that_arrives() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 90, flags=ACK)) == ["open middle"], "its own acknowledgment begins no numbering"
+    assert talk.send(S, 100, b"second") == []
+    assert plain(talk.send(C, 0, acknowledgment=106)) == [("server", 0, b"second")]
+    assert talk.send(S, 95, b"first") == []
+    assert plain(talk.send(S, 103, b"ond third")) == [("server", 6, b" third")]
+    side = talk.connection.server
+    assert (side.ignored_bytes, side.retransmitted_bytes, side.delivered_bytes) == (5, 3, 12)
+    assert [(one.why, one.size, one.place.record_number) for one in side.take_ignored()] == [(Why.BEFORE, 5, 4)]
+    talk.send(S, 90, b"again")
+    assert side.take_ignored() == [], "it was said"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_in_the_middle_a_stream_begins_where_its_receiver_waits(is_first: bool) -> None:
+    talk = Dialogue()
+    if is_first:
+        assert plain(talk.send(S, 0, acknowledgment=100)) == ["open middle"]
+        assert talk.send(C, 106, b"later") == []
+    else:
+        assert plain(talk.send(C, 106, b"later")) == ["open middle"]
+    assert talk.send(S, 0, acknowledgment=100) == []
+    assert plain(talk.send(C, 100, b"lost, ")) == [("client", 0, b"lost, "), ("client", 6, b"later")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_bytes_of_before_the_capture_are_no_hole(by_time: bool) -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=100)
+    assert talk.send(C, 106, b"first") == []
+    if by_time:
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 111)
+    else:
+        assert talk.send(S, 0, acknowledgment=103) == []
+        events = talk.send(S, 0, b"answer", acknowledgment=106)
+    assert plain(events) == [("client", 0, b"first"), *[("server", 0, b"answer")] * (not by_time)]
+    assert plain(talk.send(C, 111, b"second")) == [("client", 5, b"second")]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_bytes_come_as_they_were_sent_once_they_are_answered() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"one", acknowledgment=80)) == ["open middle"]
+    assert talk.send(C, 53, acknowledgment=80) == talk.send(C, 53, b"two", acknowledgment=80) == []
+    events = talk.send(S, 80, b"answer", acknowledgment=56)
+    assert plain(events) == [("client", 0, b"one"), ("client", 3, b"two"), ("server", 0, b"answer")]
+    assert [event.place.record_number for event in events if isinstance(event, Data)] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["time", "segment", "many", "reset", "idle"])
+def test_in_the_middle_bytes_that_nobody_answers_come_nevertheless(how: str) -> None:
+    talk = Dialogue()
+    talk.send(C, 50, b"one")
+    end: list[Any] = []
+    if how == "many":
+        events = [event for at in range(HELD_SEGMENTS) for event in talk.send(C, 53 + at, b"x")]
+        assert len(events) == HELD_SEGMENTS + 1
+    elif how == "reset":
+        events, end = talk.send(C, 53, flags=RST), ["closed reset"]
+    elif how == "segment":
+        events = talk.wait(OPTIONS.hole_wait_ns).send(C, 53)
+    elif how == "time":
+        assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
+        events = talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
+    else:
+        events, end = talk.flow.expire(talk.ns + OPTIONS.idle_ns), ["closed idle"]
+    assert plain(events)[: 1 + len(end)] == [("client", 0, b"one"), *end]
+    assert isinstance(events[0], Data)
+    assert events[0].place.record_number == 1
+
+
+def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
+    talk = Dialogue()
+    talk.send(S, 0, acknowledgment=10)
+    talk.send(C, 20)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=20)) == [("server", 0, b"a")], "it waits for nothing"
+    assert talk.send(S, 1, b"b", acknowledgment=30) == [], "what was sent later is waited for"
+    assert plain(talk.send(C, 15, b"arrives late...")) == [("client", 0, b"arrives late..."), ("server", 1, b"b")]
+    assert plain(talk.send(S, 2, flags=RST, acknowledgment=30)) == ["closed reset"]
+    assert talk.connection.client.missing_bytes == 0
+
+
+def test_in_the_middle_what_was_sent_after_its_first_packet_is_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, 0)
+    assert plain(talk.send(S, 0, b"a")) == [("server", 0, b"a")]
+    assert talk.send(S, 1, b"b", acknowledgment=1022) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 1022, b"c", acknowledgment=2)
+    assert plain(events) == [("client", "hole", 0, 1022), ("server", 1, b"b"), ("client", 1022, b"c")]
+
+
+def test_of_held_segments_the_stream_begins_with_the_lowest_that_goes_on() -> None:
+    talk = Dialogue()
+    for start in (50, 2, 8, 14):
+        talk.send(C, start, b"sixty "[:6])
+    assert [one[:2] for one in plain(talk.send(S, 0, acknowledgment=20))] == [
+        ("client", 0),
+        ("client", 6),
+        ("client", 12),
+    ]
+
+
+def test_data_of_the_server_captured_before_the_syn_are_of_the_connection() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, b"abc")) == ["open middle"]
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK)[1:] == []
+    assert plain(talk.send(C, 0, b"ask", acknowledgment=3)) == [("client", 0, b"ask")]
+    talk = Dialogue()
+    talk.send(S, 0, b"abc")
+    assert plain(talk.send(C, 0, b"as")) == [("server", 0, b"abc"), ("client", 0, b"as")]
+    assert talk.send(C, -1, flags=SYN) == talk.send(S, -1, flags=SYN | ACK) == []
+
+
+def test_without_the_answer_to_a_syn_the_bytes_before_the_first_are_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert talk.send(S, 7, b"hi") == []
+    assert plain(talk.send(S, 2, b"01234")) == []
+    assert plain(talk.send(S, 0, b"--")) == [("server", 0, b"--"), ("server", 2, b"01234"), ("server", 7, b"hi")]
+
+
+def test_the_second_answer_to_a_syn_may_be_missing() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, -1, flags=SYN | ACK)
+    assert talk.send(C, 0, acknowledgment=2**27) == []
+    assert plain(talk.send(S, 2**27, b"hello")) == [("server", 0, b"hello")]
+    assert talk.connection.server.missing_bytes == 0
+    talk = Dialogue().open()
+    talk.send(C, 0, acknowledgment=2**27)
+    assert plain(talk.send(S, 0, b"hello")) == [("server", 0, b"hello")], "it was garbled"
+
+
+def test_a_fast_open_may_be_captured_after_its_answer() -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
+    assert plain(talk.send(C, -1, b"early", SYN)) == [("client", 0, b"early")]
+    assert plain(talk.send(C, 5, b"!")) == [("client", 5, b"!")]
+
+
+def test_a_hole_ends_where_the_fin_stands() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 5, flags=FIN | ACK)
+    assert talk.send(C, 0, b"next", acknowledgment=6) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 4, flags=FIN | ACK, acknowledgment=6)
+    assert plain(events) == [("server", "hole", 0, 5), ("client", 0, b"next"), "closed fin"]
+
+
+def test_a_garbled_acknowledgment_numbers_nothing() -> None:
+    for garbled in (2**30, -(2**30)):
+        talk = Dialogue()
+        talk.send(C, -1, flags=SYN)
+        talk.send(C, 0, acknowledgment=garbled)
+        assert plain(talk.send(S, 0, b"hi")) == [("server", 0, b"hi")]
+        assert talk.connection.server.strays == 0
+
+
+# One side
+
+
+def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(C, 0, b"a")) == [("client", 0, b"a")]
+    assert talk.send(C, 1, b"b", acknowledgment=7) == [], "the other side may come late"
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 2, b"c", acknowledgment=9)
+    assert plain(events) == [("server", "hole", 0, 9), ("client", 1, b"b"), ("client", 2, b"c")]
+    assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
+    assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
+    assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome"), ("client", 0, b"a")]
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, b"a", acknowledgment=7)
+    assert plain(talk.send(S, 0, b"welcome")) == [("server", 0, b"welcome")], "the handshake was lost"
+    assert plain(talk.send(S, 9, b"!")) == []
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 1)) == [("server", "hole", 7, 9), ("server", 9, b"!")]
+
+
+def swapped(talk: Dialogue, *order: int) -> list[Any]:
+    """What comes if the segments of `talk` arrive in another order, in moments of the same distance."""
+    flow = new_flow()
+    places = [segment.place for segment in talk.sent]
+    arriving = [talk.sent[at]._replace(place=place) for at, place in zip(order, places, strict=True)]
+    return [event for segment in arriving for event in plain(flow.receive(segment))]
+
+
+def test_bytes_that_are_captured_before_the_other_side_is_numbered_wait_for_what_they_answer() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, -1, flags=SYN | ACK)
+    talk.send(C, 0)
+    talk.send(C, 0, b"hello")
+    talk.send(S, 0, b"ok", acknowledgment=5)
+    talk.send(C, 5, b"notify", acknowledgment=2)
+    expected = [("client", 0, b"hello"), ("server", 0, b"ok"), ("client", 5, b"notify")]
+    for order in ((0, 5, 1, 2, 3, 4), (0, 5, 4, 3, 2, 1), (0, 3, 5, 1, 4, 2), (0, 3, 5, 4, 1, 2)):
+        assert swapped(talk, *order) == ["open syn", *expected], order
+
+
+def test_who_is_captured_later_is_waited_for() -> None:
+    """Two taps have two clocks: one side comes as a whole before the other."""
+    talk = Dialogue()
+    talk.send(C, 0, b"hello")
+    talk.send(S, 0, b"ok", acknowledgment=5)
+    talk.send(C, 5, b"notify", acknowledgment=2)
+    talk.send(S, 2, b"ack", acknowledgment=11)
+    talk.send(C, 11, b"message", acknowledgment=5)
+    expected = [
+        *[("client", 0, b"hello"), ("server", 0, b"ok"), ("client", 5, b"notify")],
+        *[("server", 2, b"ack"), ("client", 11, b"message")],
+    ]
+    assert swapped(talk, 1, 3, 0, 2, 4) == ["open middle", *expected]
+    assert swapped(talk, 1, 0, 3, 2, 4) == ["open middle", *expected]
+    talk.sent.insert(0, talk.sent[0]._replace(sequence=ISN[C], flags=SYN, payload=b"", payload_bytes=0))
+    assert swapped(talk, 0, 1, 3, 5, 2, 4) == ["open syn", *expected]
+
+
+def test_what_was_acknowledged_is_a_hole_before_its_answer_although_bytes_before_it_came() -> None:
+    talk = Dialogue()
+    talk.send(S, -1, flags=SYN | ACK)
+    talk.send(S, 0, b"ok", acknowledgment=5)
+    talk.send(S, 2, b"ack", acknowledgment=11)
+    talk.send(C, -1, flags=SYN)
+    assert plain(talk.send(C, 0, b"hello")) == [("client", 0, b"hello"), ("server", 0, b"ok")]
+    events = new_flow(snapshot=talk.flow.snapshot()).expire(talk.ns + OPTIONS.idle_ns)
+    assert plain(events) == [("client", "hole", 5, 10), ("server", 2, b"ack"), "closed idle"], "or a FIN"
+    assert talk.send(S, 5, acknowledgment=11) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(S, 5, acknowledgment=11)
+    assert plain(events) == [("client", "hole", 5, 11), ("server", 2, b"ack")]
+
+
+def test_first_bytes_that_were_lost_with_the_handshake_are_a_hole() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    assert plain(talk.send(S, 12, b"later")) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 0, acknowledgment=17)
+    assert plain(events) == [("server", "hole", 0, 12), ("server", 12, b"later")]
+
+
+def test_a_side_captured_from_the_middle_alone_has_holes() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 50, b"a", acknowledgment=7)) == ["open middle"]
+    assert talk.send(C, 51, b"b", acknowledgment=9) == []
+    events = talk.wait(OPTIONS.hole_wait_ns).send(C, 52, b"c", acknowledgment=12)
+    assert plain(events) == [("client", 0, b"a"), ("client", 1, b"b"), ("server", "hole", 0, 3), ("client", 2, b"c")]
+
+
+@pytest.mark.parametrize("starts", [(0,), (5, 0)])
+def test_what_arrived_before_a_late_syn_is_of_its_connection(starts: tuple[int, ...]) -> None:
+    talk = Dialogue()
+    for start in starts:
+        talk.send(C, start, b"first"[:5])
+    expected = [("client", start, b"first") for start in sorted(starts)]
+    assert plain(talk.send(C, -1, flags=SYN)) == expected
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert talk.connection.client.missing_bytes == talk.connection.client.ignored_bytes == 0
+
+
+def test_what_arrived_before_the_answer_to_its_syn_is_of_its_connection() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, b"first")
+    assert plain(talk.send(S, -1, flags=SYN | ACK)) == [("client", 0, b"first")]
+    assert talk.send(C, -1, flags=SYN) == []
+
+
+# What a sender knew
+
+
+def test_a_sender_knew_what_it_acknowledged() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"question")
+    talk.send(C, 0, b"early")
+    talk.send(C, 5, b"answer", acknowledgment=8)
+    talk.send(S, 8, b"?")
+    talk.send(C, 11, b"more", acknowledgment=8)
+    talk.send(C, 15, b"late", acknowledgment=9)
+    client = talk.connection.client
+    assert [client.peer_received(end) for end in (1, 5, 6, 11, 15, 16, 19)] == [0, 0, 8, 8, 8, 9, 9]
+    client.forget_heard(19)
+    assert client.peer_received(19) == 9
+    assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
+
+
+def test_who_is_heard_first_with_an_answer_knew_more() -> None:
+    for payload, knew in ((b"", 0), (b"answer", 1)):
+        talk = Dialogue()
+        talk.send(C, -1, flags=SYN)
+        talk.send(C, 0, payload, acknowledgment=8)
+        talk.send(C, len(payload), b"more", acknowledgment=8)
+        assert talk.connection.client.peer_received(len(payload) + 4) == knew
+
+
+def test_what_fills_a_gap_was_sent_before_what_stands_behind_it() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"question")
+    talk.send(C, 0, b"early")
+    talk.send(C, 6, b"x", acknowledgment=2)
+    talk.send(C, 5, b"?", acknowledgment=8)
+    talk.send(C, 7, b"x", acknowledgment=2**28)
+    talk.send(C, 8, b"x", acknowledgment=8)
+    client = talk.connection.client
+    assert [client.peer_received(end) for end in (5, 6, 7, 8, 9)] == [0, 0, 2, 2, 8]
+
+
+# Order, repetition, wrap
+
+
+def test_bytes_wait_for_those_before_them() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 6, b"67") == talk.send(C, 3, b"34") == []
+    assert plain(talk.send(S, 0, b"x")) == [("server", 0, b"x")]
+    events = talk.send(C, 0, b"012")
+    assert plain(events) == [("client", 0, b"012"), ("client", 3, b"34")]
+    assert {event.place.record_number for event in events if isinstance(event, Data)} == {7}
+    assert plain(talk.send(C, 5, b"5")) == [("client", 5, b"5"), ("client", 6, b"67")]
+    side = talk.connection.client
+    assert (side.out_of_order, side.retransmitted_bytes, side.delivered_bytes) == (3, 0, 8)
+
+
+@pytest.mark.property
+def test_streams_are_longer_than_sequence_numbers() -> None:
+    talk = Dialogue().open()
+    piece = bytes(65_535)
+    for at in range(0, 2**32 + 2**20, len(piece)):
+        (event,) = talk.send(C, at, piece)
+        assert isinstance(event, Data)
+        assert event.byte_start == at
+    assert talk.connection.client.delivered_bytes > 2**32
+    assert len(talk.flow.snapshot()) < 3 * OPTIONS.compared_bytes
+
+
+def test_the_first_bytes_count_and_a_difference_is_told() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"0123456789")
+    assert plain(talk.send(C, 5, b"5x7y9abc")) == [("client", "differs", 6, 9), ("client", 10, b"abc")]
+    assert talk.send(C, 0, b"0123456789abc") == []
+    assert talk.send(C, 20, b"KLMN") == []
+    assert plain(talk.send(C, 18, b"ijkLMNOP")) == [("client", "differs", 20, 21)]
+    assert joined(talk.send(C, 13, b"defgh")) == [("client", 13, b"defghijKLMNOP")]
+    side = talk.connection.client
+    assert (side.overlaps_differ, side.retransmitted_bytes, side.out_of_order) == (2, 5 + 13 + 4, 2)
+
+
+def test_a_difference_is_told_after_a_snapshot_too_and_within_limits() -> None:
+    talk = Dialogue(TcpOptions(compared_bytes=4)).open()
+    talk.send(C, 0, b"abcdefgh")
+    talk.flow = new_flow(TcpOptions(compared_bytes=4), talk.flow.snapshot())
+    assert plain(talk.send(C, 0, b"ABCDEFGH")) == [("client", "differs", 4, 8)]
+    assert plain(Dialogue(TcpOptions(compared_bytes=0)).open().send(C, 0, b"a")) == [("client", 0, b"a")]
+
+
+def test_one_segment_may_lie_over_many_that_wait() -> None:
+    talk = Dialogue().open()
+    for start in (2, 6, 10):
+        assert talk.send(C, start, bytes([65 + start])) == []
+    assert talk.send(C, 1, bytes(range(66, 76))) == []
+    assert joined(talk.send(C, 0, b"A")) == [("client", 0, bytes(range(65, 76)))]
+
+
+def test_of_a_segment_that_differs_from_many_that_wait_one_difference_is_said() -> None:
+    talk = Dialogue().open()
+    for start in range(1, 40, 2):
+        assert talk.send(C, start, b"a") == []
+    assert plain(talk.send(C, 0, b"b" * 40)) == [
+        ("client", "differs", 1, 40),
+        *[("client", at, b"a" if at % 2 else b"b") for at in range(40)],
+    ]
+    assert talk.connection.client.overlaps_differ == 1
+
+
+def test_keep_alives_are_no_data() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    assert talk.send(C, 2, b"\0") == talk.send(C, 2) == talk.send(C, 2, b"c") == []
+    talk.send(C, 5, b"fg")
+    assert talk.send(C, 6, b"\0") == [], "one byte before the furthest"
+    side = talk.connection.client
+    assert (side.ignored_bytes, side.retransmitted_bytes, side.overlaps_differ) == (3, 0, 0)
+
+
+def test_zero_windows_are_counted_but_not_those_of_resets() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, window=0)
+    talk.send(S, 0, b"stop", window=0)
+    talk.send(S, 4, flags=RST, window=0)
+    assert (talk.connection.server.zero_windows, talk.connection.client.zero_windows) == (2, 0)
+
+
+# Holes
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_hole_is_told_by_the_first_segment_after_the_wait(direction: Direction) -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 4, b"late") == []
+    talk.wait(OPTIONS.hole_wait_ns - 2000)
+    acknowledged = 0 if direction is C else 8
+    assert talk.send(direction, 0, acknowledgment=acknowledged) == []
+    events = talk.send(direction, 0, acknowledgment=acknowledged)
+    assert plain(events) == [("client", "hole", 0, 4), ("client", 4, b"late")]
+    assert {event.place.record_number for event in events if isinstance(event, Data | Hole)} == {6}
+    assert (talk.connection.client.missing_bytes, talk.connection.client.delivered_bytes) == (4, 4)
+    assert talk.send(C, 0, b"gone") == []
+    assert talk.connection.client.retransmitted_bytes == 4
+
+
+def test_bytes_after_the_wait_still_fill_their_gap() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 4, b"late")
+    talk.wait(60 * SECOND)
+    assert plain(talk.send(C, 0, b"slow")) == [("client", 0, b"slow"), ("client", 4, b"late")]
+
+
+def test_each_gap_waits_since_it_was_known() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 1, b"b")
+    talk.wait(9 * SECOND).send(C, 3, b"d")
+    assert plain(talk.wait(2 * SECOND).send(C, 5, b"f")) == [("client", "hole", 0, 1), ("client", 1, b"b")]
+    acknowledged = talk.wait(9 * SECOND).send(S, 0, acknowledgment=6)
+    assert plain(acknowledged) == [("client", "hole", 2, 3), ("client", 3, b"d")]
+    talk = Dialogue().open()
+    talk.send(C, 1, b"b")
+    talk.send(C, 3, b"d")
+    talk.wait(9 * SECOND).send(C, 3, b"de")
+    acknowledged = talk.wait(2 * SECOND).send(S, 0, acknowledgment=5)
+    assert joined(acknowledged)[2:] == [("client", "hole", 2, 3), ("client", 3, b"de")]
+
+
+def test_bytes_that_the_receiver_lacks_too_are_waited_for() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 0, b"0123") != []
+    assert talk.send(C, 8, b"89ab") == []
+    assert talk.send(S, 0, acknowledgment=4) == []
+    assert talk.wait(60 * SECOND).send(S, 0, acknowledgment=4) == talk.send(C, 12, b"cd") == []
+    restored = new_flow(snapshot=talk.flow.snapshot())
+    assert restored.snapshot() == talk.flow.snapshot()
+    assert joined(talk.send(C, 4, b"4567")) == [("client", 4, b"456789abcd")]
+    assert talk.connection.client.missing_bytes == 0
+    # Another gap, of which the receiver has the bytes after all.
+    assert talk.send(C, 18, b"ij") == talk.send(S, 0, acknowledgment=14) == []
+    assert talk.wait(11 * SECOND).send(S, 0, acknowledgment=14) == []
+    told = talk.send(S, 0, acknowledgment=20)
+    assert plain(told) == [("client", "hole", 14, 18), ("client", 18, b"ij")]
+
+
+def test_bytes_that_the_receiver_lacks_are_waited_for_within_limits_and_until_the_end() -> None:
+    talk = Dialogue(TcpOptions(max_waiting_bytes=10)).open()
+    assert talk.send(C, 1, b"12345") == talk.send(S, 0) == talk.wait(60 * SECOND).send(C, 6, b"67890") == []
+    assert joined(talk.send(C, 11, b"x")) == [("client", "hole", 0, 1), ("client", 1, b"1234567890x")]
+    assert talk.send(C, 13, b"late") == talk.send(S, 0, acknowledgment=12) == []
+    told = plain(talk.send(S, 0, flags=RST | ACK, acknowledgment=12))
+    assert told == [("client", "hole", 12, 13), ("client", 13, b"late"), "closed reset"]
+
+
+@pytest.mark.parametrize("chosen", [0, 5000])
+@pytest.mark.parametrize("by_acknowledgment", [True, False])
+def test_of_two_answers_to_a_syn_one_is_selected(chosen: int, by_acknowledgment: bool) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    for offset in (0, 5000, 5000):
+        assert talk.send(S, offset - 1, flags=SYN | ACK) == []
+    if by_acknowledgment:
+        assert talk.send(C, 0, acknowledgment=chosen) == []
+        assert talk.send(S, 5000 - chosen - 1, flags=SYN | ACK) == [], "the other answer, late"
+        assert plain(talk.send(C, 0, b"hello", acknowledgment=chosen)) == [("client", 0, b"hello")]
+    told = talk.send(S, chosen, b"world")
+    assert plain(told) == [("server", 0, b"world")]
+    assert talk.connection.is_regular
+    assert (talk.connection.server.strays, talk.connection.server.missing_bytes) == (0, 0)
+
+
+def test_a_hole_is_told_when_too_much_waits() -> None:
+    talk = Dialogue(TcpOptions(max_waiting_bytes=10)).open()
+    assert talk.send(C, 1, b"12345") == talk.send(C, 7, b"78901") == []
+    assert plain(talk.send(C, 20, b"x")) == [("client", "hole", 0, 1), ("client", 1, b"12345")]
+    talk = Dialogue(TcpOptions(max_waiting_segments=2)).open()
+    assert talk.send(C, 1, b"1") == talk.send(C, 3, b"3") == []
+    assert plain(talk.send(C, 5, b"5")) == [("client", "hole", 0, 1), ("client", 1, b"1")]
+
+
+def test_what_the_snap_length_cut_off_is_a_gap_that_may_be_filled() -> None:
+    talk = Dialogue().open()
+    assert plain(talk.send(C, 0, b"abc", size=6)) == [("client", 0, b"abc")]
+    assert talk.send(C, 6, b"ghi", size=6) == []
+    assert plain(talk.send(C, 2, b"cdef")) == [("client", 3, b"def"), ("client", 6, b"ghi")]
+    assert plain(talk.wait(11 * SECOND).send(S, 0)) == [("client", "hole", 9, 12)]
+    assert talk.connection.client.out_of_order == 1
+
+
+def test_what_was_acknowledged_and_not_seen_is_a_hole_at_the_end() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"ab")
+    assert talk.send(S, 0, acknowledgment=8) == []
+    assert plain(talk.send(S, 0, flags=RST)) == [("client", "hole", 2, 7), "closed reset"]
+
+
+def test_open_holes_are_told_before_the_end() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 2, b"c")
+    talk.send(S, 1, b"b")
+    (*holes, closed) = talk.send(C, 3, flags=RST)
+    assert plain(holes) == [
+        ("client", "hole", 0, 2),
+        ("client", 2, b"c"),
+        ("server", "hole", 0, 1),
+        ("server", 1, b"b"),
+    ]
+    assert closed == Closed(moment(6, talk.ns), "reset", C)
+
+
+@pytest.mark.parametrize(
+    ("ends", "side"),
+    [
+        ([(C, 0, FIN | ACK, 0), (S, 0, FIN | ACK, 1)], C),
+        ([(S, 0, FIN | ACK, 0), (C, 0, FIN | ACK, 1)], S),
+        # The second FIN was captured first; and both were sent before the other came.
+        ([(C, 0, FIN | ACK, 1), (S, 0, FIN | ACK, 0)], S),
+        ([(C, 0, FIN | ACK, 0), (S, 0, FIN | ACK, 0)], None),
+        # Bytes that were on their way follow on the other side's FIN.
+        ([(S, 0, FIN | ACK, 0), (C, 0, PSH | ACK, 0), (C, 1, FIN | ACK, 1)], S),
+        ([(S, 0, RST, 0)], S),
+        ([(C, 0, RST | ACK, 0)], C),
+        ([(S, 0, FIN | ACK, 0), (C, 0, RST, 0)], S),
+        ([(C, 0, FIN | ACK, 0), (C, 1, RST | ACK, 0)], C),
+    ],
+)
+def test_who_closed_is_who_did_not_know_of_the_others_end(
+    ends: list[tuple[Direction, int, int, int]], side: Direction | None
+) -> None:
+    talk = Dialogue().open()
+    for direction, start, flags, acknowledgment in ends:
+        told = talk.send(direction, start, b"x" if flags & PSH else b"", flags, acknowledgment=acknowledgment)
+        talk.flow = new_flow(snapshot=talk.flow.snapshot())
+    (closed,) = told
+    assert isinstance(closed, Closed)
+    assert closed.side is side
+
+
+def test_nobody_closed_what_fell_silent() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, flags=FIN | ACK)
+    (closed,) = talk.flow.expire(talk.ns + OPTIONS.idle_ns)
+    assert closed == Closed(moment(4, talk.ns + OPTIONS.idle_ns), "idle")
+
+
+def test_a_stray_segment_costs_nothing() -> None:
+    talk = Dialogue().open()
+    for distance in (WINDOW_BYTES, -WINDOW_BYTES, 2**30, 2**31, -(2**30)):
+        assert talk.send(C, distance, b"junk") == []
+    assert talk.send(C, 2**30, flags=FIN | ACK) == talk.send(C, 2**30, flags=FIN | ACK) == []
+    assert talk.wait(60 * SECOND).send(S, 0) == []
+    assert plain(talk.send(C, 0, b"fine")) == [("client", 0, b"fine")]
+    assert (talk.connection.client.strays, talk.connection.client.ignored_bytes) == (7, 20)
+
+
+def test_two_strays_of_a_kind_are_believed() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 1, b"waits")
+    assert talk.send(C, 3 * 2**30, b"after the loss") == []
+    assert plain(talk.send(C, 3 * 2**30 + 14, b" it goes on")) == [
+        ("client", "hole", 0, 1),
+        ("client", 1, b"waits"),
+        ("client", "hole", 6, 3 * 2**30 + 14),
+        ("client", 3 * 2**30 + 14, b" it goes on"),
+    ]
+
+
+def test_a_credible_jump_waits_while_the_stream_goes_on() -> None:
+    talk = Dialogue().open()
+    talk.send(C, WINDOW_BYTES - 1, b"junk")
+    for at in range(10):
+        assert plain(talk.wait(3 * SECOND).send(C, at, b"x")) == [("client", at, b"x")]
+
+
+# Answers
+
+
+def test_an_answer_waits_for_what_it_answers() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"yes", acknowledgment=3) == talk.send(S, 3, b"!", acknowledgment=3) == []
+    assert (talk.connection.server._waiting_bytes, talk.connection.server.packets) == (4, 3)
+    events = talk.send(C, 0, b"how")
+    assert plain(events) == [("client", 0, b"how")] + [("server", 0, b"yes"), ("server", 3, b"!")]
+    assert {event.place.record_number for event in events if isinstance(event, Data)} == {6}
+    assert plain(talk.send(S, 4, b"?", acknowledgment=3)) == [("server", 4, b"?")]
+    assert (talk.connection.server.out_of_order, talk.connection.client.out_of_order) == (0, 0)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_hole_is_told_before_its_answer(direction: Direction) -> None:
+    talk = Dialogue().open()
+    other = S if direction is C else C
+    assert talk.send(other, 0, b"answer", acknowledgment=5) == []
+    assert talk.wait(OPTIONS.hole_wait_ns - 2000).send(other, 6, acknowledgment=5) == []
+    events = talk.send(other, 6, acknowledgment=5)
+    assert plain(events) == [(str(direction), "hole", 0, 5), (str(other), 0, b"answer")]
+    assert plain(talk.send(direction, 5, b"next", acknowledgment=6)) == [(str(direction), 5, b"next")]
+
+
+def test_requests_and_answers_behind_a_hole_come_in_turn() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"a", acknowledgment=5) == talk.send(C, 5, b"b", acknowledgment=1) == []
+    assert talk.send(S, 1, b"c", acknowledgment=6) == talk.send(C, 6, b"d", acknowledgment=2) == []
+    told = [("server", 0, b"a"), ("client", 5, b"b"), ("server", 1, b"c"), ("client", 6, b"d")]
+    late = new_flow(snapshot=talk.flow.snapshot())
+    repeated = talk.sent[-1]._replace(sequence=(ISN[C] + 1) % 2**32, payload=b"first", payload_bytes=5)
+    assert plain(late.receive(repeated)) == [("client", 0, b"first"), *told]
+    assert plain(talk.wait(10 * SECOND).send(C, 7)) == [("client", "hole", 0, 5), *told]
+
+
+def test_each_of_several_holes_comes_before_its_answer() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 2, b"c")
+    talk.send(C, 5, b"f")
+    talk.send(S, 0, b"answer", acknowledgment=9)
+    assert plain(talk.wait(10 * SECOND).send(S, 6)) == [
+        ("client", "hole", 0, 2),
+        ("client", 2, b"c"),
+        ("client", "hole", 3, 5),
+        ("client", 5, b"f"),
+        ("client", "hole", 6, 9),
+        ("server", 0, b"answer"),
+    ]
+
+
+def test_what_waits_for_the_other_side_is_bounded() -> None:
+    for options in (TcpOptions(max_waiting_bytes=3), TcpOptions(max_waiting_segments=3)):
+        talk = Dialogue(options).open()
+        for at in range(3):
+            assert talk.send(S, at, b"x", acknowledgment=8) == []
+        events = talk.send(S, 3, b"x", acknowledgment=8)
+        assert plain(events) == [("client", "hole", 0, 8), *(("server", at, b"x") for at in range(4))]
+
+
+def test_an_acknowledged_fin_is_no_byte() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"bye", FIN | ACK)
+    assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")]
+    talk = Dialogue().open()
+    talk.send(C, 0, b"bye")
+    assert plain(talk.send(S, 0, b"well", acknowledgment=4)) == [("server", 0, b"well")], "a FIN that wasn't seen"
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"well", acknowledgment=4) == talk.send(C, 3, b"", FIN | ACK) == []
+    assert plain(talk.send(C, 0, b"bye")) == [("client", 0, b"bye"), ("server", 0, b"well")]
+
+
+def test_nobody_waits_for_bytes_that_have_no_number_or_are_far_away() -> None:
+    talk = Dialogue()
+    talk.send(C, 0)
+    assert plain(talk.send(S, 0, b"a", acknowledgment=1)) == [("server", 0, b"a")], "it may have been a keep-alive"
+    talk = Dialogue().open()
+    for at, distance in enumerate((WINDOW_BYTES, 2**31, -1, -WINDOW_BYTES)):
+        assert plain(talk.send(S, at, b"a", acknowledgment=distance)) == [("server", at, b"a")]
+
+
+def test_a_garbled_acknowledgment_makes_no_hole_in_a_stream_that_goes_on() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"a", acknowledgment=10_000) == []
+    assert plain(talk.send(S, 1, b"b")) == [("server", 0, b"a"), ("server", 1, b"b")], "later bytes know better"
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"c", acknowledgment=10_000) == []
+    assert plain(talk.wait(9 * SECOND).send(C, 0, b"d")) == [("client", 0, b"d")]
+    again = new_flow(snapshot=talk.flow.snapshot())
+    assert plain(talk.wait(SECOND).send(C, 1, b"e")) == [("client", 1, b"e"), ("server", 0, b"c")]
+    assert talk.connection.client.missing_bytes == 0
+    talk.flow = again
+    events = talk.send(S, 1, acknowledgment=10_000)
+    assert plain(events) == [("client", "hole", 1, 10_000), ("server", 0, b"c")], "two agree"
+
+
+@pytest.mark.parametrize("payload", [b"", b"a"])
+def test_a_far_acknowledgment_is_believed_when_another_one_says_as_much(payload: bytes) -> None:
+    far = ACKNOWLEDGED_BYTES + 2
+    talk = Dialogue().open()
+    talk.send(C, 0, b"d")
+    talk.send(S, 0, payload, acknowledgment=far)
+    lone = new_flow(snapshot=talk.flow.snapshot())
+    silent = talk.sent[-1]._replace(place=moment(9, talk.ns + 20 * SECOND), direction=C, payload=b"", payload_bytes=0)
+    silent = silent._replace(sequence=(ISN[C] + 2) % 2**32, acknowledgment=ISN[S] + 1)
+    events = [*lone.receive(silent), *lone.expire(silent.place.arrived_at_ns + OPTIONS.idle_ns)]
+    assert plain(events) == [("server", 0, payload)] * len(payload) + ["closed idle"]
+    talk.send(S, len(payload), acknowledgment=far + 5)
+    events = [*talk.wait(20 * SECOND).send(C, 1), *talk.flow.expire(talk.ns + OPTIONS.idle_ns)]
+    hole = ("client", "hole", 1, far - (not payload))
+    assert plain(events) == [hole, *[("server", 0, payload)] * len(payload), "closed idle"]
+
+
+def test_acknowledgments_near_what_was_seen_are_believed_alone() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"d")
+    talk.send(S, 0, b"a", acknowledgment=ACKNOWLEDGED_BYTES + 1)
+    assert plain(talk.wait(20 * SECOND).send(C, 1))[0] == ("client", "hole", 1, ACKNOWLEDGED_BYTES + 1)
+
+
+def test_where_both_wait_for_each_other_the_later_goes_first() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=8) == []
+    assert plain(talk.send(C, 0, b"question", acknowledgment=6)) == [
+        ("client", 0, b"question"),
+        ("server", 0, b"answer"),
+    ]
+
+
+@pytest.mark.parametrize("how", ["reset", "reuse", "idle"])
+def test_what_waits_for_the_other_side_is_told_before_the_end(how: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"waits", acknowledgment=2)
+    talk.send(S, 2, b"so", acknowledgment=5)
+    if how == "idle":
+        events = talk.flow.expire(talk.ns + OPTIONS.idle_ns)
+    else:
+        events = talk.send(C, 500, flags=SYN) if how == "reuse" else talk.send(S, 4, flags=RST)
+    told = [("server", "hole", 0, 2), ("client", 0, b"waits"), ("server", 2, b"so"), f"closed {how}"]
+    assert plain(events)[:4] == told
+
+
+# Closing
+
+
+@pytest.mark.parametrize("first", Direction)
+def test_both_fins_close_and_what_follows_belongs_to_the_connection(first: Direction) -> None:
+    talk = Dialogue().open()
+    second = S if first is C else C
+    assert plain(talk.send(first, 0, b"bye", FIN | ACK)) == [(str(first), 0, b"bye")]
+    assert plain(talk.send(second, 0, b"one more")) == [(str(second), 0, b"one more")]
+    assert plain(talk.send(second, 8, b"", FIN | ACK)) == ["closed fin"]
+    assert talk.send(first, 4) == talk.send(first, 0, b"bye", FIN | ACK) == talk.send(first, 4, flags=RST) == []
+    assert talk.send(first, -1, flags=SYN) == [], "an old SYN"
+    ours, theirs = talk.connection.sides(first)
+    assert (talk.connection.closed, ours.ended, theirs.ended) == ("fin", True, True)
+    assert (ours.packets + theirs.packets, ours.ignored_bytes) == (10, 3)
+
+
+def test_a_fin_counts_when_the_bytes_before_it_are_there() -> None:
+    talk = Dialogue().open()
+    assert talk.send(C, 3, b"", FIN | ACK) == talk.send(S, 0, b"", FIN | ACK) == []
+    assert plain(talk.send(C, 0, b"abc")) == [("client", 0, b"abc"), "closed fin"]
+
+
+def test_bytes_past_a_fin_are_ignored() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 2, b"cdefgh")
+    assert talk.send(C, 4, b"", FIN | ACK) == talk.send(C, 3, b"defg") == talk.send(C, 9, b"more") == []
+    assert talk.send(C, 6, b"", FIN | ACK) == [], "the first FIN counts"
+    assert plain(talk.send(C, 0, b"ab")) == [("client", 0, b"ab"), ("client", 2, b"cd")]
+    assert talk.send(C, 2**30, b"two") == talk.send(C, 2**30 + 3, b"strays") == []
+    assert talk.wait(60 * SECOND).send(S, 0) == []
+    assert (talk.connection.client.ignored_bytes, talk.connection.client.ended) == (4 + 3 + 4 + 9, True)
+
+
+def test_a_fin_may_come_with_a_byte_that_was_seen() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    assert talk.send(C, 2, b"c", FIN | ACK) == []
+    assert talk.connection.client.ended
+
+
+def test_a_fin_before_bytes_that_were_delivered_is_none() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"abc")
+    assert talk.send(C, 1, b"", FIN | ACK) == []
+    assert talk.connection.client.regular
+
+
+@pytest.mark.parametrize("start", [0, 5, 9])
+def test_a_reset_closes_where_its_senders_stream_stands(start: int) -> None:
+    talk = Dialogue().open()
+    for at, data in ((0, b"hello"), (8, b"!"))[: (start > 0) + (start > 5)]:
+        talk.send(S, at, data)
+    assert plain(talk.send(S, start, b"why", RST))[-1:] == ["closed reset"]
+    assert talk.connection.server.ignored_bytes == 3
+    assert [(one.why, one.size) for one in talk.connection.server.take_ignored()] == [(Why.RESET, 3)]
+
+
+def test_a_reset_behind_a_fin_closes() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, flags=FIN | ACK)
+    assert plain(talk.send(S, 1, flags=RST)) == ["closed reset"]
+
+
+#: A RST that stands elsewhere: far away, in the window, with no number at all.
+DOUBTFUL = (
+    (2**31, RST),
+    (WINDOW_BYTES, RST),
+    (100, RST | ACK),
+    (-50, RST),
+    (-ISN[S] - 1, RST),
+    (-ISN[S] - 1, RST | ACK),
+)
+
+
+@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+def test_a_reset_that_stands_elsewhere_is_ignored_if_its_sender_goes_on(start: int, flags: int) -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, start, b"why", flags) == []
+    assert plain(talk.send(C, 0, b"goes on")) == [("client", 0, b"goes on")]
+    events = talk.send(S, 0, b"me too", acknowledgment=7)
+    assert plain(events) == ["reset of server ignored", ("server", 0, b"me too")]
+    assert isinstance(events[0], ResetIgnored)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, talk.ns)
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 7, b"!")) == [("client", 7, b"!")]
+    side = talk.connection.server
+    assert (side.strays, side.ignored_bytes) == (1, 3)
+
+
+@pytest.mark.parametrize(("start", "flags"), DOUBTFUL)
+@pytest.mark.parametrize("confirmed", ["time", "segment", "syn"])
+def test_a_reset_that_stands_elsewhere_closes_if_its_sender_is_silent(start: int, flags: int, confirmed: str) -> None:
+    talk = Dialogue().open()
+    talk.send(S, start, b"", flags)
+    reset_ns = talk.ns
+    assert plain(talk.send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
+    assert talk.send(S, 0) == [], "an acknowledgment that was on its way too"
+    assert talk.send(C, -1, flags=SYN) == [], "a copy of the first SYN"
+    assert talk.flow.ends_ns == reset_ns + OPTIONS.hole_wait_ns
+    if confirmed == "syn":
+        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+        return
+    if confirmed == "time":
+        events = talk.flow.expire(reset_ns + OPTIONS.hole_wait_ns)
+    else:
+        talk.ns = reset_ns - 1000
+        events = talk.wait(OPTIONS.hole_wait_ns).send(S, 0, b"late", acknowledgment=10)
+    assert plain(events) == ["closed reset"]
+    assert isinstance(events[0], Closed)
+    assert (events[0].place.record_number, events[0].place.arrived_at_ns) == (4, reset_ns + OPTIONS.hole_wait_ns)
+
+
+def test_whose_new_data_are_acknowledged_after_a_reset_did_not_send_it() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"one")
+    talk.send(S, 2**27, flags=RST)
+    assert plain(talk.send(S, 3, b"two")) == [("server", 3, b"two")]
+    assert talk.send(C, 0, acknowledgment=3) == []
+    assert plain(talk.send(C, 0, acknowledgment=6)) == ["reset of server ignored"]
+    talk = Dialogue().open()
+    talk.send(S, 6, flags=RST)
+    talk.send(S, 0, b"onetwo")
+    assert talk.send(C, 0, acknowledgment=6) == [], "the RST overtook these"
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+
+
+def test_a_hole_that_is_due_leaves_what_is_missing_only_now() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=63) == []
+    talk.wait(15 * SECOND)
+    assert plain(talk.send(C, 163, b"c")) == [("client", "hole", 0, 63), ("server", 0, b"answer")]
+    assert plain(talk.send(C, 63, bytes(100))) == [("client", 63, bytes(100)), ("client", 163, b"c")]
+    talk = Dialogue().open()
+    talk.send(C, 0, b"cut", size=10)
+    talk.wait(15 * SECOND)
+    assert plain(talk.send(C, 12, b"c")) == [("client", "hole", 3, 10)]
+    assert plain(talk.send(C, 10, b"__")) == [("client", 10, b"__"), ("client", 12, b"c")]
+
+
+def test_who_acknowledges_more_after_a_reset_did_not_send_it() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all of it")
+    talk.send(S, 1000, flags=RST)
+    assert talk.send(S, 0, acknowledgment=4) == []
+    assert plain(talk.send(S, 0, acknowledgment=9)) == ["reset of server ignored"]
+
+
+def test_a_reset_acknowledges() -> None:
+    talk = Dialogue().open()
+    # The last of them may be a FIN.
+    assert plain(talk.send(S, 0, flags=RST | ACK, acknowledgment=9)) == [("client", "hole", 0, 8), "closed reset"]
+
+
+def test_a_refused_connection_may_be_tried_again_with_the_same_number() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert plain(talk.send(S, -1001, flags=RST | ACK)) == ["closed reset"]
+    assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 0, flags=RST)) == ["closed reset"]
+    assert talk.send(S, -1, flags=SYN | ACK) == [], "an answer that is sent again"
+    assert plain(talk.send(C, -1, flags=SYN)) == ["open syn"]
+    assert plain(talk.send(C, 0, b"at last")) == [("client", 0, b"at last")]
+
+
+def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
+    for numbered in (True, False):
+        talk = Dialogue()
+        talk.send(C, 59)
+        if numbered:
+            talk.send(S, 0, b"a", acknowledgment=59)
+        assert talk.send(C, 2**27, flags=RST) == []
+        assert plain(talk.send(C, 59, flags=RST)) == ["closed reset"]
+
+
+def test_a_lone_reset_is_a_connection() -> None:
+    assert plain(Dialogue().send(C, 5, flags=RST)) == ["open middle", "closed reset"]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
+@pytest.mark.parametrize("ahead", [500, 2**30])
+def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: int) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if end == "fin":
+        talk.send(S, 0, flags=FIN | ACK)
+        talk.send(C, 3, flags=FIN | ACK)
+    elif end == "reset":
+        talk.send(C, 3, flags=RST)
+    before = talk.connection
+    assert talk.send(C, ahead + 1, b"hello") == talk.send(C, ahead + 8, b"?") == []
+    events = talk.send(C, ahead, flags=SYN)
+    assert plain(events) == [*["closed reuse"] * (end == "reuse"), "open syn", ("client", 0, b"hello")]
+    assert before.closed == end
+    assert (before.client.ignored_bytes, before.client.strays, before.client.missing_bytes) == (0, 0, 0)
+    assert before.client.take_ignored() == []
+    assert plain(talk.send(C, ahead + 6, b", ")) == [("client", 5, b", "), ("client", 7, b"?")]
+    assert talk.connection.client.packets == 4
+
+
+@pytest.mark.parametrize(("at", "why"), [(2**30, Why.FAR), (20, Why.AFTER)])
+def test_what_is_ignored_is_said(at: int, why: Why) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    if why is Why.AFTER:
+        talk.send(S, 0, flags=RST)
+    talk.send(C, at, b"more")
+    talk.send(C, at - 10, b"and more")
+    assert talk.connection.client.take_ignored() == [(C, why, 12, talk.sent[-2].place)]
+
+
+def test_what_is_sent_again_after_the_end_is_not_said() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"all", FIN | ACK)
+    talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)
+    assert talk.connection.closed == "fin"
+    talk.send(C, 0, b"all", FIN | ACK)
+    assert talk.connection.client.take_ignored() == []
+    assert talk.connection.client.ignored_bytes == 3
+
+
+def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, flags=RST)
+    talk.send(C, 501, b"old")
+    assert plain(talk.wait(OPTIONS.hole_wait_ns).send(C, 500, flags=SYN)) == ["open syn"]
+    assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
+def test_a_syn_with_another_number_begins_another_connection(end: str) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old")
+    talk.send(S, 1, b"waits")
+    before = talk.connection
+    if end == "fin":
+        talk.send(S, 0, b"_")
+        talk.send(C, 3, flags=FIN | ACK)
+        talk.send(S, 6, flags=FIN | ACK)
+    elif end == "reset":
+        talk.send(C, 3, flags=RST)
+    events = talk.send(C, 500, flags=SYN)
+    left = [("server", "hole", 0, 1), ("server", 1, b"waits"), "closed reuse"] if end == "reuse" else []
+    assert plain(events) == [*left, "open syn"]
+    assert before.closed == end
+    assert talk.connection.connection_id != before.connection_id
+    assert talk.send(S, 700, flags=SYN | ACK, acknowledgment=501) == []
+    assert plain(talk.send(C, 501, b"new")) == [("client", 0, b"new")]
+    assert plain(talk.send(S, 701, b"new")) == [("server", 0, b"new")]
+
+
+def test_an_answer_to_a_syn_that_was_not_captured_begins_another_connection() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 60, flags=SYN | ACK) == [], "it answers the known SYN"
+    assert plain(talk.send(S, 60, flags=SYN | ACK, acknowledgment=50)) == ["closed reuse", "open syn_ack"]
+
+
+def test_an_idle_connection_is_closed_the_same_by_time_and_by_the_next_segment() -> None:
+    by_time, by_segment = Dialogue().open(), Dialogue().open()
+    last = by_time.connection.last.arrived_at_ns
+    for talk in (by_time, by_segment):
+        talk.send(C, 2, b"waits")
+        talk.ns = last + 1000 + OPTIONS.idle_ns
+    assert by_time.flow.expire(by_time.ns - 1) == []
+    evidence = replace(by_time.connection.last, arrived_at_ns=by_time.ns)
+    told = by_time.flow.expire(by_time.ns)
+    assert by_time.flow.connection is None
+    assert plain(told) == [("client", "hole", 0, 2), ("client", 2, b"waits"), "closed idle"]
+    # The last packet is its evidence.
+    assert told[-1] == Closed(evidence, "idle")
+    by_time.ns -= 1000
+    by_segment.ns -= 1000
+    told += by_time.send(C, 7, b"back")
+    assert plain(by_segment.send(C, 7, b"back")) == plain(told)
+    assert plain(told)[-1:] == ["open middle"]
+    assert by_time.flow.snapshot() == by_segment.flow.snapshot()
+
+
+@pytest.mark.parametrize(("pause_ns", "idle"), [(OPTIONS.idle_ns - 1, False), (OPTIONS.idle_ns, True)])
+def test_silence_ends_a_connection_to_the_nanosecond(pause_ns: int, idle: bool) -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"a")
+    ended = ["closed idle", "open middle"]
+    assert plain(talk.wait(pause_ns - 1000).send(C, 1, b"b")) == (ended if idle else [("client", 1, b"b")])
+
+
+def test_a_closed_connection_keeps_no_bytes_and_is_let_go_of_in_silence() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, bytes(10_000))
+    talk.send(C, 10_000, flags=RST)
+    assert len(talk.flow.snapshot()) < 1000
+    assert talk.flow.expire(talk.ns + OPTIONS.idle_ns) == []
+    assert talk.flow.snapshot() == ""
+    assert new_flow(snapshot="").connection is None
+
+
+def test_state_of_another_version_is_refused() -> None:
+    state = json.loads(Dialogue().open().flow.snapshot()) | {"version": 0}
+    with pytest.raises(StateVersionError, match="TCP flow has version 0"):
+        new_flow(snapshot=json.dumps(state))
+
+
+def test_a_connection_is_named_by_source_endpoints_number_and_time() -> None:
+    about: dict[str, Any] = {
+        "source": "a",
+        "client": CLIENT,
+        "server": SERVER,
+        "sequence": 1,
+        "arrived_at_ns": 5,
+    }
+    others: dict[str, Any] = {
+        "source": "b",
+        "client": SERVER,
+        "server": Endpoint("10.0.0.2", 5556),
+        "sequence": 2,
+        "arrived_at_ns": 6,
+    }
+    names = [
+        reassembly.connection_id(**about),
+        *(reassembly.connection_id(**about | {key: others[key]}) for key in others),
+    ]
+    assert {len(name) for name in names} == {16}
+    assert len(set(names)) == 6
+    assert reassembly.connection_id(**about).hex() == "9ddb374c8049a069a22dd4c30f7b3513"
+
+
+# Any traffic
+
+
+class Sent(NamedTuple):
+    """A segment of the properties, by the position of its bytes."""
+
+    direction: Direction
+    start: int
+    end: int
+    flags: int = ACK
+    #: Bytes that were not captured.
+    cut: int = 0
+    #: Position of the first byte of the other side that is not acknowledged.
+    acknowledged: int = 0
+
+
+@st.composite
+def exchanges(draw: st.DrawFn, *, lossless: bool) -> tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]]:
+    """What both sides send, their initial sequence numbers, and segments of it as they arrive after the handshake."""
+    texts = {direction: draw(st.binary(max_size=200)) for direction in Direction}
+    numbers = st.sampled_from([0, 1, 2**31 - 3, 2**31, 2**32 - 1, 2**32 - 50, 2**32 - 150])
+    order: list[tuple[int, int, Sent]] = []
+    for direction, text in texts.items():
+        size = len(text)
+        cuts = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=8))})
+        pieces = [Sent(direction, start, end) for start, end in itertools.pairwise(cuts)]
+        pieces.append(Sent(direction, size, size, FIN | ACK))
+        for _ in range(draw(st.integers(0, 5))):
+            start = draw(st.integers(0, size))
+            end = draw(st.integers(start, size))
+            flags = FIN | ACK if end == size and draw(st.booleans()) else ACK | PSH
+            pieces.insert(draw(st.integers(0, len(pieces))), Sent(direction, start, end, flags))
+        if not lossless:
+            pieces = [piece for piece in pieces if draw(st.integers(0, 4))]
+            pieces = [piece._replace(cut=draw(st.integers(0, piece.end - piece.start))) for piece in pieces]
+        other = len(texts[S if direction is C else C])
+        pieces = [piece._replace(acknowledged=draw(st.sampled_from([0, 0, other // 2, other + 1]))) for piece in pieces]
+        for at, piece in enumerate(pieces):
+            order.append((at + draw(st.integers(0, 4)), draw(st.integers(0, 9)), piece))
+    order.sort(key=lambda row: row[:2])
+    return texts, {direction: draw(numbers) for direction in Direction}, [piece for *_, piece in order]
+
+
+def as_segments(
+    texts: dict[Direction, bytes], numbers: dict[Direction, int], pieces: list[Sent], pauses: list[int]
+) -> list[TcpSegment]:
+    """Handshake and `pieces`; before each of these its pause in seconds."""
+    opening = [(C, numbers[C], SYN, b"", 0, 0), (S, numbers[S], SYN | ACK, b"", 0, 0)]
+    rows = opening + [
+        (
+            piece.direction,
+            (numbers[piece.direction] + 1 + piece.start) % 2**32,
+            piece.flags,
+            texts[piece.direction][piece.start : piece.end - piece.cut],
+            piece.end - piece.start,
+            piece.acknowledged,
+        )
+        for piece in pieces
+    ]
+    ns, segments = 0, []
+    for record, (direction, sequence, flags, payload, size, acknowledged) in enumerate(rows):
+        ns += pauses[record - 2] * SECOND if record > 1 else 1
+        acknowledgment = (numbers[S if direction is C else C] + 1 + acknowledged) % 2**32
+        place = moment(record, ns)
+        segments.append(TcpSegment(place, direction, sequence, acknowledgment, flags, 9, payload, size))
+    return segments
+
+
+class Told(NamedTuple):
+    """What a flow told of segments: events, by connection too, and the last state of each connection."""
+
+    events: list[Any]
+    connections: dict[bytes, Connection]
+
+
+def told(segments: list[TcpSegment], options: TcpOptions = OPTIONS, *, cut: bool = False, short: bool = True) -> Told:
+    """Everything up to the end of all idleness.
+
+    If `cut`, each segment is taken by another flow; if not `short`, none by the short way of plain segments.
+    """
+    flow = new_flow(options)
+    events: list[Any] = []
+    connections: dict[bytes, Connection] = {}
+
+    def note(found: list[Event]) -> None:
+        for event in found:
+            events.append(event.connection.connection_id if isinstance(event, Opened) else event)
+
+    for segment in segments:
+        if cut:
+            note(flow.expire(segment.place.arrived_at_ns))
+            snapshot = flow.snapshot()
+            flow = new_flow(options, snapshot)
+            assert flow.snapshot() == snapshot
+            if flow.connection is not None:
+                connections[flow.connection.connection_id] = flow.connection
+        note(flow.receive(segment) if short else flow._receive_any(segment))
+        assert flow.connection is not None
+        connections[flow.connection.connection_id] = flow.connection
+        for side in (flow.connection.client, flow.connection.server):
+            assert side._waiting_bytes <= options.max_waiting_bytes
+    note(flow.expire(2**62))
+    assert flow.snapshot() == ""
+    return Told(events, connections)
+
+
+def assert_tiles(events: list[Any], texts: dict[Direction, bytes] | None = None) -> dict[Direction, bytes]:
+    """Bytes and holes of each connection follow each other, and bytes are those sent. Gives those of the last one."""
+    at: dict[Direction, int] = {}
+    found: dict[Direction, bytearray] = {}
+    for event in events:
+        if isinstance(event, bytes):
+            at, found = dict.fromkeys(Direction, 0), {direction: bytearray() for direction in Direction}
+        elif isinstance(event, Data):
+            assert event.byte_start == at[event.direction]
+            assert event.data
+            at[event.direction] += len(event.data)
+            found[event.direction] += event.data
+            if texts is not None:
+                assert event.data == texts[event.direction][event.byte_start : at[event.direction]]
+        elif isinstance(event, Hole):
+            assert event.byte_start == at[event.direction] < event.byte_end
+            at[event.direction] = event.byte_end
+    return {direction: bytes(text) for direction, text in found.items()}
+
+
+def assert_balances(segments: list[TcpSegment], result: Told) -> None:
+    """Every captured byte and every packet is in one counter."""
+    counted: Counter[Direction] = Counter()
+    packets: Counter[Direction] = Counter()
+    for connection in result.connections.values():
+        for side in (connection.client, connection.server):
+            assert side._waiting_bytes == 0
+            counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
+            packets[side.direction] += side.packets
+    for direction in Direction:
+        assert counted[direction] == sum(len(s.payload) for s in segments if s.direction is direction)
+        assert packets[direction] == sum(s.direction is direction for s in segments)
+    sides = [side for connection in result.connections.values() for side in (connection.client, connection.server)]
+    events = result.events
+    assert sum(side.delivered_bytes for side in sides) == sum(len(e.data) for e in events if isinstance(e, Data))
+    missing = sum(e.byte_end - e.byte_start for e in events if isinstance(e, Hole))
+    assert sum(side.missing_bytes for side in sides) == missing
+    assert sum(side.overlaps_differ for side in sides) == sum(isinstance(e, OverlapDiffers) for e in events)
+
+
+def states(result: Told) -> list[Any]:
+    return [connection.to_json() for connection in result.connections.values()]
+
+
+@given(exchanges(lossless=True))
+@settings(max_examples=250, deadline=None)
+def test_what_was_sent_comes_out_in_whatever_segments_and_order(
+    exchange: tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]],
+) -> None:
+    texts, numbers, pieces = exchange
+    segments = as_segments(texts, numbers, pieces, [0] * len(pieces))
+    result = told(segments)
+    assert assert_tiles(result.events, texts) == texts
+    (connection,) = result.connections.values()
+    assert (connection.closed, connection.opened) == ("fin", "syn")
+    assert not [event for event in result.events if isinstance(event, Hole | OverlapDiffers)]
+    assert_balances(segments, result)
+
+
+@given(exchanges(lossless=False), st.data())
+@settings(max_examples=250, deadline=None)
+def test_holes_and_bytes_make_up_the_stream_wherever_it_is_cut(
+    exchange: tuple[dict[Direction, bytes], dict[Direction, int], list[Sent]], data: st.DataObject
+) -> None:
+    texts, numbers, pieces = exchange
+    pauses = data.draw(st.lists(st.sampled_from([0, 0, 0, 4, 11]), min_size=len(pieces), max_size=len(pieces)))
+    options = TcpOptions(max_waiting_bytes=data.draw(st.sampled_from([20, 1000])), max_waiting_segments=3)
+    segments = as_segments(texts, numbers, pieces, pauses)
+    result = told(segments, options)
+    assert_tiles(result.events, texts)
+    assert not [event for event in result.events if isinstance(event, OverlapDiffers)]
+    assert_balances(segments, result)
+    cut = told(segments, options, cut=True)
+    assert cut.events == result.events
+    assert states(cut) == states(result)
+    long = told(segments, options, short=False)
+    assert (long.events, states(long)) == (result.events, states(result))
+    orders = [event.place.order for event in result.events if not isinstance(event, bytes)]
+    assert orders == sorted(orders)
+
+
+@st.composite
+def answered(draw: st.DrawFn) -> tuple[dict[Direction, bytes], list[TcpSegment], int]:
+    """What two sides say when each acknowledges all that came before, the segments, and which of them has data."""
+    said = draw(
+        st.lists(st.tuples(st.sampled_from(Direction), st.integers(2, 20), st.booleans()), min_size=2, max_size=15)
+    )
+    at = dict.fromkeys(Direction, 0)
+    pieces: list[Sent] = []
+    for direction, size, confirmed in said:
+        other = S if direction is C else C
+        pieces.append(Sent(direction, at[direction], at[direction] + size, acknowledged=at[other]))
+        at[direction] += size
+        if confirmed:
+            pieces.append(Sent(other, at[other], at[other], acknowledged=at[direction]))
+    texts = {direction: draw(st.binary(min_size=size, max_size=size)) for direction, size in at.items()}
+    pieces += [Sent(C, at[C], at[C], FIN | ACK, 0, at[S]), Sent(S, at[S], at[S], FIN | ACK, 0, at[C] + 1)]
+    pauses = draw(st.lists(st.sampled_from([0, 0, 0, 4, 11]), min_size=len(pieces), max_size=len(pieces)))
+    segments = as_segments(texts, ISN, pieces, pauses)
+    return texts, segments, draw(st.sampled_from([at for at, each in enumerate(segments) if each.payload]))
+
+
+def assert_causal(segments: list[TcpSegment], events: list[Any]) -> None:
+    """No byte is told before those that it acknowledges are, or are known to be missing."""
+    acknowledged = {
+        (each.direction, (each.sequence - ISN[each.direction] - 1) % 2**32): each.acknowledgment
+        for each in segments
+        if each.payload
+    }
+    at = dict.fromkeys(Direction, 0)
+    for event in events:
+        if isinstance(event, Data):
+            other = S if event.direction is C else C
+            needs = (acknowledged[event.direction, event.byte_start] - ISN[other] - 1) % 2**32
+            assert needs <= at[other]
+            at[event.direction] += len(event.data)
+        elif isinstance(event, Hole):
+            at[event.direction] = event.byte_end
+
+
+@given(answered())
+@settings(max_examples=200, deadline=None)
+def test_a_lost_packet_is_a_hole_before_what_answers_it(
+    script: tuple[dict[Direction, bytes], list[TcpSegment], int],
+) -> None:
+    texts, segments, lost = script
+    missing = segments[lost]
+    kept = segments[:lost] + segments[lost + 1 :]
+    result = told(kept)
+    assert_tiles(result.events, texts)
+    assert_balances(kept, result)
+    assert_causal(segments, result.events)
+    (hole,) = [event for event in result.events if isinstance(event, Hole)]
+    start = (missing.sequence - ISN[missing.direction] - 1) % 2**32
+    assert (hole.direction, hole.byte_start, hole.byte_end) == (missing.direction, start, start + len(missing.payload))
+    cut, long = told(kept, cut=True), told(kept, short=False)
+    assert (cut.events, states(cut)) == (long.events, states(long)) == (result.events, states(result))
+
+
+@given(answered(), st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_a_packet_that_was_captured_late_is_told_before_what_answers_it(
+    script: tuple[dict[Direction, bytes], list[TcpSegment], int], by: int
+) -> None:
+    texts, segments, late = script
+    order = [*segments[:late], *segments[late + 1 : late + 1 + by], segments[late], *segments[late + 1 + by :]]
+    segments = [each._replace(place=moment(at, at)) for at, each in enumerate(order)]
+    result = told(segments)
+    assert assert_tiles(result.events, texts) == texts
+    assert_causal(segments, result.events)
+    assert not [event for event in result.events if isinstance(event, Hole)]
+
+
+@st.composite
+def garbage(draw: st.DrawFn) -> list[TcpSegment]:
+    """Segments of which nothing need fit, mostly of two neighbourhoods of sequence numbers."""
+    near = st.builds(lambda base, by: (base + by) % 2**32, st.sampled_from([0, 2**31]), st.integers(-40, 40))
+    number = st.one_of(near, near, near, st.integers(0, 2**32 - 1))
+    flags = st.sampled_from([ACK, ACK, ACK, ACK | PSH, SYN, SYN | ACK, FIN | ACK, RST, RST | ACK, 0, 0x1FF, FIN | SYN])
+    ns, segments = 0, []
+    for record in range(draw(st.integers(1, 25))):
+        ns += draw(st.sampled_from([1, 1, 1, 2, SECOND, 11 * SECOND, OPTIONS.idle_ns - 1, OPTIONS.idle_ns]))
+        payload = draw(st.one_of(st.just(b""), st.binary(max_size=40)))
+        size = len(payload) + draw(st.sampled_from([0, 0, 0, 1, 2**16]))
+        segments.append(
+            TcpSegment(
+                moment(record, ns),
+                draw(st.sampled_from(Direction)),
+                draw(number),
+                draw(number),
+                draw(flags),
+                draw(st.sampled_from([0, 9])),
+                payload,
+                size,
+            )
+        )
+    return segments
+
+
+@given(garbage())
+@settings(max_examples=200, deadline=None)
+def test_any_segments_are_taken_within_limits_and_alike_wherever_they_are_cut(segments: list[TcpSegment]) -> None:
+    options = TcpOptions(max_waiting_bytes=50, max_waiting_segments=4, compared_bytes=30)
+    result = told(segments, options)
+    assert_tiles(result.events)
+    assert_balances(segments, result)
+    cut = told(segments, options, cut=True)
+    assert cut.events == result.events
+    assert states(cut) == states(result)
+
+
+def test_what_waits_is_bounded_whatever_is_sent() -> None:
+    options = TcpOptions(max_waiting_bytes=1000, max_waiting_segments=16, compared_bytes=1000)
+    talk = Dialogue(options).open()
+    for at in range(1, 200_000, 97):
+        talk.send(C, at * 2, b"x" * (at % 90))
+        side = talk.connection.client
+        assert (side._waiting_bytes <= 1000, len(side._waiting) <= 16) == (True, True)
+    assert len(talk.flow.snapshot()) < 6000
+
+
+# Real captures
+
+
+def segments_by_client(path: Path, port: int) -> dict[int, list[TcpSegment]]:
+    """The segments of each client's port."""
+    found: dict[int, list[TcpSegment]] = {}
+    record = ns = 0
+    for batch in PacketCapture(io.BytesIO(path.read_bytes())).batches():
+        rows = zip(batch.column("ts_ns").to_pylist(), parse(batch).to_pylist(), strict=True)
+        for ts_ns, row in rows:
+            ns = max(ns, ts_ns)
+            direction = S if row["source_port"] == port else C
+            client = row["destination_port" if direction is S else "source_port"]
+            fields = {name: row[name] for name in TcpSegment._fields if name in row}
+            found.setdefault(client, []).append(TcpSegment(moment(record, ns), direction, **fields))
+            record += 1
+    return found
+
+
+CAPTURES = sorted(VECTORS.rglob("*.pcap"))
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_real_captures_have_the_bytes_that_were_sent(path: Path) -> None:
+    expected = json.loads(path.with_name("expected.json").read_text())
+    (said,) = (row for row in expected["captures"] if row["capture"] == path.name)
+    connections = segments_by_client(path, said["worker_port"])
+    assert sorted(connections) == sorted(row["client_port"] for row in said["connections"])
+    for row in said["connections"]:
+        result = told(connections[row["client_port"]])
+        found = assert_tiles(result.events)
+        assert {C: len(found[C]), S: len(found[S])} == {C: row["c2w"]["bytes"], S: row["w2c"]["bytes"]}
+        (connection,) = result.connections.values()
+        assert (connection.opened, connection.closed in ("fin", "reset")) == ("syn", True)
+        assert_balances(connections[row["client_port"]], result)
+
+
+def test_a_real_connection_is_the_same_wherever_it_is_cut() -> None:
+    path = VECTORS / "v3" / "c_restart.pcap"
+    expected = json.loads(path.with_name("expected.json").read_text())
+    (said,) = (row for row in expected["captures"] if row["capture"] == path.name)
+    for segments in segments_by_client(path, said["worker_port"]).values():
+        whole, cut = told(segments), told(segments, cut=True)
+        assert cut.events == whole.events
+        assert states(cut) == states(whole)

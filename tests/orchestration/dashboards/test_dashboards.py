@@ -1,0 +1,957 @@
+"""The dashboards: their data is sound, every statement runs, and what a browser draws is what the SQL says."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import dagster as dg
+import jinja2
+import pyarrow as pa
+import pytest
+import uvicorn
+import vl_convert
+import yaml
+from deltalake import write_deltalake
+from playwright.sync_api import Browser
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+
+from infra.tools.generated_pages import FOLDER as DOCS
+from tests.conftest import VECTORS
+from tests.support import browsing, recipe_lake
+from tests.support.processes import started
+from tests.support.running import land
+from wirehouse_orchestration import config
+from wirehouse_orchestration.cli import command as cli
+from wirehouse_orchestration.dagster import instance
+from wirehouse_orchestration.dashboards import answers, boards, drawing, pages, serving, superset
+from wirehouse_orchestration.dashboards.answers import Span
+from wirehouse_orchestration.dashboards.boards import Board, BoardError, Chart, written
+from wirehouse_orchestration.dashboards.report import report
+from wirehouse_orchestration.evidence import trace as tracing
+from wirehouse_orchestration.servers import ports
+from wirehouse_pipelines.delta import arrow_types
+from wirehouse_pipelines.jobs import forgetting, runner
+from wirehouse_pipelines.lake.lake import Lake, Source
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.landing.manifests import manifests
+from wirehouse_pipelines.query import sql
+from wirehouse_pipelines.tables import Table, all_tables
+
+ALL = Span()
+ALERTS = Path(__file__).parents[3] / "infra" / "prometheus" / "alerts.yml"
+STREAM = VECTORS / "cardinal" / "d2_equal_weight" / "messages.jsonl"
+#: 2026-11-14T22:00 UTC.
+TEN = 1_794_693_600_000_000_000
+SECOND = 10**9
+HOUR = 3600 * SECOND
+CAPTURE = b"\x01" * 32
+HOSTILE = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+DRAWN = [pytest.param(chart, id=f"{board.name}-{chart.id}") for board, chart in boards.charts() if chart.drawn]
+CHARTS = [pytest.param(board, chart, id=f"{board.name}-{chart.id}") for board, chart in boards.charts()]
+#: As the data of a drawing are in the browser.
+VALUES = "plot => plot.view.data('answer').map(row => ({...row}))"
+
+
+def write(lake: Lake, name: str, *rows: Mapping[str, Any]) -> None:
+    given = {"source": "net", "window_start": "2026-11-14", "capture_id": CAPTURE, "record_number": 0}
+    known = {column.name for column in all_tables()[name].columns}
+    listed = [{key: value for key, value in (given | dict(row)).items() if key in known} for row in rows]
+    write_deltalake(lake.table_path(name), pa.Table.from_pylist(listed, schema=arrow_types.schema(all_tables()[name])))
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", "2026-01-01"), (Source("net", "cardinal", "messages", "/"),))
+
+
+@pytest.fixture
+def filled(empty: Lake) -> Lake:
+    """Rows of two protocols, some with text from the wire that wants to be more than text."""
+    captures = [{"window_start": f"2026-11-{day}", "records": day, "size_bytes": 2**20 * day} for day in (14, 15)]
+    told = {"protocol": "cardinal", "kind": "messages", "status": "landed", "path": HOSTILE, "landed_at_ns": TEN}
+    times = {"first_arrived_at_ns": TEN, "last_arrived_at_ns": TEN + 100 * SECOND}
+    write(empty, "bronze.captures", *(told | times | row for row in captures))
+    write(empty, "bronze.windows", *(told | row for row in captures))
+    found = {"protocol": "cardinal", "message": HOSTILE, "arrived_at_ns": TEN}
+    severities = {"extra_message": "violation", "topic_wrong": "warning"}
+    rules = [
+        found | {"rule": f"cardinal.{rule}", "severity": severity, "record_number": number}
+        for rule, severity in severities.items()
+        for number in range(len(rule))
+    ]
+    write(empty, "gold.cardinal_found", *rules)
+    blocks = [
+        {
+            "block_hash": bytes([number]) * 32,
+            "number": number,
+            "status": "complete" if number % 3 else "incomplete",
+            "messages": number,
+            "duplicates": 1,
+            "arrived_at_ns": TEN + number * SECOND,
+            "completed_at_ns": TEN + number * SECOND + 3**number * 1000 if number % 3 else None,
+        }
+        for number in range(1, 12)
+    ]
+    write(empty, "gold.cardinal_batches_history", *blocks)
+    updates = [{"sequence": i, "head_number": i + i % 2, "arrived_at_ns": TEN + i * SECOND} for i in range(9)]
+    write(
+        empty, "gold.cardinal_chain_updates", *({"added": [], "removed": [], "head_hash": CAPTURE} | u for u in updates)
+    )
+    messages = [
+        {"stream_address": HOSTILE, "index": i, "data_bytes": 100, "arrived_at_ns": TEN + i**3 * SECOND}
+        for i in range(9)
+    ]
+    write(empty, "gold.ockam_stream_messages", *messages)
+    return empty
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing.chromium() as running:
+        yield running
+
+
+class Served:
+    """The page of a lake, in a thread."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._listening = ports.taken(None, 0)
+        # Before the server runs: who asks early waits.
+        self._listening.listen()
+        self.url = serving.address(self._listening)
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listening.close()
+
+
+def test_there_is_a_board_for_each_protocol() -> None:
+    assert next(iter(boards.boards())) == boards.FIRST
+    assert set(boards.boards()) == {boards.FIRST, *PROTOCOLS}
+
+
+@pytest.mark.parametrize(("board", "chart"), CHARTS)
+def test_an_empty_lake_is_asked_without_an_error_and_says_something_friendly(
+    board: Board, chart: Chart, empty: Lake
+) -> None:
+    found = answers.answer(empty, chart, ALL)
+    assert found.error is None
+    assert answers.is_empty(chart, found)
+    assert {value.field for value in chart.shown} <= set(found.names)
+    assert answers.evidence(empty, chart, ALL).answer.error is None
+    card = pages.page("card.html", board=board, chart=chart, span=ALL, answer=found, empty=True, spec=None)
+    assert str(pages.code(chart.empty)) in card
+
+
+@pytest.mark.parametrize(("board", "chart"), CHARTS)
+def test_each_select_from_a_table_is_of_the_span_asked_for(board: Board, chart: Chart, empty: Lake) -> None:
+    for text in (chart.sql, chart.rows.sql):
+        named = re.findall(r"FROM\s+(?:bronze|silver|gold)\.\w+", text)
+        assert text.count("{span}") >= len(named) > 0
+
+
+def test_the_page_about_them_shows_a_board_that_is_one() -> None:
+    page = (DOCS / "dashboards.md").read_text()
+    example = Board(**yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]), name="overview")
+    assert example.charts[0] == boards.boards()["overview"].chart("rules")
+
+
+def changed(**how: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = yaml.safe_load((boards.FOLDERS[0] / "overview.yaml").read_text())
+    raw["charts"][1] |= how
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("how", "place", "reason"),
+    [
+        ({"colour": 1}, "charts.1.colour", "Extra inputs"),
+        ({"question": "records"}, "charts.1.question", "match pattern"),
+        ({"sql": "SELECT 1"}, "charts.1.sql", "match pattern"),
+        ({"type": "pie"}, "charts.1.type", "Input should be"),
+        ({"type": "numbers"}, "charts.1", "numbers and table have values"),
+        ({"y": {"field": "records", "title": "Records"}}, "charts.1", "a number has no unit"),
+        ({"x": None}, "charts.1", "x and y are needed"),
+        ({"id": "lake"}, "the board", "two charts have one id"),
+        ({"rows": {"table": "gold.none", "columns": ["a"], "order": "a"}}, "charts.1.rows", "no table"),
+        (
+            {"rows": {"table": "gold.ockam_state", "columns": ["a"], "order": "a"}},
+            "charts.1.rows",
+            "no column capture_id",
+        ),
+    ],
+)
+def test_a_board_that_is_wrong_is_refused_with_its_place(
+    how: dict[str, Any], place: str, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "overview.yaml"
+    file.write_text(yaml.safe_dump(changed(**how)))
+    with pytest.raises(BoardError, match=reason) as error:
+        boards.load(file)
+    assert error.value.fields["file"] == "overview.yaml"
+    assert error.value.fields["place"] == place
+
+
+def test_a_span_is_part_of_the_answer(filled: Lake) -> None:
+    chart = boards.boards()["overview"].chart("records")
+    windows = [row["window_start"] for row in answers.answer(filled, chart, ALL).rows]
+    assert windows == ["2026-11-14", "2026-11-15"]
+    later = answers.answer(filled, chart, Span("2026-11-15", "2026-11-15", "net"))
+    assert [(row["window_start"], row["records"]) for row in later.rows] == [("2026-11-15", 15)]
+    with pytest.raises(answers.SpanError, match="no source 'x', only net"):
+        Span(source="x").check(filled)
+    with pytest.raises(answers.SpanError, match="is after the last"):
+        Span("2026-11-15", "2026-11-14").check(filled)
+
+
+def test_what_comes_later_changes_nothing_in_a_range_that_ended(empty: Lake) -> None:
+    block = {"block_hash": CAPTURE, "number": 7, "messages": 3, "duplicates": 0, "arrived_at_ns": TEN}
+    done = block | {"status": "complete", "completed_at_ns": TEN + SECOND}
+    again = done | {"window_start": "2026-11-16", "messages": 4, "duplicates": 1}
+    write(empty, "gold.cardinal_batches_history", done, again)
+    cardinal = boards.boards()["cardinal"]
+    for last, duplicates in (("2026-11-14", 0), ("2026-11-15", 0), ("2026-11-16", 1)):
+        span = Span("2026-11-14", last)
+        (told,) = answers.answer(empty, cardinal.chart("blocks"), span).rows
+        assert (told["blocks"], told["complete"], told["duplicates"]) == (1, 1, duplicates)
+        (row,) = answers.evidence(empty, cardinal.chart("blocks"), span).rows
+        assert row.cells["duplicates"] == duplicates
+    (later,) = answers.answer(empty, cardinal.chart("blocks"), Span("2026-11-15")).rows
+    assert later["blocks"] == 1
+
+
+@pytest.mark.parametrize(("board", "chart"), CHARTS)
+def test_each_statement_can_be_asked_of_a_range_that_ended(board: Board, chart: Chart, empty: Lake) -> None:
+    span = Span("2026-11-14", "2026-11-15", "net")
+    assert answers.answer(empty, chart, span).error is None
+    assert answers.evidence(empty, chart, span).answer.error is None
+
+
+def test_a_range_of_time_is_cut_into_buckets_as_wide_as_it_asks_for(filled: Lake) -> None:
+    assert answers.step(filled, "cardinal", ALL) == SECOND // 2
+    assert answers.step(filled, "wallaroo", ALL) == answers.STEPS[0]
+
+
+def test_a_capture_counts_in_each_window_that_it_has_records_in(make_lake: Callable[..., Lake], tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in STREAM.read_text().splitlines()]
+    path, day = tmp_path / "days.jsonl", 86_400_000
+    later = (row | {"timestamp_ms": row["timestamp_ms"] + more * day} for more in (0, 1, 3) for row in rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in later))
+    lake = make_lake({"net": (path, {})})
+    land(lake)
+    no_spark: Any = None
+    runner.run_job(no_spark, lake, "bronze.captures", "2023-11-14", "2023-11-17")
+    overview, days = boards.boards()["overview"], ["2023-11-14", "2023-11-15", "2023-11-17"]
+    assert answers.windows(lake) == days
+    for name in ("records", "windows"):
+        found = answers.answer(lake, overview.chart(name), ALL).rows
+        assert [(row["window_start"], row["records"]) for row in found] == [(window, len(rows)) for window in days]
+    second = Span(days[1], days[1])
+    (told,) = answers.answer(lake, overview.chart("lake"), second).rows
+    assert {name: told[name] for name in ("captures", "windows", "records")} == {
+        "captures": 1,
+        "windows": 1,
+        "records": len(rows),
+    }
+    assert answers.step(lake, "cardinal", second) > SECOND, "its records lie anywhere in the window"
+    behind = answers.evidence(lake, overview.chart("windows"), ALL, {"window_start": days[1], "source": "net"})
+    assert [row.cells["records"] for row in behind.rows] == [len(rows)]
+    out = io.StringIO()
+    tracing.trace(lake, behind.rows[0].table, behind.rows[0].key, out)
+    assert f"{3 * len(rows):,} records" in out.getvalue()
+    forgetting.erase_landed(lake, manifests(lake)[0].capture_id)
+    assert answers.windows(lake) == []
+
+
+def test_a_log_counts_by_source_and_what_is_missing_is_not_signed(empty: Lake) -> None:
+    log = {"author": CAPTURE, "log_id": 0, "verified_up_to": 1, "length": 1000, "entries": 2, "valid": 1, "unknown": 1}
+    log |= {"missing_entries": 998}
+    write(empty, "gold.bamboo_logs_history", log, log | {"source": "files"})
+    chart = boards.boards()["bamboo"].chart("verified")
+    found = answers.answer(empty, chart, ALL).rows
+    parts = {"verified": 1, "signed only": 1, "missing": 998}
+    assert {(row["log"], row["part"]): row["entries"] for row in found} == {
+        (f"{source} · 01010101/0 to 1", part): entries for source in ("files", "net") for part, entries in parts.items()
+    }
+    assert len(answers.evidence(empty, chart, ALL, {"log": "net · 01010101/0 to 1"}).rows) == 1
+
+
+def test_of_many_logs_the_longest_are_drawn_with_all_that_is_known_of_them(empty: Lake) -> None:
+    logs = [
+        {"author": CAPTURE, "log_id": i, "length": 100 + i, "entries": 3, "valid": 2, "missing_entries": 97 + i}
+        for i in range(40)
+    ]
+    write(empty, "gold.bamboo_logs_history", *logs)
+    found = answers.answer(empty, boards.boards()["bamboo"].chart("verified"), ALL)
+    drawn: dict[str, float] = {}
+    for row in found.rows:
+        drawn[row["log"]] = drawn.get(row["log"], 0) + row["entries"]
+    assert drawn == {f"net · 01010101/{i} to 0": 100 + i for i in range(10, 40)}
+    assert found.cut == 30
+    card = pages.page(
+        "card.html",
+        board=boards.boards()["bamboo"],
+        chart=boards.boards()["bamboo"].chart("verified"),
+        span=ALL,
+        answer=found,
+        empty=False,
+        spec={},
+    )
+    assert "Only the first 30 are drawn" in card
+
+
+def test_records_that_could_not_be_read_are_damage(empty: Lake) -> None:
+    capture = {"capture_id": CAPTURE, "protocol": "cardinal", "status": "landed", "records": 6, "unreadable_records": 2}
+    write(empty, "bronze.captures", capture)
+    write(empty, "bronze.windows", capture)
+    finding = {"rule": "capture.file_damaged", "severity": "note"}
+    write(empty, "silver.cardinal", {"row_kind": "finding", "capture_id": CAPTURE, "finding": finding})
+    board = boards.boards()["overview"]
+    (numbers,) = answers.answer(empty, board.chart("lake"), ALL).rows
+    assert numbers["not_whole"] == 1
+    (damage,) = answers.answer(empty, board.chart("damage"), ALL).rows
+    assert (damage["rule"], damage["findings"]) == ("capture.file_damaged", 1)
+
+
+SESSION, NEXT, NAMELESS = (bytes([number]) * 16 for number in range(3))
+
+
+@pytest.fixture
+def replayed(empty: Lake) -> Lake:
+    """A stream of two sessions, of which the second had everything acknowledged; and one of a session without HELLO."""
+    named = {"program_name": "feeds", "instance_name": "one", "dialect": "v3"}
+    sessions: list[dict[str, Any]] = [{"connection_id": SESSION, "ended": "reset"} | named]
+    sessions += [{"connection_id": NEXT} | named, {"connection_id": NAMELESS}]
+    write(empty, "gold.wallaroo_sessions_history", *sessions)
+    stream = {"stream_id": 1, "stream_name": "s", "state": "open", "messages": 50}
+    write(
+        empty,
+        "gold.wallaroo_streams_history",
+        stream | {"connection_id": SESSION, "unacked": 50},
+        stream | {"connection_id": NEXT, "unacked": 0},
+        stream | {"connection_id": NAMELESS, "stream_name": None, "unacked": 3},
+    )
+    write(
+        empty, "gold.wallaroo_stream_progress_history", named | {"stream_id": 1, "connection_id": NEXT, "replayed": 50}
+    )
+    turns = ({"granted": 100, "balance": 100}, {"granted": 100, "balance": 100, "zero_at_ns": TEN + SECOND})
+    told = ({"connection_id": SESSION, "arrived_at_ns": TEN + i * 10 * SECOND} | turn for i, turn in enumerate(turns))
+    write(empty, "gold.wallaroo_credits", *told)
+    return empty
+
+
+def test_a_stream_stands_as_in_its_newest_session(replayed: Lake) -> None:
+    wallaroo = boards.boards()["wallaroo"]
+    (told,) = answers.answer(replayed, wallaroo.chart("sessions"), ALL).rows
+    assert (told["streams"], told["unacked"], told["messages"], told["replayed"]) == (2, 3, 150, 50)
+    for span in (ALL, Span("2026-11-14", "2026-11-14")):
+        waiting = answers.answer(replayed, wallaroo.chart("unacked"), span).rows
+        assert [(row["stream"], row["unacked"]) for row in waiting] == [("net · 1", 3)]
+        (row,) = answers.evidence(replayed, wallaroo.chart("unacked"), span).rows
+        assert NAMELESS.hex() in row.key
+        states = answers.answer(replayed, wallaroo.chart("states"), span).rows
+        assert [(row["state"], row["streams"]) for row in states] == [("open", 2)]
+
+
+def test_a_balance_that_runs_out_is_drawn_as_such(replayed: Lake) -> None:
+    chart = boards.boards()["wallaroo"].chart("credits")
+    rows = answers.answer(replayed, chart, ALL).rows
+    drawn = sorted(rows, key=lambda row: row["arrived_at_ns"])
+    balances = [(row["arrived_at_ns"] - TEN, row["balance"]) for row in drawn]
+    again = 10 * SECOND
+    assert balances == [(0, 0), (0, 100), (SECOND, 0), (again, 0), (again, 100)]
+    assert {row["connector"] for row in rows} == {"feeds/one"}
+    assert drawing.spec(chart, rows)["encoding"]["y"]["scale"]["zero"]
+    heads = boards.boards()["cardinal"].chart("chain")
+    assert not drawing.spec(heads, [])["encoding"]["y"]["scale"]["zero"]
+
+
+def test_of_too_many_rows_the_newest_of_each_source_are_drawn(empty: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_DRAWN", 5)
+    update = {"added": [], "removed": [], "head_hash": CAPTURE}
+    heads = [update | {"sequence": i, "head_number": i, "arrived_at_ns": TEN + i} for i in range(9)]
+    write(empty, "gold.cardinal_chain_updates", *heads, heads[0] | {"source": "b"})
+    chart = boards.boards()["cardinal"].chart("chain")
+    found = answers.answer(empty, chart, ALL)
+    assert found.cut
+    assert sorted((row["source"], row["head_number"]) for row in found.rows) == [
+        ("b", 0),
+        *(("net", i) for i in (5, 6, 7, 8)),
+    ]
+    card = pages.page(
+        "card.html", board=boards.boards()["cardinal"], chart=chart, span=ALL, answer=found, empty=False, spec={}
+    )
+    assert "the newest of each source" in card
+
+
+def test_incarnations_of_a_stream_stand_apart(empty: Lake) -> None:
+    index = {"client_id": "c", "stream_name": "s", "partition": 0}
+    lags = ({"stream_address": address, "lag": lag} for address, lag in (("a1", 40), ("a2", 2)))
+    write(empty, "gold.ockam_stream_indexes_history", *(index | lag for lag in lags))
+    rows = answers.answer(empty, boards.boards()["ockam"].chart("lag"), ALL).rows
+    assert [(row["consumer"], row["lag"]) for row in rows] == [("c · s/0 · a1", 40), ("c · s/0 · a2", 2)]
+
+
+def test_a_node_that_fetched_nothing_is_shown(empty: Lake) -> None:
+    behind = {"node": "n", "connection_id": SESSION, "byte_end": 1, "state": "stalled", "fetched": 0}
+    write(empty, "gold.hiero_catch_ups_history", behind)
+    chart = boards.boards()["hiero"].chart("catch_ups")
+    (row,) = answers.answer(empty, chart, ALL).rows
+    assert (row["node"], row["state"], row["catch_ups"]) == ("n", "stalled", 1)
+
+
+def test_axes_have_windows_without_data_and_times_their_day() -> None:
+    records = boards.boards()["overview"].chart("records")
+    rows = [{"window_start": f"2023-11-14T{hour}", "protocol": "ockam", "records": 1} for hour in (22, 23)]
+    rows.append(rows[0] | {"window_start": "2023-11-15T02"})
+    place = drawing.spec(records, rows)["encoding"]["x"]
+    hours = ("14T22", "14T23", "15T00", "15T01", "15T02")
+    assert place["scale"]["domain"] == [f"2023-11-{hour}" for hour in hours]
+    years = [rows[0] | {"window_start": day} for day in ("2019-01-01", "2023-11-14")]
+    assert "scale" not in drawing.spec(records, years)["encoding"]["x"], "that would be too many"
+    heads = boards.boards()["cardinal"].chart("chain")
+    assert heads.x
+    times = [{value.field: 1 for value in heads.shown} | {heads.x.field: TEN + i * 3 * HOUR} for i in range(2)]
+    assert drawing.spec(heads, times)["encoding"]["x"]["axis"]["title"].endswith(", 2026-11-14 to 2026-11-15")
+    assert drawing.spec(heads, [])["encoding"]["x"]["axis"]["title"] == heads.x.label
+
+
+def test_where_nothing_came_no_line_is_drawn() -> None:
+    assert {chart.type for _, chart in boards.charts() if "{step}" in chart.sql} == {"points"}
+
+
+def test_what_the_broker_let_go_of_is_shown(empty: Lake) -> None:
+    write(empty, "bronze.findings", {"protocol": "capture", "rule": "capture.offset_gap", "severity": "note"})
+    rows = answers.answer(empty, boards.boards()["overview"].chart("damage"), ALL).rows
+    assert [(row["rule"], row["source"], row["findings"]) for row in rows] == [("capture.offset_gap", "net", 1)]
+
+
+def test_the_report_leaves_out_no_rule(empty: Lake) -> None:
+    found = {"protocol": "cardinal", "message": "m", "arrived_at_ns": TEN}
+    notes = [found | {"rule": f"cardinal.note{number}", "severity": "note"} for number in range(30)]
+    write(
+        empty, "gold.cardinal_found", *notes, *notes, found | {"rule": "cardinal.topic_wrong", "severity": "violation"}
+    )
+    page = report(empty, ALL, lambda line: None).page
+    assert "cardinal.topic_wrong</code> · violation · 1" in page
+    assert page.index("cardinal.topic_wrong</code>") < page.index("cardinal.note7</code> · note · 2")
+
+
+@pytest.mark.parametrize("chart", DRAWN)
+def test_each_mark_leads_to_rows(chart: Chart, filled: Lake) -> None:
+    for mark in answers.answer(filled, chart, ALL).rows[:3]:
+        only = {name: "" if mark[name] is None else str(mark[name]) for name in chart.clickable}
+        assert answers.evidence(filled, chart, ALL, only).rows
+
+
+def test_a_mark_that_sums_up_rows_leads_to_all_of_them(empty: Lake) -> None:
+    parts = ({"protocol": "cardinal", "path": "a", "records": i, "capture_id": bytes([i]) * 32} for i in (1, 2))
+    write(empty, "bronze.windows", *parts)
+    chart = boards.boards()["overview"].chart("windows")
+    (mark,) = answers.answer(empty, chart, ALL).rows
+    assert mark["records"] == 3
+    assert len(answers.evidence(empty, chart, ALL, {name: mark[name] for name in chart.clickable}).rows) == 2
+
+
+def test_what_was_rejected_has_not_landed(empty: Lake) -> None:
+    told = {"protocol": "cardinal", "kind": "messages", "path": "a"}
+    landed = told | {"status": "landed", "records": 3, "size_bytes": 10, "landed_at_ns": time.time_ns() - 48 * HOUR}
+    rejected = told | {"status": "rejected", "records": 0, "size_bytes": 10**9, "landed_at_ns": time.time_ns()}
+    rejected |= {"window_start": "2026-11-20", "capture_id": b"\2" * 32}
+    write(empty, "bronze.captures", landed, rejected)
+    write(empty, "bronze.windows", landed)
+    overview = boards.boards()["overview"]
+    (lake,) = answers.answer(empty, overview.chart("lake"), ALL).rows
+    assert (lake["captures"], lake["windows"], lake["size_bytes"], lake["not_whole"]) == (1, 1, 10, 1)
+    (source,) = answers.answer(empty, overview.chart("freshness"), ALL).rows
+    assert source["hours"] == pytest.approx(48, abs=0.1)
+    assert [row["size_bytes"] for row in answers.answer(empty, overview.chart("bytes"), ALL).rows] == [10]
+
+
+def test_a_mark_leads_to_its_rows_and_these_to_their_bytes(filled: Lake) -> None:
+    chart = boards.boards()["overview"].chart("rules")
+    behind = answers.evidence(filled, chart, ALL, {"rule": "cardinal.topic_wrong", "severity": "warning"})
+    assert len(behind.rows) == len("topic_wrong")
+    words = shlex.split(behind.rows[0].command)
+    key = "source=net,window_start=2026-11-14,rule=cardinal.topic_wrong,connection_id=,direction=,byte_start=,"
+    key += f"capture_id={CAPTURE.hex()},record_number=0"
+    assert words == ["wirehouse", "trace", "gold.violations", key]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(config.VARIABLE, "/the lake/wirehouse.toml")
+        told = shlex.split(behind.rows[0].command)
+    assert told == [words[0], "--config", "/the lake/wirehouse.toml", *words[1:]]
+    assert answers.evidence(filled, chart, ALL, {"rule": "' OR 1=1 --"}).rows == []
+    assert answers.evidence(filled, chart, ALL, most=3).answer.cut
+    assert answers.Traced({}, "gold.x", "a=\x1b[2J").command == r"wirehouse trace gold.x $'a=\x1b[2J'"
+    # Whoever names a stream can't lead to the bytes of another.
+    streams = boards.boards()["ockam"].chart("throughput").rows
+    evil = "a,\\,stream_address=good\\"
+    traced = answers._traced(
+        streams, dict.fromkeys(streams.names) | dict.fromkeys(streams.key, 1) | {"stream_address": evil}
+    )
+    assert tracing._key(all_tables()[streams.table], traced.key)["stream_address"] == evil
+    slow = answers.evidence(filled, boards.boards()["cardinal"].chart("completion"), ALL, {"up_to_ms": "256"})
+    assert [row.cells["number"] for row in slow.rows] == [11]
+
+
+def test_the_command_of_a_row_is_of_no_other(empty: Lake) -> None:
+    block = {"block_hash": CAPTURE, "status": "complete", "arrived_at_ns": TEN}
+    write(empty, "gold.cardinal_batches_history", block, block | {"source": "other"})
+    found = {"rule": "ockam.x", "severity": "warning", "connection_id": CAPTURE, "direction": "to_server"}
+    write(empty, "gold.ockam_found", found, found | {"byte_start": 7}, found | {"source": "other"})
+    for board, name in (("cardinal", "blocks"), ("overview", "rules")):
+        rows = answers.evidence(empty, boards.boards()[board].chart(name), ALL).rows
+        keys = {row.key for row in rows}
+        assert len(keys) == len(rows) > 1
+        for row in rows:
+            assert len(tracing._rows(empty, all_tables()[row.table], row.key)) == 1, row.key
+
+
+def test_a_chart_whose_range_of_time_cant_be_told_shows_an_error(filled: Lake) -> None:
+    next(Path(filled.table_path("bronze.windows")).rglob("*.json")).write_bytes(b"no log")
+    chart = next(chart for _, chart in boards.charts() if "{step}" in chart.sql)
+    assert "bronze.windows can't be opened" in str(answers.answer(filled, chart, ALL).error)
+
+
+def test_an_error_is_shown_as_one(filled: Lake) -> None:
+    chart = boards.boards()["overview"].chart("rules").model_copy(update={"sql": "SELECT nothing FROM gold.violations"})
+    found = answers.answer(filled, chart, ALL)
+    assert found.error
+    assert "nothing" in found.error
+    page = pages.page("card.html", board=None, chart=chart, span=ALL, answer=found, empty=False, spec=None)
+    assert 'role="alert"' in page
+
+
+@pytest.mark.property
+def test_the_report_needs_nothing_else_and_escapes_the_wire(filled: Lake, tmp_path: Path) -> None:
+    page = report(filled, Span("2026-11-14", "2026-11-15"), lambda line: None).page
+    assert page.count("<svg") == sum(
+        not answers.is_empty(chart, answers.answer(filled, chart, ALL)) and chart.drawn for _, chart in boards.charts()
+    )
+    assert "<script" not in page
+    assert "<img" not in page
+    assert not re.search(r"(?:src|href)=\"?https?:", page)
+    assert "Windows 2026-11-14 to 2026-11-15" in page
+    assert "cardinal.extra_message</code> · violation · 13" in page
+    assert (
+        "wirehouse trace gold.violations source=net,window_start=2026-11-14,rule=cardinal.extra_message,"
+        f"connection_id=,direction=,byte_start=,capture_id={CAPTURE.hex()},record_number=0" in page
+    )
+    assert "There is nothing of it in these windows." in page
+
+
+@pytest.mark.parametrize("chart", DRAWN)
+def test_no_text_of_the_wire_ends_or_leaves_a_drawing(chart: Chart) -> None:
+    texts = {value.field for value in chart.shown if not value.unit and value.kind not in ("number", "time")}
+    row = {value.field: f"\x1b\x00\uffff</svg>{HOSTILE}" if value.field in texts else TEN for value in chart.shown}
+    drawn = drawing.svg(chart, [row])
+    assert drawn.count("<svg") == drawn.count("</svg>") == 1
+    assert "<script" not in drawn
+    assert "<img" not in drawn
+
+
+#: What is drawn: a value at each place; those of one place have different colours.
+PLACED = (("a", 1), ("a", 3), ("b", 2), ("c", 5))
+
+
+def marks(drawn: object) -> Iterator[dict[str, Any]]:
+    """The bars, cells or points of a drawing: `x`, `y`, `width`, `height` in pixels, as far as they have them."""
+    if isinstance(drawn, dict) and drawn.get("role") == "mark" and drawn["marktype"] in ("rect", "symbol"):
+        yield from drawn["items"]
+    elif isinstance(drawn, dict | list):
+        for part in drawn.values() if isinstance(drawn, dict) else drawn:
+            yield from marks(part)
+
+
+@pytest.mark.parametrize("chart", DRAWN)
+def test_what_is_drawn_is_as_large_as_the_value(chart: Chart) -> None:
+    assert chart.x
+    assert chart.y
+    lies = chart.y.unit is None
+    measured = chart.color if chart.type == "heat" else chart.x if lies else chart.y
+    assert measured
+    rows: list[dict[str, Any]] = []
+    for number, (place, value) in enumerate(PLACED):
+        others = {one.field: place for one in chart.shown} | ({chart.color.field: str(number)} if chart.color else {})
+        times = {one.field: TEN + number * SECOND for one in chart.shown if one.kind == "time"}
+        rows.append(others | times | {measured.field: value})
+    if chart.type == "heat" or not chart.color:
+        # There is one of each place.
+        del rows[1]
+    values = [row[measured.field] for row in rows]
+    scene = vl_convert.vegalite_to_scenegraph(drawing.spec(chart, rows) | {"width": 700}, vl_version=drawing.VEGA_LITE)
+    drawn = list(marks(scene))
+    assert len(drawn) == len(rows)
+    if chart.type == "heat":
+        assert len({mark["fill"] for mark in drawn}) == len(rows)
+    elif chart.type == "bar":
+        begin, size = ("x", "width") if lies else ("y", "height")
+        pixels = [mark[size] for mark in drawn]
+        assert pixels == pytest.approx([value * pixels[0] for value in values])
+        assert min(pixels) > 0
+        ends = sorted((mark[begin], mark[begin] + mark[size]) for mark in drawn[: len(rows) - 2])
+        assert all(end <= after + 1e-9 for (_, end), (after, _) in pairwise(ends)), "one hides another"
+    else:
+        per_unit = (drawn[0]["y"] - drawn[3]["y"]) / (values[3] - values[0])
+        assert per_unit > 0
+        expected = [drawn[0]["y"] - (value - values[0]) * per_unit for value in values]
+        assert [mark["y"] for mark in drawn] == pytest.approx(expected)
+
+
+def rounded(rows: Sequence[Mapping[str, Any]], chart: Chart) -> list[dict[str, Any]]:
+    """What is compared of rows: numbers as a browser has them; how long ago something was goes on."""
+    fields = [value.field for value in chart.shown if value.field != "hours"]
+    return [{name: float(v) if isinstance(v := row[name], int | float) else v for name in fields} for row in rows]
+
+
+@pytest.mark.servers
+def test_a_browser_shows_the_values_of_the_sql(filled: Lake, browser: Browser) -> None:
+    drawn = 0
+    with Served(serving.application(filled)) as served:
+        for board in boards.boards().values():
+            with browsing.page(browser, f"{served.url}board/{board.name}") as page:
+                for chart in board.charts:
+                    expected = answers.answer(filled, chart, ALL)
+                    card = page.locator(f"#{chart.id}")
+                    if answers.is_empty(chart, expected):
+                        assert card.locator(".empty").inner_text() == chart.empty.replace("`", "")
+                    elif chart.drawn:
+                        shown = card.locator(".plot").evaluate(VALUES)
+                        assert rounded(shown, chart) == rounded(expected.rows, chart)
+                        if chart.type in ("bar", "heat"):
+                            assert card.locator(".mark-rect.role-mark path").count() == len(expected.rows)
+                        drawn += 1
+                    else:
+                        for name, value in expected.rows[0].items():
+                            told = card.locator(f"dd[data-field={name}]").get_attribute("data-value")
+                            assert told == ("" if value is None else str(value))
+                assert page.title() == f"{board.title} · Wirehouse", "text of the wire was run"
+    assert drawn == 10
+
+
+@pytest.mark.servers
+def test_in_a_browser_a_bar_leads_to_its_rows_and_their_bytes(filled: Lake, browser: Browser) -> None:
+    with Served(serving.application(filled)) as served, browsing.page(browser, f"{served.url}board/overview") as page:
+        before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.locator("#theme").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+        page.locator("#rules .mark-rect.role-mark path").nth(1).click()
+        page.wait_for_url("**/chart/overview/rules?*rule=cardinal.topic_wrong*")
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("table.rows tbody tr").count() == len("topic_wrong")
+        assert HOSTILE in page.locator("table.rows").inner_text()
+        assert "FROM gold.violations" in page.locator("pre.sql").inner_text()
+        page.locator("table.rows a").first.click()
+        page.wait_for_url("**/trace?*")
+        assert "the manifest is gone" in page.locator(".error").inner_text()
+        assert page.title() == "gold.violations · Wirehouse"
+
+
+@pytest.mark.servers
+def test_in_a_browser_an_error_shows_as_one(filled: Lake, browser: Browser, tmp_path: Path) -> None:
+    broken = Path(filled.table_path("gold.cardinal_found"))
+    next(broken.rglob("*.parquet")).write_bytes(b"no parquet")
+    with Served(serving.application(filled)) as served:
+        with browsing.page(browser, f"{served.url}board/overview") as page:
+            assert "could not be asked" in page.locator("#rules .error").inner_text()
+            assert page.locator("#records svg").count() == 1, "the others stand"
+        with browser.new_page() as other:
+            for path, status in {"board/none": 404, "board/overview?from=x": 400, "chart/overview/none": 404}.items():
+                answer = other.goto(served.url + path)
+                assert answer
+                assert answer.status == status
+                assert other.locator("[role=alert]").inner_text()
+
+
+@pytest.mark.servers
+def test_the_command_serves_until_a_signal_stops_it(tmp_path: Path, browser: Browser) -> None:
+    file = tmp_path / "wirehouse.toml"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    start = "from wirehouse_orchestration.cli.command import main; main()"
+    command = [sys.executable, "-u", "-c", start, "--config", str(file), "dashboard"]
+    with started(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert url
+        assert line.replace(url[0], f"http://{ports.HOST}:{ports.DASHBOARD}/") in (DOCS / "dashboards.md").read_text()
+        with browsing.page(browser, url[0]) as page:
+            assert page.locator(".empty").count() == len(boards.boards()["overview"].charts)
+            assert "`" not in page.locator("#lake").inner_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "stopped\n"
+        assert process.wait(30) == 0
+
+
+def test_what_goes_wrong_is_a_page_too(empty: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(empty, "bronze.windows", {"protocol": "cardinal"})
+    Path(empty.table_path("bronze.windows"), "_delta_log", "00000000000000000000.json").write_text("{")
+    with Served(serving.application(empty)) as served:
+        for said in ("bronze.windows can&#39;t be opened", "TypeError: "):
+            with pytest.raises(HTTPError, match="500") as failed:
+                urlopen(f"{served.url}board/overview")
+            assert said in failed.value.read().decode()
+            assert failed.value.headers["Content-Security-Policy"].startswith("default-src 'none'")
+            monkeypatch.setattr(answers, "windows", lambda lake: lake["x"])
+
+
+def test_another_sites_name_is_not_let_in(empty: Lake) -> None:
+    with Served(serving.application(empty)) as served:
+        with urlopen(f"{served.url}board/overview") as answer:
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+        with pytest.raises(HTTPError, match="400"):
+            urlopen(Request(f"{served.url}board/overview", headers={"Host": "rebound.example"}))
+
+
+def test_prometheus_can_scrape_what_alerts_need(filled: Lake, tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "messages.jsonl").write_bytes(STREAM.read_bytes())
+    (tmp_path / "inbox" / "other.jsonl").write_text("{")
+    lake = replace(filled, sources=(Source("net", "cardinal", "messages", str(tmp_path / "inbox")),))
+    land(lake)
+    with instance.shared_instance(lake) as shared:
+        assert not dg.materialize([_nothing], instance=shared, raise_on_error=False).success
+    with Served(serving.application(lake)) as served, urlopen(f"{served.url}metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=1.0.0")
+        text = answer.read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    records = len(STREAM.read_text().splitlines())
+    assert found["wirehouse_landed_records", "net"] == records + 1
+    assert found["wirehouse_unreadable_records", "net"] == 1
+    assert found["wirehouse_captures", "net", "landed"] == 2
+    assert found["wirehouse_findings", "cardinal", "cardinal.topic_wrong", "warning"] == len("topic_wrong")
+    assert found["wirehouse_stale_windows", "silver.cardinal"] == 1
+    assert found["wirehouse_newest_window_end_seconds", "landing", "net"] % 86_400 == 0
+    assert found[("wirehouse_last_run_success",)] == 0
+    assert found[("wirehouse_last_run_duration_seconds",)] >= 0
+    alerts = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    needed = {name for alert in alerts for name in re.findall(r"wirehouse_\w+", alert["expr"])}
+    listed = re.findall(r"^\| `(wirehouse_\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    assert needed <= {sample.name for sample in samples} == set(listed)
+
+
+@dg.asset
+def _nothing() -> None:
+    raise ValueError
+
+
+@pytest.mark.property
+def test_the_command_writes_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    file, out = tmp_path / "wirehouse.toml", tmp_path / "out.html"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 2
+    assert "no window with data in all windows: the lake has no window" in capsys.readouterr().err
+    recipe_lake.write_table(
+        Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01")), "bronze.windows", [{"records": 1}]
+    )
+    assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-15", "--out", str(out)]) == 2
+    said = "no window with data in windows 2026-11-15 to …: the lake has 2026-11-14 to 2026-11-14"
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+    assert cli._outcome(["--config", str(file), "report", "--out", str(out)]) == 0
+    assert "No rule was broken." in out.read_text()
+    told = capsys.readouterr()
+    assert "all windows" in told.out
+    assert "report" in told.err
+    assert cli._outcome(["--config", str(file), "--quiet", "report", "--out", str(out)]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli._outcome(["--config", str(file), "report", "--from", "2026-11-31", "--out", str(out)]) == 2
+
+
+@pytest.mark.property
+def test_a_source_that_never_landed_is_told(filled: Lake) -> None:
+    said = "No table tells of a capture from"
+    lake = replace(filled, sources=(*filled.sources, Source("idle", "cardinal", "messages", "/")))
+    for of, told in ((filled, False), (lake, True)):
+        with Served(serving.application(of)) as served, urlopen(f"{served.url}board/overview") as answer:
+            assert (f"{said} idle yet:" in answer.read().decode()) is told
+        page = report(of, ALL, lambda line: None).page
+        assert page.count(said) == told
+    # That it can't be asked is told by the charts.
+    next(Path(filled.table_path("bronze.captures")).rglob("*.json")).write_text("{")
+    assert answers.silent(lake) == []
+
+
+@pytest.mark.property
+def test_a_report_that_lacks_charts_is_written_and_says_so(
+    filled: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next(Path(filled.table_path("gold.cardinal_found")).rglob("*.parquet")).write_bytes(b"no parquet")
+    file, out = tmp_path / "wirehouse.toml", tmp_path / "out.html"
+    file.write_text('[lakehouse]\nroot = "lake"\n')
+    assert cli._outcome(["--config", str(file), "--quiet", "report", "--out", str(out), "--json"]) == cli.FAILED
+    told = capsys.readouterr()
+    assert {"overview/rules", "findings"} <= json.loads(told.out)["failed"].keys()
+    assert "overview/records" not in told.err
+    assert "overview/rules: " in told.err
+    page = out.read_text()
+    assert "This could not be asked." in page
+    assert "The findings could not be asked for: " in page
+    assert "No rule was broken." not in page
+
+
+def test_the_bundle_of_superset_has_every_chart_with_its_dataset_on_its_dashboard() -> None:
+    bundle = dict(superset.bundle("hive://there/gold"))
+    uuids = {name: config.get("uuid") for name, config in bundle.items()}
+    assert len(set(uuids.values())) == len(uuids)
+    assert uuids == {name: config.get("uuid") for name, config in superset.bundle("other://")}, (
+        "an import renews the last"
+    )
+    for board, chart in boards.charts():
+        name = f"{board.name}_{chart.id}"
+        dataset, drawn = bundle[f"datasets/wirehouse/{name}.yaml"], bundle[f"charts/{name}.yaml"]
+        assert dataset["database_uuid"] == uuids["databases/wirehouse.yaml"]
+        assert drawn["dataset_uuid"] == dataset["uuid"]
+        assert drawn["slice_name"] == chart.question
+        assert rendered(dataset["sql"]) == superset.sql(chart)
+        assert "{" not in superset.sql(chart)
+        assert f"If it shows nothing: {chart.empty}" in drawn["description"]
+        assert "MEDIAN" not in dataset["sql"], "Superset makes of it what Spark doesn't take"
+        places = bundle[f"dashboards/{board.name}.yaml"]["position"]
+        assert places[f"CHART-{chart.id}"]["meta"]["uuid"] == drawn["uuid"]
+        assert f"CHART-{chart.id}" in places[places[f"CHART-{chart.id}"]["parents"][-1]]["children"]
+
+
+def rendered(text: str, **chosen: Sequence[str]) -> str:
+    """The SQL of a dataset as Superset writes it out for what is chosen in the filters."""
+    engine = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    engine.filters["where_in"] = lambda values: f"({', '.join(map(answers._quoted, values))})"
+    return engine.from_string(text).render(filter_values=lambda name, remove_filter=False: chosen.get(name, []))
+
+
+def test_a_dashboard_of_superset_is_filtered_by_source_and_window(filled: Lake) -> None:
+    bundle = dict(superset.bundle("hive://there/gold"))
+    text = bundle["datasets/wirehouse/overview_rules.yaml"]["sql"]
+
+    def rules(**chosen: Sequence[str]) -> int:
+        return len(sql.rows(filled, rendered(text, **chosen)).to_pylist())
+
+    assert rules() == rules(source=["net", "it's"], window_start=["2026-11-14"]) == 2
+    assert rules(source=["other"]) == rules(source=["net"], window_start=["2026-11-15"]) == 0
+    for board in boards.boards().values():
+        offered = bundle[f"datasets/wirehouse/{board.name}_spans.yaml"]
+        assert sql.rows(filled, offered["sql"]).schema.names == list(superset.FILTERS)
+        filters = bundle[f"dashboards/{board.name}.yaml"]["metadata"]["native_filter_configuration"]
+        targets = [one["targets"] for one in filters]
+        assert targets == [[{"datasetUuid": offered["uuid"], "column": {"name": name}}] for name in superset.FILTERS]
+
+
+def test_marks_of_superset_that_lie_on_one_another_are_not_added_up() -> None:
+    bundle = dict(superset.bundle("hive://there/gold"))
+    added = {chart["viz_type"] for chart in _charts(bundle) if "'SUM'" in str(chart["params"])}
+    assert added == {"echarts_timeseries_bar", "heatmap_v2"}
+    shown = {chart["viz_type"] for chart in _charts(bundle) if "'MAX'" in str(chart["params"])}
+    assert shown == {f"echarts_timeseries_{kind}" for kind in ("line", "step", "scatter")}
+
+
+def _charts(bundle: Mapping[str, Any]) -> list[Any]:
+    return [config for name, config in bundle.items() if name.startswith("charts/")]
+
+
+def unnested(text: str) -> str:
+    """SQL over temporary views, which are in no schema."""
+    return re.sub(r"\b(bronze|silver|gold)\.(\w+)", r"\1_\2", text)
+
+
+def _tables(spark: Any, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Tables and views with at most a row each, known to Spark."""
+    made: set[str] = set()
+
+    def make(table: Table) -> None:
+        if table.name in made:
+            return
+        made.add(table.name)
+        for name in table.reads:
+            make(all_tables()[name])
+        row = rows.get(table.name)
+        listed = [tuple(row.get(column.name) for column in table.columns)] if row else []
+        frame = spark.sql(unnested(table.view)) if table.view else spark.createDataFrame(listed, table.ddl)
+        frame.createOrReplaceTempView(unnested(table.name))
+
+    for table in all_tables().values():
+        make(table)
+
+
+#: Of each type of a column a value that isn't null; of others 1, or null if they are made of several.
+SOME: Mapping[str, Any] = {"STRING": "x", "BINARY": CAPTURE, "BOOLEAN": True}
+
+
+def _nameless(table: Table) -> dict[str, Any]:
+    """A row in which all texts are null that may be."""
+    sure = {"source", "window_start", *table.key} - {*table.key_may_lack}
+    given = {
+        column.name: None if "<" in column.type else SOME.get(column.type, 1)
+        for column in table.columns
+        if column.type != "STRING" or column.name in sure
+    }
+    return given | {"source": "net", "window_start": "2026-11-14"}
+
+
+@pytest.mark.spark
+def test_both_engines_answer_the_same_where_names_are_null(empty: Lake, spark: Any) -> None:
+    rows = {table.name: _nameless(table) for table in all_tables().values() if not (table.view or table.internal)}
+    for name, row in rows.items():
+        write(empty, name, row)
+    _tables(spark, {name: _as_spark(all_tables()[name], row) for name, row in rows.items()})
+    answered: list[str] = []
+    for board, chart in boards.charts():
+        found = answers.answer(empty, chart, ALL)
+        assert found.error is None
+        texts = [value.field for value in chart.shown if value.kind == "category" and not value.unit]
+        asked = spark.sql(unnested(superset.sql(chart))).select(*texts).collect() if texts else []
+        answered += [f"{board.name}-{chart.id}"] if found.rows else []
+        assert [row.asDict() for row in asked] == [{name: row[name] for name in texts} for row in found.rows if texts]
+    assert {*answered} > {"wallaroo-credits", "wallaroo-unacked", "ockam-lag", "ockam-holes", "bamboo-verified"}
+
+
+def _as_spark(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {column.name: column.type.partition("(")[0] for column in table.columns}
+    made: dict[str, Callable[[Any], Any]] = {"DECIMAL": Decimal, "DOUBLE": float}
+    return {name: made.get(kinds.get(name, ""), lambda same: same)(value) for name, value in row.items()}
+
+
+@pytest.mark.spark
+def test_spark_takes_every_statement_of_superset(spark: Any) -> None:
+    _tables(spark, {})
+    for _, chart in boards.charts():
+        columns = set(spark.sql(unnested(superset.sql(chart))).columns)
+        assert {value.field for value in chart.shown} <= columns
+        behind = spark.sql(unnested(written(chart.rows.sql, superset.WORDS)))
+        assert set(chart.rows.names) <= set(behind.columns)
+
+
+def test_the_browsers_library_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda **how: "made")
+    assert [drawing.library.__wrapped__() for _ in range(2)] == ["made", "made"]
+    monkeypatch.delattr(vl_convert, "javascript_bundle")
+    assert drawing.library.__wrapped__() == "made"

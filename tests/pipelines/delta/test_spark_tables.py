@@ -1,0 +1,194 @@
+"""Tables of a lake: begun, added to and replaced with Spark or without, and read by windows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+from pyarrow import parquet
+
+from wirehouse_pipelines.delta import arrow_types, delta_tables, spark_tables
+from wirehouse_pipelines.jobs.job import Span
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.query import sql
+from wirehouse_pipelines.storage.storage import Held
+from wirehouse_pipelines.tables import all_tables
+
+NAME = "gold.ockam_streams_history"
+TABLE = all_tables()[NAME]
+FIRST, SECOND, THIRD = "2026-11-14", "2026-11-15", "2026-11-16"
+#: Source, window and how often something was confirmed.
+Row = tuple[str, str, int]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), Windows("day", FIRST))
+
+
+def put(spark: Any, lake: Lake, rows: Sequence[Row], *spans: Span) -> None:
+    """Rows in place of `spans`; what they don't say is null. The number has fewer bits than in the table."""
+    if spark is None:
+        listed = [{"source": source, "window_start": window, "confirmed": n} for source, window, n in rows]
+        spark_tables.replace(lake, NAME, pa.Table.from_pylist(listed, schema=arrow_types.schema(TABLE)), spans)
+        return
+    frame = spark.createDataFrame(rows, "source STRING, window_start STRING, confirmed INT")
+    others = (column for column in TABLE.columns if column.name not in frame.columns)
+    frame = frame.selectExpr("*", *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in others))
+    spark_tables.replace(lake, NAME, frame, spans)
+
+
+def held(lake: Lake) -> list[Row]:
+    rows = sql.rows(lake, f"SELECT source, window_start, confirmed FROM {NAME}").to_pylist()
+    return sorted((row["source"], row["window_start"], row["confirmed"]) for row in rows)
+
+
+class Lost(Exception):
+    """A lock is another's."""
+
+
+def test_who_lost_the_lock_replaces_nothing(lake: Lake) -> None:
+    def lost() -> None:
+        raise Lost
+
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    for rows in (pa.Table.from_pylist([], schema=arrow_types.schema(TABLE)), spark_tables.Files((), None)):
+        with pytest.raises(Lost):
+            spark_tables.replace(lake, NAME, rows, [Span("a", (FIRST,))], lost)
+    assert held(lake) == [("a", FIRST, 1)]
+
+
+def check_written(spark: Any, lake: Lake) -> None:
+    """Begun, added to, and replaced: in each commit the rows of its spans alone."""
+    put(spark, lake, [("a", FIRST, 1), ("b", FIRST, 2)], Span("a", (FIRST,)), Span("b", (FIRST,)))
+    put(spark, lake, [("a", SECOND, 3)], Span("a", (SECOND, THIRD)))
+    assert held(lake) == [("a", FIRST, 1), ("a", SECOND, 3), ("b", FIRST, 2)]
+    put(spark, lake, [("a", THIRD, 4)], Span("a", (FIRST, SECOND, THIRD)))
+    assert held(lake) == [("a", THIRD, 4), ("b", FIRST, 2)]
+    known = DeltaTable(lake.table_path(NAME))
+    assert (known.metadata().name, known.metadata().description) == (NAME, TABLE.comment)
+    assert known.metadata().partition_columns == list(TABLE.partition_by)
+    told = [(field.name, field.type, field.metadata.get("comment")) for field in known.schema().fields]
+    assert told == [
+        (field.name, field.type, field.metadata["comment"])
+        for field in Schema.from_arrow(spark_tables._schema(TABLE)).fields
+    ]
+    assert known.metadata().configuration == spark_tables._configuration(TABLE)
+
+
+def test_rows_without_spark(lake: Lake) -> None:
+    check_written(None, lake)
+
+
+@pytest.mark.spark
+def test_rows_by_spark(spark: Any, lake: Lake) -> None:
+    check_written(spark, lake)
+    read = spark_tables.read(spark, lake, NAME, [Span("a", (FIRST, THIRD))])
+    assert read.columns == [column.name for column in TABLE.columns]
+    assert read.select("source", "window_start", "confirmed").collect() == [("a", THIRD, 4)]
+    assert spark_tables.read(spark, lake, NAME).count() == 2
+    assert spark_tables.read(spark, lake, NAME, []).count() == 0
+    assert spark_tables.read(spark, lake, "gold.ockam_found", [Span("a", (FIRST,))]).collect() == []
+
+
+@pytest.mark.spark
+def test_a_row_of_another_window_is_refused(spark: Any, lake: Lake) -> None:
+    """Where a table begins, where rows are added, and where some are replaced."""
+    for before in ([], [("a", FIRST, 1)], [("a", FIRST, 1), ("a", SECOND, 2)]):
+        if before:
+            put(spark, lake, before, Span("a", (FIRST, SECOND)))
+        with pytest.raises(Exception, match=re.compile("another window|replaceWhere|REPLACE_WHERE", re.IGNORECASE)):
+            put(spark, lake, [("a", SECOND, 3), ("a", THIRD, 4)], Span("a", (SECOND,)))
+        assert (held(lake) if before else []) == before
+
+
+def swap_in(
+    lake: Lake, confirmed: int, overtaken: Callable[[], None] = lambda: None, held: Held = lambda: None
+) -> list[list[str]]:
+    """Put a row of FIRST in place of all; the files that it was to replace, each time that it asked."""
+    path = lake.table_path(NAME)
+    written = Path(path, "source=a", f"window_start={FIRST}", "new.parquet")
+    columns = [field for field in arrow_types.schema(TABLE) if field.name not in TABLE.partition_by]
+    parquet.write_table(pa.Table.from_pylist([{"confirmed": confirmed}], pa.schema(columns)), written)
+    partition = {"source": "a", "window_start": FIRST}
+    file = str(written.relative_to(path))
+    added = AddAction(file, written.stat().st_size, partition, 0, True, json.dumps({"numRecords": 1}))
+    asked: list[list[str]] = []
+
+    def all_files(now: DeltaTable) -> list[str]:
+        asked.append([str(file) for file in now.get_add_actions().column("path").to_pylist()])
+        if len(asked) == 1:
+            overtaken()
+        return asked[-1]
+
+    delta_tables.swap(path, [added], all_files, held)
+    return asked
+
+
+def test_a_commit_that_another_overtook_replaces_its_rows_too(lake: Lake) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    asked = swap_in(lake, 3, lambda: put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,))))
+    assert held(lake) == [("a", FIRST, 3)]
+    assert [len(files) for files in asked] == [1, 1]
+    path = lake.table_path(NAME)
+    version = DeltaTable(path).version()
+    delta_tables.swap(path, [], lambda now: [])
+    assert DeltaTable(path).version() == version, "nothing to do is no commit"
+
+
+def test_a_lock_that_is_lost_between_two_attempts_ends_them(lake: Lake) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    answers = iter([None, Lost])
+
+    def held_once() -> None:
+        if error := next(answers):
+            raise error
+
+    with pytest.raises(Lost):
+        swap_in(lake, 3, lambda: put(None, lake, [("a", FIRST, 2)], Span("a", (FIRST,))), held_once)
+    assert held(lake) == [("a", FIRST, 2)]
+
+
+def test_a_commit_that_came_through_though_told_to_have_failed_is_not_made_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(None, lake, [("a", FIRST, 1)], Span("a", (FIRST,)))
+    commit = DeltaTable.create_write_transaction
+
+    def unheard(self: DeltaTable, *args: Any, **more: Any) -> None:
+        commit(self, *args, **more)
+        raise CommitFailedError("there is such a version")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", unheard)
+    swap_in(lake, 3)
+    assert held(lake) == [("a", FIRST, 3)]
+
+
+@pytest.mark.spark
+def test_files_are_committed_with_what_is_known_of_their_columns(spark: Any, lake: Lake) -> None:
+    rows = [("a", FIRST, "stream", 5, None), ("a", FIRST, "x" * 500, 2**64 - 1, 7), ("a", SECOND, None, None, None)]
+    frame = spark.createDataFrame(
+        [(*row[:3], None if row[3] is None else Decimal(row[3]), row[4]) for row in rows],
+        "source STRING, window_start STRING, stream_address STRING, `index` DECIMAL(20,0), pushed_at_ns BIGINT",
+    )
+    name = "gold.ockam_stream_messages_history"
+    others = (column for column in all_tables()[name].columns if column.name not in frame.columns)
+    frame = frame.selectExpr("*", *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in others))
+    spark_tables.replace(lake, name, frame.coalesce(1), [Span("a", (FIRST, SECOND))])
+    known = pa.table(DeltaTable(lake.table_path(name)).get_add_actions(flatten=True)).to_pylist()
+    told = {row["partition.window_start"]: row for row in known}
+    assert {window: row["num_records"] for window, row in told.items()} == {FIRST: 2, SECOND: 1}
+    assert (told[FIRST]["min.index"], told[FIRST]["max.index"]) == (Decimal(5), Decimal(2**64 - 1))
+    assert told[FIRST].get("max.stream_address") is None, "a bound that is too long to be repeated"
+    assert (told[SECOND]["null_count.index"], told[SECOND]["max.index"]) == (1, None)
+    assert sql.rows(lake, f'SELECT count(*) AS n FROM {name} WHERE "index" > 5').to_pylist() == [{"n": 1}]

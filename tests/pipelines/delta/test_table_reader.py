@@ -1,0 +1,121 @@
+"""Rows of tables read from their files: those that are asked for, and null what a file lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from wirehouse_pipelines.delta import arrow_types, spark_tables, table_reader, table_writer
+from wirehouse_pipelines.delta.spark_tables import File
+from wirehouse_pipelines.jobs.job import Span
+from wirehouse_pipelines.lake.lake import Lake
+from wirehouse_pipelines.lake.windows import Windows
+from wirehouse_pipelines.storage.storage import LocalStorage
+from wirehouse_pipelines.tables import all_tables
+
+NAME = "silver.bamboo"
+TABLE = all_tables()[NAME]
+DAYS = ("2026-11-14", "2026-11-15", "2026-11-16")
+COLUMNS = {"source": (), "window_start": (), "byte_start": (), "entry": ("seq", "sender", "omitted")}
+KEYS = ("source", "window_start", "row_kind", "byte_start")
+
+
+def test_rows_are_those_of_the_files_that_the_log_names(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    placed = zip(product("ab", DAYS, ("entry", "message")), count())
+    rows: list[dict[str, Any]] = [dict(zip(KEYS, (*place, number), strict=True)) for place, number in placed]
+    folder, storage, written = lake.table_folder(NAME), LocalStorage(str(tmp_path)), []
+    for row in rows:
+        said = row | {"entry": {"seq": Decimal(row["byte_start"])}}
+        batch = pa.RecordBatch.from_pylist([said], schema=arrow_types.schema(TABLE))
+        written.append(table_writer.write(storage, folder, TABLE, {n: row[n] for n in TABLE.partition_by}, [batch]))
+    spark_tables.replace(
+        lake, NAME, spark_tables.Files([file for file in written if file], None), [Span("a", DAYS), Span("b", DAYS)]
+    )
+    files = spark_tables.files(lake, NAME, [Span("a", DAYS[:2]), Span("b", DAYS[2:])], "entry")
+    assert [file.rows for file in files] == [1, 1, 1]
+    assert [file.size_bytes for file in files] == [(tmp_path / file.name).stat().st_size for file in files]
+    batches = [batch for file in files for batch in table_reader.rows_of(lake, TABLE, file.name, COLUMNS)]
+    found = [row for batch in batches for row in batch.to_pylist()]
+    wanted = {("a", DAYS[0]), ("a", DAYS[1]), ("b", DAYS[2])}
+    assert sorted(found, key=lambda row: row["byte_start"]) == [
+        {name: row[name] for name in KEYS if name != "row_kind"}
+        | {"entry": {"seq": Decimal(row["byte_start"]), "sender": None, "omitted": None}}
+        for row in rows
+        if row["row_kind"] == "entry" and (row["source"], row["window_start"]) in wanted
+    ]
+
+
+def test_what_a_file_of_before_lacks_is_null(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), Windows("hour", "2026-11-14T00"))
+    file = f"{lake.table_folder(NAME)}/source=a%3Ab/window_start={DAYS[0]}T05/row_kind=entry/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    parquet.write_table(pa.table({"entry": [{"seq": Decimal(7)}, None]}), tmp_path / file)
+    (read,) = table_reader.rows_of(lake, TABLE, file, COLUMNS)
+    place = {"source": "a:b", "window_start": f"{DAYS[0]}T05", "byte_start": None}
+    assert read.to_pylist() == [
+        place | {"entry": {"seq": Decimal(7), "sender": None, "omitted": None}},
+        place | {"entry": {"seq": None, "sender": None, "omitted": None}},
+    ]
+    assert read.schema.field("entry").type.field("seq").type == pa.decimal128(20, 0)
+
+
+def test_a_task_reads_some_small_files_or_a_large_one_and_large_ones_first() -> None:
+    sizes = [10 << 20, 10 << 20, 10 << 20, 10 << 20, 100 << 20, 1, 2]
+    shares = table_reader._shares(File(str(number), size, 1) for number, size in enumerate(sizes))
+    assert [[file.name for file in share] for share in shares] == [["4"], ["0", "1", "2"], ["3", "6", "5"]]
+
+
+def test_rows_of_some_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "_BATCH_ROWS", 3)
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    file = f"{lake.table_folder(NAME)}/source=a/window_start={DAYS[0]}/row_kind=entry/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    starts = [100 + number for number in range(20)]
+    parquet.write_table(pa.table({"byte_start": starts}), tmp_path / file, row_group_size=7)
+    for at in ([], [0], [19], [2, 3, 7], [6, 7, 8, 13, 14], list(range(20))):
+        batches = table_reader.rows_of(lake, TABLE, file, {"byte_start": ()}, np.array(at, np.int64))
+        assert [row["byte_start"] for rows in batches for row in rows.to_pylist()] == [starts[place] for place in at]
+
+
+def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for rows in batches:
+        yield pa.RecordBatch.from_pydict({"file": rows.column("window_start"), "number": rows.column("byte_start")})
+
+
+def test_rows_that_spark_found_are_read_at_their_places(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "silver of 5 and é"
+    lake, storage, written = Lake(str(root), Windows("day", DAYS[0])), LocalStorage(str(root)), []
+    for number, day in enumerate(DAYS):
+        rows = [{"byte_start": 10 * number + one} for one in range(10)]
+        batch = pa.RecordBatch.from_pylist(rows, schema=arrow_types.schema(TABLE))
+        partition = {"source": "a", "window_start": day, "row_kind": "entry"}
+        written.append(table_writer.write(storage, lake.table_folder(NAME), TABLE, partition, [batch]))
+    spark_tables.replace(lake, NAME, spark_tables.Files([file for file in written if file], None), [Span("a", DAYS)])
+    for condition in ("byte_start IN (3, 4, 19, 20)", "byte_start < 0"):
+        found = spark_tables.read(spark, lake, NAME, [Span("a", DAYS)], places=True).where(condition)
+        columns = {"window_start": (), "byte_start": ()}
+        picked = table_reader.picked(lake, NAME, found, columns, _numbers, "file STRING, number BIGINT", 2)
+        there = sorted((row.window_start, row.byte_start) for row in found.collect())
+        assert sorted((row.file, row.number) for row in picked.collect()) == there
+
+
+def test_a_group_that_packs_well_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "_BATCH_BYTES", 10_000)
+    lake = Lake(str(tmp_path), Windows("day", DAYS[0]))
+    file = f"{lake.table_folder(NAME)}/source=a/window_start={DAYS[0]}/row_kind=entry/part-0.parquet"
+    (tmp_path / file).parent.mkdir(parents=True)
+    entries = [{"data": bytes([number]) * 1_000} for number in range(100)]
+    parquet.write_table(pa.table({"entry": entries}), tmp_path / file, use_dictionary=False, compression="zstd")
+    assert (tmp_path / file).stat().st_size < 10_000
+    batches = list(table_reader.rows_of(lake, TABLE, file, {"entry": ("data",)}))
+    assert max(rows.nbytes for rows in batches) < 20_000
+    assert [row["entry"] for rows in batches for row in rows.to_pylist()] == entries

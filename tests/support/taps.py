@@ -1,0 +1,77 @@
+"""What taps make of traffic: packets are lost, swapped, of one side or late, and the capture begins and ends anywhere.
+
+Whatever a tap does, nobody who spoke by the protocol broke it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import pyarrow.compute as pc
+
+from tests.support.landed import landed_packets
+from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
+from wirehouse_codecs.tcp.packets import parse
+
+_SKEWS_NS = (0, 1_000, 1_000_000, 50_000_000, 1_000_000_000)
+
+
+@dataclass(frozen=True)
+class Tap:
+    """How a capture differs from what was sent. `client` and `server` say whose packets are meant."""
+
+    #: Of each hundred packets of a side, how many are not captured.
+    client_lost: int = 0
+    server_lost: int = 0
+    #: How much later the packets of the server are captured than those of the client (another clock, another path).
+    server_late_ns: int = 0
+    #: Of each hundred packets, how many change places with the next one.
+    swapped: int = 0
+    #: Shares of the packets, in hundredths, between which the capture lies.
+    begin: int = 0
+    end: int = 100
+    seed: int = 0
+
+
+def any_tap(seed: int) -> Tap:
+    """A tap of a kind that `seed` selects: every seventh lacks a side, every third begins or ends within."""
+    random = Random(seed)
+    lost = random.choice([(0, 0), (0, 0), (2, 2), (10, 10), (50, 0), (0, 50), random.choice([(100, 0), (0, 100)])])
+    late = random.choice(_SKEWS_NS) * random.choice((-1, 1))
+    begin = random.choice((0, 0, random.randrange(60)))
+    end = random.choice((100, 100, random.randrange(begin + 20, 101)))
+    return Tap(*lost, late, random.choice((0, 0, 1, 10)), begin, end, seed)
+
+
+def captured(packets: Iterable[CapturedPacket], servers: Collection[int], tap: Tap) -> list[CapturedPacket]:
+    """What `tap` has of `packets`, in its order. `servers`: the ports of servers."""
+    random = Random(tap.seed)
+    sent = list(packets)
+    sent = sent[len(sent) * tap.begin // 100 : len(sent) * tap.end // 100]
+    kept = []
+    for packet, of_server in zip(sent, _of_server(sent, servers), strict=True):
+        if random.randrange(100) >= (tap.server_lost if of_server else tap.client_lost):
+            kept.append(packet._replace(ts_ns=packet.ts_ns + (tap.server_late_ns if of_server else 0)))
+    kept.sort(key=lambda packet: packet.ts_ns)
+    return _swap(kept, tap.swapped, random)
+
+
+def _of_server(packets: Sequence[CapturedPacket], servers: Collection[int]) -> list[bool]:
+    ports = [
+        port
+        for batch in landed_packets(packets)
+        for port in pc.coalesce(parse(batch).column("source_port"), -1).to_pylist()
+    ]
+    return [port in servers for port in ports]
+
+
+def _swap(packets: list[CapturedPacket], share: int, random: Random) -> list[CapturedPacket]:
+    """Neighbours change places, and each place keeps its time."""
+    swapped = list(packets)
+    for at in range(len(swapped) - 1):
+        if random.randrange(100) < share:
+            first, second = swapped[at], swapped[at + 1]
+            swapped[at : at + 2] = second._replace(ts_ns=first.ts_ns), first._replace(ts_ns=second.ts_ns)
+    return swapped

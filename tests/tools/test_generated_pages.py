@@ -1,0 +1,96 @@
+"""The generated pages are those that the data gives."""
+
+from __future__ import annotations
+
+import tomllib
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from infra.tools import generated_pages
+from wirehouse_codecs.core.machines import Machine
+from wirehouse_pipelines.lake.protocols import PROTOCOLS
+from wirehouse_pipelines.tables import all_tables
+
+
+class Door(Enum):
+    SHUT = "shut"
+    WIDE = "wide open"
+
+
+class Hand(Enum):
+    PUSH = "push"
+    PULL = "pull"
+
+
+class Step(NamedTuple):
+    state: Door
+    settled: Door
+    rule: str | None = None
+
+
+@pytest.mark.parametrize("name", generated_pages.PAGES)
+def test_a_generated_page_is_fresh(name: str) -> None:
+    assert (generated_pages.FOLDER / name).read_text() == generated_pages.PAGES[name](), (
+        "run python -m infra.tools.generated_pages"
+    )
+
+
+def test_the_dictionary_has_every_table_and_column() -> None:
+    page = generated_pages.data_dictionary()
+    for table in all_tables().values():
+        section = page.split(f"### {table.name}\n")[1].split("\n### ")[0]
+        assert all(f"| `{column.name}` |" in section for column in table.columns)
+
+
+def test_the_rules_page_has_every_rule() -> None:
+    page = generated_pages.rules_page()
+    for protocol in PROTOCOLS.values():
+        assert f"## {protocol.title}" in page
+        assert all(f"| `{rule.id}` | {rule.severity}" in page for rule in protocol.rules)
+
+
+def test_a_machine_is_drawn_from_its_table() -> None:
+    machine = Machine(
+        "door",
+        Door.SHUT,
+        {(Door.SHUT, Hand.PUSH): Step(Door.SHUT, Door.WIDE), (Door.WIDE, Hand.PUSH): Step(Door.WIDE, Door.WIDE, "no")},
+        settled_when="nobody holds it",
+        unlisted=lambda state, hand: "unheard_of" if state is Door.SHUT else None,
+        besides={(Door.WIDE, "wind"): Door.SHUT},
+    )
+    assert list(generated_pages._drawing(machine, machine.edges())) == [
+        *("```mermaid", "stateDiagram-v2", "    [*] --> shut"),
+        "    shut --> wide_open: push, if nobody holds it",
+        "    wide_open --> shut: wind",
+        "```",
+    ]
+    assert list(generated_pages._pairs(machine.edges()))[2:] == [
+        "| shut | push | shut |  |",
+        "| shut | push, if nobody holds it | wide open |  |",
+        "| shut | pull |  | `unheard_of` |",
+        "| wide open | push | wide open | `no` |",
+        "| wide open | wind | shut |  |",
+    ]
+
+
+def test_check_tells_a_stale_page_and_writing_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generated_pages, "FOLDER", tmp_path)
+    assert generated_pages.main(["--check"]) == 1
+    assert "docs/rules.md is stale" in capsys.readouterr().out
+    assert generated_pages.main([]) == 0
+    assert generated_pages.main(["--check"]) == 0
+
+
+def test_the_site_has_every_page_and_no_link_leaves_it() -> None:
+    navigation = tomllib.loads((generated_pages.FOLDER.parent / "zensical.toml").read_text())["project"]["nav"]
+    entries = [entry for section in navigation for entry in section.values()]
+    listed = [page for entry in entries for page in ([entry] if isinstance(entry, str) else entry)]
+    pages = {path.name: path.read_text() for path in generated_pages.FOLDER.glob("*.md")}
+    assert sorted(listed) == sorted(pages)
+    # The build itself, in `make check`, holds links between pages.
+    assert [name for name, page in pages.items() if "](../" in page or "](/" in page] == []

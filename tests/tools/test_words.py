@@ -1,0 +1,54 @@
+"""Retired words are refused, with file, line and the better word."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from infra.tools import words
+
+PUT = words.Retired(("put together", "puts together"), "join")
+FOUND = words.Retired(("_found",), "finding", (r"gold\.\w+_found",))
+
+
+def test_no_listed_file_uses_a_retired_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert words.main() == 0, capsys.readouterr().out
+
+
+def test_a_use_has_its_file_line_and_better_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "words.toml"
+    listed.write_text('paths = ["pages"]\n[[retired]]\nphrases = ["put together"]\nuse = "join"\n')
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages/a.md").write_text("Joined.\n\nRows are Put Together.\n")
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    monkeypatch.setattr(words, "LIST", listed)
+    assert words.main() == 1
+    assert capsys.readouterr().out == 'pages/a.md:3: "Put Together" is retired: use join\n'
+
+
+def test_a_phrase_may_be_wrapped_and_has_to_be_whole() -> None:
+    assert list(PUT.uses("a\nhe puts\n  together, outputs together\n")) == [(2, "puts together")]
+
+
+def test_names_are_checked_and_contract_names_are_exceptions() -> None:
+    assert list(FOUND.uses("gold.hiero_found\nrows_found = 1\n")) == [(2, "_found")]
+
+
+@pytest.mark.parametrize(("name", "lines"), [("a.md", [5]), ("a.py", [1, 3, 5])])
+def test_code_is_skipped_in_markdown_alone(tmp_path: Path, name: str, lines: list[int]) -> None:
+    (tmp_path / name).write_text("`put together`\n```\nput together\n```\nput together\n")
+    assert [line for _, line, _, _ in words.problems_of(tmp_path / name, [PUT])] == lines
+
+
+def test_a_listed_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"gone\.md is not there: correct `paths`"):
+        list(words.files(tmp_path, ["gone.md"]))
+
+
+def test_the_list_is_complete() -> None:
+    retired = words.retired(tomllib.loads(words.LIST.read_text()))
+    assert all(word.phrases and word.use for word in retired)
