@@ -44,6 +44,10 @@ MOST_WAITING: Final = 256
 HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
 #: A connection that was silent for longer has ended, and told what its missing bytes held back.
 SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
+#: A capture of which nothing was heard for longer may have had a gap.
+GAP_NS: Final = 60 * 10**9
+#: The packets of two sides, or of two connections, may be captured by clocks that differ by so much.
+CLOCKS_NS: Final = 2 * 10**9
 NEVER: Final = 1 << 63
 
 
@@ -84,6 +88,8 @@ class Known:
             call.service, call.publisher = event.service, event.publisher
         if event.kind not in (OPENED, MISSED, CLOSED, BLOCK):
             call.profile = event.told.get("profile") or call.profile
+            call.said_ns = event.at_ns
+            self._hear(self._node(call.node), event.at_ns)
         call.last_ns, call.changed = event.at_ns, True
         return call
 
@@ -109,6 +115,16 @@ class Known:
             if len(self._nodes) > MOST_NODES:
                 self._nodes.popitem(last=False)
         return node
+
+    def _hear(self, node: Node, at_ns: int) -> None:
+        if at_ns - node.heard_ns > GAP_NS:
+            node.heard_since_ns = at_ns
+        node.heard_ns = max(node.heard_ns, at_ns)
+
+    def _captured(self, call: Call, at_ns: int) -> bool:
+        """For the options' `patience_ms` after then all of the call was captured: it, or its node, went on."""
+        over, node = at_ns + self._options.patience_ns, self._node(call.node)
+        return call.said_ns >= over or (node.heard_since_ns <= at_ns and node.heard_ns >= over)
 
     def _note_partial(self, call: Call, event: Event) -> None:
         """Messages of a publisher's call are missing, or of one that a node makes to catch up."""
