@@ -49,6 +49,8 @@ GAP_NS: Final = 60 * 10**9
 #: The packets of two sides, or of two connections, may be captured by clocks that differ by so much.
 CLOCKS_NS: Final = 2 * 10**9
 NEVER: Final = 1 << 63
+#: A client is awaited.
+_RETURNS: Final = frozenset({"retry_after_node_error", "subscriber_not_resumed"})
 
 
 class Known:
@@ -83,6 +85,8 @@ class Known:
             call = self._calls[event.call] = Call(event.call, event.where, *about, event.at_ns)
             call.partial = event.kind != OPENED or bool(event.told["partial"])
             self._active[event.call] = call
+            if call.partial or call.service is None:
+                self._come_back(call)
             self._bound_calls()
         if call.service is None:
             call.service, call.publisher = event.service, event.publisher
@@ -92,6 +96,16 @@ class Known:
             self._hear(self._node(call.node), event.at_ns)
         call.last_ns, call.changed = event.at_ns, True
         return call
+
+    def _come_back(self, call: Call) -> None:
+        """A call whose beginning isn't known may be what is awaited of its client, whoever it says to be."""
+        left = []
+        for one in self._pending:
+            ended = self._calls.get(one.call or "")
+            same = one.who in (call.publisher, call.client) or (ended is not None and ended.client == call.client)
+            if one.kind not in _RETURNS or not same:
+                left.append(one)
+        self._pending = left
 
     def _is_over(self, call: Call, now_ns: int) -> bool:
         """Nothing can come of the call any more."""

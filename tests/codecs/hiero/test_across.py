@@ -530,6 +530,22 @@ def test_a_node_that_is_behind_by_an_answer_in_the_packet_of_its_header_catches_
     assert (world.broken, world.found(until_ms=3 * HOUR_MS)) == ([], [])
 
 
+@pytest.mark.parametrize(("client", "found"), [("10.1.0.80", []), ("10.1.0.99", ["retry_after_node_error"])])
+def test_a_publisher_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+    world = World()
+    _never_back(world)
+    world.call(Service.PUBLISH, client, OTHER_NODE, opened="middle").items(121).proof(121).ack(121).block(122)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("client", "found"), [("10.2.0.1", []), ("10.2.0.2", ["subscriber_not_resumed"])])
+def test_a_subscriber_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+    world = World()
+    _subscriber_never_back(world)
+    world.call(Service.SUBSCRIBE, client, OTHER_NODE, opened="middle").deliver(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
 @pytest.mark.parametrize(("minutes", "found"), [(0, []), (30, []), (65, ["block_not_acknowledged"])])
 def test_an_answer_is_missing_only_if_the_capture_goes_on(minutes: int, found: list[str]) -> None:
     world = World()
