@@ -34,6 +34,10 @@ class Publishers(Known):
         self._drop("retry_after_node_error", who=call.publisher)
         self._resume(call, event, Service.PUBLISH, call.publisher)
         attempts = self._attempts_of(call)
+        before = self._calls.get(attempts.last_call or "")
+        if before is not None and not before.closed and event.at_ns - before.last_ns <= self._options.in_flight_ns:
+            # The answer on the call before may not have been read.
+            attempts.refused = None
         attempts.last_call = call.call
         failed_ns, attempts.failed_ns = attempts.failed_ns, None
         if failed_ns is None or event.at_ns < failed_ns:
@@ -416,7 +420,9 @@ class Publishers(Known):
         if number:
             self._know(node, number)
         if answer == "duplicate":
-            attempts.refused = offered
+            if attempts.last_call in (None, call.call):
+                # Else the publisher had begun anew before the answer.
+                attempts.refused = offered
             if node.catch_up is not None and node.catch_up.target <= number != NO_BLOCK:
                 self._end_catch_up(node, event.at_ns)
             return

@@ -546,6 +546,22 @@ def test_a_subscriber_may_be_back_on_a_connection_whose_beginning_is_missing(cli
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
+@pytest.mark.parametrize(("answered_ms", "found"), [(-1, []), (48, []), (60, ["recheck"])])
+def test_a_publisher_may_have_begun_anew_before_it_read_the_answer(answered_ms: int, found: list[str]) -> None:
+    world = World(profile="A")
+    known(world)
+    first = world.publisher().header(110)
+    if answered_ms < 0:
+        again = world.publisher()
+        first.exists(120)
+    else:
+        first.exists(120)
+        world.wait(answered_ms)
+        again = world.publisher()
+    again.header(110).exists(120)
+    assert world.found() == found
+
+
 @pytest.mark.parametrize(("minutes", "found"), [(0, []), (30, []), (65, ["block_not_acknowledged"])])
 def test_an_answer_is_missing_only_if_the_capture_goes_on(minutes: int, found: list[str]) -> None:
     world = World()
