@@ -44,7 +44,13 @@ MOST_WAITING: Final = 256
 HELD_NS: Final = 2 * TcpOptions().hole_wait_ns
 #: A connection that was silent for longer has ended, and told what its missing bytes held back.
 SILENT_NS: Final = TcpOptions().idle_ns + HELD_NS
+#: A capture of which nothing was heard for longer may have had a gap.
+GAP_NS: Final = 60 * 10**9
+#: The packets of two sides, or of two connections, may be captured by clocks that differ by so much.
+CLOCKS_NS: Final = 2 * 10**9
 NEVER: Final = 1 << 63
+#: A client is awaited.
+_RETURNS: Final = frozenset({"retry_after_node_error", "subscriber_not_resumed"})
 
 
 class Known:
@@ -79,13 +85,27 @@ class Known:
             call = self._calls[event.call] = Call(event.call, event.where, *about, event.at_ns)
             call.partial = event.kind != OPENED or bool(event.told["partial"])
             self._active[event.call] = call
+            if call.partial or call.service is None:
+                self._come_back(call)
             self._bound_calls()
         if call.service is None:
             call.service, call.publisher = event.service, event.publisher
         if event.kind not in (OPENED, MISSED, CLOSED, BLOCK):
             call.profile = event.told.get("profile") or call.profile
+            call.said_ns = event.at_ns
+            self._hear(self._node(call.node), event.at_ns)
         call.last_ns, call.changed = event.at_ns, True
         return call
+
+    def _come_back(self, call: Call) -> None:
+        """A call whose beginning isn't known may be what is awaited of its client, whoever it says to be."""
+        left = []
+        for one in self._pending:
+            ended = self._calls.get(one.call or "")
+            same = one.who in (call.publisher, call.client) or (ended is not None and ended.client == call.client)
+            if one.kind not in _RETURNS or not same:
+                left.append(one)
+        self._pending = left
 
     def _is_over(self, call: Call, now_ns: int) -> bool:
         """Nothing can come of the call any more."""
@@ -109,6 +129,16 @@ class Known:
             if len(self._nodes) > MOST_NODES:
                 self._nodes.popitem(last=False)
         return node
+
+    def _hear(self, node: Node, at_ns: int) -> None:
+        if at_ns - node.heard_ns > GAP_NS:
+            node.heard_since_ns = at_ns
+        node.heard_ns = max(node.heard_ns, at_ns)
+
+    def _captured(self, call: Call, at_ns: int) -> bool:
+        """For the options' `patience_ms` after then all of the call was captured: it, or its node, went on."""
+        over, node = at_ns + self._options.patience_ns, self._node(call.node)
+        return call.said_ns >= over or (node.heard_since_ns <= at_ns and node.heard_ns >= over)
 
     def _note_partial(self, call: Call, event: Event) -> None:
         """Messages of a publisher's call are missing, or of one that a node makes to catch up."""

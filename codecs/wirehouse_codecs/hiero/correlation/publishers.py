@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
-from wirehouse_codecs.hiero.correlation.known import MOST_WAITING, SILENT_NS, Known
+from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, SILENT_NS, Known
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
 from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
@@ -34,6 +34,10 @@ class Publishers(Known):
         self._drop("retry_after_node_error", who=call.publisher)
         self._resume(call, event, Service.PUBLISH, call.publisher)
         attempts = self._attempts_of(call)
+        before = self._calls.get(attempts.last_call or "")
+        if before is not None and not before.closed and event.at_ns - before.last_ns <= self._options.in_flight_ns:
+            # The answer on the call before may not have been read.
+            attempts.refused = None
         attempts.last_call = call.call
         failed_ns, attempts.failed_ns = attempts.failed_ns, None
         if failed_ns is None or event.at_ns < failed_ns:
@@ -70,7 +74,7 @@ class Publishers(Known):
             self._judge_proofs_soon(call.node, event.at_ns)
         if call.node_code is None and not call.partial:
             for where, number in call.proofs:
-                if not lost or event.at_ns - where.arrived_at_ns > self._options.patience_ns:
+                if not lost or self._captured(call, where.arrived_at_ns):
                     self._not_acknowledged(call, node, where, number)
         call.proofs.clear()
 
@@ -82,13 +86,13 @@ class Publishers(Known):
         while call.proofs:
             where, number = call.proofs[0]
             due: int = where.arrived_at_ns + self._options.patience_ns
-            if call.last_ns < due:
+            if call.said_ns < due:
                 # Nothing was said since: missing bytes may hold it back until the connection ends.
                 due = max(due, call.last_ns + SILENT_NS)
             if due >= self._now_ns:
                 return due
             call.proofs.pop(0)
-            if call.node_code is None:
+            if call.node_code is None and self._captured(call, where.arrived_at_ns):
                 self._not_acknowledged(call, self._node(call.node), where, number)
         return 0
 
@@ -119,7 +123,7 @@ class Publishers(Known):
         for pending in [one for one in self._pending if call.call in one.others]:
             since_ns = event.at_ns - pending.where.arrived_at_ns
             pending.used |= since_ns > self._options.in_flight_ns
-            if since_ns > self._options.node_error_ns:
+            if since_ns > self._options.node_error_ns + CLOCKS_NS:
                 self._find_awaited(pending.kind, pending, pending.message)
                 self._pending.remove(pending)
 
@@ -141,12 +145,21 @@ class Publishers(Known):
         node.offered.add(number)
         decision = [event.where, number, node.known, expected, call.headers == 1]
         call.decisions.append(decision)
+        self._take_early(call, event)
         if len(call.decisions) > MOST_WAITING:
             self._settle(call, call.decisions.pop(0), "none", None, None, None)
         block = self._block(number, event.where)
         if call.publisher is not None and call.publisher not in block.publishers and len(block.publishers) < MOST_NAMES:
             block.publishers.append(call.publisher)
             block.changed = True
+
+    def _take_early(self, call: Call, event: Event) -> None:
+        """The header came late, in the packet that released its answer: within a packet both sides have no order."""
+        early, call.early = call.early, None
+        if early is None or early[0] != event.at_ns or not fits(early[1], early[2], call.decisions[-1][1]):
+            return
+        answer = Event(early[1], event.where, call.call, number=early[2], told={"meaning": early[3]})
+        self._refuse(call, answer, early[1], early[2])
 
     def _expected(self, call: Call, node: Node, number: int) -> str | None:
         if node.known is None:
@@ -201,6 +214,8 @@ class Publishers(Known):
             if unproven and call.header is not None:
                 node.dropped.add(call.header)
         self._end(call, event.at_ns, "publisher")
+        if code in _PUBLISHER_ERRORS and not self._publishing(call.node):
+            self._explain_source_error(call.node, event.at_ns)
         if code == "ERROR" and not self._publishing(call.node):
             for other in self._subscribed(call.node):
                 if other.end is None:
@@ -346,13 +361,7 @@ class Publishers(Known):
         if meaning not in NODE_ERRORS:
             return
         node.error_ns = event.at_ns
-        self._pending = [
-            one
-            for one in self._pending
-            if one.kind != "source_error_only_if_last"
-            or one.node != call.node
-            or event.at_ns - one.where.arrived_at_ns > self._options.node_error_ns
-        ]
+        self._explain_source_error(call.node, event.at_ns)
         due = event.at_ns + self._options.node_error_ns
         shown = f"the node ended another call with {meaning}"
         for other in self._publishing(call.node):
@@ -372,6 +381,15 @@ class Publishers(Known):
             )
         )
 
+    def _explain_source_error(self, node: str | None, at_ns: int) -> None:
+        """What subscribers were told by another clock shortly before, this error had caused."""
+        since_ns = at_ns - self._options.node_error_ns - CLOCKS_NS
+        self._pending = [
+            one
+            for one in self._pending
+            if one.kind != "source_error_only_if_last" or one.node != node or one.where.arrived_at_ns < since_ns
+        ]
+
     def _node_behind(self, call: Call, event: Event) -> None:
         self._judge_after(call, "node_error_all", event)
         self._refuse(call, event, "behind", event.number or 0)
@@ -379,9 +397,14 @@ class Publishers(Known):
     def _refuse(self, call: Call, event: Event, answer: str, number: int) -> None:
         """The node answers a header by a duplicate answer or Behind."""
         node, attempts = self._node(call.node), self._attempts_of(call)
+        if call.header is None:
+            call.early = [event.at_ns, answer, number, event.told["meaning"]]
+            call.refused = True
+            self._know(node, number or NO_BLOCK)
+            return
         at = self._answered_by(call, answer, number)
         decision = None if at is None else call.decisions.pop(at)
-        offered = call.header if decision is None else decision[1]
+        offered: int = call.header if decision is None else decision[1]
         is_first = call.headers == 1 if decision is None else decision[4]
         call.refused = True
         call.proofs = [proof for proof in call.proofs if proof[1] != offered]
@@ -396,10 +419,10 @@ class Publishers(Known):
             self._settle(call, decision, answer, number, event.told["meaning"], event, rule)
         if number:
             self._know(node, number)
-        if offered is None:
-            return
         if answer == "duplicate":
-            attempts.refused = offered
+            if attempts.last_call in (None, call.call):
+                # Else the publisher had begun anew before the answer.
+                attempts.refused = offered
             if node.catch_up is not None and node.catch_up.target <= number != NO_BLOCK:
                 self._end_catch_up(node, event.at_ns)
             return

@@ -30,6 +30,8 @@ class Call:
     partial: bool = False
     changed: bool = True
     last_ns: int = 0
+    #: When something was said on it last.
+    said_ns: int = 0
     #: When nothing more is to come of it, and how; when its end was told.
     ended_ns: int | None = None
     ended_by: str | None = None
@@ -59,6 +61,8 @@ class Call:
     decisions: list[list[Any]] = field(default_factory=list)
     #: Proofs that aren't acknowledged: [where, number].
     proofs: list[list[Any]] = field(default_factory=list)
+    #: An answer that came with the header that it is to, and was read before it: [when, answer, number, code].
+    early: list[Any] | None = None
     #: Of a subscriber
     start: int | None = None
     end: int | None = None
@@ -119,6 +123,9 @@ class Node:
     known: int | None = None
     acked: int | None = None
     rises: list[list[int]] = field(default_factory=list)
+    #: From when to when something of it was heard each minute.
+    heard_since_ns: int = 0
+    heard_ns: int = 0
     #: When messages of its publishers were missed last.
     partial_ns: int | None = None
     #: Calls that it makes itself are captured.

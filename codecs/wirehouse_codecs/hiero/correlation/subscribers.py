@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, whole
-from wirehouse_codecs.hiero.correlation.known import MOST_WAITING, Known
+from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, Known
 from wirehouse_codecs.hiero.correlation.publishers import MOST_NAMES, MOST_SHOWN
 from wirehouse_codecs.hiero.correlation.state import MOST_RUNS, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.profiles import OPEN, Service
@@ -95,9 +95,12 @@ class Subscribers(Known):
         if call.asking is not None:
             return
         if not by_node:
-            others = [other.call for other in self._publishing(call.node)][:MOST_WAITING]
+            # By another clock the last publisher may have failed before others came.
+            error_ns = node.publisher_error_ns
+            since_ns = error_ns if error_ns is not None and event.at_ns - error_ns <= CLOCKS_NS else event.at_ns
+            others = [other.call for other in self._publishing(call.node) if other.opened_ns <= since_ns][:MOST_WAITING]
             shown = f"subscriber {call.client} is told {meaning}, and another publisher goes on"
-            due = event.at_ns + near
+            due = event.at_ns + near + CLOCKS_NS
             self._await(
                 Pending(
                     "source_error_only_if_last", event.where, due, call.call, call.node, others=others, message=shown

@@ -195,6 +195,9 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
     # 0 is also what says no number at all: the publisher doesn't know where to go on.
     if not reported or number is None or number == after(reported) or went_on:
         return []
+    if memory.acknowledged is not None and memory.acknowledged >= after(reported):
+        # The header after the reported block came, and was captured late or not at all.
+        return []
     if memory.complete and crossed and before is not None and number == before + 1:
         return []
     return [("resend_from_l1", f"after Behind({_shown(reported)}) comes the header of {number}")]

@@ -112,8 +112,17 @@ def _never_answered(world: World) -> object:
 
 
 def _left_open(world: World) -> object:
-    """Neither side says anything any more."""
-    return world.publisher().block(121)
+    """Neither side says anything any more. Other calls of the node go on."""
+    call = world.publisher().block(121)
+    _goes_on(world, 65)
+    return call
+
+
+def _goes_on(world: World, minutes: int) -> None:
+    """The node is asked for its status every minute."""
+    for _ in range(minutes):
+        world.call(Service.STATUS, "10.3.0.1").server_status(120).trailers()
+        world.wait(59_000)
 
 
 def _no_range(world: World) -> object:
@@ -433,7 +442,58 @@ def _told_of_what_others_sent(world: World) -> object:
     return first.block(122).ack(122).end_stream(latest=122).half_close().trailers()
 
 
+def _answered_in_the_packet_of_its_header(world: World) -> object:
+    """The packet of a header came late, and released its answer."""
+    known(world)
+    call = world.publisher().header(110)
+    world.now_ns -= MS
+    call.exists(120)
+    world.wait(100)
+    return call.block(121).ack(121)
+
+
+def _behind_in_the_packet_of_its_header(world: World) -> object:
+    """Its node asks another one for what it lacks, and goes on from there."""
+    known(world)
+    call = world.publisher().header(123)
+    world.now_ns -= MS
+    call.behind(120).end_stream("TOO_FAR_BEHIND", 0, 130).half_close().trailers()
+    world.call(Service.STATUS, NODE.address, OTHER_NODE).server_status(123).trailers()
+    _fetch(world, 121, last=122).deliver(121).deliver(122)
+    return world.publisher().block(123).ack(123)
+
+
+def _source_fails_by_another_clock(ends: str) -> Script:
+    """The subscriber's packets are captured a second before those of publishers."""
+
+    def script(world: World) -> object:
+        known(world).end_stream().half_close().trailers()
+        subscriber, source = world.subscriber(), world.publisher("A").header(121)
+        subscriber.status("ERROR")
+        world.wait(500)
+        source.rest(121)
+        world.wait(500)
+        return source.end(ends, 120).trailers() if ends == "ERROR" else source.end_stream(ends, 1, 121)
+
+    return script
+
+
+def _sources_come_back_by_another_clock(world: World) -> object:
+    """The last one has failed, and another one comes, before the subscriber's packets are captured."""
+    subscriber = world.subscriber()
+    known(world).header(121).end_stream("ERROR", 1, 121).half_close().trailers()
+    other = world.publisher("A").block(121).ack(121)
+    world.wait(800)
+    subscriber.status("ERROR")
+    world.wait(400)
+    return other.block(122).ack(122)
+
+
 LEGAL: list[tuple[str, Script]] = [
+    ("A", _answered_in_the_packet_of_its_header),
+    ("B", _source_fails_by_another_clock("ERROR")),
+    ("B", _source_fails_by_another_clock("TIMEOUT")),
+    ("B", _sources_come_back_by_another_clock),
     ("A", _told_of_what_others_sent),
     ("B", _told_of_what_others_sent),
     ("A", _whole_block_refused),
@@ -463,6 +523,61 @@ def test_nothing_is_broken(profile: str, script: Script) -> None:
     world = World(profile=profile)
     script(world)
     assert (world.broken, world.found(until_ms=10)) == ([], [])
+
+
+def test_a_node_that_is_behind_by_an_answer_in_the_packet_of_its_header_catches_up() -> None:
+    world = World()
+    _behind_in_the_packet_of_its_header(world)
+    assert (world.broken, world.found(until_ms=3 * HOUR_MS)) == ([], [])
+
+
+@pytest.mark.parametrize(("client", "found"), [("10.1.0.80", []), ("10.1.0.99", ["retry_after_node_error"])])
+def test_a_publisher_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+    world = World()
+    _never_back(world)
+    world.call(Service.PUBLISH, client, OTHER_NODE, opened="middle").items(121).proof(121).ack(121).block(122)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("client", "found"), [("10.2.0.1", []), ("10.2.0.2", ["subscriber_not_resumed"])])
+def test_a_subscriber_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+    world = World()
+    _subscriber_never_back(world)
+    world.call(Service.SUBSCRIBE, client, OTHER_NODE, opened="middle").deliver(121)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+@pytest.mark.parametrize(("answered_ms", "found"), [(-1, []), (48, []), (60, ["recheck"])])
+def test_a_publisher_may_have_begun_anew_before_it_read_the_answer(answered_ms: int, found: list[str]) -> None:
+    world = World(profile="A")
+    known(world)
+    first = world.publisher().header(110)
+    if answered_ms < 0:
+        again = world.publisher()
+        first.exists(120)
+    else:
+        first.exists(120)
+        world.wait(answered_ms)
+        again = world.publisher()
+    again.header(110).exists(120)
+    assert world.found() == found
+
+
+@pytest.mark.parametrize(("minutes", "found"), [(0, []), (30, []), (65, ["block_not_acknowledged"])])
+def test_an_answer_is_missing_only_if_the_capture_goes_on(minutes: int, found: list[str]) -> None:
+    world = World()
+    world.publisher().block(121)
+    _goes_on(world, minutes)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
+def test_an_answer_may_have_come_in_a_gap_of_the_capture() -> None:
+    world = World()
+    world.publisher().block(121)
+    _goes_on(world, 5)
+    world.wait(120_000)
+    _goes_on(world, 65)
+    assert world.found(until_ms=3 * HOUR_MS) == []
 
 
 @pytest.mark.parametrize("script", [_constant_gaps, _starts_late, _ends_early])

@@ -320,6 +320,8 @@ LEGAL: list[tuple[str, Script]] = [
     ("B", lambda world: world.publisher().block(121).ack(121).block(122).ack(122).end_stream().half_close().trailers()),
     ("A", lambda world: world.publisher().block(121).ack(121).block(122).ack(122).end_stream().half_close().trailers()),
     ("B", lambda world: world.publisher().header(126).behind(120).block(121).ack(121)),
+    # The header of the acknowledged block was captured late, or not at all.
+    ("B", lambda world: world.publisher().header(126).behind(120).ack(121).header(122)),
     ("B", lambda world: world.publisher().header(126).behind(120).end_stream("TOO_FAR_BEHIND", 0, 126).half_close()),
     ("A", lambda world: world.publisher().header(126).behind(120).end_stream("TOO_FAR_BEHIND", 5, 126).half_close()),
     ("B", lambda world: world.publisher().header(5).behind(NO_BLOCK).block(0).ack(0)),
