@@ -475,8 +475,9 @@ class Side:
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
         self._wanted = _UNKNOWN
         peer = self._peer
-        # Of what was delivered nobody may have asked yet.
-        peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
+        if peer._heard[-1][1]:
+            # Of what was delivered nobody may have asked yet.
+            peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
         peer._heard_last = _UNKNOWN
 
     def select_numbering(self, sequence: int) -> None:
@@ -776,8 +777,8 @@ class Side:
         # At the end what was acknowledged is missing in any case.
         is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
         if seen or (end <= theirs._acknowledged and is_believed):
-            # What nobody sees any more may have been a FIN.
-            end -= ending and not seen
+            # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
+            end -= ending and not seen and end == theirs._acknowledged
             while theirs._next < end and not theirs.answers_wait:
                 events += theirs._tell_hole(place, end, known=not ending)
         return events + self._release_answers(place)

@@ -528,6 +528,14 @@ def test_a_sender_knew_what_it_acknowledged() -> None:
     assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
 
 
+def test_what_is_numbered_anew_says_nothing_of_who_had_acknowledged_none_of_it() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, b"answer", acknowledgment=5)) == ["open middle"]
+    assert talk.send(S, 6, acknowledgment=90) == []
+    assert plain(talk.send(C, 0, b"hello")) == [("client", 0, b"hello"), ("server", 0, b"answer")]
+    assert talk.connection.server.peer_received(6) == 5
+
+
 def test_who_is_heard_first_with_an_answer_knew_more() -> None:
     for payload, knew in ((b"", 0), (b"answer", 1)):
         talk = Dialogue()
@@ -739,6 +747,14 @@ def test_what_was_acknowledged_and_not_seen_is_a_hole_at_the_end() -> None:
     talk.send(C, 0, b"ab")
     assert talk.send(S, 0, acknowledgment=8) == []
     assert plain(talk.send(S, 0, flags=RST)) == [("client", "hole", 2, 7), "closed reset"]
+
+
+def test_at_the_end_a_hole_comes_as_a_whole_before_the_answer_to_it() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=9) == []
+    assert talk.send(S, 6, acknowledgment=10) == [], "the FIN, too"
+    told = plain(talk.flow.expire(talk.ns + OPTIONS.idle_ns))
+    assert told == [("client", "hole", 0, 9), ("server", 0, b"answer"), "closed idle"]
 
 
 def test_open_holes_are_told_before_the_end() -> None:
