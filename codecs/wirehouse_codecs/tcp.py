@@ -80,9 +80,11 @@ The end
 
 - A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
   closes after `hole_wait_ns` of silence, and these bytes are a hole.
-- A RST closes at once if it stands where its sender's stream does, or if nothing says where that is. Anyone can send
-  another one (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or a SYN confirms
-  it, and it is ignored if its alleged sender later acknowledges new data.
+- A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
+  (RFC 9293 section 3.10.7.3). Anyone can send another one (RFC 5961), and a garbled or late one looks alike. So it
+  waits: time (`hole_wait_ns`) or a SYN confirms it, and it is ignored if its alleged sender later acknowledges new
+  data. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it is ignored if the
+  connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
   a copy does. Otherwise it is a retransmission.
@@ -110,7 +112,7 @@ from wirehouse_codecs.packets import ACK, FIN, RST, SYN
 from wirehouse_codecs.rules import Place
 from wirehouse_codecs.tcp_options import TcpOptions
 
-FLOW_VERSION: Final = 13
+FLOW_VERSION: Final = 14
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -226,7 +228,7 @@ class Ignored(NamedTuple):
 
 
 class ResetIgnored(NamedTuple):
-    """A RST of `direction` that closed nothing: its alleged sender acknowledged new data, or new data of it was."""
+    """A RST of `direction` that closed nothing: the connection went on."""
 
     direction: Direction
     place: Place
@@ -318,6 +320,8 @@ class Side:
     _opening: bool = False
     #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
     _sent_from: int = _UNKNOWN
+    #: RSTs that may be forged, while nothing else of it was captured: no packets of its own until they are believed.
+    _unproven: int = 0
     #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
     _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _said: int = 0
@@ -607,10 +611,10 @@ class Side:
     def may_end_at(self, sequence: int) -> bool:
         """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
 
-        Where nothing says where that is, any does.
+        Where nothing was captured that says where that is, none does.
         """
         if self._expected == _UNKNOWN:
-            return self._sent_from in (_UNKNOWN, sequence)
+            return self._sent_from == sequence
         end = self.sent
         if self._assumed:
             return sequence in (self._expected, end, self._sent_from)
@@ -1083,6 +1087,7 @@ _NUMBERS: Final = (
     "_assumed",
     "_opening",
     "_sent_from",
+    "_unproven",
     "_said",
     "_gap_since_ns",
     "_gap_end",
@@ -1211,6 +1216,13 @@ class Connection:
         given = [segment for segment in self._apart if ours.gives_away(segment, syn, closed=self.closed is not None)]
         ours.packets -= len(given)
         return given
+
+    @property
+    def reset_waits_since(self) -> Place:
+        """From when on a RST that waits is confirmed by time: of a side that was not captured only by silence."""
+        assert self._reset is not None
+        ours, _ = self.sides(self._reset.direction)
+        return self._reset.place if ours.packets else self.last
 
     @property
     def is_regular(self) -> bool:
@@ -1355,7 +1367,7 @@ class Flow:
         ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
         waiting = [segment.place for segment in connection._held[:1]]
         if connection._reset is not None:
-            waiting.append(connection._reset.place)
+            waiting.append(connection.reset_waits_since)
         return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
     def expire(self, ns: int) -> list[Event]:
@@ -1373,7 +1385,7 @@ class Flow:
         if finished:
             ways.append(("fin", last, options.hole_wait_ns))
         if connection._reset is not None:
-            ways.append(("reset", connection._reset.place, options.hole_wait_ns))
+            ways.append(("reset", connection.reset_waits_since, options.hole_wait_ns))
         if connection.closed is None:
             how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
             ends_ns = evidence.arrived_at_ns + waits_ns
@@ -1402,12 +1414,14 @@ class Flow:
             events.append(Opened(connection))
         connection.last = place
         ours, theirs = connection.sides(segment.direction)
-        ours.packets += 1
+        was_heard = ours.packets > 0
+        ours.packets += 1 + ours._unproven
+        ours._unproven = 0
         before = ours.expected if connection.closed is None else _UNKNOWN
         if connection.closed is not None:
             ours.ignore_late(segment.sequence, segment.payload, place)
         elif flags & RST:
-            events += _reset(connection, segment)
+            events += _reset(connection, segment, was_heard=was_heard)
         elif not _hold_back(connection, segment):
             events += _take_turn(connection, segment)
             events += _advance(connection, place)
@@ -1557,7 +1571,7 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
     return client.tell_next_hole(place) or server.tell_next_hole(place) if ending else []
 
 
-def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
+def _reset(connection: Connection, segment: TcpSegment, *, was_heard: bool) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
     events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
@@ -1567,11 +1581,15 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
         own = segment.sequence
     reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
-    if ours.may_end_at(segment.sequence):
+    is_asked = connection.opened == "syn" and not was_heard and ours.expected == _UNKNOWN
+    is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
+    if ours.may_end_at(segment.sequence) or is_refusal:
         connection._reset = reset
         ours._ignore(Why.RESET, len(segment.payload), segment.place)
         return events + _close(connection, "reset", segment.place)
     ours._ignore(Why.RESET, len(segment.payload), segment.place)
+    if not was_heard:
+        ours._unproven, ours.packets = ours.packets, 0
     connection._reset = connection._reset or reset
     return events
 
@@ -1579,23 +1597,29 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
     """What `segment` says of a RST that waits.
 
-    Who acknowledges new data didn't send it; and whose new data are acknowledged neither.
+    Who acknowledges new data didn't send it; and whose new data are acknowledged neither. If its alleged sender was
+    not captured, a connection that still goes on after the wait wasn't reset.
     """
     place, flags = segment.place, segment.flags
-    if flags & (SYN | RST) or not flags & ACK:
+    if flags & (SYN | RST):
         return []
     ours, theirs = connection.sides(reset.direction)
     acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
-    if not (theirs if is_sender else ours).is_credible(acknowledgment):
+    goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
+    if flags & ACK and not goes_on and (theirs if is_sender else ours).is_credible(acknowledgment):
+        known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
+        # Who asked to open the connection acknowledges nothing before it is open.
+        is_open = not known and not is_sender and connection.opened == "syn"
+        goes_on = is_open or any(_distance(acknowledgment, one) > 0 for one in known)
+        if is_sender and reset.acknowledged == _UNKNOWN:
+            connection._reset = reset._replace(acknowledged=acknowledgment)
+        elif not is_sender and reset.own == _UNKNOWN:
+            connection._reset = reset._replace(own=acknowledgment)
+    if not goes_on:
         return []
-    known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
-    if any(_distance(acknowledgment, one) > 0 for one in known):
-        connection._reset = None
-        ours.strays += 1
-        return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
-    if is_sender and reset.acknowledged == _UNKNOWN:
-        connection._reset = reset._replace(acknowledged=acknowledgment)
-    return []
+    connection._reset = None
+    ours.strays += 1
+    return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
 
 
 def _closed_by(connection: Connection, how: Ending) -> Direction | None:
@@ -1614,8 +1638,11 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     events = _release_held(connection)
     connection.closed = how
     side = _closed_by(connection, how)
-    if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
-        connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
+    if how == "reset" and connection._reset is not None:
+        ours, theirs = connection.sides(connection._reset.direction)
+        ours.packets, ours._unproven = ours.packets + ours._unproven, 0
+        if connection._reset.acknowledgment is not None:
+            theirs.note_acknowledgment(connection._reset.acknowledgment)
     connection._reset, connection._apart = None, []
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

@@ -163,7 +163,7 @@ def test_connections_of_one_moment_have_ids_of_their_own() -> None:
 
 def test_a_copy_of_a_syn_that_was_refused_opens_nothing() -> None:
     talk = Dialogue()
-    for direction, flags in ((C, SYN), (S, RST), (C, SYN), (S, RST)):
+    for direction, flags in ((C, SYN), (S, RST | ACK), (C, SYN), (S, RST | ACK)):
         talk.ns = 0
         talk.send(direction, -1, flags=flags)
     assert (talk.connection.client.packets, talk.connection.server.packets) == (2, 2)
@@ -1153,7 +1153,62 @@ def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
 
 
 def test_a_lone_reset_is_a_connection() -> None:
-    assert plain(Dialogue().send(C, 5, flags=RST)) == ["open middle", "closed reset"]
+    talk = Dialogue()
+    assert plain(talk.send(C, 5, flags=RST)) == ["open middle"]
+    assert talk.connection.client.packets == 0
+    before = talk.connection
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+    assert before.client.packets == 1
+
+
+@pytest.mark.parametrize("start", [0, 77])
+def test_a_reset_as_the_first_packet_closes_nothing_that_goes_on(start: int) -> None:
+    talk = Dialogue()
+    talk.send(S, start, flags=RST)
+    talk.send(S, 0, b"one")
+    assert plain(talk.send(C, 0, acknowledgment=3)) == [("server", 0, b"one")]
+    talk.send(S, 3, b"two")
+    assert plain(talk.send(C, 0, acknowledgment=6)) == ["reset of server ignored"]
+    assert talk.connection.server.packets == 3
+
+
+@pytest.mark.parametrize("flags", [RST, RST | ACK])
+def test_a_reset_that_does_not_acknowledge_the_syn_refuses_nothing(flags: int) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert talk.send(S, -ISN[S] - 1, flags=flags, acknowledgment=-1) == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 0, b"hello")) == ["reset of server ignored", ("client", 0, b"hello")]
+
+
+@pytest.mark.parametrize("start", [-ISN[S] - 1, 500])
+def test_a_reset_of_a_side_that_was_not_captured_closes_nothing_that_goes_on(start: int) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(S, start, flags=RST)
+    events = []
+    for at in range(6):
+        events += plain(talk.wait(3 * SECOND).send(C, at, b"x"))
+    assert [event for event in events if "reset" in event] == ["reset of server ignored"]
+    assert "".join(event[2].decode() for event in events if is_data(event)) == "xxxxxx"
+    assert (talk.connection.server.packets, talk.connection.server.strays) == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["silence", "syn"])
+def test_a_reset_of_a_side_that_was_not_captured_closes_what_is_silent_then(how: str) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(S, 500, flags=RST)
+    assert plain(talk.wait(2 * SECOND).send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
+    before = talk.connection
+    if how == "silence":
+        assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
+        assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+    else:
+        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+    assert before.server.packets == 1
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
@@ -1434,7 +1489,7 @@ def assert_balances(segments: list[TcpSegment], result: Told) -> None:
         for side in (connection.client, connection.server):
             assert side._waiting_bytes == 0
             counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
-            packets[side.direction] += side.packets
+            packets[side.direction] += side.packets + side._unproven
     for direction in Direction:
         assert counted[direction] == sum(len(s.payload) for s in segments if s.direction is direction)
         assert packets[direction] == sum(s.direction is direction for s in segments)

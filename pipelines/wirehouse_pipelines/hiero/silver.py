@@ -11,7 +11,7 @@ from wirehouse_codecs.stream_log import Start
 from wirehouse_pipelines import connections
 from wirehouse_pipelines.lake import Source
 
-VERSION = "4"
+VERSION = "5"
 
 
 def _start(source: Source, key: bytes) -> Start:

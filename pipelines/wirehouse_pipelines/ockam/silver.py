@@ -8,7 +8,7 @@ from wirehouse_codecs.stream_log import Start
 from wirehouse_pipelines import connections
 from wirehouse_pipelines.lake import Source
 
-VERSION = "5"
+VERSION = "6"
 
 
 def _start(source: Source, key: bytes) -> Start:
