@@ -1340,6 +1340,8 @@ class Flow:
             if not theirs._next:
                 return self._receive_any(segment)
             ahead = 0
+        if ahead and (theirs._assumed or not theirs.packets):
+            return self._receive_any(segment)
         if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place

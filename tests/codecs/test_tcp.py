@@ -407,6 +407,20 @@ def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
     assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
 
 
+@pytest.mark.parametrize("short", [True, False])
+def test_what_a_side_without_bytes_acknowledges_of_one_not_captured_is_a_hole_at_once(short: bool) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, acknowledgment=0)
+    talk.wait(OPTIONS.hole_wait_ns).send(C, 0, acknowledgment=5)
+    talk.send(C, 0, acknowledgment=9)
+    found = told(talk.sent, short=short).events
+    assert [(one.byte_start, one.byte_end, one.place.record_number) for one in found if isinstance(one, Hole)] == [
+        (0, 5, 3),
+        (5, 9, 4),
+    ]
+
+
 def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
     talk = Dialogue()
     talk.send(C, -1, flags=SYN)
