@@ -720,17 +720,20 @@ class Side:
         self._time_gap(place)
         return events
 
-    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
+    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool, is_stray: bool) -> bool:
         """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
         is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
         behind = _distance(segment.sequence, syn.sequence)
         if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
             return False
-        if closed or not self.is_credible(segment.sequence):
+        if closed or is_stray:
             self.strays -= not closed
             self.ignored_bytes -= len(segment.payload)
             self._ignore(Why.AFTER if closed else Why.FAR, -len(segment.payload), segment.place)
             return True
+        if not self.is_credible(segment.sequence):
+            # It was delivered.
+            return False
         start = self._next + _distance(segment.sequence, self._expected)
         inside = [
             piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
@@ -1143,6 +1146,14 @@ class _Reset(NamedTuple):
         return cls(Direction(direction), Place.from_json(place), *numbers)
 
 
+class _Apart(NamedTuple):
+    """A segment that did not go on where its side ended."""
+
+    segment: TcpSegment
+    #: It was ignored, as its number is not credible.
+    is_stray: bool
+
+
 @dataclass(slots=True)
 class Connection:
     """A connection as a table row has it. It changes with every segment, also after the end."""
@@ -1160,7 +1171,7 @@ class Connection:
     #: The first segments with bytes of a side that nothing has numbered.
     _held: list[TcpSegment] = field(default_factory=list, repr=False)
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
-    _apart: list[TcpSegment] = field(default_factory=list, repr=False)
+    _apart: list[_Apart] = field(default_factory=list, repr=False)
     _regular: bool = False
 
     def __post_init__(self) -> None:
@@ -1200,20 +1211,20 @@ class Connection:
             near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
         return near is not None and abs(_distance(*near)) < WINDOW_BYTES
 
-    def keep_apart(self, segment: TcpSegment) -> None:
+    def keep_apart(self, segment: TcpSegment, *, is_stray: bool) -> None:
         """Remember a segment that may be of the next connection, captured before its SYN."""
         apart = self._apart
-        apart.append(segment)
+        apart.append(_Apart(segment, is_stray))
         if len(apart) > EARLY_SEGMENTS:
             del apart[0]
-        if len(segment.payload) > EARLY_BYTES // EARLY_SEGMENTS:
-            while sum(len(one.payload) for one in apart) > EARLY_BYTES:
-                del apart[0]
+        while sum(len(one.segment.payload) for one in apart) > EARLY_BYTES:
+            del apart[0]
 
     def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
         """The segments of the connection which `syn` opens; they no longer count here."""
         ours, _ = self.sides(syn.direction)
-        given = [segment for segment in self._apart if ours.gives_away(segment, syn, closed=self.closed is not None)]
+        closed = self.closed is not None
+        given = [one for one, is_stray in self._apart if ours.gives_away(one, syn, closed=closed, is_stray=is_stray)]
         ours.packets -= len(given)
         return given
 
@@ -1246,7 +1257,7 @@ class Connection:
             "ordinal": self.ordinal,
             "reset": self._reset and self._reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self._held],
-            "apart": [_segment_to_json(segment) for segment in self._apart if self._is_recent(segment)],
+            "apart": [[_segment_to_json(one), stray] for one, stray in self._apart if self._is_recent(one)],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -1267,7 +1278,7 @@ class Connection:
             state["ordinal"],
             state["reset"] and _Reset.from_json(state["reset"]),
             [_segment_from_json(segment) for segment in state["held"]],
-            [_segment_from_json(segment) for segment in state["apart"]],
+            [_Apart(_segment_from_json(segment), is_stray) for segment, is_stray in state["apart"]],
         )
         connection.judge_regular()
         return connection
@@ -1420,6 +1431,7 @@ class Flow:
         ours.packets += 1 + ours._unproven
         ours._unproven = 0
         before = ours.expected if connection.closed is None else _UNKNOWN
+        strays = ours.strays
         if connection.closed is not None:
             ours.ignore_late(segment.sequence, segment.payload, place)
         elif flags & RST:
@@ -1433,7 +1445,7 @@ class Flow:
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
         if segment.payload and segment.sequence != before and not flags & (SYN | RST):
-            connection.keep_apart(segment)
+            connection.keep_apart(segment, is_stray=ours.strays > strays)
         connection.judge_regular()
         return events
 

@@ -1246,6 +1246,29 @@ def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: i
     assert talk.connection.client.packets == 4
 
 
+def test_a_new_connection_takes_nothing_that_was_delivered() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 3, b"def")
+    talk.send(C, 0, b"abc")
+    size = WINDOW_BYTES // 4
+    for at in range(5):
+        talk.send(C, 6 + at * size, bytes(size))
+    before = talk.connection
+    assert plain(talk.send(C, 2, flags=SYN, acknowledgment=0))[-2:] == ["closed reuse", "open syn"]
+    client = before.client
+    assert (client.strays, client.ignored_bytes, client.delivered_bytes, client.packets) == (0, 0, 6 + 5 * size, 9)
+    assert talk.connection.client.packets == 1
+
+
+def test_early_segments_are_kept_within_limits() -> None:
+    talk = Dialogue().open()
+    for size in (tcp.EARLY_BYTES - 100, *[1000] * 10):
+        talk.send(C, 2**30, bytes(size))
+        talk.send(C, 0, acknowledgment=0)
+    kept = sum(len(one.segment.payload) for one in talk.connection._apart)
+    assert kept == 10_000
+
+
 @pytest.mark.parametrize(("at", "why"), [(2**30, Why.FAR), (20, Why.AFTER)])
 def test_what_is_ignored_is_said(at: int, why: Why) -> None:
     talk = Dialogue().open()
