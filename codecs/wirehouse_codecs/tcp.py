@@ -30,11 +30,11 @@ Numbering
   of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for.
 - What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
   that it holds also when the other side is numbered later, or otherwise.
-- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
-  for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
-  at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
-  capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives from before
-  its first byte is ignored.
+- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
+  `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
+  stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
+  before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
+  from before its first byte is ignored.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
   modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -1200,6 +1200,12 @@ class Connection:
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
 
+    @property
+    def holds_enough(self) -> bool:
+        """No more segments may be held."""
+        size = sum(len(one.payload) for one in self._held)
+        return len(self._held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
+
     def numbers_held(self, segment: TcpSegment) -> bool:
         """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
         first = self._held[0]
@@ -1481,7 +1487,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     if ours.expected != _UNKNOWN or segment.flags & SYN or not has_bytes:
         return False
     held = connection._held
-    if held and (segment.direction is not held[0].direction or len(held) == HELD_SEGMENTS):
+    if held and (segment.direction is not held[0].direction or connection.holds_enough):
         return False
     held.append(segment)
     return True
@@ -1505,7 +1511,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
-    elif is_near or (not is_answer and len(held) < HELD_SEGMENTS):
+    elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
     return [*_release_held(connection), *_take(connection, segment)]
 

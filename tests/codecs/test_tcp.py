@@ -304,6 +304,13 @@ def test_in_the_middle_bytes_that_nobody_answers_come_nevertheless(how: str) -> 
     assert events[0].place.record_number == 1
 
 
+def test_in_the_middle_no_more_bytes_are_held_than_may_wait() -> None:
+    talk = Dialogue(TcpOptions(max_waiting_bytes=5))
+    assert plain(talk.send(C, 0, b"abc")) == ["open middle"]
+    assert talk.send(C, 3, b"def") == []
+    assert joined(talk.send(C, 6, b"ghi")) == [("client", 0, b"abcdefghi")]
+
+
 def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
     talk = Dialogue()
     talk.send(S, 0, acknowledgment=10)
