@@ -13,7 +13,8 @@ What it reads (RFC 9293, and docs/packets.md where that leaves a choice):
   first bytes, if these come before that.
 - What was acknowledged, or lies before bytes that were captured, was sent. If no copy was captured, it is a hole.
 - A RST that stands where its sender's stream does ends the connection. Another one ends it after `WAIT_NS`, unless its
-  sender acknowledges new data until then, or new data of its sender are acknowledged.
+  sender acknowledges new data until then, or new data of its sender are acknowledged. If nothing of its sender was
+  captured, silence of `WAIT_NS` confirms it, and a connection that goes on longer refutes it.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ class _Part(NamedTuple):
 
 def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     """For the client (True) and the server (False) the readings that are right; the first is the usual one."""
-    if packets and packets[0].rst:
-        # Of a connection before, if a SYN follows.
-        packets = packets[next((n for n, one in enumerate(packets) if one.syn), 0) :]
+    if packets and packets[0].rst and any(one.syn for one in packets):
+        # Of a connection before.
+        packets = packets[next(n for n, one in enumerate(packets) if one.syn) :]
     end = _end(packets)
     again = next((n for n in range(end, len(packets)) if packets[n].syn), None)
     if again is not None and not any(one.sent for one in packets[:end]):
@@ -117,9 +118,24 @@ def _end(packets: Sequence[Packet]) -> int:
             ends.append(at + 1)
             break
         if not _is_refuted(packets, at):
-            until = packet.ns + WAIT_NS
-            ends.append(next((n for n in range(at, len(packets)) if packets[n].ns >= until), len(packets)))
+            ends.append(_due(packets, at))
     return min(ends)
+
+
+def _due(packets: Sequence[Packet], at: int) -> int:
+    """Before which packet the RST is confirmed by time; by silence, if nothing of its sender was captured."""
+    heard, since = any(_is_of(one, packets[at]) for one in packets[:at]), packets[at].ns
+    for number in range(at + 1, len(packets)):
+        if packets[number].ns >= since + WAIT_NS:
+            return number
+        heard = heard or _is_of(packets[number], packets[at])
+        since = packets[at].ns if heard else packets[number].ns
+    return len(packets)
+
+
+def _is_of(packet: Packet, reset: Packet) -> bool:
+    """Its host sent it, and not only a RST."""
+    return packet.client is reset.client and not packet.rst
 
 
 def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
@@ -130,7 +146,11 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
     if base is None:
         base = own[0].first if own else None
     if base is None:
-        return True
+        return reset.acknowledgment is not None and any(
+            one.syn and 0 < distance(reset.acknowledgment, one.sequence) <= one.sent + 1
+            for one in before
+            if one.client is not reset.client
+        )
     near = [one for one in own if abs(_position(one.first, base)) < FAR]
     ends = [_position(one.first, base) + one.sent for one in near]
     parts, _ = _parts(before, reset.client, base)
@@ -146,7 +166,11 @@ def _in_place(before: Sequence[Packet], reset: Packet) -> bool:
 
 def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
     """The alleged sender of the RST lives: it acknowledges new data in time, or its own new data are acknowledged."""
-    reset, before = packets[at], packets[:at]
+    reset, before, due = packets[at], packets[:at], _due(packets, at)
+    if not any(_is_of(one, reset) for one in before):
+        late = next((n for n in range(at, due) if packets[n].ns >= reset.ns + WAIT_NS and not packets[n].syn), due)
+        if late < due and not any(_is_of(one, reset) for one in packets[at:late]):
+            return True
     for client in (reset.client, not reset.client):
         base = _base(packets, client)
         if base is None:
@@ -165,15 +189,15 @@ def _is_refuted(packets: Sequence[Packet], at: int) -> bool:
         most = [max(known)] if known else []
         if client is reset.client and most and most[0] < place < most[0] + FAR:
             most = [place]
-        for packet in packets[at + 1 :]:
-            if packet.ns >= reset.ns + WAIT_NS:
-                break
+        for packet in packets[at + 1 : due]:
             if packet.client is client or packet.acknowledgment is None or packet.syn or packet.rst:
                 continue
             acknowledged = _position(packet.acknowledgment, base)
             if any(acknowledged > one for one in most):
                 return True
-            if client is not reset.client and len(most) < 2:
+            if client is reset.client and not most and packets[0].syn and packets[0].acknowledgment is None:
+                return True
+            if len(most) < (1 if client is reset.client else 2):
                 most.append(acknowledged)
     return False
 

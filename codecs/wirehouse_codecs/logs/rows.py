@@ -513,7 +513,7 @@ class FlowLog:
                 size = event.byte_end - event.byte_start
                 self._told("overlap_differs", event, f"{size} bytes were sent again with other content")
             case ResetIgnored():
-                message = f"after this RST of the {event.direction} new data of one side was acknowledged"
+                message = f"the connection went on after this RST of the {event.direction}"
                 self._log.find(CAPTURE_RULE["reset_ignored"], message, event.place)
             case Closed():
                 self._close(event)

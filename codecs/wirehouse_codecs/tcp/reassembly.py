@@ -30,11 +30,11 @@ Numbering
   of it is a hole at once, before the bytes that acknowledge it. Until then it may come late, and is waited for.
 - What a side had received is kept as the acknowledgment that said so. Its position is computed when it is needed, so
   that it holds also when the other side is numbered later, or otherwise.
-- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges:
-  for `hole_wait_ns`, and HELD_SEGMENTS, at most. If it has acknowledged less than where they begin, the stream begins
-  at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent before the
-  capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives from before
-  its first byte is ignored.
+- Where the capture begins in the middle, the first segments with bytes are held until the other side acknowledges: for
+  `hole_wait_ns`, HELD_SEGMENTS and `max_waiting_bytes`, at most. If it has acknowledged less than where they begin, the
+  stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
+  before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
+  from before its first byte is ignored.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
   modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -80,9 +80,11 @@ The end
 
 - A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
   closes after `hole_wait_ns` of silence, and these bytes are a hole.
-- A RST closes at once if it stands where its sender's stream does, or if nothing says where that is. Anyone can send
-  another one (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or a SYN confirms
-  it, and it is ignored if its alleged sender later acknowledges new data.
+- A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
+  (RFC 9293 section 3.10.7.3). Anyone can send another one (RFC 5961), and a garbled or late one looks alike. So it
+  waits: time (`hole_wait_ns`) or a SYN confirms it, and it is ignored if its alleged sender later acknowledges new
+  data. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it is ignored if the
+  connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
   a copy does. Otherwise it is a retransmission.
@@ -109,7 +111,7 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 
-FLOW_VERSION: Final = 13
+FLOW_VERSION: Final = 14
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -200,7 +202,7 @@ class Ignored(NamedTuple):
 
 
 class ResetIgnored(NamedTuple):
-    """A RST of `direction` that closed nothing: its alleged sender acknowledged new data, or new data of it was."""
+    """A RST of `direction` that closed nothing: the connection went on."""
 
     direction: Direction
     place: Place
@@ -292,6 +294,8 @@ class Side:
     _opening: bool = False
     #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
     _sent_from: int = _UNKNOWN
+    #: RSTs that may be forged, while nothing else of it was captured: no packets of its own until they are believed.
+    _unproven: int = 0
     #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
     _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _said: int = 0
@@ -449,8 +453,9 @@ class Side:
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
         self._wanted = _UNKNOWN
         peer = self._peer
-        # Of what was delivered nobody may have asked yet.
-        peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
+        if peer._heard[-1][1]:
+            # Of what was delivered nobody may have asked yet.
+            peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
         peer._heard_last = _UNKNOWN
 
     def select_numbering(self, sequence: int) -> None:
@@ -580,10 +585,10 @@ class Side:
     def may_end_at(self, sequence: int) -> bool:
         """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
 
-        Where nothing says where that is, any does.
+        Where nothing was captured that says where that is, none does.
         """
         if self._expected == _UNKNOWN:
-            return self._sent_from in (_UNKNOWN, sequence)
+            return self._sent_from == sequence
         end = self.sent
         if self._assumed:
             return sequence in (self._expected, end, self._sent_from)
@@ -689,17 +694,20 @@ class Side:
         self._time_gap(place)
         return events
 
-    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool) -> bool:
+    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool, is_stray: bool) -> bool:
         """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
         is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
         behind = _distance(segment.sequence, syn.sequence)
         if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
             return False
-        if closed or not self.is_credible(segment.sequence):
+        if closed or is_stray:
             self.strays -= not closed
             self.ignored_bytes -= len(segment.payload)
             self._ignore(Why.AFTER if closed else Why.FAR, -len(segment.payload), segment.place)
             return True
+        if not self.is_credible(segment.sequence):
+            # It was delivered.
+            return False
         start = self._next + _distance(segment.sequence, self._expected)
         inside = [
             piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
@@ -750,8 +758,8 @@ class Side:
         # At the end what was acknowledged is missing in any case.
         is_believed = ending or end <= theirs._confirmed or theirs._seen_bytes == needs.seen_bytes
         if seen or (end <= theirs._acknowledged and is_believed):
-            # What nobody sees any more may have been a FIN.
-            end -= ending and not seen
+            # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
+            end -= ending and not seen and end == theirs._acknowledged
             while theirs._next < end and not theirs.answers_wait:
                 events += theirs._tell_hole(place, end, known=not ending)
         return events + self._release_answers(place)
@@ -1056,6 +1064,7 @@ _NUMBERS: Final = (
     "_assumed",
     "_opening",
     "_sent_from",
+    "_unproven",
     "_said",
     "_gap_since_ns",
     "_gap_end",
@@ -1111,6 +1120,14 @@ class _Reset(NamedTuple):
         return cls(Direction(direction), Place.from_json(place), *numbers)
 
 
+class _Apart(NamedTuple):
+    """A segment that did not go on where its side ended."""
+
+    segment: TcpSegment
+    #: It was ignored, as its number is not credible.
+    is_stray: bool
+
+
 @dataclass(slots=True)
 class Connection:
     """A connection as a table row has it. It changes with every segment, also after the end."""
@@ -1128,7 +1145,7 @@ class Connection:
     #: The first segments with bytes of a side that nothing has numbered.
     _held: list[TcpSegment] = field(default_factory=list, repr=False)
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
-    _apart: list[TcpSegment] = field(default_factory=list, repr=False)
+    _apart: list[_Apart] = field(default_factory=list, repr=False)
     _regular: bool = False
 
     def __post_init__(self) -> None:
@@ -1157,6 +1174,12 @@ class Connection:
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
 
+    @property
+    def holds_enough(self) -> bool:
+        """No more segments may be held."""
+        size = sum(len(one.payload) for one in self._held)
+        return len(self._held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
+
     def numbers_held(self, segment: TcpSegment) -> bool:
         """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
         first = self._held[0]
@@ -1168,22 +1191,29 @@ class Connection:
             near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
         return near is not None and abs(_distance(*near)) < WINDOW_BYTES
 
-    def keep_apart(self, segment: TcpSegment) -> None:
+    def keep_apart(self, segment: TcpSegment, *, is_stray: bool) -> None:
         """Remember a segment that may be of the next connection, captured before its SYN."""
         apart = self._apart
-        apart.append(segment)
+        apart.append(_Apart(segment, is_stray))
         if len(apart) > EARLY_SEGMENTS:
             del apart[0]
-        if len(segment.payload) > EARLY_BYTES // EARLY_SEGMENTS:
-            while sum(len(one.payload) for one in apart) > EARLY_BYTES:
-                del apart[0]
+        while sum(len(one.segment.payload) for one in apart) > EARLY_BYTES:
+            del apart[0]
 
     def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
         """The segments of the connection which `syn` opens; they no longer count here."""
         ours, _ = self.sides(syn.direction)
-        given = [segment for segment in self._apart if ours.gives_away(segment, syn, closed=self.closed is not None)]
+        closed = self.closed is not None
+        given = [one for one, is_stray in self._apart if ours.gives_away(one, syn, closed=closed, is_stray=is_stray)]
         ours.packets -= len(given)
         return given
+
+    @property
+    def reset_waits_since(self) -> Place:
+        """From when on a RST that waits is confirmed by time: of a side that was not captured only by silence."""
+        assert self._reset is not None
+        ours, _ = self.sides(self._reset.direction)
+        return self._reset.place if ours.packets else self.last
 
     @property
     def is_regular(self) -> bool:
@@ -1207,7 +1237,7 @@ class Connection:
             "ordinal": self.ordinal,
             "reset": self._reset and self._reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self._held],
-            "apart": [_segment_to_json(segment) for segment in self._apart if self._is_recent(segment)],
+            "apart": [[_segment_to_json(one), stray] for one, stray in self._apart if self._is_recent(one)],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -1228,7 +1258,7 @@ class Connection:
             state["ordinal"],
             state["reset"] and _Reset.from_json(state["reset"]),
             [_segment_from_json(segment) for segment in state["held"]],
-            [_segment_from_json(segment) for segment in state["apart"]],
+            [_Apart(_segment_from_json(segment), is_stray) for segment, is_stray in state["apart"]],
         )
         connection.judge_regular()
         return connection
@@ -1301,6 +1331,8 @@ class Flow:
             if not theirs._next:
                 return self._receive_any(segment)
             ahead = 0
+        if ahead and (theirs._assumed or not theirs.packets):
+            return self._receive_any(segment)
         if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place
@@ -1328,7 +1360,7 @@ class Flow:
         ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
         waiting = [segment.place for segment in connection._held[:1]]
         if connection._reset is not None:
-            waiting.append(connection._reset.place)
+            waiting.append(connection.reset_waits_since)
         return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
     def expire(self, ns: int) -> list[Event]:
@@ -1346,7 +1378,7 @@ class Flow:
         if finished:
             ways.append(("fin", last, options.hole_wait_ns))
         if connection._reset is not None:
-            ways.append(("reset", connection._reset.place, options.hole_wait_ns))
+            ways.append(("reset", connection.reset_waits_since, options.hole_wait_ns))
         if connection.closed is None:
             how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
             ends_ns = evidence.arrived_at_ns + waits_ns
@@ -1375,12 +1407,15 @@ class Flow:
             events.append(Opened(connection))
         connection.last = place
         ours, theirs = connection.sides(segment.direction)
-        ours.packets += 1
+        was_heard = ours.packets > 0
+        ours.packets += 1 + ours._unproven
+        ours._unproven = 0
         before = ours.expected if connection.closed is None else _UNKNOWN
+        strays = ours.strays
         if connection.closed is not None:
             ours.ignore_late(segment.sequence, segment.payload, place)
         elif flags & RST:
-            events += _reset(connection, segment)
+            events += _reset(connection, segment, was_heard=was_heard)
         elif not _hold_back(connection, segment):
             events += _take_turn(connection, segment)
             events += _advance(connection, place)
@@ -1390,7 +1425,7 @@ class Flow:
             if ours.ended and theirs.ended:
                 events += _close(connection, "fin", place)
         if segment.payload and segment.sequence != before and not flags & (SYN | RST):
-            connection.keep_apart(segment)
+            connection.keep_apart(segment, is_stray=ours.strays > strays)
         connection.judge_regular()
         return events
 
@@ -1426,7 +1461,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     if ours.expected != _UNKNOWN or segment.flags & SYN or not has_bytes:
         return False
     held = connection._held
-    if held and (segment.direction is not held[0].direction or len(held) == HELD_SEGMENTS):
+    if held and (segment.direction is not held[0].direction or connection.holds_enough):
         return False
     held.append(segment)
     return True
@@ -1450,7 +1485,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
-    elif is_near or (not is_answer and len(held) < HELD_SEGMENTS):
+    elif is_near or (not is_answer and not connection.holds_enough):
         return _take(connection, segment)
     return [*_release_held(connection), *_take(connection, segment)]
 
@@ -1530,7 +1565,7 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
     return client.tell_next_hole(place) or server.tell_next_hole(place) if ending else []
 
 
-def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
+def _reset(connection: Connection, segment: TcpSegment, *, was_heard: bool) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
     events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
@@ -1540,11 +1575,15 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
     if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
         own = segment.sequence
     reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
-    if ours.may_end_at(segment.sequence):
+    is_asked = connection.opened == "syn" and not was_heard and ours.expected == _UNKNOWN
+    is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
+    if ours.may_end_at(segment.sequence) or is_refusal:
         connection._reset = reset
         ours._ignore(Why.RESET, len(segment.payload), segment.place)
         return events + _close(connection, "reset", segment.place)
     ours._ignore(Why.RESET, len(segment.payload), segment.place)
+    if not was_heard:
+        ours._unproven, ours.packets = ours.packets, 0
     connection._reset = connection._reset or reset
     return events
 
@@ -1552,23 +1591,29 @@ def _reset(connection: Connection, segment: TcpSegment) -> list[Event]:
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
     """What `segment` says of a RST that waits.
 
-    Who acknowledges new data didn't send it; and whose new data are acknowledged neither.
+    Who acknowledges new data didn't send it; and whose new data are acknowledged neither. If its alleged sender was
+    not captured, a connection that still goes on after the wait wasn't reset.
     """
     place, flags = segment.place, segment.flags
-    if flags & (SYN | RST) or not flags & ACK:
+    if flags & (SYN | RST):
         return []
     ours, theirs = connection.sides(reset.direction)
     acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
-    if not (theirs if is_sender else ours).is_credible(acknowledgment):
+    goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
+    if flags & ACK and not goes_on and (theirs if is_sender else ours).is_credible(acknowledgment):
+        known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
+        # Who asked to open the connection acknowledges nothing before it is open.
+        is_open = not known and not is_sender and connection.opened == "syn"
+        goes_on = is_open or any(_distance(acknowledgment, one) > 0 for one in known)
+        if is_sender and reset.acknowledged == _UNKNOWN:
+            connection._reset = reset._replace(acknowledged=acknowledgment)
+        elif not is_sender and reset.own == _UNKNOWN:
+            connection._reset = reset._replace(own=acknowledgment)
+    if not goes_on:
         return []
-    known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
-    if any(_distance(acknowledgment, one) > 0 for one in known):
-        connection._reset = None
-        ours.strays += 1
-        return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
-    if is_sender and reset.acknowledged == _UNKNOWN:
-        connection._reset = reset._replace(acknowledged=acknowledgment)
-    return []
+    connection._reset = None
+    ours.strays += 1
+    return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
 
 
 def _closed_by(connection: Connection, how: Ending) -> Direction | None:
@@ -1587,8 +1632,11 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     events = _release_held(connection)
     connection.closed = how
     side = _closed_by(connection, how)
-    if how == "reset" and connection._reset is not None and connection._reset.acknowledgment is not None:
-        connection.sides(connection._reset.direction)[1].note_acknowledgment(connection._reset.acknowledgment)
+    if how == "reset" and connection._reset is not None:
+        ours, theirs = connection.sides(connection._reset.direction)
+        ours.packets, ours._unproven = ours.packets + ours._unproven, 0
+        if connection._reset.acknowledgment is not None:
+            theirs.note_acknowledgment(connection._reset.acknowledgment)
     connection._reset, connection._apart = None, []
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

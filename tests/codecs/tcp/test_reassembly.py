@@ -162,7 +162,7 @@ def test_connections_of_one_moment_have_ids_of_their_own() -> None:
 
 def test_a_copy_of_a_syn_that_was_refused_opens_nothing() -> None:
     talk = Dialogue()
-    for direction, flags in ((C, SYN), (S, RST), (C, SYN), (S, RST)):
+    for direction, flags in ((C, SYN), (S, RST | ACK), (C, SYN), (S, RST | ACK)):
         talk.ns = 0
         talk.send(direction, -1, flags=flags)
     assert (talk.connection.client.packets, talk.connection.server.packets) == (2, 2)
@@ -303,6 +303,13 @@ def test_in_the_middle_bytes_that_nobody_answers_come_nevertheless(how: str) -> 
     assert events[0].place.record_number == 1
 
 
+def test_in_the_middle_no_more_bytes_are_held_than_may_wait() -> None:
+    talk = Dialogue(TcpOptions(max_waiting_bytes=5))
+    assert plain(talk.send(C, 0, b"abc")) == ["open middle"]
+    assert talk.send(C, 3, b"def") == []
+    assert joined(talk.send(C, 6, b"ghi")) == [("client", 0, b"abcdefghi")]
+
+
 def test_in_the_middle_what_was_acknowledged_before_the_first_byte_is_no_hole() -> None:
     talk = Dialogue()
     talk.send(S, 0, acknowledgment=10)
@@ -404,6 +411,20 @@ def test_a_side_that_was_not_captured_is_numbered_by_acknowledgments() -> None:
     assert plain(talk.send(C, 3, b"d", acknowledgment=12)) == [("server", "hole", 9, 12), ("client", 3, b"d")]
     assert plain(talk.send(C, 4, flags=RST | ACK, acknowledgment=14)) == [("server", "hole", 12, 13), "closed reset"]
     assert (talk.connection.server.packets, talk.connection.server.missing_bytes) == (0, 13)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_what_a_side_without_bytes_acknowledges_of_one_not_captured_is_a_hole_at_once(short: bool) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0, acknowledgment=0)
+    talk.wait(OPTIONS.hole_wait_ns).send(C, 0, acknowledgment=5)
+    talk.send(C, 0, acknowledgment=9)
+    found = told(talk.sent, short=short).events
+    assert [(one.byte_start, one.byte_end, one.place.record_number) for one in found if isinstance(one, Hole)] == [
+        (0, 5, 3),
+        (5, 9, 4),
+    ]
 
 
 def test_a_side_that_is_heard_late_keeps_its_bytes() -> None:
@@ -525,6 +546,14 @@ def test_a_sender_knew_what_it_acknowledged() -> None:
     client.forget_heard(19)
     assert client.peer_received(19) == 9
     assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
+
+
+def test_what_is_numbered_anew_says_nothing_of_who_had_acknowledged_none_of_it() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(S, 0, b"answer", acknowledgment=5)) == ["open middle"]
+    assert talk.send(S, 6, acknowledgment=90) == []
+    assert plain(talk.send(C, 0, b"hello")) == [("client", 0, b"hello"), ("server", 0, b"answer")]
+    assert talk.connection.server.peer_received(6) == 5
 
 
 def test_who_is_heard_first_with_an_answer_knew_more() -> None:
@@ -738,6 +767,14 @@ def test_what_was_acknowledged_and_not_seen_is_a_hole_at_the_end() -> None:
     talk.send(C, 0, b"ab")
     assert talk.send(S, 0, acknowledgment=8) == []
     assert plain(talk.send(S, 0, flags=RST)) == [("client", "hole", 2, 7), "closed reset"]
+
+
+def test_at_the_end_a_hole_comes_as_a_whole_before_the_answer_to_it() -> None:
+    talk = Dialogue().open()
+    assert talk.send(S, 0, b"answer", acknowledgment=9) == []
+    assert talk.send(S, 6, acknowledgment=10) == [], "the FIN, too"
+    told = plain(talk.flow.expire(talk.ns + OPTIONS.idle_ns))
+    assert told == [("client", "hole", 0, 9), ("server", 0, b"answer"), "closed idle"]
 
 
 def test_open_holes_are_told_before_the_end() -> None:
@@ -1136,7 +1173,62 @@ def test_a_reset_far_from_where_its_sender_acknowledged_waits() -> None:
 
 
 def test_a_lone_reset_is_a_connection() -> None:
-    assert plain(Dialogue().send(C, 5, flags=RST)) == ["open middle", "closed reset"]
+    talk = Dialogue()
+    assert plain(talk.send(C, 5, flags=RST)) == ["open middle"]
+    assert talk.connection.client.packets == 0
+    before = talk.connection
+    assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+    assert before.client.packets == 1
+
+
+@pytest.mark.parametrize("start", [0, 77])
+def test_a_reset_as_the_first_packet_closes_nothing_that_goes_on(start: int) -> None:
+    talk = Dialogue()
+    talk.send(S, start, flags=RST)
+    talk.send(S, 0, b"one")
+    assert plain(talk.send(C, 0, acknowledgment=3)) == [("server", 0, b"one")]
+    talk.send(S, 3, b"two")
+    assert plain(talk.send(C, 0, acknowledgment=6)) == ["reset of server ignored"]
+    assert talk.connection.server.packets == 3
+
+
+@pytest.mark.parametrize("flags", [RST, RST | ACK])
+def test_a_reset_that_does_not_acknowledge_the_syn_refuses_nothing(flags: int) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert talk.send(S, -ISN[S] - 1, flags=flags, acknowledgment=-1) == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert plain(talk.send(C, 0, b"hello")) == ["reset of server ignored", ("client", 0, b"hello")]
+
+
+@pytest.mark.parametrize("start", [-ISN[S] - 1, 500])
+def test_a_reset_of_a_side_that_was_not_captured_closes_nothing_that_goes_on(start: int) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(S, start, flags=RST)
+    events = []
+    for at in range(6):
+        events += plain(talk.wait(3 * SECOND).send(C, at, b"x"))
+    assert [event for event in events if "reset" in event] == ["reset of server ignored"]
+    assert "".join(event[2].decode() for event in events if is_data(event)) == "xxxxxx"
+    assert (talk.connection.server.packets, talk.connection.server.strays) == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["silence", "syn"])
+def test_a_reset_of_a_side_that_was_not_captured_closes_what_is_silent_then(how: str) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(C, 0)
+    talk.send(S, 500, flags=RST)
+    assert plain(talk.wait(2 * SECOND).send(C, 0, b"on its way")) == [("client", 0, b"on its way")]
+    before = talk.connection
+    if how == "silence":
+        assert talk.flow.ends_ns == talk.ns + OPTIONS.hole_wait_ns
+        assert plain(talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)) == ["closed reset"]
+    else:
+        assert plain(talk.send(C, 5000, flags=SYN)) == ["closed reset", "open syn"]
+    assert before.server.packets == 1
 
 
 @pytest.mark.parametrize("end", ["fin", "reset", "reuse"])
@@ -1158,6 +1250,29 @@ def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: i
     assert before.client.take_ignored() == []
     assert plain(talk.send(C, ahead + 6, b", ")) == [("client", 5, b", "), ("client", 7, b"?")]
     assert talk.connection.client.packets == 4
+
+
+def test_a_new_connection_takes_nothing_that_was_delivered() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 3, b"def")
+    talk.send(C, 0, b"abc")
+    size = WINDOW_BYTES // 4
+    for at in range(5):
+        talk.send(C, 6 + at * size, bytes(size))
+    before = talk.connection
+    assert plain(talk.send(C, 2, flags=SYN, acknowledgment=0))[-2:] == ["closed reuse", "open syn"]
+    client = before.client
+    assert (client.strays, client.ignored_bytes, client.delivered_bytes, client.packets) == (0, 0, 6 + 5 * size, 9)
+    assert talk.connection.client.packets == 1
+
+
+def test_early_segments_are_kept_within_limits() -> None:
+    talk = Dialogue().open()
+    for size in (tcp.EARLY_BYTES - 100, *[1000] * 10):
+        talk.send(C, 2**30, bytes(size))
+        talk.send(C, 0, acknowledgment=0)
+    kept = sum(len(one.segment.payload) for one in talk.connection._apart)
+    assert kept == 10_000
 
 
 @pytest.mark.parametrize(("at", "why"), [(2**30, Why.FAR), (20, Why.AFTER)])
@@ -1420,7 +1535,7 @@ def assert_balances(segments: list[TcpSegment], result: Told) -> None:
         for side in (connection.client, connection.server):
             assert side._waiting_bytes == 0
             counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
-            packets[side.direction] += side.packets
+            packets[side.direction] += side.packets + side._unproven
     for direction in Direction:
         assert counted[direction] == sum(len(s.payload) for s in segments if s.direction is direction)
         assert packets[direction] == sum(s.direction is direction for s in segments)
