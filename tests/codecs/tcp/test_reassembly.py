@@ -1268,7 +1268,7 @@ def test_a_new_connection_takes_nothing_that_was_delivered() -> None:
 
 def test_early_segments_are_kept_within_limits() -> None:
     talk = Dialogue().open()
-    for size in (tcp.EARLY_BYTES - 100, *[1000] * 10):
+    for size in (reassembly.EARLY_BYTES - 100, *[1000] * 10):
         talk.send(C, 2**30, bytes(size))
         talk.send(C, 0, acknowledgment=0)
     kept = sum(len(one.segment.payload) for one in talk.connection._apart)
