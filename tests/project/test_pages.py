@@ -31,7 +31,7 @@ SHOWN = {
 RUN_BY = {
     "dashboard": "orchestration/dashboards/test_dashboards.py",
     "forget": "orchestration/cli/test_command.py",
-    "infra": "conftest.py",
+    "infra": "orchestration/infra/test_postgres.py",
     "inspect": "orchestration/cli/test_command.py",
     "land": "orchestration/cli/test_command.py",
     "run": "orchestration/cli/test_command.py",
