@@ -151,7 +151,6 @@ def _mistakes(details: ErrorDetails, raw: Mapping[str, Any]) -> Iterator[Mistake
     match details["type"]:
         case "refused":
             for inner, reason in details["ctx"]["mistakes"]:
-                # A source whose name is no name has a number.
                 yield Mistake(".".join(filter(None, (key, inner))), reason)
         case "missing":
             yield Mistake(key, "is missing")
@@ -164,12 +163,12 @@ def _mistakes(details: ErrorDetails, raw: Mapping[str, Any]) -> Iterator[Mistake
 
 
 def _key(path: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
-    """The place of a value in the file: sources go by their names, if they have one."""
+    """The place of a value in the file: a source goes by its name; one whose name is none, by its number."""
     if path[:1] != ("source",) or len(path) == 1:
         return ".".join(map(str, path))
     number = path[1]
     assert isinstance(number, int)
-    name = raw["source"][number].get("name") if isinstance(raw["source"][number], dict) else None
+    name = raw["source"][number].get("name")
     named = path[2:] != ("name",) and _is_name(name)
     return ".".join((f"source.{name}" if named else f"source[{number}]", *map(str, path[2:])))
 
@@ -204,11 +203,7 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _is_name(value: Any) -> bool:
-    try:
-        source_name(value, "")
-    except OptionError:
-        return False
-    return True
+    return not any(_refusals(partial(source_name, value, "")))
 
 
 def _options(table: type[T], value: Any) -> T:
