@@ -5,7 +5,7 @@ each method: a publisher's call (specification, "Base Protocol" and "Error Handl
 
 - What answers a header comes at its own time: the table follows the last thing that matters, whoever said it.
 - A header is accepted by silence. What only other calls tell (L over all connections, blocks that others delivered)
-  is judged in across.py.
+  is judged in correlation.
 - After messages were missed the call is `UNKNOWN` until the next header: nothing is found that they could disprove.
 - What a publisher sends without having acknowledged an answer, or within the options' `in_flight_ms` of it, may have
   crossed it. A node can't answer a header that it hadn't received.
@@ -270,7 +270,7 @@ def _end_stream(call: Call, said: Said) -> Broken:
 
 
 def _range(said: Said) -> Broken:
-    """A range that is missing is judged in across.py: there L is known."""
+    """A range that is missing is judged in correlation: there L is known."""
     if said.code == "ERROR" or said.latest is None or said.earliest <= said.latest:
         return []
     return [("earliest", f"the earliest block {said.earliest} is above the latest {_shown(said.latest)}")]
@@ -312,7 +312,7 @@ def _duplicate(call: Call, said: Said) -> Broken:
     number, reported = call.memory.refused, said.number
     if number is None or reported is None or number <= reported != NO_BLOCK:
         return []
-    # Without a number the answer breaks another rule: see across.py.
+    # Without a number the answer breaks another rule: see correlation.
     return [("next", f"block {number} is answered as a duplicate by {_shown(reported)}")] if reported else []
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start, Where, place_columns, schema
-from wirehouse_codecs.ockam.fast import runner as twin
+from wirehouse_codecs.ockam.fast import runner
 from wirehouse_codecs.ockam.options import OckamOptions
 from wirehouse_codecs.ockam.session.requests import RequestKind
 from wirehouse_codecs.ockam.session.session import Answers, End, Found, Outcome, Session
@@ -44,7 +44,7 @@ from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
 SESSION, SKIP = "session", "skip"
 LOG_VERSION: Final = 2
-#: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
+#: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 8 << 10
 #: Names under which a connection's other traffic is counted; that of further ones is OTHER.
 MOST_SKIPS: Final = 64
@@ -145,7 +145,7 @@ class Conversation:
         self._reader = Reader(options, started_late=late)
         self._session = Session(options, started_late=late, peer_received=self._peer_received)
         self._closed_at_ns: int | None = None
-        self._twin = twin.Connection(self._reader, self._session, options)
+        self._fast = runner.Connection(self._reader, self._session, options)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
         #: Rows as they were told last: what has not changed since is not told again.
@@ -174,10 +174,10 @@ class Conversation:
                 self._session.lose(direction, pieces[0].place)
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
-                for outcome in self._twin.receive(piece):
+                for outcome in self._fast.receive(piece):
                     self._tell(outcome)
             return
-        for taken in self._twin.run(pieces):
+        for taken in self._fast.run(pieces):
             self._take_run(taken, pieces)
 
     def hole(self, hole: Hole) -> None:
@@ -206,7 +206,7 @@ class Conversation:
         for received in frames:
             self._tell(self._session.receive(received))
 
-    def _take_run(self, taken: twin.Taken, pieces: Sequence[Data]) -> None:
+    def _take_run(self, taken: runner.Taken, pieces: Sequence[Data]) -> None:
         """The rows of plain messages, and between them those of the others."""
         messages = _messages(taken.plain, pieces) if taken.plain.num_rows else None
         told = 0
@@ -343,7 +343,7 @@ class Conversation:
             raise StateVersionError(what="ockam log", found=state.get("version"), expected=LOG_VERSION)
         self._reader = Reader(self._options, snapshot=state["reader"])
         self._session = Session(self._options, snapshot=state["session"], peer_received=self._peer_received)
-        self._twin = twin.Connection(self._reader, self._session, self._options)
+        self._fast = runner.Connection(self._reader, self._session, self._options)
         for direction, name, frames, size in state["skips"]:
             self._skips[Direction(direction), name] = (frames, size)
         self._channels = set(state["channels"])

@@ -24,7 +24,7 @@ from wirehouse_codecs.logs.rows import MESSAGE, QUARANTINE, Dialogue, Log, Start
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 from wirehouse_codecs.wallaroo.dialects import DIALECTS, Dialect
-from wirehouse_codecs.wallaroo.fast import runner as twin
+from wirehouse_codecs.wallaroo.fast import runner
 from wirehouse_codecs.wallaroo.frames import (
     Ack,
     EosMessage,
@@ -51,7 +51,7 @@ SESSION, STREAM, CREDIT = "session", "stream", "credit"
 LOG_VERSION: Final = 2
 #: Bytes of a keyed hash.
 HASH_BYTES: Final = 16
-#: From so many bytes on a run is read by the compiled twin: of fewer its start costs more.
+#: From so many bytes on a run is read on the fast path: of fewer its start costs more.
 COMPILED_FROM_BYTES: Final = 16 << 10
 #: Characters of a name that are kept.
 MOST_CHARACTERS: Final = 1024
@@ -195,7 +195,7 @@ class Conversation:
         self._told: dict[int | None, dict[str, Any]] = {}
         #: Sides that may have said something before the first bytes came; None = none came yet.
         self._unseen: list[Direction] | None = None
-        self._twin = twin.Connection(Reader(options, started_late=self._late), options, self._new_session)
+        self._fast = runner.Connection(Reader(options, started_late=self._late), options, self._new_session)
         if snapshot is not None:
             self._restore(json.loads(snapshot))
             self._told = self._rows()
@@ -217,7 +217,7 @@ class Conversation:
     @property
     def dialect(self) -> tuple[str | None, str | None]:
         """Name and reason, once they are known."""
-        found = self._twin.reader.detection
+        found = self._fast.reader.detection
         return (None, None) if found is None else (found.name, found.reason)
 
     def receive(self, pieces: Sequence[Data]) -> None:
@@ -225,9 +225,9 @@ class Conversation:
         self._notice_unseen()
         if sum(len(piece.data) for piece in pieces) < COMPILED_FROM_BYTES:
             for piece in pieces:
-                self._take(self._twin.receive(piece.direction, piece.data, piece.place))
+                self._take(self._fast.receive(piece.direction, piece.data, piece.place))
             return
-        run = self._twin.run(pieces)
+        run = self._fast.run(pieces)
         plain = run.rows.filter(run.rows.column("plain"))
         self._notice_names(plain)
         messages = _messages(plain, pieces)
@@ -243,18 +243,18 @@ class Conversation:
     def hole(self, hole: Hole) -> None:
         """Bytes that never came."""
         self._notice_unseen()
-        self._take(self._twin.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
+        self._take(self._fast.hole(hole.direction, hole.byte_end - hole.byte_start, hole.place))
 
     def close(self, closed: Closed) -> None:
         """The connection has ended."""
         end = _ENDS.get(closed.how, End.CAPTURE_END)
-        self._take(self._twin.finish(closed.place, closed=end is not End.CAPTURE_END))
+        self._take(self._fast.finish(closed.place, closed=end is not End.CAPTURE_END))
         for direction in Direction:
-            rest = self._twin.reader.rest(direction)
+            rest = self._fast.reader.rest(direction)
             if rest is not None:
                 where = Where(direction, rest.byte_start, rest.byte_end)
                 self._quarantine(closed.place, where, rest.rule, "no frame can be told from here on", None)
-        session = self._twin.session
+        session = self._fast.session
         if session is None:
             return
         received = self._connection.client.received_at_end(self._connection.server)
@@ -271,7 +271,7 @@ class Conversation:
 
     # Frames
 
-    def _take(self, reads: Iterable[twin.Read]) -> None:
+    def _take(self, reads: Iterable[runner.Read]) -> None:
         for read in reads:
             self._tell(read)
             outcome = read.outcome
@@ -283,7 +283,7 @@ class Conversation:
             is_zero = bool(outcome.spent) and outcome.credits == 0
             self._spend(outcome.spent, int(_is_overdrawn(outcome)), place.arrived_at_ns if is_zero else None)
 
-    def _tell(self, read: twin.Read) -> None:
+    def _tell(self, read: runner.Read) -> None:
         """The rows of a frame, or of bytes that are none."""
         received, outcome = read
         where = Where(received.direction, received.byte_start, received.byte_end)
@@ -377,7 +377,7 @@ class Conversation:
                 return {}
 
     def _name(self, stream_id: int, name: bytes) -> None:
-        session = self._twin.session
+        session = self._fast.session
         if session is None or stream_id not in session.streams:
             return
         text = text_of(name)
@@ -401,7 +401,7 @@ class Conversation:
 
     # Credits
 
-    def _count_run(self, run: twin.Run, pieces: Sequence[Data]) -> None:
+    def _count_run(self, run: runner.Run, pieces: Sequence[Data]) -> None:
         """The turns of the balance in the rows of a run."""
         granted, spent, balance, piece = (
             run.rows.column(name).fill_null(0).to_numpy() for name in ("granted", "spent", "balance", "piece")
@@ -459,7 +459,7 @@ class Conversation:
         self._told = rows
 
     def _rows(self) -> dict[int | None, dict[str, Any]]:
-        session = self._twin.session
+        session = self._fast.session
         if session is None or session.first_ns is None:
             return {}
         rows: dict[int | None, dict[str, Any]] = {None: self._session_row(session)}
@@ -494,7 +494,7 @@ class Conversation:
         }
 
     def _stream_row(self, stream_id: int, stream: Stream) -> dict[str, Any]:
-        session = self._twin.session
+        session = self._fast.session
         assert session is not None
         program, instance = session.program_name, session.instance_name
         return {
@@ -520,8 +520,8 @@ class Conversation:
         return json.dumps(
             {
                 "version": LOG_VERSION,
-                "reader": self._twin.reader.snapshot(),
-                "session": None if self._twin.session is None else self._twin.session.snapshot(),
+                "reader": self._fast.reader.snapshot(),
+                "session": None if self._fast.session is None else self._fast.session.snapshot(),
                 "names": [[stream_id, name] for stream_id, name in self._names.items()],
                 "credits": [since.spent, since.overdrawn, since.zero_at_ns],
                 "cookies": sorted(cookie.hex() for cookie in self._cookies),
@@ -543,7 +543,7 @@ class Conversation:
                 peer_received=self._peer_received,
                 snapshot=state["session"],
             )
-        self._twin = twin.Connection(reader, self._options, self._new_session, session)
+        self._fast = runner.Connection(reader, self._options, self._new_session, session)
         self._names = dict(state["names"])
         self._cookies = {bytes.fromhex(cookie) for cookie in state["cookies"]}
         self._unseen = None if state["unseen"] is None else [Direction(side) for side in state["unseen"]]
