@@ -25,6 +25,7 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
@@ -57,6 +58,8 @@ LEASE_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.2
 #: Between reading a piece of an object and reading it again.
 _PAUSES: Final = (0.2, 0.8, 3.2)
+#: A body that broke off, or that changed while it was read.
+_BROKEN: Final = (HTTPClientError, IncompleteReadError, FlexibleChecksumError)
 _LOCKS: Final = ".locks"
 _READING: Final = ("GET", "HEAD")
 _HELD, _FREE = b"held", b"free"
@@ -194,7 +197,7 @@ class S3Storage:
             # boto3 asks again where no answer came, but not where one broke off.
             for pause in _PAUSES:
                 body = self._client.get_object(**wanted)["Body"]
-                with suppress(HTTPClientError, IncompleteReadError):
+                with suppress(*_BROKEN):
                     return cast(bytes, body.read())
                 time.sleep(pause)
             return cast(bytes, self._client.get_object(**wanted)["Body"].read())
@@ -318,6 +321,9 @@ class S3Storage:
             if _code(error) not in _GONE:
                 raise
             # Another has followed it.
+            return False
+        except _BROKEN:
+            # Its holder is writing it: the next look tells.
             return False
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from botocore.exceptions import FlexibleChecksumError
 from deltalake import Schema
 from deltalake.transaction import AddAction
 from pyarrow import parquet
@@ -301,6 +302,23 @@ def test_a_lock_that_is_held_is_renewed(root: str, monkeypatch: pytest.MonkeyPat
         assert entered == []
     waiting.join(60)
     assert entered == ["other"]
+
+
+def test_a_lock_that_changes_while_it_is_read_is_read_again(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_storage(root).lock("a"):
+        pass
+    storage = open_storage(root)
+    assert isinstance(storage, object_storage.S3Storage)
+    get, broken = storage._client.get_object, iter([FlexibleChecksumError(error_msg="Expected checksum a, not b")])
+
+    def changing(**wanted: str) -> object:
+        for error in broken:
+            raise error
+        return get(**wanted)
+
+    monkeypatch.setattr(storage._client, "get_object", changing)
+    with storage.lock("a"):
+        assert next(broken, None) is None
 
 
 def test_captures_lie_in_a_bucket_too(root: str, tmp_path: Path) -> None:
