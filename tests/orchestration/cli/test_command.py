@@ -36,8 +36,8 @@ from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_codecs.simulate.pcap_writer import write_pcap
 from wirehouse_codecs.wallaroo.simulator import simulator as wallaroo_simulator
 from wirehouse_orchestration import config
+from wirehouse_orchestration.cli import change, doctor, precompile
 from wirehouse_orchestration.cli import command as cli
-from wirehouse_orchestration.cli import doctor, precompile
 from wirehouse_orchestration.dagster import runs
 from wirehouse_orchestration.dagster.factories import landing_key
 from wirehouse_orchestration.dagster.instance import shared_instance
@@ -247,7 +247,7 @@ def test_forget_takes_no_file_away_from_a_run_that_began_meanwhile(
         with shared_instance(config.load("wirehouse.toml")) as shared:
             create_run_for_test(shared, status=DagsterRunStatus.STARTED)
 
-    monkeypatch.setattr(cli, "_bring_up_to_date", another_begins)
+    monkeypatch.setattr(change, "_bring_up_to_date", another_begins)
     monkeypatch.setattr(forgetting, "purge", lambda lake: pytest.fail("files were removed"))
     answer = wirehouse("forget", "--yes", landed[0]["capture_id"])
     assert answer.code == 2
@@ -449,7 +449,7 @@ def test_a_source_whose_ports_nobody_used_is_told(wirehouse: Wirehouse, capsys: 
     wirehouse.write("bronze.captures", landed | {"source": "heard"}, landed | {"source": "silent"})
     connection = {"row_kind": "connection", "window_start": "2026-11-14", "connection_id": b"7"}
     wirehouse.write("silver.wallaroo", connection | {"source": "heard", "connection": {"server_port": 7101}})
-    cli._report_silent(config.load(wirehouse.folder / "wirehouse.toml"))
+    change._report_silent(config.load(wirehouse.folder / "wirehouse.toml"))
     told = capsys.readouterr().out
     assert told == "  source silent: no packet of its ports (7100, 7101); `wirehouse inspect FILE` shows others\n"
 
