@@ -46,8 +46,9 @@ from wirehouse_orchestration.terminal.output import MOST_ROWS, SEVERITY_STYLE, S
 from wirehouse_pipelines.lake.protocols import FILE_KINDS, PROTOCOLS
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.landing.capture_files import Hashed, shown
-from wirehouse_pipelines.landing.landing import KINDS, Clock, capture_findings
+from wirehouse_pipelines.landing.clock import Clock, capture_findings
 from wirehouse_pipelines.landing.manifests import CaptureFinding
+from wirehouse_pipelines.landing.window_objects import KINDS
 
 #: Arrival begins where that of a lake with day windows does, unless it is told otherwise.
 START: Final = Windows("day", "2015-01-01")

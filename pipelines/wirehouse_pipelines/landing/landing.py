@@ -16,27 +16,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from wirehouse_codecs.captures.messages import MessageCapture
-from wirehouse_codecs.captures.pcap import PacketCapture, cut_by_snap_length
 from wirehouse_codecs.captures.rules import RULE
-from wirehouse_codecs.captures.source import Origin, Reader
+from wirehouse_codecs.captures.source import Origin
 from wirehouse_codecs.core.errors import UsageError, WirehouseError
-from wirehouse_codecs.core.rules import Rule
 from wirehouse_pipelines.lake import lake_json
-from wirehouse_pipelines.lake.lake import KAFKA, PACKET_KINDS, Lake, Source
-from wirehouse_pipelines.lake.protocols import FILE_READERS
-from wirehouse_pipelines.lake.windows import NS_PER_SECOND, Windows
+from wirehouse_pipelines.lake.lake import KAFKA, Lake, Source
 from wirehouse_pipelines.landing.capture_files import CaptureFile, Facts, Hashed, RefusedPathError, captures_at
+from wirehouse_pipelines.landing.clock import Clock, capture_findings
 from wirehouse_pipelines.landing.manifests import (
     DAMAGED,
     FORGOTTEN,
@@ -45,51 +39,23 @@ from wirehouse_pipelines.landing.manifests import (
     REJECTED,
     CaptureFinding,
     Manifest,
-    WindowObjects,
     manifest_name,
     manifests,
     read_manifest,
     write_manifest,
 )
-from wirehouse_pipelines.landing.object_writer import FILES, MESSAGES, PACKETS, Capture, Records, blocks
 from wirehouse_pipelines.landing.offset_ranges import Due, Gaps, OffsetRange
+from wirehouse_pipelines.landing.window_objects import KINDS, RECORDS, ObjectWriter
 from wirehouse_pipelines.storage.storage import RefusedError, Storage, is_local, open_storage
 
 if TYPE_CHECKING:
     from wirehouse_pipelines.landing.broker import Broker
 
-#: A landed object takes at most this.
-MAX_OBJECT_BYTES: Final = 128 << 20
 #: Of a rejected file this many bytes are kept.
 REJECTED_BYTES: Final = 16 << 20
-#: Findings of one rule that a manifest lists; the last listed says how many more there are.
-LISTED_FINDINGS: Final = 1_000
-#: A capture is reversed if time falls from one packet to the next so often or more, and rises at most a tenth as often.
-LEAST_FALLS: Final = 3
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
 _STARTS = "landing/starts"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How captures of a kind of source are read, and how their records are landed."""
-
-    #: Opens a capture.
-    read: Reader
-    #: How they are landed.
-    records: Records
-
-
-KINDS: Final = {
-    "messages": Kind(MessageCapture, MESSAGES),
-    "pcap": Kind(PacketCapture, PACKETS),
-    **{kind: Kind(read, FILES) for kind, read in FILE_READERS.items()},
-}
-
-
-#: By kind of source, how its records are landed.
-RECORDS: Final = {KAFKA: MESSAGES} | {kind: how.records for kind, how in KINDS.items()}
 
 
 class KindError(UsageError):
@@ -399,7 +365,7 @@ class _Commit:
         self, capture_id: str, batches: Iterator[pa.RecordBatch], clock: Clock, **about: Any
     ) -> Callable[..., Manifest]:
         """Writes the capture's records; gives what makes its manifest, but for what is known at the end."""
-        with _ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
+        with ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
             for batch in _ahead(batches):
                 objects.add(batch)
         return partial(
@@ -518,160 +484,3 @@ def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while (batch := coming.result()) is not None:
             coming = reader.submit(next, batches, None)
             yield batch
-
-
-class Clock:
-    """Gives records their arrival, and notes the times that can't be."""
-
-    def __init__(self, start_ns: int, landed_at_ns: int) -> None:
-        #: Arrival of the last record; the lake's start before the first.
-        self.now = start_ns
-        #: Arrival of the first record.
-        self.first: int | None = None
-        self.records = 0
-        self._landed_at_ns = landed_at_ns
-        self._suspects: list[CaptureFinding] = []
-        self._suspect_count = 0
-        #: How often time rises and falls from one record to the next, and the time of the last one.
-        self._rises = self._falls = 0
-        self._last: int | None = None
-
-    def tick(self, ts_ns: pa.Array) -> npt.NDArray[np.int64]:
-        """`arrived_at_ns` of the next records, whose own times are `ts_ns`."""
-        self._compare(ts_ns)
-        times = ts_ns.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
-        suspect = times > self._landed_at_ns
-        arrived = np.maximum.accumulate(np.maximum(np.where(suspect, np.iinfo(np.int64).min, times), self.now))
-        found = np.flatnonzero(suspect)
-        self._suspect_count += len(found)
-        for i in found[: LISTED_FINDINGS - len(self._suspects)].tolist():
-            self._suspects.append(self._suspicion(i, int(times[i]), int(arrived[i])))
-        if len(arrived):
-            self.first = int(arrived[0]) if self.first is None else self.first
-            self.now = int(arrived[-1])
-            self.records += len(arrived)
-        return arrived
-
-    def _compare(self, ts_ns: pa.Array) -> None:
-        known = ts_ns.drop_null().to_numpy()
-        if self._last is not None:
-            known = np.concatenate([np.array([self._last], np.int64), known])
-        self._rises += int(np.count_nonzero(known[1:] > known[:-1]))
-        self._falls += int(np.count_nonzero(known[1:] < known[:-1]))
-        self._last = int(known[-1]) if len(known) else None
-
-    @property
-    def reversed(self) -> CaptureFinding | None:
-        """That records stand in the reverse order of their times, if they do."""
-        if self._falls < LEAST_FALLS or self._rises * 10 > self._falls:
-            return None
-        message = (
-            f"{self._falls:,} of {self.records:,} packets have a time before that of the one in front of them: the "
-            f"capture is in reverse order, and what it seems to say is ignored or wrong; land it in order of time"
-        )
-        return CaptureFinding(RULE["reversed"].id, None, self.now, message)
-
-    def _suspicion(self, i: int, ts_ns: int, arrived_at_ns: int) -> CaptureFinding:
-        rule: Rule = RULE["time_suspect"]
-        ahead = (ts_ns - self._landed_at_ns) / NS_PER_SECOND
-        message = f"time {ts_ns} ns is {ahead:.3f} s later than the landing at {self._landed_at_ns} ns"
-        return CaptureFinding(rule.id, self.records + i, arrived_at_ns, message)
-
-    def findings(self) -> tuple[CaptureFinding, ...]:
-        """One finding a suspect time, the first LISTED_FINDINGS of them."""
-        more = self._suspect_count - len(self._suspects)
-        if more:
-            last = self._suspects[-1]
-            message = f"{last.message}; {more} more later records are not listed"
-            self._suspects[-1] = CaptureFinding(last.rule, last.record_number, last.arrived_at_ns, message)
-        return tuple(self._suspects)
-
-
-def capture_findings(clock: Clock, damage: str | None, landed_at_ns: int, kind: str) -> tuple[CaptureFinding, ...]:
-    """What there is to note about a capture of a kind of source that was read to its end or damage."""
-    found = clock.findings()
-    if kind in PACKET_KINDS and clock.reversed:
-        found = (*found, clock.reversed)
-    if damage is None:
-        return found
-    arrived_at_ns = clock.now if clock.records else landed_at_ns
-    return (*found, CaptureFinding(RULE["file_damaged"].id, None, arrived_at_ns, damage))
-
-
-class _ObjectWriter:
-    """Writes a capture's records to objects, one open at a time: arrival never goes back."""
-
-    def __init__(self, storage: Storage, source: Source, capture_id: str, windows: Windows, clock: Clock) -> None:
-        self._storage = storage
-        self._records = RECORDS[source.kind]
-        self._folder = f"landing/{source.kind}/{source.name}"
-        self._capture_id = bytes.fromhex(capture_id)
-        self._lake_windows = windows
-        self._clock = clock
-        self._window = ""
-        self._open = ExitStack()
-        self._stream: BinaryIO | None = None
-        self._container: Any = None
-        #: Records that could not be read.
-        self.unreadable = 0
-        #: Packets that were cut by the snap length.
-        self.cut = 0
-        #: Window -> its objects so far.
-        self.windows: dict[str, WindowObjects] = {}
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Write the next records."""
-        first_number = self._clock.records
-        damaged = batch.column("damaged")
-        self.unreadable += len(damaged) - damaged.null_count
-        if self._records is PACKETS:
-            self.cut += cut_by_snap_length(batch)[0]
-        arrived = self._clock.tick(batch.column("ts_ns"))
-        for window, begin, end in _runs(self._lake_windows, arrived):
-            if window != self._window:
-                self.close()
-                self._window = window
-            self._write(batch.slice(begin, end - begin), arrived[begin:end], first_number + begin)
-
-    def _write(self, batch: pa.RecordBatch, arrived: npt.NDArray[np.int64], number: int) -> None:
-        first = self._clock.first
-        assert first is not None  # the clock has ticked for this batch
-        capture = Capture(np.frombuffer(self._capture_id, np.uint8), number, first)
-        for block in blocks(self._records.encode(batch, capture, arrived)):
-            if self._stream is not None and self._stream.tell() + block.largest > MAX_OBJECT_BYTES:
-                self.close()
-            if self._container is None:
-                self._begin()
-            self._container.write_block(block)
-            window = self.windows[self._window]
-            self.windows[self._window] = WindowObjects(window.objects, window.records + block.num_records)
-
-    def _begin(self) -> None:
-        window = self.windows.get(self._window, WindowObjects((), 0))
-        name = f"{self._folder}/{self._window}/{self._capture_id.hex()}-{len(window.objects):04d}.avro"
-        self._stream = self._open.enter_context(self._storage.writer(name))
-        self._container = self._records.container(self._stream)
-        self.windows[self._window] = WindowObjects((*window.objects, name), window.records)
-
-    def close(self) -> None:
-        """Finish the open object."""
-        self._stream = self._container = None
-        self._open.close()
-
-    def __enter__(self) -> _ObjectWriter:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Finish the open object, or drop it after an error."""
-        self._stream = self._container = None
-        self._open.__exit__(*error)
-
-
-def _runs(windows: Windows, arrived: npt.NDArray[np.int64]) -> Iterator[tuple[str, int, int]]:
-    """Cut rising arrivals at the windows' bounds: window, first and end position."""
-    begin = 0
-    while begin < len(arrived):
-        window = windows.of(int(arrived[begin]))
-        end = int(np.searchsorted(arrived, windows.start_ns(windows.after(window)), "left"))
-        yield window, begin, end
-        begin = end

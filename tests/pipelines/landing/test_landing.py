@@ -39,10 +39,11 @@ from wirehouse_codecs.hiero.wire.items import Timestamp
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket, write_pcap
 from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import Windows
-from wirehouse_pipelines.landing import capture_files, landing, object_reader, object_writer
+from wirehouse_pipelines.landing import capture_files, clock, landing, object_reader, object_writer, window_objects
 from wirehouse_pipelines.landing import manifests as all_manifests
 from wirehouse_pipelines.landing.capture_files import CaptureFile, MissingPathError, RefusedPathError, captures_at
-from wirehouse_pipelines.landing.landing import Clock, KindError, NotLandedError, land
+from wirehouse_pipelines.landing.clock import Clock
+from wirehouse_pipelines.landing.landing import KindError, NotLandedError, land
 from wirehouse_pipelines.landing.manifests import Manifest, manifest_name, manifests, write_manifest
 from wirehouse_pipelines.storage.storage import LocalStorage, Storage, Stored, open_storage
 
@@ -172,7 +173,7 @@ def test_an_object_and_its_manifest_lie_where_the_design_says(place: Place) -> N
 
 
 def test_large_captures_are_cut_into_objects(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "MAX_OBJECT_BYTES", 100_000)
+    monkeypatch.setattr(window_objects, "MAX_OBJECT_BYTES", 100_000)
     monkeypatch.setattr(object_writer, "BLOCK_BYTES", 10_000)
     source = random.Random(1)
     place.put("a.jsonl", b"".join(line(TEN, source.randbytes(1_000)) for _ in range(1_000)))
@@ -511,7 +512,7 @@ def test_the_landing_moment_itself_is_not_suspect(place: Place) -> None:
 
 
 def test_many_suspect_times_are_listed_up_to_a_limit_and_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "LISTED_FINDINGS", 3)
+    monkeypatch.setattr(clock, "LISTED_FINDINGS", 3)
     monkeypatch.setattr(messages, "BLOCK_BYTES", 300)
     place.put("a.jsonl", capture(TEN, *[10**15] * 20, TEN))
     (manifest,) = place.land()
@@ -663,17 +664,17 @@ def test_a_process_killed_while_it_writes_leaves_nothing_visible(place: Place) -
     place.put("a.jsonl", capture(TEN, TEN + HOUR_MS))
     script = """
         import os, sys
-        from wirehouse_pipelines.landing import landing
+        from wirehouse_pipelines.landing import landing, window_objects
         from wirehouse_pipelines.lake.lake import Lake, Source
         from wirehouse_pipelines.lake.windows import Windows
-        blocks = landing.blocks
+        blocks = window_objects.blocks
         calls = []
         def counting(*args):
             calls.append(1)
             if len(calls) == 2:
                 os._exit(9)
             return blocks(*args)
-        landing.blocks = counting
+        window_objects.blocks = counting
         lake = Lake(sys.argv[1], Windows("hour", "2026-01-01T00"))
         landing.land(lake, Source("net", "cardinal", "messages", sys.argv[2]))
     """
