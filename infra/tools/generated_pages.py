@@ -1,16 +1,19 @@
-"""Writes the pages of docs/ that come from data: the data dictionary, the rules, the state machines, the sizes.
+"""Writes what comes from data in docs/: data dictionary, rules, state machines, sizes, and all drawings.
 
 `python -m infra.tools.generated_pages` writes them; with `--check`, a part of `make check`, it says which are stale.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from infra.tools import sizes
+from infra.tools.diagrams import inputs_text, machine_dot, svg
 from wirehouse_codecs.captures import rules as capture_rules
 from wirehouse_codecs.core.machines import Edge, Machine
 from wirehouse_codecs.core.rules import Rule, Severity
@@ -18,6 +21,10 @@ from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import Column, Table, all_tables
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs"
+#: Where the drawings are, under docs/.
+IMAGES = "images/drawings"
+#: What a file is not named with.
+_SIGNS = re.compile(r"\W+")
 #: What each layer of tables is.
 LAYERS = {
     "bronze": "Landed records, typed, nothing judged.",
@@ -37,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     stale = [name for name, page in PAGES.items() if not _same(FOLDER / name, page())]
     if "--check" not in arguments:
         for name in stale:
+            (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
             (FOLDER / name).write_text(PAGES[name]())
             print(f"wrote docs/{name}")
         return 0
@@ -71,8 +79,9 @@ finding under these ids, and so do the asset checks in Dagster and `wirehouse in
 take no part in what follows and are kept in `silver.quarantine`.
 """
 MACHINES = """\
-The drawings leave out what doesn't change the state; the tables have every pair of a state and an input, and the rule
-that the input breaks there. A pair that becomes nothing is not foreseen: what follows is said by its rule.
+The diagrams show only inputs that change the state; a dashed box stands for several states. The tables list every pair of a
+state and an input, with the rule that the input breaks there. An empty state means that the protocol does not foresee the
+pair; the rule says what follows.
 """
 
 
@@ -125,24 +134,17 @@ def _rules(rules: Iterable[Rule]) -> Iterator[str]:
 def machines_page() -> str:
     """The state machines of every protocol: a drawing of what changes the state, and every pair in a table."""
     lines = [*_opening("State machines", "codecs/wirehouse_codecs/PROTOCOL/session/machines.py"), MACHINES]
-    for protocol in PROTOCOLS.values():
-        machines: Iterable[Machine] = import_module(f"wirehouse_codecs.{protocol.name}.session.machines").MACHINES
-        for machine in machines:
-            edges = machine.edges()
-            lines += [f"## {protocol.title}: {machine.name}", "", *_drawing(machine, edges), "", *_pairs(edges), ""]
+    for title, image, machine in _machines():
+        heading = f"{title}: {machine.name}"
+        lines += [f"## {heading}", "", f"![{heading}]({image})", "", *_pairs(machine.edges()), ""]
     return _page(lines)
 
 
-def _drawing(machine: Machine, edges: Iterable[Edge]) -> Iterator[str]:
-    """A state diagram for Mermaid, without what leaves the state as it is."""
-    told: dict[tuple[str, str, str], list[str]] = {}
-    for edge in edges:
-        if edge.becomes is not None and edge.becomes != edge.state:
-            told.setdefault((edge.state, edge.becomes, edge.when), []).append(edge.input)
-    yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {_id(str(machine.start.value))}")
-    for (state, becomes, when), inputs in told.items():
-        yield f"    {_id(state)} --> {_id(becomes)}: {_on(inputs, when)}"
-    yield "```"
+def _machines() -> Iterator[tuple[str, str, Machine]]:
+    """Each protocol's title, the name of the drawing, and the machine."""
+    for protocol in PROTOCOLS.values():
+        for machine in import_module(f"wirehouse_codecs.{protocol.name}.session.machines").MACHINES:
+            yield protocol.title, f"{IMAGES}/{protocol.name}-{_SIGNS.sub('-', machine.name)}.svg", machine
 
 
 def _pairs(edges: Iterable[Edge]) -> Iterator[str]:
@@ -152,15 +154,7 @@ def _pairs(edges: Iterable[Edge]) -> Iterator[str]:
         rows.setdefault((edge.state, edge.becomes, edge.rule, edge.when), []).append(edge.input)
     yield from ("| in state | on | becomes | breaks |", "|---|---|---|---|")
     for (state, becomes, rule, when), inputs in rows.items():
-        yield f"| {state} | {_cell(_on(inputs, when))} | {becomes or ''} | {f'`{rule}`' if rule else ''} |"
-
-
-def _on(inputs: Iterable[str], when: str) -> str:
-    return ", ".join(inputs) + (f", if {when}" if when else "")
-
-
-def _id(state: str) -> str:
-    return state.replace(" ", "_")
+        yield f"| {state} | {_cell(inputs_text(inputs, when))} | {becomes or ''} | {f'`{rule}`' if rule else ''} |"
 
 
 def _opening(title: str, origin: str) -> tuple[str, ...]:
@@ -176,12 +170,31 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
-#: Pages of docs/ and what makes them.
+def drawings() -> dict[str, Callable[[], str]]:
+    """Images of docs/ and what draws them: every state machine, and the graphs of docs/diagrams."""
+    drawn: dict[str, Callable[[], str]] = {}
+    for path in sorted((FOLDER / "diagrams").glob("*.dot")):
+        drawn[f"{IMAGES}/{path.stem}.svg"] = partial(_graph, path)
+    for _, image, machine in _machines():
+        drawn[image] = partial(_machine, machine)
+    return drawn
+
+
+def _graph(path: Path) -> str:
+    return svg(path.read_text())
+
+
+def _machine(machine: Machine) -> str:
+    return svg(machine_dot(machine, machine.edges()))
+
+
+#: Files of docs/ and what makes them.
 PAGES: dict[str, Callable[[], str]] = {
     "data-dictionary.md": data_dictionary,
     "rules.md": rules_page,
     "state-machines.md": machines_page,
     "sizes.md": sizes.page,
+    **drawings(),
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from infra.tools import generated_pages
+from infra.tools import diagrams, generated_pages
 from wirehouse_codecs.core.machines import Machine
 from wirehouse_pipelines.lake.protocols import PROTOCOLS
 from wirehouse_pipelines.tables import all_tables
@@ -61,11 +61,10 @@ def test_a_machine_is_drawn_from_its_table() -> None:
         unlisted=lambda state, hand: "unheard_of" if state is Door.SHUT else None,
         besides={(Door.WIDE, "wind"): Door.SHUT},
     )
-    assert list(generated_pages._drawing(machine, machine.edges())) == [
-        *("```mermaid", "stateDiagram-v2", "    [*] --> shut"),
-        "    shut --> wide_open: push, if nobody holds it",
-        "    wide_open --> shut: wind",
-        "```",
+    assert list(diagrams._arrows(machine, machine.edges())) == [
+        'start -> "shut";',
+        '"shut" -> "wide open" [label="push, if nobody holds it"];',
+        '"wide open" -> "shut" [label="wind"];',
     ]
     assert list(generated_pages._pairs(machine.edges()))[2:] == [
         "| shut | push | shut |  |",
@@ -94,3 +93,25 @@ def test_the_site_has_every_page_and_no_link_leaves_it() -> None:
     assert sorted(listed) == sorted(pages)
     # The build itself, in `make check`, holds links between pages.
     assert [name for name, page in pages.items() if "](../" in page or "](/" in page] == []
+
+
+def test_an_input_that_many_states_share_is_drawn_once() -> None:
+    class Stage(Enum):
+        A, B, C, D, GONE = "a", "b", "c", "d", "gone"
+
+    class Change(NamedTuple):
+        state: Stage
+
+    ways = {(stage, Hand.PULL): Change(Stage.GONE) for stage in Stage}
+    machine = Machine("stage", Stage.A, ways)
+    arrows = list(diagrams._arrows(machine, machine.edges()))
+    assert [arrow for arrow in arrows if arrow.endswith('-> "gone" [label="pull"];')] == arrows[-1:]
+    assert "any other state" in arrows[-2]
+
+
+def test_a_drawing_is_the_same_wherever_it_is_made() -> None:
+    image = diagrams.svg('digraph { a -> b [label="<&"]; }')
+    assert image.startswith("<svg ")
+    assert image == diagrams.svg('digraph { a -> b [label="<&"]; }')
+    assert "&lt;&amp;" in image
+    assert "graphviz" not in image
