@@ -1,6 +1,6 @@
 # A thin door: everything here is one command that can be run by hand (see `make help`).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-jobs test-servers test-fast check bench chaos ui superset superset-check pictures
+.PHONY: help setup demo docs test test-alone test-jobs test-servers test-fast check bench chaos ui superset superset-check pictures
 BIN := .venv/bin
 # What Python compiles is kept, also where an image says otherwise: each process would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,9 +35,13 @@ superset-check: setup ## Import the bundle, and hold what a running Superset sho
 pictures: setup ## Take the pictures of README and docs/ anew, of the demo's lake or CONFIG's
 	@WIREHOUSE_CONFIG=$(CONFIG) $(BIN)/python -m infra.tools.pictures
 
-test: test-fast ## All tests
+test: setup ## All tests
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-alone test-servers
+
+# What needs no servers, in the order of what fails first.
+test-alone: test-fast
 	@$(BIN)/pytest -n auto -m "property and not spark and not servers and not superset"
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-jobs test-servers
+	@$(MAKE) --no-print-directory test-jobs
 
 test-jobs: setup
 	@$(BIN)/pytest -n 2 --dist loadfile -m "spark and not servers"

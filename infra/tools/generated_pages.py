@@ -79,9 +79,9 @@ finding under these ids, and so do the asset checks in Dagster and `wirehouse in
 take no part in what follows and are kept in `silver.quarantine`.
 """
 MACHINES = """\
-The diagrams show only inputs that change the state; a dashed box stands for several states. The tables list every pair of a
-state and an input, with the rule that the input breaks there. An empty state means that the protocol does not foresee the
-pair; the rule says what follows.
+The diagrams show only inputs that change the state; a dashed box stands for several states. The tables list every pair
+of a state and an input, with the rule that the input breaks there. An empty state means that the protocol does not
+foresee the pair; the rule says what follows.
 """
 
 

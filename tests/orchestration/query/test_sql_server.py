@@ -34,8 +34,10 @@ from wirehouse_pipelines.tables import all_tables
 # Beeline takes what follows a space for its next argument.
 NAME, PASSWORD = "ann", "summer:7"
 START_SECONDS = 300
-#: No other statement takes as long, also on a machine that is busy.
+#: No statement takes as long, also on a machine that is busy.
 MOST_SECONDS = 90
+#: The limit of a server whose statements take too long.
+FEW_SECONDS = 20
 LAYERS = ("bronze", "silver", "gold")
 LOGIN_SECONDS = 15
 #: More clients than the server has threads for.
@@ -55,7 +57,7 @@ class Served:
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def server(folder: Path, most_seconds: int = MOST_SECONDS) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The command, over the lake in `folder`, and where it listens."""
     (folder / "wirehouse.toml").write_text('[lakehouse]\nroot = "lake"\n')
     sql_server.set_password(folder / "passwords", NAME, PASSWORD)
@@ -66,7 +68,7 @@ from wirehouse_orchestration.query import sql_server
 sql_server.LOOK_SECONDS, sql_server.LOGIN_SECONDS = 1, {LOGIN_SECONDS}
 cli.main()"""
     command = [sys.executable, "-c", program, "sql-server", "--port", str(port), "--passwords", "passwords"]
-    command += ["--most-seconds", str(MOST_SECONDS)]
+    command += ["--most-seconds", str(most_seconds)]
     environment = os.environ | {"WIREHOUSE_CONFIG": "wirehouse.toml"}
     with started(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         end = time.monotonic() + START_SECONDS
@@ -391,14 +393,20 @@ def test_what_needs_more_memory_than_there_is_fails_alone(served: Served, cursor
 
 
 @pytest.mark.servers
-def test_what_takes_too_long_is_stopped_before_its_rows_and_at_them(served: Served) -> None:
-    why = f"longer than the {MOST_SECONDS} s"
-    counting = served.connect().cursor()
-    counting.execute(f"SELECT COUNT(*) FROM range({10**15})", async_=True)
-    with pytest.raises(hive.OperationalError, match=why):
-        rows(served.connect().cursor(), f"SELECT * FROM range({10**15}) WHERE id < 0")
-    assert why in counting.poll().errorMessage
-    assert rows(served.connect().cursor(), "SELECT COUNT(*) FROM range(9)") == [[9]]
+def test_what_takes_too_long_is_stopped_before_its_rows_and_at_them(tmp_path: Path) -> None:
+    why = f"longer than the {FEW_SECONDS} s"
+    with server(tmp_path, FEW_SECONDS) as (_, port):
+        slow = Served(Lake(str(tmp_path / "lake"), Windows("day", "2015-01-01")), port)
+        counting = slow.connect().cursor()
+        counting.execute(f"SELECT COUNT(*) FROM range({10**15})", async_=True)
+        with pytest.raises(hive.OperationalError, match=why):
+            rows(slow.connect().cursor(), f"SELECT * FROM range({10**15}) WHERE id < 0")
+        end = time.monotonic() + START_SECONDS
+        while (stopped := counting.poll().errorMessage) is None:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        assert why in stopped
+        assert rows(slow.connect().cursor(), "SELECT COUNT(*) FROM range(9)") == [[9]]
 
 
 @pytest.mark.servers
