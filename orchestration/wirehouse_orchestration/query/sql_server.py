@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Tables that weren't written yet are looked for so often.
 LOOK_SECONDS: Final = 10
+#: Spark's own limit on a statement, which gives no reason, is later than ours by so much.
+GRACE_SECONDS: Final = 30
 #: Who has not logged in, or asked for anything, after so long is let go of.
 LOGIN_SECONDS: Final = 30
 IDLE_SECONDS: Final = 3600
@@ -115,8 +117,8 @@ def _settings(scratch: str, port: int, passwords: Path | None, most_seconds: int
         # ${env:NAME} in a statement would be a variable of this process.
         "spark.sql.variable.substitute": "false",
         "spark.sql.thriftServer.incrementalCollect": "true",
-        # Behind the limit of each job, which says why: for what is none.
-        "spark.sql.thriftServer.queryTimeout": f"{most_seconds + 3 * LOOK_SECONDS if most_seconds else 0}s",
+        # Stops statements that run no job. Later than our own limit of each job, which gives the reason.
+        "spark.sql.thriftServer.queryTimeout": f"{most_seconds + GRACE_SECONDS if most_seconds else 0}s",
         "spark.scheduler.mode": "FAIR",
         # A statement that needs more memory than there is fails by itself; Spark would end the process.
         "spark.executor.killOnFatalError.depth": "0",
