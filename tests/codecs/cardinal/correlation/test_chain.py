@@ -913,7 +913,7 @@ def test_a_start_whose_batch_names_its_own_descendant_is_harmless(story: MakeSto
 
 def test_a_snapshot_is_versioned_json() -> None:
     chain = Chain(CardinalOptions())
-    assert json.loads(chain.snapshot())["version"] == 2
+    assert json.loads(chain.snapshot())["version"] == 3
     with pytest.raises(StateVersionError):
         Chain(CardinalOptions(), '{"version":99}')
 
