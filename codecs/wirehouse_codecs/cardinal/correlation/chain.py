@@ -1058,17 +1058,22 @@ class Chain:
         return node is None or not node.open
 
     def _check_channel(self, reorg: ReorgState, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
-        """Rule `reorg_chain_broken`: the first block of the channel that breaks it."""
-        faults = [reorg.broken] if reorg.broken else []
-        faults += [(at, block_hash, "is incomplete") for block_hash, at in incomplete.items()]
+        """Rule `reorg_chain_broken`: the first block of the channel that breaks it.
+
+        What came elsewhere, or for that reason in another order, was found, and is no further finding.
+        """
+        faults = [(at, block_hash, "is incomplete") for block_hash, at in incomplete.items()]
+        if reorg.broken is not None and not reorg.shared_found:
+            faults.append(reorg.broken)
         last, weight = reorg.last_block, reorg.last_weight
         if reorg.channel is None:
             last, weight = self._chain[-1], self._nodes[self._chain[-1]].weight
-        if last is not None and reorg.depth and weight <= reorg.heaviest:
-            words = f"is the last, and its weight {weight} isn't above {reorg.heaviest}, the heaviest removed"
-            faults.append((reorg.blocks.get(last, 0), last, words))
-        elif last is None and reorg.depth:
-            faults.append((0, reorg.ancestor, "has no block after it"))
+        if reorg.depth and (reorg.channel is None or not reorg.shared_found):
+            if last is None:
+                faults.append((0, reorg.ancestor, "has no block after it"))
+            elif weight <= reorg.heaviest:
+                words = f"is the last, and its weight {weight} isn't above {reorg.heaviest}, the heaviest removed"
+                faults.append((reorg.blocks.get(last, 0), last, words))
         if faults:
             _, block_hash, words = min(faults)
             node = self._nodes.get(block_hash)
