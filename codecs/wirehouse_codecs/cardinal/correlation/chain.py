@@ -721,11 +721,18 @@ class Chain:
             self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
 
     def _close_gap(self, above: Node) -> list[Node]:
-        """The parent is in the chain: what stood between them, and leaves it now, was another branch."""
+        """The parent is in the chain: what stood between them, and leaves it now, was another branch.
+
+        If the parent stands higher, in a branch that became the chain later, the branch that begins here is the other.
+        """
         self._gaps.remove(above.block_hash)
         position, parent = self._position(above.block_hash), self._position(above.parent)
-        between = [self._nodes[block_hash] for block_hash in self._chain[parent + 1 : position]]
-        del self._chain[parent + 1 : position]
+        first, end = parent + 1, position
+        if parent > position:
+            gaps = (self._position(gap) for gap in self._gaps)
+            first, end = position, min((gap for gap in gaps if gap > position), default=position)
+        between = [self._nodes[block_hash] for block_hash in self._chain[first:end]]
+        del self._chain[first:end]
         return between
 
     # Announced reorgs
