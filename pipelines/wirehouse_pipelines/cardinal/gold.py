@@ -26,7 +26,7 @@ from wirehouse_pipelines.cardinal.blocks import BLOCK, PLACE
 from wirehouse_pipelines.delta import spark_tables
 from wirehouse_pipelines.jobs.job import Cut, Work
 
-VERSION = "3"
+VERSION = "4"
 SILVER = "silver.cardinal"
 STATE = "gold.cardinal_state"
 OUTPUTS = (

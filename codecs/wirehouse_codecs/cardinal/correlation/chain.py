@@ -31,7 +31,9 @@ other ordinary blocks have to beat the heaviest removed one. After its ReorgComp
 
 A block's life ends (`Closed`) at the first change of the head that leaves it more than the threshold below, or
 `HORIZON_NS` after its first message, or when more than `MAX_BLOCKS` would be remembered. Without a Batch it has no
-number, so no head ends it: its Batch may stand in another partition that is read later. Below a gap in the chain, and
+number, so no head ends it: its Batch may stand in another partition that is read later. So may what a block with a
+Batch lacks: it lives on until every ordinary partition that is known was read as far as the head has to be; a
+partition is read up to the linked blocks whose first message, Batch or last message it carried. Below a gap, and
 so below the first block of a feed without a start, nothing is judged by its number either while the gap is remembered:
 it may be what fills it. The chain itself is remembered for `HISTORY` thresholds below the head.
 """
@@ -42,6 +44,7 @@ import heapq
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain as concatenated
 from itertools import islice
 from typing import Any, Final
 
@@ -79,7 +82,7 @@ from wirehouse_codecs.cardinal.session.assembly import reorg_channel_name, where
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Finding, Place
 
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
 #: A block lives for this span of arrival time at most.
 HORIZON_NS: Final = 7 * 24 * 3600 * 1_000_000_000
 #: Canonical blocks that are remembered, as a multiple of the reorg threshold, and how many at least.
@@ -128,6 +131,10 @@ class Chain:
         self._lives: deque[tuple[int, int, bytes]] = deque()
         self._by_number: list[tuple[int, int, bytes]] = []
         self._leaving: list[tuple[int, int, bytes]] = []
+        #: Those that the head has passed and that lack something, which may stand in a partition that is read later.
+        self._lacking: list[tuple[int, int, bytes]] = []
+        #: Ordinary partitions: up to which number of a linked block each was read, as far as is known.
+        self._read: dict[tuple[str | None, int | None], int | None] = {}
         if snapshot is not None:
             self._restore(snapshot)
         elif options.start is not None:
@@ -179,6 +186,8 @@ class Chain:
 
     def _first_message(self, event: FirstMessage) -> Iterator[Outcome]:
         self._live(event.place, event.block_hash)
+        self._was_read(event.place, None)
+        self._watch_children(event.block_hash)
         for reorg in self._open_reorgs():
             if is_on(event.place, reorg):
                 self._heard_on_channel(reorg, event.block_hash)
@@ -201,6 +210,20 @@ class Chain:
     def _watch(self, node: Node) -> None:
         if node.batch_order is not None:
             heapq.heappush(self._by_number, (node.number, node.seen, node.block_hash))
+
+    def _watch_children(self, block_hash: bytes) -> None:
+        """They lack less now."""
+        for child in self._children.get(block_hash, ()):
+            self._watch(self._nodes[child])
+
+    def _was_read(self, place: Place | None, number: int | None) -> None:
+        """A message stands at `place`; `number` if it is of a linked block."""
+        if place is None:
+            return
+        partition = place.topic, place.partition
+        if partition in self._read or place.topic is None or not self.is_channel(place.topic):
+            known = self._read.get(partition)
+            self._read[partition] = known if number is None else max(number, known or 0)
 
     def expire(self, now_ns: int) -> Iterator[Outcome]:
         """End the lives of blocks that were first seen longer than the horizon before `now_ns`."""
@@ -237,29 +260,42 @@ class Chain:
         above_gap = (
             max((self._nodes[gap].number for gap in self._gaps), default=0) if self._options.start is None else 0
         )
+        read = min((-1 if number is None else number for number in self._read.values()), default=-1) - self._threshold
         waiting = []
-        while self._by_number and self._by_number[0][0] < below:
-            entry = number, seen, block_hash = heapq.heappop(self._by_number)
-            node = self._nodes.get(block_hash)
-            if node is None or not node.open or node.seen != seen:
-                continue
-            if number < above_gap:
+        for entry, node in concatenated(
+            self._passed(self._lacking, min(read, below)), self._passed(self._by_number, below)
+        ):
+            lacks = node.complete_order is None or not self._is_parent_heard_of(node)
+            if node.number < above_gap:
                 waiting.append(entry)
-                continue
-            yield from self._never_came(node, place)
-            yield self._close(node, place, judged=True)
-            heapq.heappush(self._leaving, entry)
+            elif lacks and node.number >= read:
+                heapq.heappush(self._lacking, entry)
+            else:
+                yield from self._never_came(node, place)
+                yield self._close(node, place, judged=True)
+                heapq.heappush(self._leaving, entry)
         for entry in waiting:
             heapq.heappush(self._by_number, entry)
         for reorg in [reorg for reorg in self._reorgs.values() if reorg.old_number < below]:
             yield from self._lapse(reorg, place)
         self._forget()
 
+    def _passed(
+        self, numbers: list[tuple[int, int, bytes]], below: int
+    ) -> Iterator[tuple[tuple[int, int, bytes], Node]]:
+        """Take the living blocks below a number off the heap."""
+        while numbers and numbers[0][0] < below:
+            entry = _, seen, block_hash = heapq.heappop(numbers)
+            node = self._nodes.get(block_hash)
+            if node is not None and node.open and node.seen == seen:
+                yield entry, node
+
     def _never_came(self, node: Node, place: Place) -> Iterator[Outcome]:
         if node.batch_order is None:
             # That it has none is a finding of the block itself, and not once more of its children.
             for child in self._children.get(node.block_hash, ()):
                 self._nodes[child].parent_found = True
+            self._watch_children(node.block_hash)
             # The Batch of a start block came before the feed.
             if not node.linked:
                 first = node.first_place or place
@@ -353,6 +389,7 @@ class Chain:
             return
         node.batch_order, node.batch_place, node.topic = self._next(), event.place, event.place.topic
         node.number, node.weight, node.parent = event.number, event.weight, event.parent
+        self._was_read(event.place, None)
         self._watch(node)
         if node.topic is not None and not self.is_channel(node.topic):
             self._ordinary.add(node.topic)
@@ -436,6 +473,7 @@ class Chain:
         if node.complete_order is not None:
             return
         node.complete_order = self._next()
+        self._watch(node)
         for reorg in self._reorgs.values():
             reorg.incomplete.pop(node.block_hash, None)
         if self._is_refused(node):
@@ -446,6 +484,8 @@ class Chain:
             yield from self._take_history(self._gap_above(node), event.place)
         else:
             yield from self._place_block(node, event.place)
+        for place in (node.first_place, node.batch_place, event.place):
+            self._was_read(place, node.number if node.linked else None)
 
     def _is_refused(self, node: Node) -> bool:
         parent = self._nodes.get(node.parent)
@@ -681,11 +721,18 @@ class Chain:
             self._at = {block_hash: self._base + i for i, block_hash in enumerate(self._chain)}
 
     def _close_gap(self, above: Node) -> list[Node]:
-        """The parent is in the chain: what stood between them, and leaves it now, was another branch."""
+        """The parent is in the chain: what stood between them, and leaves it now, was another branch.
+
+        If the parent stands higher, in a branch that became the chain later, the branch that begins here is the other.
+        """
         self._gaps.remove(above.block_hash)
         position, parent = self._position(above.block_hash), self._position(above.parent)
-        between = [self._nodes[block_hash] for block_hash in self._chain[parent + 1 : position]]
-        del self._chain[parent + 1 : position]
+        first, end = parent + 1, position
+        if parent > position:
+            gaps = (self._position(gap) for gap in self._gaps)
+            first, end = position, min((gap for gap in gaps if gap > position), default=position)
+        between = [self._nodes[block_hash] for block_hash in self._chain[first:end]]
+        del self._chain[first:end]
         return between
 
     # Announced reorgs
@@ -775,6 +822,7 @@ class Chain:
         """The Reorg on its channel: the one that counts."""
         assert place.topic is not None
         reorg.channel, reorg.partition = place.topic, place.partition
+        self._read = {read: number for read, number in self._read.items() if read[0] != place.topic}
         for partition in self._partitions.pop(place.topic, []):
             yield from self._check_partition(reorg, place, partition)
         if reorg.stage is Stage.ANNOUNCED:
@@ -1017,17 +1065,22 @@ class Chain:
         return node is None or not node.open
 
     def _check_channel(self, reorg: ReorgState, place: Place, incomplete: Mapping[bytes, int]) -> Iterator[Outcome]:
-        """Rule `reorg_chain_broken`: the first block of the channel that breaks it."""
-        faults = [reorg.broken] if reorg.broken else []
-        faults += [(at, block_hash, "is incomplete") for block_hash, at in incomplete.items()]
+        """Rule `reorg_chain_broken`: the first block of the channel that breaks it.
+
+        What came elsewhere, or for that reason in another order, was found, and is no further finding.
+        """
+        faults = [(at, block_hash, "is incomplete") for block_hash, at in incomplete.items()]
+        if reorg.broken is not None and not reorg.shared_found:
+            faults.append(reorg.broken)
         last, weight = reorg.last_block, reorg.last_weight
         if reorg.channel is None:
             last, weight = self._chain[-1], self._nodes[self._chain[-1]].weight
-        if last is not None and reorg.depth and weight <= reorg.heaviest:
-            words = f"is the last, and its weight {weight} isn't above {reorg.heaviest}, the heaviest removed"
-            faults.append((reorg.blocks.get(last, 0), last, words))
-        elif last is None and reorg.depth:
-            faults.append((0, reorg.ancestor, "has no block after it"))
+        if reorg.depth and (reorg.channel is None or not reorg.shared_found):
+            if last is None:
+                faults.append((0, reorg.ancestor, "has no block after it"))
+            elif weight <= reorg.heaviest:
+                words = f"is the last, and its weight {weight} isn't above {reorg.heaviest}, the heaviest removed"
+                faults.append((reorg.blocks.get(last, 0), last, words))
         if faults:
             _, block_hash, words = min(faults)
             node = self._nodes.get(block_hash)
@@ -1056,6 +1109,7 @@ class Chain:
                 "gaps": [gap.hex() for gap in self._gaps],
                 "ordinary": sorted(self._ordinary),
                 "partitions": list(self._partitions.items()),
+                "read": [(*partition, number) for partition, number in self._read.items()],
                 "unknown": [(block_hash.hex(), topic) for block_hash, topic in self._unknown.items()],
                 "nodes": [node_to_json(node) for node in sorted(self._nodes.values(), key=lambda node: node.seen)],
                 "reorgs": [reorg_to_json(reorg) for reorg in self._reorgs.values()],
@@ -1076,6 +1130,7 @@ class Chain:
         self._gaps = [bytes.fromhex(gap) for gap in state["gaps"]]
         self._ordinary = set(state["ordinary"])
         self._partitions = {topic: list(partitions) for topic, partitions in state["partitions"]}
+        self._read = {(topic, partition): number for topic, partition, number in state["read"]}
         self._unknown = {bytes.fromhex(block_hash): topic for block_hash, topic in state["unknown"]}
         self._reorgs = {reorg.ancestor: reorg for reorg in map(reorg_from_json, state["reorgs"])}
         self._restore_nodes([node_from_json(row) for row in state["nodes"]])

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
@@ -80,6 +80,8 @@ class Missing:
     #: "messages", "sub-batch header", "items 3-5,9" or "batch message".
     what: str
     batch_id: bytes | None = None
+    #: So many of them came, and another finding says why they don't count.
+    found: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class _Counter:
     tracked: bool
     topic: str | None
     received: int = 0
+    #: Keys that came and don't count, by a finding of their own.
+    found: int = 0
 
 
 class _SubBatch:
@@ -430,6 +434,7 @@ class BlockAssembly:
         if (not known or name in self._ambiguous) and not self._count(counter, received, name):
             return
         if known:
+            counter.found += name not in self._ambiguous
             self._replace_empty(name, value, received.place)
         elif counter.tracked:
             self._set(name, value, received.place)
@@ -510,6 +515,7 @@ class BlockAssembly:
         """
         beyond = self._cut_prefix(name)
         if beyond is not None:
+            beyond.found += 1
             self._find("prefix_not_at_boundary", received, f"{_shown(beyond.name)} begins key {_shown(name)}")
         counter = self._nearest(name) if name else None
         if counter is not None:
@@ -735,12 +741,13 @@ def assemble(
 def judged_findings(block: Block, stall: str = "") -> tuple[Finding, ...]:
     """The rules about what never came (13, 21 and 23), for a block that is judged incomplete: its Batch breaks them.
 
-    `stall` says what of the chain waits for the block.
+    `stall` says what of the chain waits for the block. What came and doesn't count was found before.
     """
     return tuple(
         Finding(RULE[rule], block.batch_place or block.first_place, f"block {block.block_hash.hex()}, {text}{stall}")
-        for rule, text in map(_never_came, block.missing, _counted(block))
-        if rule
+        for one, counted in zip(block.missing, _counted(block), strict=True)
+        for rule, text in (_never_came(one, counted),)
+        if rule and (stall or one.found < one.messages)
     )
 
 
@@ -836,7 +843,7 @@ def _identity(message: Message) -> object:
 
 def _counter_row(counter: _Counter) -> tuple[Count, Count, Missing | None]:
     left = counter.count - counter.received
-    missing = Missing(counter.name, left, MESSAGES) if left else None
+    missing = Missing(counter.name, left, MESSAGES, found=counter.found) if left else None
     return Count(counter.name, counter.count), Count(counter.name, counter.received), missing
 
 

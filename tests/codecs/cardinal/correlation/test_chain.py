@@ -911,9 +911,19 @@ def test_a_start_whose_batch_names_its_own_descendant_is_harmless(story: MakeSto
 # Carried state
 
 
+def test_the_branch_that_a_gap_was_above_leaves_when_its_blocks_lead_below_a_heavier_one(story: MakeStory) -> None:
+    told = story("m1:a0 m2:m1 m3:m2 m4:m3 x3/9:m2 m5/12:m4")
+    told.send("m4 m1 m2 x3 m3")
+    assert told.updates == ["+m4", "+m1,m2,x3", "-m4"]
+    assert (told.head, told.canonical) == ("x3", ["m1", "m2", "x3"])
+    told.send("m5")
+    assert (told.head, told.canonical) == ("m5", ["m1", "m2", "m3", "m4", "m5"])
+    assert told.updates[-1] == "+m3,m4,m5 -x3"
+
+
 def test_a_snapshot_is_versioned_json() -> None:
     chain = Chain(CardinalOptions())
-    assert json.loads(chain.snapshot())["version"] == 2
+    assert json.loads(chain.snapshot())["version"] == 3
     with pytest.raises(StateVersionError):
         Chain(CardinalOptions(), '{"version":99}')
 

@@ -91,7 +91,6 @@ def read_apart(config: SimulatorConfig, random: Random) -> list[Record]:
 def test_however_far_partitions_are_apart_nothing_is_lost(seed: int) -> None:
     random = Random(seed)
     blocks, threshold = random.choice([20, 60, 150]), random.choice([6, 8, 20])
-    # What lies beside the chain has a number of its own, and may end by it.
     forks = 0 if seed % 2 else 7
     config = replace(STREAM, seed=seed, blocks=blocks, fork_every=forks, reorg_threshold=threshold)
     config = replace(config, producers=random.choice([1, 2]), partitions=random.choice([2, 4]))
@@ -108,8 +107,9 @@ def test_however_far_partitions_are_apart_nothing_is_lost(seed: int) -> None:
             replayed = (replayed - set(update.removed)) | set(update.added)
             head = update.head_number
     assert (len(chain), replayed) == (head, chain)
-    assert forks or (found(told), head) == (set(), blocks)
-    assert forks or all(block.complete for block in told.blocks)
+    assert found(told) == set()
+    assert all(block.complete for block in told.blocks)
+    assert forks or head == blocks
 
 
 def content(block: Block) -> list[tuple[bytes, bytes | None]]:
@@ -216,6 +216,22 @@ def test_messages_after_a_block_s_life_are_late_and_take_no_part() -> None:
     source.send(BatchMsg(block.block_hash, b"k", b"v"))
     assert source.consumer.late == 1
     assert {block.block_hash for block in source.consumer.finish()} >= {block.block_hash}
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_what_a_block_lacks_is_waited_for_in_every_partition(is_sent: bool) -> None:
+    source = Source()
+    counted = Entry(b"k", count=1)
+    source.send(batch(1, counted), batch(2, counted, side=1, parent=1))
+    source.send(BatchMsg(block_hash(1), b"k", b"v"), partition=1)
+    # The other partition is read no further than block 1.
+    source.send(*map(batch, range(2, 8)), batch(8, counted))
+    assert (source.rules, source.consumer.chain.head) == ([], (block_hash(7), 7))
+    if is_sent:
+        source.send(BatchMsg(block_hash(2, 1), b"k", b"v"), partition=1)
+    source.send(BatchMsg(block_hash(8), b"k", b"v"), partition=1)
+    assert source.consumer.chain.head == (block_hash(8), 8)
+    assert source.rules == ([] if is_sent else ["prefix_count_open"])
 
 
 def test_a_block_that_misses_several_things_is_judged_of_each() -> None:

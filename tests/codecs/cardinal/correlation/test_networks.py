@@ -1,4 +1,7 @@
-"""Random legal networks: producers and partitions lag, the chain forks, and a consumer reads some of it again."""
+"""Random legal networks: producers and partitions lag, the chain forks, and a consumer reads some of it again.
+
+Those of the simulator are told as its plain stream is. Those written by hand say what they mean.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ from random import Random
 import pytest
 
 from tests.codecs.cardinal.correlation.test_consumer import canonical, content, found
+from tests.support.cardinal_networks import Network
+from tests.support.cardinal_networks import network as by_hand
 from tests.support.searches import fast_first
-from wirehouse_codecs.cardinal.correlation.consumer import Consumed, consume
-from wirehouse_codecs.cardinal.correlation.events import Update
+from wirehouse_codecs.cardinal.correlation.chain import Chain
+from wirehouse_codecs.cardinal.correlation.consumer import Consumed, Consumer, Told, consume
+from wirehouse_codecs.cardinal.correlation.events import Found, Update
+from wirehouse_codecs.cardinal.options import CardinalOptions
+from wirehouse_codecs.cardinal.session.assembly import Block
 from wirehouse_codecs.cardinal.simulator.simulator import Record, SimulatorConfig, simulate
-from wirehouse_codecs.core.rules import Place
+from wirehouse_codecs.core.rules import Place, Severity
 
 
 def network(random: Random) -> SimulatorConfig:
@@ -75,3 +83,39 @@ def test_a_legal_network_breaks_no_rule_and_gives_the_chain_as_it_was_sent(seed:
     assert all(block.complete for block in told.blocks)
     contents = {block.block_hash: content(block) for block in plain.blocks}
     assert {block.block_hash: content(block) for block in told.blocks} == contents
+
+
+def read(sent: Network, cuts: int, random: Random) -> list[Told]:
+    """All that is told of a network; the chain is carried so many times as windows carry it."""
+    options = CardinalOptions.from_mapping(sent.options)
+    consumer, told = Consumer(options), list[Told]()
+    carried = set(random.sample(range(len(sent.records)), cuts))
+    for at, message in enumerate(sent.records):
+        if at in carried:
+            consumer.chain = Chain(options, consumer.chain.snapshot())
+        arrived_ns = 0 if sent.apart else at * 10**6
+        place = Place(arrived_ns, 0, b"", at, message.topic, message.partition, message.offset)
+        told += consumer.receive(place, message.key, message.value)
+    return [*told, *consumer.finish()]
+
+
+@pytest.mark.parametrize("seed", fast_first(range(1_000), 12))
+def test_a_network_written_by_hand_breaks_no_rule_and_gives_what_it_means(seed: int) -> None:
+    random, sent = Random(seed), by_hand(seed)
+    told = read(sent, 0, random)
+    assert read(sent, 3, random) == told
+    rules = [one.finding.rule for one in told if isinstance(one, Found)]
+    assert [rule.name for rule in rules if rule.severity is not Severity.NOTE] == []
+    chain: set[bytes] = set()
+    for update in told:
+        if isinstance(update, Update):
+            assert chain >= set(update.removed)
+            assert chain.isdisjoint(update.added)
+            chain = (chain - set(update.removed)) | set(update.added)
+            head = update.head_hash
+    assert (chain, head) == (set(sent.chain), sent.chain[-1])
+    blocks = {block.block_hash: block for block in told if isinstance(block, Block)}
+    assert blocks.keys() == sent.blocks.keys()
+    for block_hash, block in blocks.items():
+        assert block.complete
+        assert {update.key: update.value for update in block.updates} == sent.content(block_hash)
