@@ -129,7 +129,7 @@ def test_what_landing_let_go_of_stays_in_bronze_and_a_capture_is_erased(
     said: list[str] = []
     run(spark, lake, progress=said.append)
     assert any("the rows of 2 captures stay as they were computed" in line for line in said)
-    with pytest.raises(ReleasedError, match="landing let go of"):
+    with pytest.raises(ReleasedError, match="have expired"):
         check_there(next(manifest for manifest in manifests(lake) if manifest.released_at_ns))
 
     # One of those that were let go of is erased; bronze has the other, and the late one.

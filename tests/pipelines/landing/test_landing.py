@@ -908,7 +908,7 @@ def test_a_file_taken_away_meanwhile_is_no_error(place: Place, monkeypatch: pyte
     monkeypatch.setattr(landing, "captures_at", lambda *args, **kwargs: found)
     said: list[str] = []
     assert place.land(progress=said.append) == []
-    assert said == ["net: a.jsonl was taken away"]
+    assert said == ["net: a.jsonl was removed before it could be landed"]
 
 
 def test_a_file_is_settled_when_its_size_and_time_stood_still(place: Place) -> None:
