@@ -252,7 +252,7 @@ def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
         for window in _windows(work, kinds):
             found = sum(records[name] for name in window.objects)
             if found != window.records:
-                reason = f"of {window.records:,} records only {found:,} are left"
+                reason = f"of {window.records:,} records there are only {found:,}"
                 raise DamagedObjectError(name=" and ".join(window.objects), reason=reason)
         yield table, spark_tables.Files(files, kept)
 
