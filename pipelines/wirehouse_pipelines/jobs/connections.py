@@ -326,7 +326,7 @@ def _of_skipped(rows: pa.RecordBatch) -> pa.RecordBatch:
     damaged = np.asarray(rows.column("damaged").is_valid())
     kinds = np.where(damaged, stream_log.QUARANTINE, stream_log.VIOLATION)
     findings = [
-        _finding(RULE["file_damaged"], damage) if one else _finding(RULE["ip_fragment"], "not put together")
+        _finding(RULE["file_damaged"], damage) if one else _finding(RULE["ip_fragment"], "not reassembled")
         for one, damage in zip(damaged, rows.column("damage").to_pylist(), strict=True)
     ]
     columns = {name: rows.column(name) for name in _PLACE}

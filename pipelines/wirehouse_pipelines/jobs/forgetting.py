@@ -251,7 +251,7 @@ def proof(lake: Lake, capture_id: str) -> Proof:
     left = [name for name in objects if capture_id in name and not name.startswith(f"{MANIFESTS}/")]
     found = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
     left += [f"the manifest of source {manifest.source}" for manifest in found if manifest != _forgotten(manifest)]
-    left += [f"{name}, {', '.join(sorted(windows))}: not computed anew" for name, windows in runner.due(lake).items()]
+    left += [f"{name}, {', '.join(sorted(windows))}: not recomputed" for name, windows in runner.due(lake).items()]
     versions = files = rows = tables = 0
     for name in _tables(lake):
         if (table := delta_tables.opened(lake.address(upkeep.folder(lake, name)))) is None:

@@ -165,7 +165,7 @@ def release(lake: Lake, say: Callable[[str], None], now_ns: int | None = None) -
         if let_go:
             with storage.lock(lock_name(source)):
                 freed.append(_let_go(storage, source, let_go, sizes, now_ns))
-            say(f"{source}: let go of {len(let_go):,} captures, {freed[-1].freed_bytes:,} bytes freed")
+            say(f"{source}: expired {len(let_go):,} captures, {freed[-1].freed_bytes:,} bytes freed")
     for source in sorted({one.source for one in landed if one.released_at_ns is not None and _bytes(one, sizes)}):
         _sweep_released(lake, storage, source)
     return freed

@@ -242,7 +242,7 @@ class Broker:
             consumer.close()
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the broker deletes records within a partition; False if it doesn't tell us."""
+        """Whether the broker deletes records within a partition; False if it doesn't answer."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             told = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()

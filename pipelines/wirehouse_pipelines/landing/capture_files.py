@@ -4,7 +4,7 @@ A source's path is a file, a folder or a glob, on this machine or in a bucket (s
 unfinished ones (.part, .tmp) are skipped. Links that lead out of the path are skipped or refused: whoever may put files
 there must not be able to make landing read other files.
 
-Other processes may write while landing reads. `CaptureFile.settled` tells whether a file has stopped changing, and
+Other processes may write while landing reads. `CaptureFile.settled` checks whether a file has stopped changing, and
 `Facts` whether it is still the one that was read before.
 """
 
