@@ -1,4 +1,4 @@
-"""Bronze: the tables hold what landing's manifests say, no record more or less; and the rules `capture.*`."""
+"""Statements about bronze: its rows are exactly the records in landing's manifests; and the rules `capture.*`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wirehouse_pipelines.lake.protocols import FILE_KINDS
 
 
 def landed_is_in(table: str, kinds: tuple[str, ...]) -> Invariant:
-    """Per source and window, the records that manifests of `kinds` list are the rows of `table`."""
+    """Per source and window, `table` has as many rows as the manifests of `kinds` have records."""
     return Invariant(
         name="landed_records_are_rows",
         table=table,

@@ -1,8 +1,8 @@
-"""Small results of SQL over tables of the lake, by the engine that is the cheaper one.
+"""Runs the SQL of checks over tables of the lake, with the faster engine.
 
-The rows that break a sentence are searched by an aggregate or an anti-join whose result is small. Up to `SMALL_ROWS`
-rows DataFusion (deltalake's QueryBuilder) answers in a fraction of a second, where a Spark job costs a second or two
-before it reads anything; above, Spark spills to disk where DataFusion would need the memory. Both read the same text.
+Violations are searched by an aggregate or an anti-join with a small result. Up to `SMALL_ROWS` rows, DataFusion
+(deltalake's QueryBuilder) takes a fraction of a second, while a Spark job takes a second or two before it reads
+anything. For more rows, Spark is used: it spills to disk where DataFusion would need memory. Both run the same SQL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.query import sql
 from wirehouse_pipelines.tables import all_tables
 
-#: Rows of a table's range from which on Spark reads it, if there is a session.
+#: With more rows in the range, Spark is used, if there is a session.
 SMALL_ROWS = 2_000_000
 #: Characters shown of a value in a sample row.
 MOST_TEXT = 300
@@ -28,14 +28,14 @@ _NAMES = re.compile(r"\b[a-z]+\.[a-z_]+\b")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Answers SELECTs; `spark` None = DataFusion."""
+    """Runs SELECTs, in Spark if `spark` is given, else in DataFusion."""
 
     lake: Lake
     spark: SparkSession | None = None
 
     @property
     def explode(self) -> str:
-        """The name of the function that makes a row of each element of an array."""
+        """The engine's name of the function that returns a row per element of an array."""
         return "explode" if self.spark else "unnest"
 
     def frame(self, statement: str) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def reader(lake: Lake, spark: SparkSession | None, table: str, first: str, last:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, int | float) or value is None:
-        # NaN, which is not itself, is how pandas says null.
+        # pandas represents null as NaN, which doesn't equal itself.
         return value if value == value else None
     text = value.hex() if isinstance(value, bytes | bytearray) else str(value)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"

@@ -1,4 +1,4 @@
-"""What a protocol's module states about its tables, as data: where findings stand, and what must never be broken."""
+"""The types by which a protocol declares its checks as data: where its findings are, and invariants of its tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from wirehouse_codecs.core.rules import Rule, Severity
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Where a table holds the rules that the data broke."""
+    """The findings in a table: its rows about rules that captured traffic broke."""
 
     table: str
-    #: Every rule that may stand there.
+    #: Every rule that can be found there.
     rules: tuple[Rule, ...]
     #: SQL condition of the rows that are findings.
     condition: str = "rule IS NOT NULL"
@@ -32,13 +32,13 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A sentence about our own table that holds whatever the wire said.
+    """A statement about one of Wirehouse's own tables that must hold whatever the captured traffic was.
 
-    `broken` is a SELECT of what breaks it, a row each, with `source` and `window_start` among its columns, in the SQL
-    that Spark and DataFusion share. It is filled by `str.format` with `windows` (condition: in the range checked),
-    `since` (condition: in the range or after it), `sources` (the names of the lake's sources of the table's protocol),
-    `explode` (the engine's name of that function) and `landed` (a relation source, window_start, records: what the
-    manifests of sources of `kinds` say of the range).
+    `broken` is a SELECT of the violations, one per row, with `source` and `window_start` among its columns. Its SQL
+    must work in Spark and DataFusion. `str.format` fills in `windows` (a condition: in the checked range), `since` (a
+    condition: in the range or after it), `sources` (names of the lake's sources of the table's protocol), `explode`
+    (the engine's name of that function) and `landed` (a relation with source, window_start and records: the manifests
+    of sources of `kinds` in the range).
     """
 
     name: str
@@ -49,7 +49,7 @@ class Invariant:
 
 
 def changed_with(name: str, sentence: str, table: str, of: str, key: tuple[str, ...], where: str = "true") -> Invariant:
-    """Each row of `table` with values in `key` is about a row of `of`, one `where` so, that has them in its window."""
+    """Each row of `table` with a non-null `key` has a row of `of` in the same window with the same key and `where`."""
     columns, there = ", ".join(key), " AND ".join(f"{column} IS NOT NULL" for column in key)
     same = " AND ".join(f"own.{column} = other.{column}" for column in ("source", "window_start", *key))
     return Invariant(
@@ -68,7 +68,7 @@ def changed_with(name: str, sentence: str, table: str, of: str, key: tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """Everything stated about the tables of a protocol, or of bronze."""
+    """All checks of the tables of a protocol, or of bronze."""
 
     findings: tuple[Findings, ...]
     invariants: tuple[Invariant, ...]

@@ -2,17 +2,16 @@
 
 Two kinds of check, and what they mean when they fail:
 
-- *findings*: what the data on the wire broke. One suite a table and severity, one expectation a rule: "count of RULE
-  in the range is 0". A failure is shown and counted, never blocking (WARN).
-- *invariants*: what our own tables must hold whatever the wire said: keys unique and not null, balances closed,
-  references found. A failure is a fault of ours: it blocks what is downstream and fails the run (ERROR). The newest
-  rows of an entity are the last of each key by window, so unique keys within windows make them unique too.
+- *findings*: rules that the captured traffic broke. There is a suite per table and severity, with an expectation per
+  rule: "count of RULE in the range is 0". A failure is shown and counted and never blocks (WARN).
+- *invariants*: what Wirehouse's own tables must satisfy whatever the traffic was: unique keys without nulls, closed
+  balances, existing references. A failure is a defect of Wirehouse: it blocks downstream tables and fails the run
+  (ERROR). Keys are checked within windows. That suffices, because the newest row of a key is its last by window.
 
-Great Expectations costs one or more engine jobs per expectation, most of them full scans. So the engine answers one
-aggregate per table instead: one row a source and window, one column an expectation, holding the number of rows that
-break it. The suites run on that small pandas frame. Nothing is lost by it: each of these expectations is a count of
-offending rows that must be 0, and the count is exact; what GX's own uniqueness or row-condition expectations would
-add, sample rows, is read only for what failed.
+Great Expectations runs one or more engine jobs per expectation, most of them full scans. Instead, one aggregate per
+table returns a row per source and window and a column per expectation: the number of rows that break it. The suites run
+on that small pandas frame. Nothing is lost: each expectation is an exact count that must be 0. Sample rows, which GX's
+own uniqueness or row-condition expectations would add, are read only for expectations that failed.
 """
 
 from __future__ import annotations
@@ -40,30 +39,30 @@ from wirehouse_pipelines.tables import Table, all_tables, shared_columns
 if TYPE_CHECKING:
     import great_expectations as gx
 
-#: Rows shown of what failed.
+#: How many sample rows are shown of a failed expectation.
 SAMPLES = 20
-#: Shared columns that say where a finding stands; a table has some of them.
+#: Groups of shared columns that locate a finding; a table has some of them.
 PLACE = ("stream_place", "broker", "record")
-#: Shared columns that stand for themselves in a sample, or say nothing of the finding's place.
+#: Groups of shared columns that don't locate a finding, or are in a sample anyway.
 NO_PLACE = ("window", "finding", "arrival", "decoder")
-#: How Great Expectations calls our severities.
+#: Great Expectations' names of the severities.
 FAILURE_SEVERITY: Mapping[Severity, str] = {
     Severity.VIOLATION: "warning",
     Severity.WARNING: "warning",
     Severity.NOTE: "info",
 }
 _one_at_a_time = threading.Lock()
-# Read when the library is first imported, which is put off until a suite is needed: it takes seconds.
+# The library reads this when it is imported. That takes seconds, so it happens only when a suite is needed.
 os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found in its range of windows."""
+    """The result of a check of a range of windows."""
 
     passed: bool
     severity: Literal["WARN", "ERROR"]
-    #: Broken rule id or invariant -> how often.
+    #: Rule id or name of an invariant -> how often it is broken.
     counts: Mapping[str, int]
     #: Up to SAMPLES rows of what broke it.
     samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
@@ -72,14 +71,14 @@ class CheckResult:
 
 @cache
 def statements() -> dict[str, Statements]:
-    """What is stated, by protocol; `bronze` stands for the tables without one."""
+    """All statements by protocol; those about tables of no protocol are under `bronze`."""
     names = ("bronze", *PROTOCOLS)
     return {name: import_module(f"wirehouse_expectations.{name}").STATEMENTS for name in names}
 
 
 @cache
 def findings_of(table: str) -> Findings | None:
-    """Where `table` holds findings; None if it holds none."""
+    """The declaration of findings in `table`; None if it has none."""
     listed = (findings for stated in statements().values() for findings in stated.findings)
     return {findings.table: findings for findings in listed}.get(table)
 
@@ -130,7 +129,7 @@ def _known_rules(findings: Findings) -> Invariant:
 
 
 def findings_suite(table: str, severity: Severity) -> gx.ExpectationSuite:
-    """The suite of the rules of `severity` that may be found in `table`: one expectation a rule."""
+    """The suite for rules of `severity` in the findings of `table`: an expectation per rule."""
     stated = findings_of(table)
     rules = stated.of(severity) if stated else ()
     return _suite(f"{table} {severity}", {rule.id: _sentence(rule) for rule in rules}, FAILURE_SEVERITY[severity])
@@ -141,7 +140,7 @@ def _sentence(rule: Rule) -> str:
 
 
 def invariants_suite(table: str) -> gx.ExpectationSuite:
-    """The suite of our own invariants of `table`: one expectation each."""
+    """The suite for the invariants of `table`: an expectation for each."""
     return _suite(f"{table} invariants", {item.name: item.sentence for item in invariants_of(table)}, "critical")
 
 
@@ -175,7 +174,7 @@ def _grouped(groups: Iterable[str]) -> set[str]:
 def findings_check(
     lake: Lake, spark: SparkSession | None, table: str, severity: Severity, first: str, last: str
 ) -> CheckResult:
-    """Which rules of `severity` the data of windows `first` to `last` broke, by the findings in `table`."""
+    """Check findings: which rules of `severity` are broken in windows `first` to `last`, according to `table`."""
     stated = findings_of(table)
     assert stated is not None, table
     rules = stated.of(severity)
@@ -255,14 +254,14 @@ def _within(first: str, last: str) -> str:
 
 
 def _landed(lake: Lake, kinds: Sequence[str], first: str, last: str, without: Sequence[str]) -> str:
-    """What the manifests say was landed in the range, as a relation of SQL."""
+    """The numbers of landed records in the range, from the manifests, as a SQL relation."""
     records: dict[tuple[str, str], int] = {}
     for manifest in manifests(lake):
         for window, objects in manifest.windows.items() if manifest.kind in kinds else ():
             if first <= window <= last and window not in without:
                 records[manifest.source, window] = records.get((manifest.source, window), 0) + objects.records
     rows = ", ".join(f"('{source}', '{window}', {count})" for (source, window), count in records.items())
-    # An empty VALUES is no SQL: without captures a row of no window stands for none.
+    # An empty VALUES isn't valid SQL. Without captures, it gets one row that matches no window.
     return f"(VALUES {rows or _NOTHING_LANDED}) AS manifest(source, window_start, records)"
 
 
@@ -278,14 +277,14 @@ def _counts(found: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
 
 def _failed(suite: gx.ExpectationSuite, counts: pd.DataFrame) -> list[str]:
-    """Columns whose expectation doesn't hold. An expectation that could not be evaluated counts as failed."""
+    """The columns whose expectation failed. An expectation that could not be evaluated counts as failed."""
     with _one_at_a_time:
         result = _whole_frame().get_batch({"dataframe": counts}).validate(suite, result_format="BOOLEAN_ONLY")
     return [str(item.expectation_config.kwargs["column"]) for item in result.results if not item.success]
 
 
 def load_library() -> None:
-    """Load Great Expectations, which takes seconds: something to do while a JVM starts."""
+    """Import Great Expectations, which takes seconds. Call it while a JVM starts."""
     with _one_at_a_time:
         _whole_frame()
 

@@ -1,4 +1,4 @@
-"""What holds for the log of every protocol over TCP."""
+"""Invariants for the log of every protocol over TCP."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from wirehouse_expectations.shapes import Invariant, changed_with
 
 
 def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
-    """Per source and window, the segments of bronze are the packets of the connections in `log`.
+    """Per source and window, the number of segments in bronze equals the number of packets of connections in `log`.
 
-    If the log is one of files too, `damaged_files` is the condition for rows of bronze.files that it quarantines.
+    If the protocol has files too, `damaged_files` is a SQL condition: the rows of bronze.files that it quarantines.
     """
     files = f"""
               UNION ALL
@@ -41,7 +41,7 @@ def packets_balance(log: str, *, damaged_files: str | None = None) -> Invariant:
 
 
 def connection_is_told(table: str, log: str) -> Invariant:
-    """Each connection of `table` is one of `log`, in the same window."""
+    """Each connection in `table` is also in `log`, in the same window."""
     return changed_with(
         "connection_is_told",
         "Each row belongs to a connection that the log tells of in the same window.",
@@ -55,9 +55,9 @@ def connection_is_told(table: str, log: str) -> Invariant:
 def row_has_its_content(
     log: str, *kinds: str, structs: Mapping[str, str] | None = None, also: Mapping[str, str] | None = None
 ) -> Invariant:
-    """A row of `log` of one of these kinds has the struct of that name, and none of the others.
+    """A row of `log` of one of these kinds has the struct named like the kind, and no other struct.
 
-    `structs` are those of kinds with another name; `also` those that messages of a kind have besides.
+    `structs` has the names of structs that differ from the kind; `also` the second struct that some messages have.
     """
     struct_of = {kind: kind for kind in ("connection", "message", *kinds)} | dict(structs or {})
     extra = [

@@ -1,13 +1,16 @@
 """Refuses retired words (`python -m infra.tools.words`, a part of `make check`).
 
 docs/words.toml lists the words, what to write instead, and the files to check. Each use in one of these files is
-printed with file, line and the better word.
+printed with file, line and the better word. In Python files, only text for people is checked: comments, docstrings and
+messages, not identifiers.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +22,12 @@ LIST = ROOT / "docs" / "words.toml"
 #: Kinds of file that are checked in a listed folder.
 TEXTS = {".md", ".py", ".sql", ".toml", ".yaml"}
 _CODE = re.compile(r"^```.*?^```|`[^`]*`", re.DOTALL | re.MULTILINE)
+#: Tokens of Python with text for people; from Python 3.12 on the text of an f-string is a token of its own.
+_TOKENS = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
+#: Where a comment or a string of Python begins.
+_OPENING = re.compile(r"\A(#:?|[a-zA-Z]*(\"\"\"|'''|\"|'))")
+#: Code within a string of Python: quoted names, escapes, and replacement fields.
+_CODE_IN_STRING = re.compile(r"`[^`]*`|\\.|\{[^{}]*\}")
 
 
 @dataclass(frozen=True)
@@ -63,11 +72,33 @@ def files(root: Path, paths: list[str]) -> Iterator[Path]:
 
 
 def problems_of(path: Path, words: list[Retired]) -> list[tuple[Path, int, str, str]]:
-    """Path, line, phrase and replacement of each use of `words` in a file. Code in Markdown is skipped."""
+    """Path, line, phrase and replacement of each use of `words` in a file. Code in Markdown and Python is skipped."""
     text = path.read_text()
     if path.suffix == ".md":
         text = _CODE.sub(_blank, text)
+    elif path.suffix == ".py":
+        text = prose(text)
     return sorted((path, line, phrase, word.use) for word in words for line, phrase in word.uses(text))
+
+
+def prose(source: str) -> str:
+    """The comments and strings of Python code, each on its line; all else is blank.
+
+    A string without a space is a name or a key and is blank too, as is code within strings and comments.
+    """
+    lines: list[str] = [""]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _TOKENS:
+            continue
+        text = _CODE_IN_STRING.sub(_masked, _OPENING.sub(_blank, token.string).rstrip("\"'"))
+        if token.type != tokenize.COMMENT and not re.search(r"\s", text.strip()):
+            continue
+        while len(lines) < token.start[0]:
+            lines.append("")
+        first, *more = text.split("\n")
+        lines[-1] += f" {first}"
+        lines += more
+    return "\n".join(lines)
 
 
 def _expression(phrase: str) -> str:
@@ -79,6 +110,11 @@ def _expression(phrase: str) -> str:
 def _blank(part: re.Match[str]) -> str:
     """As many lines as `part`, without its text."""
     return re.sub(r"[^\n]", " ", part[0])
+
+
+def _masked(code: re.Match[str]) -> str:
+    """As many lines and characters as `code`, none of them a letter or a space: words around it are no phrase."""
+    return re.sub(r"[^\n]", "·", code[0])
 
 
 if __name__ == "__main__":

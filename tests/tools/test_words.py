@@ -38,10 +38,35 @@ def test_names_are_checked_and_contract_names_are_exceptions() -> None:
     assert list(FOUND.uses("gold.hiero_found\nrows_found = 1\n")) == [(2, "_found")]
 
 
-@pytest.mark.parametrize(("name", "lines"), [("a.md", [5]), ("a.py", [1, 3, 5])])
-def test_code_is_skipped_in_markdown_alone(tmp_path: Path, name: str, lines: list[int]) -> None:
+@pytest.mark.parametrize(("name", "lines"), [("a.md", [5]), ("a.sql", [1, 3, 5])])
+def test_code_is_skipped_in_markdown(tmp_path: Path, name: str, lines: list[int]) -> None:
     (tmp_path / name).write_text("`put together`\n```\nput together\n```\nput together\n")
     assert [line for _, line, _, _ in words.problems_of(tmp_path / name, [PUT])] == lines
+
+
+PYTHON = '''"""Rows are put
+together, `put together` too."""
+
+put_together = f"rows {'put together'}"  # They put
+# together.
+KEYS = ("put together", "put_together", ["puts", "together"])
+#: Rows
+#: are joined.
+raise Error(f"{put}: puts {x!r} together \\n", name="x",
+            reason="it can't be"
+            " put together")
+'''
+
+
+def test_only_comments_and_strings_of_python_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(PYTHON)
+    assert [line for _, line, _, _ in words.problems_of(tmp_path / "a.py", [PUT])] == [1, 4, 6, 11]
+
+
+def test_names_and_quoted_code_of_python_are_not_checked() -> None:
+    found = words.Retired(("told", "_found"), "report")
+    text = "told = [\"told\", 'all_found']\n# `told` is a name.\nprint(f'{told} rows')  # Told.\n"
+    assert list(found.uses(words.prose(text))) == [(3, "Told")]
 
 
 def test_a_listed_file_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
             continue
         yield row | {"row_kind": SKIP, "skip": skip}
         if skip == "ip_fragment":
-            yield row | {"row_kind": VIOLATION} | _finding(CAPTURE_RULE["ip_fragment"], "not put together")
+            yield row | {"row_kind": VIOLATION} | _finding(CAPTURE_RULE["ip_fragment"], "not reassembled")
 
 
 def _finding(rule: Rule, message: str) -> Row:

@@ -1,4 +1,4 @@
-"""Spark SQL types, as the table definitions write them, in Arrow."""
+"""Arrow types and schemas from the Spark SQL types in table definitions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TOKEN = re.compile(r"\s*([A-Za-z_0-9]+|[<>(),:])")
 
 
 def schema(table: Table) -> pa.Schema:
-    """The columns of `table`."""
+    """The Arrow schema of `table`."""
     return pa.schema([pa.field(column.name, parse(column.type)) for column in table.columns])
 
 
 def parse(text: str) -> pa.DataType:
-    """The Arrow type of a Spark SQL type such as `ARRAY<STRUCT<n: DECIMAL(20,0)>>`. ValueError if it isn't one."""
+    """The Arrow type of a Spark SQL type such as `ARRAY<STRUCT<n: DECIMAL(20,0)>>`. Raises ValueError."""
     tokens = iter([*_TOKEN.findall(text), ""])
     found = _type(next(tokens), tokens)
     if (rest := next(tokens)) != "":

@@ -1,4 +1,7 @@
-"""Delta tables without a JVM, on a folder or in a bucket."""
+"""Delta tables without a JVM, in a folder or a bucket: open, create, time travel, and commit files.
+
+`swap` is the commit of all large writes: it adds files that were written before, and removes those they replace.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from wirehouse_pipelines.storage import retry_policy
 from wirehouse_pipelines.storage.storage import Held, StorageError, is_local, store_endpoint, unreached
 
-#: Of a commit, each of which another writer was faster with.
+#: Attempts of a commit, if another writer commits first each time.
 _ATTEMPTS: Final = 20
-#: What the reader says of a store that doesn't answer, and the signs with which it draws its reasons as a tree.
+#: How deltalake reports a store that doesn't answer, and the characters with which it draws the causes as a tree.
 _UNREACHED: Final = re.compile("error sending request|operation timed out")
 _DRAWN: Final = re.compile(r"( ?(\x1b\[[0-9;]*m|↳) ?)+")
 
 
 def _options(path: str) -> dict[str, str]:
-    """How the store is reached; plain HTTP is refused unless it is asked for."""
+    """Options to reach the store. deltalake refuses plain HTTP unless an option allows it."""
     if is_local(path):
         return {}
     options = retry_policy.of_delta()
@@ -36,7 +39,7 @@ def _options(path: str) -> dict[str, str]:
 
 @contextmanager
 def _in_words(path: str) -> Iterator[None]:
-    """That a store doesn't answer as a StorageError that says what to do."""
+    """Turn the error for a store that doesn't answer into a StorageError that states what to do."""
     try:
         yield
     except OSError as error:
@@ -47,7 +50,7 @@ def _in_words(path: str) -> Iterator[None]:
 
 
 def exists(path: str) -> bool:
-    """There is a table at `path`. Raises StorageError if the store doesn't answer."""
+    """Whether there is a table at `path`. Raises StorageError if the store doesn't answer."""
     with _in_words(path):
         return DeltaTable.is_deltatable(path, _options(path))
 
@@ -66,9 +69,9 @@ class Commit(NamedTuple):
 
 
 def commits(table: DeltaTable) -> list[Commit]:
-    """The versions of `table` that its log has, the oldest first, at the times that the commits themselves say.
+    """The versions in the log of `table`, the oldest first, with the times that their writers recorded.
 
-    No time is before that of an older version, whatever the clocks of writers said.
+    Times never decrease: where a writer's clock was behind, a version gets the time of the one before.
     """
     told: list[Commit] = []
     for entry in sorted(table.history(), key=lambda entry: int(entry["version"])):
@@ -78,9 +81,9 @@ def commits(table: DeltaTable) -> list[Commit]:
 
 
 def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:
-    """`table` as it was at a version or a time (with its zone); None if there was none yet.
+    """Load `table` as it was at a version or a time (with its zone); None if it didn't exist yet.
 
-    Raises DeltaError for a version that there isn't, and a time before the oldest that is left.
+    Raises DeltaError for an unknown version, and for a time before the oldest version that is kept.
     """
     if isinstance(when, datetime):
         known = commits(table)
@@ -95,7 +98,7 @@ def as_of(table: DeltaTable, when: int | datetime) -> DeltaTable | None:
 
 
 def created(path: str, schema: Schema, **how: Any) -> DeltaTable:
-    """The table at `path`, made with the columns `schema` and what `DeltaTable.create` takes if there is none."""
+    """The table at `path`; if there is none, create it with `schema` and further arguments of `DeltaTable.create`."""
     with _in_words(path):
         return DeltaTable.create(path, schema, mode="ignore", storage_options=_options(path), **how)
 
@@ -106,17 +109,22 @@ def swap(
     replaced: Callable[[DeltaTable], Sequence[str]],
     held: Held = lambda: None,
 ) -> None:
-    """Put files in place of those that `replaced` names, in one commit to the table at `path`.
+    """Add the files `added` to the table at `path` and remove those that `replaced` names, in one commit.
 
-    It is the commit after the version that was asked, or none: if another writer was faster, the table is asked anew.
-    `replaced` also names files of `added`, if the table has them. `held` is asked before each attempt.
+    `replaced` is a function of the table's newest version. The commit succeeds only as the next version after that one.
+    If another writer commits first, the newest version is loaded and `replaced` called again. `held` checks the lock
+    before each attempt.
+
+    If the table has files of `added` already, `replaced` must name them too: an earlier attempt succeeded and its
+    answer was lost.
     """
     paths = {file.path for file in added}
     for attempt in range(_ATTEMPTS):
         with _in_words(path):
             table = DeltaTable(path, storage_options=_options(path))
         now_ms, gone = time.time_ns() // 1_000_000, replaced(table)
-        # The answer to a commit may be lost: asked again, the store says that there is such a version.
+        # If the answer to a commit is lost and the commit is retried, the store reports that the version exists. So
+        # the table is checked for the files.
         if not (paths or gone) or (paths and paths.issubset(gone)):
             return
         actions: list[AddAction | RemoveAction] = [*added]

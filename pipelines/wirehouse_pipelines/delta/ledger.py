@@ -1,7 +1,17 @@
-"""The ledger: which windows of which table were computed from what.
+"""The ledger: for each computed window of a table, a digest of everything that it was computed from.
 
-One row a (table, source, window), written last: it is the commit. A window is stale when the digest of what it is
-computed from differs from the one in its row. A Delta table read and written without a JVM.
+The ledger is a Delta table with a row per (table, source, window); it needs no JVM. A row's `digest` covers captures,
+options, the version of the code, and the state carried in. A window is **stale** if it has no row, or if its digest
+would be different now.
+
+A job follows this protocol for the windows that it computes:
+
+1. `withdraw` the windows' rows from the ledger before the first table changes. If the job is killed from here on, its
+   tables may contradict each other, but the windows are stale and will be computed again.
+2. Replace the windows' rows in each table, in one commit per table.
+3. `commit` the windows' new rows to the ledger. This is the commit of the job.
+
+The ledger also records which windows passed their checks (`runner.checks_of`).
 """
 
 from __future__ import annotations
@@ -32,7 +42,7 @@ SCHEMA = pa.schema(
 )
 
 
-#: Where it lies.
+#: The table's folder in the lake.
 NAME = "ledger"
 
 #: Table, source and window.
@@ -46,13 +56,13 @@ class Entry:
     table_name: str
     source: str
     window_start: str
-    #: Of everything the window was computed from.
+    #: Digest of everything that the window was computed from.
     digest: str
-    #: Of the state carried out of the window; None for a table without state.
+    #: Digest of the state at the window's end, which the next window starts from; None for a table without state.
     state_digest: str | None
-    #: Of the state rows written in this window alone.
+    #: Digest of only those state rows that were written in this window.
     state_rows_digest: str | None
-    #: Oldest window whose state rows are still alive at this window's end.
+    #: The oldest window with state rows that are still part of the state at this window's end.
     carried_from: str | None
     rows: int
     decoder_version: str
@@ -60,7 +70,7 @@ class Entry:
 
 
 def path(lake: Lake) -> str:
-    """Where it lies."""
+    """The address of the ledger."""
     return lake.address(NAME)
 
 
@@ -72,19 +82,19 @@ def read(lake: Lake) -> dict[Key, Entry]:
 
 @dataclass(frozen=True, slots=True)
 class _OfTable:
-    """What the ledger says of a table."""
+    """The ledger's entries for one table."""
 
-    #: Which hold it; files are never written twice.
+    #: The files that hold them. A file never changes, so equal names mean equal entries.
     files: frozenset[str]
     entries: Mapping[Key, Entry]
 
 
-#: Address and tables of the ledger that was read last.
+#: A cache: address and content of the ledger that was read last.
 _last: tuple[str, Mapping[str, _OfTable]] = ("", {})
 
 
 def _entries(known: DeltaTable) -> dict[Key, Entry]:
-    """All entries; read are those of tables whose files are other ones than last time."""
+    """All entries. Only tables whose files changed since the last call are read."""
     global _last
     address, before = known.table_uri, _last[1] if _last[0] == known.table_uri else {}
     files: dict[str, set[str]] = {}
@@ -108,13 +118,13 @@ def _rows(known: DeltaTable, tables: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def commit(lake: Lake, entries: Iterable[Entry]) -> None:
-    """Write `entries` in one commit, in place of those with the same table, source and window."""
+    """Write `entries` in one commit. They replace entries with the same table, source and window."""
     listed = list(entries)
     _replace(lake, {_key(entry) for entry in listed}, listed)
 
 
 def withdraw(lake: Lake, keys: Iterable[Key]) -> None:
-    """Take back the entries of these tables, sources and windows: they are about to be written."""
+    """Remove the entries of these tables, sources and windows, because their rows are about to be replaced."""
     known = read(lake)
     _replace(lake, {key for key in keys if key in known}, [])
 
@@ -131,5 +141,5 @@ def _replace(lake: Lake, keys: set[Key], entries: Sequence[Entry]) -> None:
     kept = [entry for key, entry in _entries(known).items() if key[0] in tables and key not in keys]
     rows = pa.Table.from_pylist([asdict(entry) for entry in (*kept, *entries)], schema=SCHEMA)
     names = ", ".join(f"'{name}'" for name in sorted(tables))
-    # Written to the version that was read: a commit in between is a conflict, not lost.
+    # The write is based on the version that was read, so a commit in between causes a conflict and isn't lost.
     write_deltalake(known, rows, mode="overwrite", predicate=f"table_name IN ({names})")

@@ -1,4 +1,8 @@
-"""Delta tables of a lake in Spark: created from their definition, read and replaced by source and window."""
+"""The lake's Delta tables in Spark: created from their definitions, read and replaced by source and window.
+
+Spark, or tasks with `table_writer`, write files to their final place; `replace` then commits them without a JVM. What
+no commit names isn't part of the table, so a killed job leaves unused files and never partial rows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import Held
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: Where a row lies: the address of its file, and how many rows of that come before it.
+#: Columns that locate a row: the address of its file, and the number of rows before it in that file.
 FILE, ROW = "file", "row"
 
 
@@ -39,7 +43,7 @@ class SourceWindows(Protocol):
 
 
 def in_spans(spans: Sequence[SourceWindows]) -> str:
-    """The SQL condition on the partition columns that `spans` stand for."""
+    """A SQL condition on the partition columns that selects the rows of `spans`."""
     sources: dict[tuple[str, str], list[str]] = {}
     for span in spans:
         sources.setdefault((span.first, span.last), []).append(f"'{span.source}'")
@@ -50,12 +54,12 @@ def in_spans(spans: Sequence[SourceWindows]) -> str:
 
 
 def exists(lake: Lake, name: str) -> bool:
-    """Whether the table was ever written; Spark makes the folder of the log before the first commit."""
+    """Whether the table was ever written. An existing folder is no proof: Spark creates it before the first commit."""
     return delta_tables.exists(lake.table_path(name))
 
 
 def _create(lake: Lake, table: Table) -> DeltaTable:
-    """The table, created if it isn't there, with all columns of its definition. Needs no JVM."""
+    """Open the table; create it if there is none, and add columns that are new in its definition. Needs no JVM."""
     known = delta_tables.opened(lake.table_path(table.name))
     if known is None:
         known = delta_tables.created(
@@ -71,7 +75,7 @@ def _create(lake: Lake, table: Table) -> DeltaTable:
 
 
 def _widen(known: DeltaTable, table: Table) -> None:
-    """Add the columns that the table's definition gained. Needs no JVM."""
+    """Add the columns that are new in the table's definition. Needs no JVM."""
     present = {field.name for field in known.schema().fields}
     new = [field for field in _schema(table).fields if field.name not in present]
     if new:
@@ -97,13 +101,13 @@ def read(
     *,
     places: bool = False,
 ) -> DataFrame:
-    """Rows of `name` in `spans`, of the whole table without; an empty frame of its schema if there are none.
+    """Rows of table `name` in `spans` (default: all); an empty frame with its schema if there are none.
 
-    Of a log those of one `row_kind` may be asked for: Spark then knows how large these are, and how to join them. With
-    `places` also the columns FILE and ROW: where each row lies, for `table_reader.picked`.
+    For a decoder's log, `row_kind` selects the rows of one kind. Spark then knows their size and plans joins better.
+    With `places`, the frame also has the columns FILE and ROW, which locate each row for `table_reader.picked`.
 
-    The files are those that the log names, read here: to Spark the log is a table of its own, which takes several jobs
-    before the first row is read.
+    The Delta log is read here, and Spark is given the names of files. If Spark read the log, it would run several jobs
+    before the first row.
     """
     table = all_tables()[name]
     known = delta_tables.opened(lake.table_path(name))
@@ -116,7 +120,7 @@ def read(
 
 
 def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: str | None = None) -> list[str]:
-    """The files of the table that have rows of `spans`, as its log names them; of a log maybe those of one kind."""
+    """Paths of the table's files with rows of `spans` (default: all), and of `row_kind` if given, as in the log."""
     actions = pa.table(known.get_add_actions(flatten=True))
     if row_kind is not None:
         actions = actions.filter(pc.equal(actions.column("partition.row_kind"), row_kind))
@@ -132,7 +136,7 @@ def _files(known: DeltaTable, spans: Sequence[SourceWindows] | None, row_kind: s
 
 
 class File(NamedTuple):
-    """An object that is a file of a table."""
+    """A file of a table, as an object of the lake's storage."""
 
     name: str
     size_bytes: int
@@ -140,7 +144,7 @@ class File(NamedTuple):
 
 
 def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str | None = None) -> list[File]:
-    """The files of `name` that have rows of `spans`, from the table's log alone; of a log maybe those of one kind."""
+    """The files of table `name` with rows of `spans`, and of `row_kind` if given. Reads only the table's log."""
     known = delta_tables.opened(lake.table_path(name))
     if known is None:
         return []
@@ -152,7 +156,7 @@ def files(lake: Lake, name: str, spans: Sequence[SourceWindows], row_kind: str |
 
 
 class Files(NamedTuple):
-    """Files of a table that were written by `table_writer`, and rows beside them."""
+    """Descriptions of files that `table_writer` has written, and further rows that Spark has yet to write."""
 
     written: Sequence[Mapping[str, Any]]
     rows: DataFrame | None
@@ -165,12 +169,11 @@ def replace(
     spans: Sequence[SourceWindows],
     held: Held = lambda: None,
 ) -> None:
-    """Write `rows` in place of all rows of `spans`, in one commit, if the lock of who writes is `held` yet.
+    """Replace all rows of `spans` in table `name` by `rows`, in one commit.
 
-    A pa.Table, for some rows, needs no Spark.
-
-    Spark writes the files; the commit that puts them in place of others needs no JVM. Delta's own way to replace rows
-    takes several jobs of Spark, whatever their number.
+    Small results are a pa.Table and need no Spark. Rows of a DataFrame are written to files by Spark. The commit itself
+    needs no JVM: Delta's own replacement runs several Spark jobs even for a few rows. `held` checks the writer's lock
+    before each attempt to commit.
     """
     table, path = all_tables()[name], lake.table_path(name)
     known = _create(lake, table)
@@ -184,16 +187,16 @@ def replace(
 
 
 def _written(table: Table, path: str, frame: DataFrame, spans: Sequence[SourceWindows]) -> list[Mapping[str, Any]]:
-    """Let Spark write rows into files of the table."""
+    """Have Spark write the rows of `frame` into files of the table; descriptions of the files."""
     rows = _ordered(table, _within(table, _defined(table, frame), spans))
     rows.write.mode("append").partitionBy(*table.partition_by).parquet(path)
-    # The session's commit protocol, TableFiles.java, leaves them to us.
+    # The session's commit protocol, TableFiles.java, lists the files and leaves the commit to the caller.
     written = cast(Any, rows.sparkSession)._jvm.wirehouse.TableFiles.take(path)
     return [json.loads(file) for file in written]
 
 
 def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
-    """A file of TableFiles.java or `table_writer` as the log has it, with the statistics of the table's definition."""
+    """The log entry that adds a file of TableFiles.java or `table_writer`, with the statistics the table wants."""
     stats = {"numRecords": file["stats"]["numRecords"]}
     for kind in ("minValues", "maxValues", "nullCount"):
         stats[kind] = {name: value for name, value in file["stats"][kind].items() if name in table.stats}
@@ -203,16 +206,16 @@ def _added(table: Table, file: Mapping[str, Any]) -> AddAction:
 
 
 def _within(table: Table, rows: DataFrame, spans: Sequence[SourceWindows]) -> DataFrame:
-    """These rows; one that isn't in `spans` is an error, or it would be there twice after the next run.
+    """`rows`, with an error for a row outside of `spans`: the next run wouldn't replace it, so it would be duplicated.
 
-    A column says so, not a condition: that could be asked of rows which another condition leaves out.
+    The check is part of a column, not a filter: Spark may evaluate a filter on rows that another filter excludes.
     """
     refused = F.raise_error(F.lit(f"{table.name}: a row of another window")).cast("string")
     return rows.withColumn("window_start", F.when(F.expr(in_spans(spans)), F.col("window_start")).otherwise(refused))
 
 
 def _defined(table: Table, frame: DataFrame) -> DataFrame:
-    """The frame with the columns and types of the table's definition."""
+    """`frame` with the columns and types of the table's definition."""
     found = {field.name: field.dataType.simpleString() for field in frame.schema}
     defined = cast(StructType, StructType.fromDDL(table.ddl))
     wanted = {field.name: field.dataType.simpleString() for field in defined}
@@ -229,13 +232,13 @@ def _ordered(table: Table, rows: DataFrame) -> DataFrame:
 
 
 def delete(lake: Lake, name: str, condition: str) -> None:
-    """Delete the rows of `name`, if it was ever written, that the SQL condition holds for. Needs no JVM."""
+    """Delete the rows of table `name` that meet a SQL condition, if the table was ever written. Needs no JVM."""
     if known := delta_tables.opened(lake.table_path(name)):
         known.delete(condition)
 
 
 def rows_by_window(lake: Lake, name: str) -> dict[tuple[str, str], int]:
-    """Rows by (source, window), from the table's log alone."""
+    """The number of rows by (source, window). Reads only the table's log."""
     known = delta_tables.opened(lake.table_path(name))
     if known is None:
         return {}

@@ -1,4 +1,8 @@
-"""Files of tables read as Arrow columns by Python tasks: what is made of them there was never a row of the JVM."""
+"""Reads files of tables as Arrow columns in Spark's Python tasks. The rows never pass through the JVM.
+
+`mapped` applies a function to all rows of some files, `picked` to some rows that were located before, and `rows_of`
+reads one file in this process.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: Rows of a batch at most, and about how many bytes: a group of rows that packs well may be very large. No batch has
-#: rows of two groups.
+#: A batch has at most this many rows and about this many bytes. The second limit is for row groups that compress well
+#: and are large in memory. A batch never has rows of two row groups.
 _BATCH_ROWS: Final = 4_096
 _BATCH_BYTES: Final = 32 << 20
-#: A task reads files of about so many bytes, or one that is larger.
+#: A task reads files of about this size in all, or one larger file.
 _SHARE_BYTES: Final = 32 << 20
 
-#: The columns that are read of a table, and of a struct the fields of it.
+#: Columns to read and, for a struct, which of its fields (none listed: all).
 Columns = Mapping[str, Sequence[str]]
 Make = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -42,7 +46,7 @@ def mapped(
     make: Make,
     made: StructType | str,
 ) -> DataFrame:
-    """What `make` makes, task by task, of columns of the rows in these files of table `name`."""
+    """Apply `make` in Spark tasks to `columns` of the rows in these files of table `name`. `made` is its schema."""
     listed = [(number, json.dumps([file.name for file in share])) for number, share in enumerate(_shares(files))]
     read = partial(_read, lake=lake, name=name, columns=columns, make=make)
     shares = spark.createDataFrame(listed, "share INT, files STRING")
@@ -52,9 +56,10 @@ def mapped(
 def picked(
     lake: Lake, name: str, places: DataFrame, columns: Columns, make: Make, made: StructType | str, tasks: int
 ) -> DataFrame:
-    """What `make` makes, in so many tasks, of columns of some rows of table `name`: those at `places`.
+    """Apply `make` in `tasks` Spark tasks to `columns` of the rows of table `name` that are located at `places`.
 
-    These are FILE and ROW of `delta.read`: to find few rows by a key, Spark has to read no more than that.
+    `places` has the columns FILE and ROW of `spark_tables.read`. To find a few rows by a key, Spark reads only the key
+    and these two columns; the other columns are read here, for the rows that were found.
     """
     of_file = places.groupBy(spark_tables.FILE).agg(F.collect_list(spark_tables.ROW).alias("rows"))
     read = partial(_pick, lake=lake, name=name, columns=columns, make=make)
@@ -63,7 +68,7 @@ def picked(
 
 def _shares(files: Iterable[spark_tables.File]) -> Iterator[list[spark_tables.File]]:
     share: list[spark_tables.File] = []
-    # Large ones first: one that is begun last is waited for.
+    # Large files first: a large one that starts last would delay the end.
     for file in sorted(files, key=lambda file: file.size_bytes, reverse=True):
         if share and sum(one.size_bytes for one in [*share, file]) > _SHARE_BYTES:
             yield share
@@ -85,7 +90,7 @@ def _pick(
 ) -> Iterator[pa.RecordBatch]:
     table, folder = all_tables()[name], lake.table_folder(name)
     places = (
-        # Spark's addresses are escaped.
+        # Spark escapes addresses of files.
         (folder + unquote(address).rpartition(folder)[2], np.sort(rows.values.to_numpy()))
         for batch in batches
         for address, rows in zip(batch.column(spark_tables.FILE).to_pylist(), batch.column("rows"), strict=True)
@@ -96,9 +101,9 @@ def _pick(
 def rows_of(
     lake: Lake, table: Table, file: str, columns: Columns, at: np.ndarray[Any, Any] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an object that is a file of `table`, or those `at` these places; what it lacks of `columns` is null.
+    """Read `columns` of `file`, an object that is a file of `table`. A column that the file lacks is null.
 
-    Places are counted from 0 and rise. Groups of rows that have none of them are not read.
+    `at` selects rows by their numbers in the file (from 0, ascending). Row groups without a selected row are not read.
     """
     schema = _chosen(arrow_types.schema(table), columns)
     pairs = (folder.split("=", 1) for folder in file.split("/") if "=" in folder)
@@ -129,13 +134,13 @@ def _stored(
 
 
 def _between(at: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, Any]:
-    """Of rising places those from `first` on and before `end`."""
+    """The row numbers in `at` (ascending) from `first` on and before `end`."""
     found: np.ndarray[Any, Any] = at[slice(*np.searchsorted(at, (first, end)))]
     return found
 
 
 def _chosen(schema: pa.Schema, columns: Columns) -> pa.Schema:
-    """The fields of `schema` that `columns` tell."""
+    """The part of `schema` that `columns` selects."""
     types = {
         column: pa.struct([schema.field(column).type.field(field) for field in fields])
         if fields

@@ -1,4 +1,10 @@
-"""Files of tables written from Arrow columns, without rows: to where they stay, for a commit that names them."""
+"""Writes Arrow batches into Parquet files of tables, in their final place, for a later commit.
+
+`write` writes one file for one partition. TableFiles and `write_all` accept rows of any partitions. Each returns a
+**description** per file, with the keys of TableFiles.java: `path` (relative to the table's folder), `size` in bytes,
+`modified` in milliseconds since 1970, and `stats`, Delta's statistics. `spark_tables.replace` commits files by their
+descriptions.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +30,25 @@ from wirehouse_pipelines.delta.batches import pieces_of
 from wirehouse_pipelines.storage.storage import Storage
 from wirehouse_pipelines.tables import Table
 
-#: As the files that Spark writes.
+#: The same as in files that Spark writes.
 _COMPRESSION: Final = "zstd"
-#: Of a column of bytes so many pieces of so many bytes are compressed to see if it is worth it: to less than that part.
+#: A binary column is compressed if a sample of 16 pieces of 4096 bytes shrinks below 95 % of its size.
 _PIECES, _PIECE_BYTES, _WORTH = 16, 4096, 0.95
-#: A group of rows has at least so many bytes, but for the last one of a file; nulls don't count.
+#: Minimum size of a row group, except for the last one of a file; nulls don't count.
 GROUP_BYTES: Final = 64 << 20
-#: Of rows of any partitions so many bytes wait at most; nulls don't count.
+#: Limit for rows of all partitions that wait to be written; nulls don't count.
 WAITING_BYTES: Final = 128 << 20
-#: Files that are open at once at most.
+#: Limit for files that are open at once.
 OPEN_FILES: Final = 32
 
 
 def write(
     storage: Storage, folder: str, table: Table, partition: Mapping[str, str], batches: Iterable[pa.RecordBatch]
 ) -> dict[str, Any] | None:
-    """Write a file of `table`, whose folder that is, with rows of one partition; what TableFiles.java tells of one.
+    """Write one file of `table` with rows of one partition; its description, or None if there is no batch.
 
-    Batches have the columns of the table but those of the partition, maybe others, which are left out. None if there is
-    no batch.
+    `folder` is the table's folder. Batches have the table's columns except those of the partition; columns that the
+    table doesn't have are ignored.
     """
     batches = iter(batches)
     first = next(batches, None)
@@ -50,7 +56,7 @@ def write(
 
 
 def _as_defined(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`; those that `rows` lack are null."""
+    """`rows` with the columns of `schema`; a column that they lack is null."""
     there = set(rows.schema.names)
     columns = [
         rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
@@ -60,7 +66,7 @@ def _as_defined(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _File:
-    """A file that is being written, of rows of one partition."""
+    """A file of one partition that is being written."""
 
     def __init__(
         self, storage: Storage, folder: str, table: Table, partition: Mapping[str, str], first: pa.RecordBatch
@@ -80,19 +86,19 @@ class _File:
             self._open = opening.pop_all()
 
     def add(self, group: pa.RecordBatch | pa.Table) -> None:
-        """Write a group of rows; the columns of a Table are those of the file."""
+        """Write a row group. A Table must have the file's columns already; a batch is converted to them."""
         rows = group if isinstance(group, pa.Table) else pa.Table.from_batches([_as_defined(group, self._schema)])
         self._writer.write_table(rows.select(self._schema.names), row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> dict[str, Any]:
-        """What is said of the file, which is there from now on."""
+        """Complete the file, which becomes visible; its description."""
         with self._open:
             self._writer.close()
             size, footer = self._stream.tell(), pq.read_metadata(self._stream)
         return {"path": self._path, "size": size, "modified": time.time_ns() // 1_000_000, "stats": _stats(footer)}
 
     def give_up(self, *error: Any) -> None:
-        """Leave no file, because of an error."""
+        """Discard the file because of an error, which is given as the arguments of `__exit__`."""
         self._open.__exit__(*error)
 
 
@@ -112,10 +118,11 @@ def _write(
 
 
 class TableFiles:
-    """Files of a table with rows of any partitions; used in a `with` block, which leaves none that isn't told of.
+    """Writes rows of any partitions into files of a table. If its `with` block fails, open files are discarded.
 
-    Rows wait until they are a group, of a table with an order until all that wait are many: its files are sorted as a
-    whole. Of others each partition keeps its file open.
+    Rows wait in memory per partition. For a table with an order, each file is sorted as a whole: the rows of a
+    partition are written once the waiting rows exceed WAITING_BYTES. For other tables, rows are written as soon as they
+    fill a row group, and each partition keeps its file open.
     """
 
     def __init__(self, storage: Storage, folder: str, table: Table) -> None:
@@ -133,7 +140,7 @@ class TableFiles:
             file.give_up(*error)
 
     def add(self, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-        """More rows; of each file that is complete what `write` tells."""
+        """Add rows; descriptions of the files that became complete."""
         for piece in pieces_of(_as_defined(rows, self._schema), self._table.partition_by):
             self._waiting[piece.place].append(_lean(piece.rows))
             self._sizes[piece.place] += _filled_bytes(piece.rows.to_struct_array())
@@ -147,7 +154,7 @@ class TableFiles:
                 yield from self._add_group(most)
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """The files that weren't complete before."""
+        """Write all waiting rows and complete the open files; their descriptions."""
         for place in list(self._sizes):
             if self._table.order:
                 yield self._sorted(place)
@@ -166,7 +173,7 @@ class TableFiles:
     def _sorted(self, place: tuple[str, ...]) -> dict[str, Any]:
         rows = pa.Table.from_batches(self._taken(place))
         order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in self._table.order])
-        # Mostly they came in order.
+        # Usually the rows came in order already.
         rows = rows if np.array_equal(order, np.arange(len(order))) else rows.take(order)
         return _write(self._storage, self._folder, self._table, self._partition(place), rows.to_batches())
 
@@ -174,7 +181,7 @@ class TableFiles:
         waiting = self._taken(place)
         if place not in self._open:
             if len(self._open) == OPEN_FILES:
-                # The one that was opened first is the likeliest to get no more rows.
+                # The file that was opened first is the least likely to get more rows.
                 yield self._open.pop(next(iter(self._open))).close()
             self._open[place] = _File(self._storage, self._folder, self._table, self._partition(place), waiting[0])
         self._open[place].add(pa.Table.from_batches(waiting))
@@ -183,7 +190,7 @@ class TableFiles:
 def write_all(
     storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[dict[str, Any]]:
-    """Write files of `table` with rows of any partitions; of each what `write` tells. See TableFiles."""
+    """Write rows of any partitions into files of `table`; their descriptions. See TableFiles."""
     with TableFiles(storage, folder, table) as files:
         for batch in batches:
             yield from files.add(batch)
@@ -191,7 +198,7 @@ def write_all(
 
 
 def _lean(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """`rows`, in which parts without any value share one piece of memory with those of other batches."""
+    """`rows` with less memory: columns and fields that are all null share one buffer across batches."""
     columns = [_lean_column(column) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
@@ -216,7 +223,7 @@ def _most_nulls(kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _filled_bytes(column: pa.Array) -> int:
-    """Bytes of a column, but of those parts that have a value: nulls take room in memory, and none in a file."""
+    """Bytes of a column without parts that are all null: these take memory, but no space in a file."""
     if column.null_count == len(column):
         return 0
     if pa.types.is_struct(column.type):
@@ -225,9 +232,10 @@ def _filled_bytes(column: pa.Array) -> int:
 
 
 def _encoding(group: pa.RecordBatch) -> dict[str, Any]:
-    """How columns are written. Whole numbers mostly rise or stay: as their differences they take half of the bytes.
+    """Encoding options for ParquetWriter, chosen from the first row group.
 
-    Hashes, signatures and the like get no smaller by compression and are written as they are.
+    64-bit integers mostly increase or repeat; stored as differences they take half the space. Binary columns that don't
+    compress, such as hashes and signatures, are stored uncompressed.
     """
     paths = _paths(group.schema)
     whole = {field.name for field in group.schema if pa.types.is_int64(field.type)}
@@ -241,7 +249,7 @@ def _encoding(group: pa.RecordBatch) -> dict[str, Any]:
 
 
 def _is_worth_it(column: pa.Array) -> bool:
-    """Whether bytes get smaller; without any it doesn't matter."""
+    """Whether a sample of a binary column shrinks by compression; True if the column is empty."""
     if not len(column):
         return True
     _, offsets, data = column.buffers()
@@ -254,7 +262,7 @@ def _is_worth_it(column: pa.Array) -> bool:
 
 @cache
 def _paths(schema: pa.Schema) -> list[str]:
-    """The columns of a file, those of structs and lists by their paths."""
+    """Paths of the Parquet columns of a file with `schema`; structs and lists have one or more each."""
     written = io.BytesIO()
     pq.ParquetWriter(written, schema).close()
     columns = pq.read_metadata(written).schema
@@ -262,7 +270,7 @@ def _paths(schema: pa.Schema) -> list[str]:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`batches`, small ones put together."""
+    """Concatenate `batches` into row groups of at least GROUP_BYTES."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -276,7 +284,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _stats(footer: pq.FileMetaData) -> dict[str, Any]:
-    """Statistics as Delta keeps them, of the columns that have any; bounds of those of which each group has them."""
+    """Delta's statistics from a file's footer. A column has bounds only if every row group with values has them."""
     found: defaultdict[str, list[pq.Statistics]] = defaultdict(list)
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
@@ -293,5 +301,5 @@ def _stats(footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 def _as_json(bound: Any) -> Any:
-    """Of decimals tables have whole numbers alone."""
+    """A bound as a JSON value. The tables' decimals are whole numbers."""
     return int(bound) if isinstance(bound, Decimal) else bound

@@ -1,4 +1,4 @@
-"""Jobs and their runner: bronze, silver of connections, folds by key, upkeep, forgetting.
+"""Jobs and their runner: bronze, decoding of connections, folds by key; and upkeep and erasure.
 
 It may import stages and what is below it.
 """

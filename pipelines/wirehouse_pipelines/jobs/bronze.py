@@ -1,6 +1,11 @@
-"""Bronze: landed records as Delta, typed, nothing judged.
+"""Bronze: the jobs that turn landed records into rows of Delta tables, typed and not judged.
 
-A task reads some landed objects as columns and writes these as files of the table: rows are made of them nowhere.
+`bronze.messages`, `bronze.segments` and `bronze.files` have the records of the three kinds. `bronze.captures`,
+`bronze.windows` and `bronze.findings` have the manifests. A task reads a share of landed Avro objects as Arrow columns
+and writes these into files of the table.
+
+Landed records may expire once bronze has their rows. When such a window is recomputed, the rows of expired captures are
+copied from the table as they are.
 """
 
 from __future__ import annotations
@@ -30,23 +35,24 @@ from wirehouse_pipelines.landing.object_reader import DamagedObjectError
 from wirehouse_pipelines.storage.storage import Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
 
-#: Bytes of landing that a task reads at most, and at least if there are so many.
+#: The most bytes of landed objects that a task reads, and the least if there are as many.
 SHARE_BYTES: Final = 64 << 20
 LEAST_BYTES: Final = 4 << 20
 Build = Callable[[Work], Iterator[tuple[str, Any]]]
 
 
 class LandingGoneError(WirehouseError):
-    """Rows can't be computed: landing let go of the records, and the table doesn't have their rows any more."""
+    """Rows can't be computed: the landed records have expired, and the table has lost their rows."""
 
     template = (
-        "{table}: window {window} of source {source} can't be computed anew: landing let go of the records of {count} "
-        "of its captures, and their rows are gone: land the files again with `wirehouse land FILE --source {source}`"
+        "{table}: window {window} of source {source} can't be recomputed: the landed records of {count} of its "
+        "captures have expired, and their rows are gone: land the files again with "
+        "`wirehouse land FILE --source {source}`"
     )
 
 
 def capture_window(manifest: Manifest, lake: Lake) -> str:
-    """A capture belongs to the window of its first record, or of its landing if it has none."""
+    """The window of a capture's row: that of its first record, or of its landing if it has no records."""
     moment = manifest.first_arrived_at_ns if manifest.records else manifest.landed_at_ns
     return lake.windows.of(moment if moment is not None else manifest.landed_at_ns)
 
@@ -65,7 +71,7 @@ def _captures_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
 
 
 def captures(work: Work) -> Iterator[tuple[str, pa.Table]]:
-    """The manifests of the windows, how many records of each are in which, and what landing found."""
+    """The rows of captures, of the number of records per capture and window, and of landing's findings."""
     severity = {rule.id: rule.severity.value for rule in by_name(RULES).values()}
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     rows: list[dict[str, Any]] = []
@@ -107,7 +113,7 @@ def _messages_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, 
 
 
 def _packets_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any]:
-    """Captures, and the ports that say which packets are the source's."""
+    """The captures of each window, and the ports that decide which packets belong to the source."""
     claimed = sorted({port for name in {manifest.source for manifest in landed} for port in lake.source(name).ports})
     return {window: [claimed, listed] for window, listed in _captures_of(landed, PACKET_KINDS).items()}
 
@@ -117,7 +123,7 @@ def _files_by_window(landed: Sequence[Manifest], lake: Lake) -> Mapping[str, Any
 
 
 def _released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
-    """Captures of `kinds` that landing let go of, by source and window of the spans."""
+    """Captures of `kinds` whose landed records have expired, by source and window of the spans."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     found: dict[tuple[str, str], list[str]] = {}
     for manifest in work.landed:
@@ -129,7 +135,7 @@ def _released(work: Work, kinds: tuple[str, ...]) -> dict[tuple[str, str], list[
 
 
 class Piece(NamedTuple):
-    """Bytes of an object of landing, whose records are of one source and window."""
+    """A range of bytes of a landed object. The object's records have one source and window."""
 
     source: str
     window: str
@@ -138,7 +144,7 @@ class Piece(NamedTuple):
     end: int
 
 
-#: The columns of a table, given landed records of a source.
+#: Turns landed records of a source into columns of a table.
 Columns = Callable[[pa.RecordBatch, Source], pa.RecordBatch]
 
 
@@ -147,12 +153,12 @@ def _as_landed(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
 
 
 def _segments(records: pa.RecordBatch, source: Source) -> pa.RecordBatch:
-    """Landed packets, read up to the payload of TCP."""
+    """Landed packets with their headers parsed, up to the TCP payload."""
     return segments.read(records, source.ports)
 
 
 def _windows(work: Work, kinds: tuple[str, ...]) -> Iterator[WindowObjects]:
-    """What captures have in windows of the spans, of those that landing holds."""
+    """The landed objects in windows of the spans, of captures whose records haven't expired."""
     wanted = {(span.source, window) for span in work.spans for window in span.windows}
     for manifest in work.landed:
         if manifest.kind in kinds and manifest.released_at_ns is None:
@@ -160,22 +166,22 @@ def _windows(work: Work, kinds: tuple[str, ...]) -> Iterator[WindowObjects]:
 
 
 def _pieces(work: Work, kinds: tuple[str, ...]) -> Iterator[Piece]:
-    """The objects of landing with records of the spans, each as a whole. Raises DamagedObjectError if one is gone."""
+    """The landed objects with records of the spans, each as one piece. Raises DamagedObjectError if one is missing."""
     storage, sizes = open_storage(work.lake.root), dict[str, dict[str, int]]()
     for name in (name for has in _windows(work, kinds) for name in has.objects):
         folder = name.rpartition("/")[0]
         if folder not in sizes:
             sizes[folder] = {stored.name: stored.size_bytes for stored in storage.list(folder)}
         if name not in sizes[folder]:
-            raise DamagedObjectError(name=name, reason="it is not there")
+            raise DamagedObjectError(name=name, reason="it is missing")
         *_, source, window = folder.split("/")
         yield Piece(source, window, name, 0, sizes[folder][name])
 
 
 def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
-    """`pieces` cut and put together, so that each core has something to do and no task much.
+    """Divide `pieces` into shares for tasks, so that all cores have work and no share is large.
 
-    Those of one source and window stand together.
+    Large pieces are cut. A share has its pieces in order of source and window.
     """
     listed = sorted(pieces)
     most = min(SHARE_BYTES, max(LEAST_BYTES, -(-sum(piece.end for piece in listed) // cores)))
@@ -195,17 +201,18 @@ def shares(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
 
 
 class Written(NamedTuple):
-    """What a task wrote."""
+    """The result of a task."""
 
+    #: Descriptions of the files that it wrote, see `table_writer`.
     files: list[dict[str, Any]]
-    #: Records read, by the name of the object.
+    #: Number of records that it read, by the name of the object.
     records: Counter[str]
 
 
 def write_share(share: Sequence[Piece], lake: Lake, table: str, columns: Columns) -> Written | WirehouseError | OSError:
-    """Write the rows of a share into files of the table, one for each source and window.
+    """Write the rows of a share into files of the table, one per source and window.
 
-    What is wrong is given back: Spark would tell of its own part in it first.
+    Errors are returned: a raised one would reach the driver wrapped in Spark's own.
     """
     storage, written = open_storage(lake.root), Written([], Counter())
     try:
@@ -228,7 +235,7 @@ def _records(storage: Storage, piece: Piece, counts: Counter[str]) -> Iterator[p
 
 
 def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
-    """The job's rows: those that `columns` make of landed records, and as they are those of captures let go of."""
+    """The `build` of a job: rows that `columns` makes of landed records, and unchanged rows of expired captures."""
 
     def build(work: Work) -> Iterator[tuple[str, spark_tables.Files]]:
         kept = _kept(work, table, kinds)
@@ -245,7 +252,7 @@ def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
         for window in _windows(work, kinds):
             found = sum(records[name] for name in window.objects)
             if found != window.records:
-                reason = f"of {window.records:,} records there are {found:,}"
+                reason = f"of {window.records:,} records there are only {found:,}"
                 raise DamagedObjectError(name=" and ".join(window.objects), reason=reason)
         yield table, spark_tables.Files(files, kept)
 
@@ -253,7 +260,7 @@ def _read(table: str, kinds: tuple[str, ...], columns: Columns) -> Build:
 
 
 def _kept(work: Work, table: str, kinds: tuple[str, ...]) -> DataFrame | None:
-    """Rows of captures that landing let go of. Raises LandingGoneError."""
+    """The table's rows of captures whose landed records have expired, if any. Raises LandingGoneError."""
     gone = _released(work, kinds)
     if not gone:
         return None

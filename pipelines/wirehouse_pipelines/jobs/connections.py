@@ -1,9 +1,12 @@
-"""The decoding pass of protocols over TCP: segments of bronze to the rows of a protocol's log, in one streaming pass.
+"""The decoding jobs of protocols over TCP: from `bronze.segments` to the log `silver.PROTOCOL`, in one streaming pass.
 
-Segments are brought together by port pair and sorted by arrival; each task reads one port pair after another and
-keeps the state of one. What is carried to the next window is a `state` row of each port pair that is alive. Where the
-dialogues of a source share something, all port pairs between two addresses are read at once. If the protocol has files
-too, their pieces are brought together by file, and read likewise.
+`job` declares such a job as stages (see the package `stages`). Their key is the port pair (`flow`), their order is
+arrival. A task reads one port pair after another and holds the state of one. At the end of a window, each port pair
+that is still alive has a row of state (`row_kind = 'state'`), which the next window starts from.
+
+If the dialogues of a source share something, the key is the pair of addresses, so that all port pairs between two hosts
+are read together (`Gather`). If a protocol also has files, a second stage reads their pieces in `bronze.files`; its key
+is the file.
 """
 
 from __future__ import annotations
@@ -36,15 +39,15 @@ from wirehouse_pipelines.lake.protocols import FILE_KINDS
 from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
-#: Of what all protocols over TCP share: raise it and every window of each is stale.
+#: The version of the code that all protocols over TCP share. A new version makes every window of each stale.
 VERSION = "4"
-#: Condition of the rows of a log that carry state.
+#: A SQL condition: the rows of a log that are state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 _PLACE: Final = ("source", "window_start", *_ARRIVAL)
-#: What is read together stands together, in order of arrival. States have no arrival: the newest of a flow is the last.
+#: Rows of a key are in order of arrival. States have no arrival, so they come first; of a flow the newest comes last.
 _ORDER: Final = Order(("source", "key"), (*_ARRIVAL, "flow", "window_start"))
-#: Columns of `bronze.segments` that say what could not be read.
+#: Columns of `bronze.segments` about packets that could not be read.
 _SKIPPED: Final = ("skip", "damaged", "damage")
 
 
@@ -56,11 +59,11 @@ def job(
     files: Callable[[Source, bytes], file_log.Start] | None = None,
     more: Callable[[Work], Stage] | None = None,
 ) -> Job:
-    """The decoding job of a protocol over TCP, which writes the log `silver.PROTOCOL` with the columns `schema`.
+    """Declare the decoding job of a protocol over TCP, which writes the log `silver.PROTOCOL` with columns `schema`.
 
-    `starter` makes the dialogues of a source, given the lake's key, or says how they are gathered; `files` makes the
-    readings of a source of files, if the protocol has such; `more` is a stage that makes other rows of the log from
-    files; `version` is that of the protocol's decoder.
+    `version` is that of the protocol's decoder. `starter` takes a source and the lake's key and returns what creates
+    dialogues, or a Gather if they share something. `files` is the same for sources of files, if the protocol has such.
+    `more` declares a further stage that makes rows of the log from files.
     """
     table, decoder = f"silver.{protocol}", f"{VERSION}.{version}"
 
@@ -89,24 +92,25 @@ def job(
 
 
 def _also(lake: Lake, source: Source) -> str:
-    """The key, under which state is sealed and the hashes of secrets are made, and how connections are put together."""
+    """What rows also depend on: the lake's key (for sealed state and hashes of secrets) and the reassembly options."""
     return f"{hash_key.name_of(lake)} {source.tcp.canonical()}"
 
 
 def heard_once(work: Work, table: str, row_kind: str | None = None) -> DataFrame:
-    """The rows of log `table` of services, of connections that several of their sources saw those of one.
+    """The rows of log `table` for services, maybe only of one `row_kind`.
 
-    All rows, or those of one `row_kind`.
+    If several sources of a service captured a connection, only the rows of one of them are returned.
     """
     log, again = work.read_members(table, row_kind), _heard_again(work, table)
     return log if again is None else log.join(again, ["window_start", "connection_id"], "left_anti")
 
 
 def _heard_again(work: Work, table: str) -> DataFrame | None:
-    """Connections that another source of the service saw as well: window_start and connection_id; None: it has one.
+    """Duplicates: connections that another source captured too, as window_start and connection_id.
 
-    Of two that have the same endpoints in overlapping times, seen by two sources, that stays which began first, then
-    that of the first source by name.
+    Two connections are the same if they have the same endpoints at overlapping times and come from two sources. The
+    duplicate is the one that began later, or else that of the later source by name. None if all services have one
+    source.
     """
     if all(len(work.lake.sources_of(span.source)) == 1 for span in work.spans):
         return None
@@ -126,7 +130,7 @@ def _heard_again(work: Work, table: str) -> DataFrame | None:
 
 
 def _with_version(stage: Stage, decoder: str) -> Stage:
-    """The stage, whose rows say which version of the decoder made them."""
+    """`stage` with the column `decoder_version` added to its rows."""
     beside = list(_versioned(stage.beside, decoder))
     return replace(stage, fold=partial(_fold_with_version, fold=stage.fold, decoder=decoder), beside=beside)
 
@@ -143,12 +147,12 @@ def _versioned(made: Iterable[tuple[str, pa.RecordBatch]], decoder: str) -> Iter
 
 
 def within(spans: Iterable[Span]) -> frozenset[tuple[str, str]]:
-    """Source and window of each row of the spans."""
+    """All pairs of source and window in the spans."""
     return frozenset((span.source, window) for span in spans for window in span.windows)
 
 
 def _of_connections(work: Work, table: str, schema: pa.Schema, start: Callable[[Source], Start | Gather]) -> Stage:
-    """The rows of log `table` that follow from segments; `start` makes the dialogues of a source."""
+    """The stage from segments to rows of log `table`; `start` returns what creates the dialogues of a source."""
     seal = hash_key.StateSeal(hash_key.of(work.lake))
     sources = {
         span.source: SourceLog(
@@ -186,7 +190,7 @@ def _of_files(
     schema: pa.Schema,
     reading: Callable[[Source, tuple[stream_log.Window, ...]], SourceFiles],
 ) -> Stage:
-    """The rows of log `table` of the sources of files."""
+    """The stage from pieces of files to rows of log `table`, for the sources of files."""
     sources = {
         span.source: reading(work.source(span.source), _windows(work, span))
         for span in work.spans
@@ -222,14 +226,14 @@ def _clock(work: Work) -> pa.RecordBatch:
 
 
 def _on_its_way(table: str, columns: Sequence[str]) -> pa.Schema:
-    """The columns of `table`, with what is added to them."""
+    """The schema of rows between prepare and fold: these columns of `table`, with state, flow and key."""
     known = {field.name: field.type for field in arrow_types.schema(all_tables()[table])}
     known |= {"state": pa.string(), "flow": pa.binary()}
     return pa.schema([*((name, known[name]) for name in columns), ("key", pa.binary())])
 
 
 def _carried(work: Work, table: str, gathered: frozenset[str], *, files: bool) -> list[Input]:
-    """The states that reach the spans; of sources of files, or of packets."""
+    """The rows of state before the spans as an input, if there are any; for sources of files or of packets."""
     alive = [span for span in work.alive() if _has_files(work, span.source) is files]
     found = spark_tables.files(work.lake, table, alive, STATE) if alive else []
     columns: dict[str, Sequence[str]] = dict.fromkeys(("source", "flow", "window_start", "state"), ())
@@ -237,7 +241,7 @@ def _carried(work: Work, table: str, gathered: frozenset[str], *, files: bool) -
 
 
 def _segments(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
-    """Segments, and what bronze could not read and is to be told of: that has no flow."""
+    """Prepare rows of bronze.segments: keep segments, and packets whose problem has to be reported (without a flow)."""
     segment = pc.is_null(rows.column("skip"))
     told = pc.or_(pc.fill_null(pc.equal(rows.column("skip"), "ip_fragment"), False), rows.column("damaged").is_valid())
     wanted = pc.or_(segment, told)
@@ -248,7 +252,7 @@ def _segments(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
 
 
 def _states(rows: pa.RecordBatch, gathered: frozenset[str]) -> pa.RecordBatch:
-    """The clock's rows have no flow."""
+    """Prepare rows of state: keep those of flows; the clock's rows have no flow."""
     return _keyed(rows.filter(rows.column("flow").is_valid()), gathered)
 
 
@@ -258,9 +262,9 @@ def _files(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _keyed(rows: pa.RecordBatch, gathered: frozenset[str] = frozenset()) -> pa.RecordBatch:
-    """With the column `key`: of sources that gather their dialogues the addresses, else the flow."""
+    """Add the column `key`: the pair of addresses for sources that gather their dialogues, else the flow."""
     key = rows.column("flow")
-    # A file has rows of one source.
+    # A file of the table has rows of one source.
     if rows.num_rows and rows.column("source")[0].as_py() in gathered:
         flows = key.dictionary_encode()
         key = pa.array(map(source_log.addresses, flows.dictionary.to_pylist()), pa.binary()).take(flows.indices)
@@ -270,7 +274,7 @@ def _keyed(rows: pa.RecordBatch, gathered: frozenset[str] = frozenset()) -> pa.R
 def _fold(
     rows: Iterable[pa.RecordBatch], table: str, read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of the log."""
+    """The fold: decode ordered rows with `read`; rows of the log."""
     skipped: list[pa.RecordBatch] = []
     for made in read(_newest_states(_readable(rows, skipped))):
         yield table, made
@@ -279,7 +283,7 @@ def _fold(
 
 
 def _readable(rows: Iterable[pa.RecordBatch], skipped: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`rows` that have a flow; what is to be told of the others goes to `skipped`."""
+    """Yield the rows that have a flow; log rows about the others are appended to `skipped`."""
     for batch in rows:
         flow = batch.column("flow")
         if not flow.null_count:
@@ -291,12 +295,12 @@ def _readable(rows: Iterable[pa.RecordBatch], skipped: list[pa.RecordBatch]) -> 
 
 
 def _newest_states(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`rows` without the states that newer ones of the same flow replace, and without those that say: it ended."""
+    """Drop states that a newer one of the same flow replaces, and null states, which mean that the flow has ended."""
     held: pa.RecordBatch | None = None
     for batch in rows:
         whole = batch if held is None else pa.concat_batches([held, batch])
         state = np.asarray(whole.column("arrived_at_ns").is_null())
-        # Whether a newer one follows the last row is seen when there is a next one.
+        # Whether a newer state follows the last row is known only with the next batch.
         end = whole.num_rows - int(state[-1])
         held = whole.slice(end) if state[-1] else None
         if state.any():
@@ -314,14 +318,15 @@ def _newest_states(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _of_skipped(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """What bronze could not read: fragments are said, and damaged records are quarantined; landing has told of them.
+    """Log rows about packets that bronze could not read.
 
-    Their bytes stay in bronze: they may be those of any packet, also of one with a secret.
+    An IP fragment is a violation. A damaged record is quarantined; landing has already reported the damage. The bytes
+    stay in bronze, because they may be of any packet, including one with a secret.
     """
     damaged = np.asarray(rows.column("damaged").is_valid())
     kinds = np.where(damaged, stream_log.QUARANTINE, stream_log.VIOLATION)
     findings = [
-        _finding(RULE["file_damaged"], damage) if one else _finding(RULE["ip_fragment"], "not put together")
+        _finding(RULE["file_damaged"], damage) if one else _finding(RULE["ip_fragment"], "not reassembled")
         for one, damage in zip(damaged, rows.column("damage").to_pylist(), strict=True)
     ]
     columns = {name: rows.column(name) for name in _PLACE}

@@ -1,7 +1,10 @@
-"""What is asked to go: sources that the configuration no longer names, and single captures.
+"""Erasure (`wirehouse forget`): of sources that are no longer configured, and of single captures.
 
-A capture is erased from landing, and its windows are computed anew without it; then every version of a table that may
-have held its rows is removed. `proof` searches what is left.
+A source is erased by deleting its rows, ledger entries and landed objects (`forget`).
+
+A capture is erased in steps: `erase_landed` removes it from landing; the windows that it was in are then recomputed
+without it; `purge` removes all older versions of tables, which may still have its rows. `proof` searches what is left
+and raises NotErasedError if it finds anything of the capture.
 """
 
 from __future__ import annotations
@@ -28,24 +31,27 @@ from wirehouse_pipelines.storage.storage import Held, Storage, open_storage
 from wirehouse_pipelines.tables import all_tables
 
 _CAPTURE: Final = re.compile("[0-9a-f]{64}")
-#: Columns that name a capture.
+#: The ending of columns that have a capture's id.
 _NAMES_IT: Final = "capture_id"
 
 
 class StillConfiguredError(UsageError):
-    """A source that is configured can't be forgotten: the next landing would bring it back."""
+    """A configured source can't be erased: the next landing would bring it back."""
 
     template = "source {name} is still configured: take its [[source]] out of the configuration first"
 
 
 class UnknownSourceError(UsageError):
-    """The lake has nothing of such a source."""
+    """The lake has neither rows nor landed objects of that source."""
 
     template = "the lake has nothing of a source {name!r}"
 
 
 def gone(lake: Lake) -> list[str]:
-    """Sources that landed something or have rows, and aren't configured any more; also those that joined a service."""
+    """Sources with landed objects or rows that are no longer configured.
+
+    Also sources that joined a service since: joined jobs left rows under the sources' own names.
+    """
     landed = landing.sources(lake) - {source.name for source in lake.sources}
     return sorted(landed.union(*_left(lake).values()))
 
@@ -55,7 +61,7 @@ def _known(lake: Lake) -> set[str]:
 
 
 def _left(lake: Lake) -> dict[str, set[str]]:
-    """By job: names under which its tables have rows that it won't write again."""
+    """By job: names of sources or services whose rows in its tables it will never replace."""
     written = ledger.read(lake)
     return {
         job.name: {source for table, source, _ in written if table == job.outputs[0]} - set(runner.units(lake, job))
@@ -68,18 +74,18 @@ class Forgotten:
     """What was deleted of a source."""
 
     source: str
-    #: Captures that it landed.
+    #: Number of captures that it had landed.
     captures: int
-    #: Rows by table.
+    #: Number of deleted rows, by table.
     rows: dict[str, int]
 
 
 def forget(lake: Lake, name: str, say: runner.Progress | None = None) -> Forgotten:
     """Delete everything of source `name`: its rows, its ledger entries, and last its landed objects.
 
-    Of a source that joined a service what jobs wrote under its own name goes, and what it landed stays. Delta keeps
-    the files of deleted rows until they are vacuumed. Waits for those who write tables. Raises StillConfiguredError and
-    UnknownSourceError.
+    If the source has joined a service, only the rows that joined jobs wrote under its own name are deleted, and its
+    landed objects are kept. Delta keeps the files of deleted rows until they are vacuumed. Waits for writers of tables.
+    Raises StillConfiguredError and UnknownSourceError.
     """
     _check_source(lake, name)
     with runner.writing(lake, say=say) as held:
@@ -87,7 +93,7 @@ def forget(lake: Lake, name: str, say: runner.Progress | None = None) -> Forgott
 
 
 def check(lake: Lake, what: str) -> None:
-    """Look whether `what`, a capture or a source, can be erased, and change nothing.
+    """Check that `what`, a capture or a source, can be erased. Changes nothing.
 
     Raises UnknownCaptureError, SourceGoneError, UnknownSourceError and StillConfiguredError.
     """
@@ -133,7 +139,7 @@ class UnknownCaptureError(UsageError):
 
 
 class SourceGoneError(UsageError):
-    """A capture's source is no longer configured, so what is left of its windows can't be computed anew."""
+    """A capture's source is no longer configured, so its windows can't be recomputed without the capture."""
 
     template = "source {name} of that capture is no longer configured: `wirehouse forget {name}` erases all of it"
 
@@ -141,21 +147,21 @@ class SourceGoneError(UsageError):
 class NotErasedError(WirehouseError):
     """Something of a capture is left."""
 
-    template = "of capture {capture_id} there is still: {left}; run `wirehouse forget {capture_id}` again"
+    template = "capture {capture_id} is not fully erased: {left}; run `wirehouse forget {capture_id}` again"
     retry_helps = True
 
 
 def is_capture(text: str) -> bool:
-    """`text` is written as the id of a capture."""
+    """Whether `text` has the form of a capture's id."""
     return bool(_CAPTURE.fullmatch(text))
 
 
 def erase_landed(lake: Lake, capture_id: str) -> list[Manifest]:
-    """Erase a capture from landing, in every source that landed it, and the rows of windows that hold nothing else.
+    """Erase a capture from landing, in every source that landed it; the manifests that it had.
 
-    Returns what its manifests were. What stays of them says nothing but that it was forgotten, so that it isn't landed
-    again. The other windows that it was in are stale: they have to be computed, then `purge`. Raises
-    UnknownCaptureError and SourceGoneError.
+    A minimal manifest remains, which only states that the capture was erased, so that it isn't landed again. Windows
+    that had no other capture lose their rows. Other windows become stale: the caller must recompute them and then call
+    `purge`. Raises UnknownCaptureError and SourceGoneError.
     """
     landed = _landed(lake, capture_id)
     storage = open_storage(lake.root)
@@ -164,14 +170,14 @@ def erase_landed(lake: Lake, capture_id: str) -> list[Manifest]:
             write_manifest(storage, _forgotten(manifest))
             landing.remove_capture(storage, manifest.kind, manifest.source, capture_id)
             landing.unsee(storage, manifest.source, capture_id)
-            # A landing killed after its commit leaves it.
+            # A landing that was killed after its commit leaves its marker.
             storage.delete(landing.begun_name(manifest.source, capture_id))
     runner.clear_emptied(lake)
     return landed
 
 
 def _landed(lake: Lake, capture_id: str) -> list[Manifest]:
-    """The capture's manifests, if it can be erased."""
+    """The capture's manifests. Raises UnknownCaptureError and SourceGoneError."""
     landed = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
     if not landed:
         raise UnknownCaptureError(capture_id=capture_id)
@@ -182,7 +188,7 @@ def _landed(lake: Lake, capture_id: str) -> list[Manifest]:
 
 
 def _forgotten(manifest: Manifest) -> Manifest:
-    """What stays: its id, and of a broker's records which offsets they were, or they were landed again."""
+    """The minimal manifest of an erased capture. It keeps the range of offsets, so that this isn't landed again."""
     return Manifest(
         source=manifest.source,
         protocol=manifest.protocol,
@@ -206,7 +212,7 @@ def _tables(lake: Lake) -> list[str]:
 
 
 def purge(lake: Lake, held: Held) -> list[upkeep.Freed]:
-    """Remove the old versions of every table; what that freed. `held` is what `jobs.runner.writing` gave."""
+    """Remove the old versions of every table; what that freed. `held` is the function that `runner.writing` yields."""
     freed: list[upkeep.Freed] = []
     for name in _tables(lake):
         held()
@@ -216,19 +222,20 @@ def purge(lake: Lake, held: Held) -> list[upkeep.Freed]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was searched for a capture, and nothing of it found."""
+    """What was searched for a capture without finding anything of it."""
 
-    #: Objects in landing.
+    #: Landed objects.
     objects: int
     tables: int
-    #: Versions that the tables have, all of after it was erased.
+    #: Versions of all tables; all are newer than the erasure.
     versions: int
-    #: Files of data in the newest of them, and their rows.
+    #: Files of data in the newest versions.
     files: int
+    #: Rows in these files.
     rows: int
 
     def lines(self) -> tuple[str, ...]:
-        """It in words."""
+        """The proof as text, line by line."""
         return (
             f"landing: {self.objects:,} objects, none of it; its manifest says only that it was forgotten",
             f"tables: {self.rows:,} rows in {self.files:,} files of {self.tables:,} tables, none points at it",
@@ -238,13 +245,13 @@ class Proof:
 
 
 def proof(lake: Lake, capture_id: str) -> Proof:
-    """What was searched for the capture. Raises NotErasedError if anything of it is left."""
+    """Search landing, tables and ledger for the capture. Raises NotErasedError if anything of it is left."""
     storage = open_storage(lake.root)
     objects = [stored.name for stored in storage.list("landing")]
     left = [name for name in objects if capture_id in name and not name.startswith(f"{MANIFESTS}/")]
     found = [manifest for manifest in manifests(lake) if manifest.capture_id == capture_id]
     left += [f"the manifest of source {manifest.source}" for manifest in found if manifest != _forgotten(manifest)]
-    left += [f"{name}, {', '.join(sorted(windows))}: not computed anew" for name, windows in runner.due(lake).items()]
+    left += [f"{name}, {', '.join(sorted(windows))}: not recomputed" for name, windows in runner.due(lake).items()]
     versions = files = rows = tables = 0
     for name in _tables(lake):
         if (table := delta_tables.opened(lake.address(upkeep.folder(lake, name)))) is None:
@@ -270,7 +277,7 @@ def _log_versions(lake: Lake, name: str) -> set[str]:
 
 
 def _told_by_log(lake: Lake, name: str, newest: Collection[str]) -> Iterator[str]:
-    """Files that the log tells of, and of their least and greatest values, that the newest version lacks."""
+    """Log entries about files that the newest version doesn't have: entries include minimum and maximum values."""
     storage, folder = open_storage(lake.root), upkeep.folder(lake, name)
     for stored in storage.list(_log(lake, name)):
         if stored.name.endswith(".json"):
@@ -287,7 +294,7 @@ def _log(lake: Lake, name: str) -> str:
 
 
 def _files_left(lake: Lake, name: str, table: DeltaTable) -> tuple[list[str], list[str]]:
-    """Files of a table's folder that its newest version doesn't have, and those that it has."""
+    """Files in a table's folder: those that its newest version doesn't have, and those that it has."""
     folder = upkeep.folder(lake, name)
     known = {f"{folder}/{unquote(path)}" for path in table.get_add_actions().column("path").to_pylist()}
     log = f"{_log(lake, name)}/"
@@ -296,7 +303,7 @@ def _files_left(lake: Lake, name: str, table: DeltaTable) -> tuple[list[str], li
 
 
 def _pointing(storage: Storage, path: str, capture_id: bytes) -> tuple[int, int]:
-    """Rows of a file of a table, and those of them that name the capture in any column."""
+    """The number of rows in a file of a table, and how often its columns have the capture's id."""
     with storage.open(path) as stream:
         file = pq.ParquetFile(stream)
         named = [field.name for field in file.schema_arrow if field.name.endswith(_NAMES_IT)]

@@ -1,4 +1,9 @@
-"""What a job is and what it is given: the shape that bronze and every protocol share."""
+"""Job and Work: how bronze and the protocols declare jobs, and what the runner passes to a job.
+
+A job computes the rows of some tables for consecutive windows, from rows of other tables and from the **state** at the
+end of the window before. State is stored as rows too. A row of state is written in the window where something changed,
+and counts in later windows until a newer one replaces it or it expires.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +23,13 @@ from wirehouse_pipelines.lake.lake import Lake, Source
 from wirehouse_pipelines.lake.windows import NS_PER_SECOND, SPARK_FORMAT
 from wirehouse_pipelines.landing.manifests import Manifest
 
-#: The pool of the jobs that are of no protocol.
+#: The concurrency pool of jobs that belong to no protocol.
 BRONZE: Final = "bronze"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive windows of one source that have data, in order."""
+    """Consecutive windows of one source (or service) that have data, in order."""
 
     source: str
     windows: tuple[str, ...]
@@ -38,14 +43,15 @@ class Span:
         return self.windows[-1]
 
     def extended(self, window: str) -> Span:
-        """This span and `window` after it."""
+        """This span with `window` appended."""
         return Span(self.source, (*self.windows, window))
 
 
 class Cut(Exception):
-    """A job can't compute its spans at once: of these sources, what lies from the window on needs the state before it.
+    """Raised by `Job.build`, before it yields a table, if it can't compute its spans at once.
 
-    Raised by `Job.build` before it yields a table; the runner then computes what lies before, and after it the rest.
+    `windows` has, by source, the first window that needs the state of the window before. The runner computes the
+    windows before these first, and then the rest.
     """
 
     def __init__(self, windows: Mapping[str, str]) -> None:
@@ -53,7 +59,7 @@ class Cut(Exception):
         self.windows = windows
 
     def apply(self, spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
-        """What lies before the cuts, and the rest."""
+        """Divide `spans` into the windows before the cuts, and the rest."""
         sides: tuple[list[Span], list[Span]] = [], []
         for span in spans:
             cut = self.windows.get(span.source)
@@ -66,14 +72,14 @@ class Cut(Exception):
 
 @dataclass
 class Work:
-    """One run of a job: its windows, what came before them, and access to tables."""
+    """One run of a job: its windows, the ledger entries of the windows before, and access to tables."""
 
     spark: SparkSession
     lake: Lake
     spans: tuple[Span, ...]
-    #: Ledger entry of the window before the span, by source; absent where nothing came before.
+    #: Ledger entry of the window before the span, by source; a source without earlier windows has none.
     before: Mapping[str, Entry]
-    #: Captures of the sources, for the jobs that read landing.
+    #: The manifests of all captures, for jobs that read landing.
     landed: tuple[Manifest, ...]
     _settled: list[DataFrame] = field(init=False, default_factory=list)
 
@@ -85,9 +91,9 @@ class Work:
         return spark_tables.read(self.spark, self.lake, table, self.spans)
 
     def read_members(self, table: str, row_kind: str | None = None) -> DataFrame:
-        """The rows of `table` in the spans, which are those of services, with the service as their source.
+        """For a joined job: the rows of `table` in the spans, of all sources of the services.
 
-        The column `seen_by` is the source that captured them.
+        The column `source` is the service, and `seen_by` is the source that captured the row.
         """
         services = self.services
         rows = spark_tables.read(self.spark, self.lake, table, self.members(), row_kind).withColumn(
@@ -100,23 +106,23 @@ class Work:
 
     @property
     def services(self) -> dict[str, str]:
-        """By source, the service that the spans have of it."""
+        """For a joined job: the service of each source in the spans."""
         return {span.source: self.source(span.source).service for span in self.members()}
 
     def members(self) -> list[Span]:
-        """The spans, which are those of services, of their sources."""
+        """For a joined job: the spans of services as spans of their sources."""
         members = self.lake.joined(self.lake.sources)
         return [Span(source.name, span.windows) for span in self.spans for source in members[span.source]]
 
     def read_state(self, table: str, *, places: bool = False) -> DataFrame:
-        """The rows of state table `table` that are alive at the end of the windows before the spans; maybe with places.
+        """The rows of `table` that may be part of the state before the spans.
 
-        Places are the columns FILE and ROW of `delta`.
+        With `places`, they have the columns FILE and ROW of `spark_tables.read`.
         """
         return spark_tables.read(self.spark, self.lake, table, self.alive(), places=places)
 
     def alive(self) -> list[Span]:
-        """Where the state lies that reaches the spans: of each source from the first to the last of such windows."""
+        """The windows that the state before the spans is in: from the oldest with living rows to the one before."""
         return [
             Span(source, (entry.carried_from, entry.window_start))
             for source, entry in self.before.items()
@@ -124,14 +130,14 @@ class Work:
         ]
 
     def clock(self, horizon_ns: Callable[[Source], int]) -> DataFrame:
-        """The rows of `clock_rows`, with the columns source, window_start, carried_from."""
+        """The rows of `clock_rows` as a frame with the columns source, window_start, carried_from."""
         schema = "source STRING, window_start STRING, carried_from STRING"
         return self.spark.createDataFrame(self.clock_rows(horizon_ns), schema)
 
     def clock_rows(self, horizon_ns: Callable[[Source], int]) -> list[tuple[str, str, str]]:
-        """A row of state for each window, also one that changed none: since which window what is alive was told.
+        """A row of state per window: source, window, and the oldest window whose rows of state are still alive then.
 
-        Source, window, and that; what was silent for `horizon_ns` of its sources is not alive.
+        State that was silent for `horizon_ns` of its source has expired. Windows without changes have such a row too.
         """
         return [
             (span.source, name, self._alive_after(span.source, name, horizon_ns))
@@ -140,7 +146,7 @@ class Work:
         ]
 
     def alive_before(self, horizon_ns: Callable[[Source], int]) -> dict[tuple[str, str], str]:
-        """By source and window of the spans: the oldest window of which state reaches it, by the clock above."""
+        """By source and window of the spans: the oldest window whose rows of state are alive when the window begins."""
         found: dict[tuple[str, str], str] = {}
         for span in self.spans:
             known = self.before.get(span.source)
@@ -157,77 +163,78 @@ class Work:
         return windows.of(max(windows.start_ns(windows.start), windows.end_ns(window) - longest))
 
     def window_of(self, ns: str) -> Column:
-        """The window of an arrival time (landing keeps those between the lake's start and the landing time)."""
+        """The window of an arrival time. Landing keeps these between the lake's start and the time of landing."""
         seconds = F.timestamp_seconds(F.expr(f"{ns} div {NS_PER_SECOND}"))
         return F.date_format(seconds, SPARK_FORMAT[self.lake.windows.size])
 
     def is_new(self, ns: str) -> Column:
-        """The arrival time lies in the spans, not in the state carried into them."""
+        """Whether an arrival time is in the spans, and not in the state that is carried into them."""
         return self._since(lambda first: F.col(ns) >= self.lake.windows.start_ns(first))
 
     def in_new_window(self) -> Column:
-        """`window_start` lies in the spans, not in the state carried into them."""
+        """Whether `window_start` is in the spans, and not in the state that is carried into them."""
         return self._since(lambda first: F.col("window_start") >= first)
 
     def _since(self, after: Callable[[str], Column]) -> Column:
-        """Rows of each source that are `after` the first window of its span."""
+        """A condition: `after` holds for the first window of the source's span."""
         sources: dict[str, list[str]] = {}
         for span in self.spans:
             sources.setdefault(span.first, []).append(span.source)
         return reduce(or_, (F.col("source").isin(*names) & after(first) for first, names in sources.items()))
 
     def settle(self, frame: DataFrame, *, eager: bool = True) -> DataFrame:
-        """`frame` computed once, now or when first used, and kept on disk until the job ends.
+        """Compute `frame` once, now or (not `eager`) at its first use, and keep it on disk until the job ends.
 
-        Its plan is forgotten: Spark plans each table anew from all that leads to it otherwise.
+        This also cuts its plan. Otherwise Spark would plan and compute all inputs again for each table.
         """
         settled = frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.DISK_ONLY)
         self._settled.append(settled)
         return settled
 
     def release(self) -> None:
-        """Drop what was kept on disk."""
+        """Delete the frames that were kept on disk."""
         for frame in self._settled:
-            # What a checkpoint keeps is known to the JVM alone.
+            # Only the JVM has a reference to the data of a checkpoint.
             frame._jdf.queryExecution().logical().rdd().unpersist(False)
         self._settled.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that writes tables. `build` yields (table, rows) in the order in which they are written."""
+    """The declaration of a job. `build` yields (table, rows) in the order in which the tables are written."""
 
     name: str
-    #: Physical tables, all written by this job alone.
+    #: The physical tables that it writes; no other job writes them.
     outputs: tuple[str, ...]
     build: Callable[[Work], Any]
-    #: Part of every digest: raise it and every window is stale.
+    #: Part of every digest: a new version makes every window stale.
     version: str
     protocol: str | None = None
     #: Jobs whose rows it reads.
     reads: tuple[str, ...] = ()
-    #: For a job that reads landing: what it is computed from, by window.
+    #: For a job that reads landing: a function that returns, by window, the facts about captures that rows depend on.
     landed: Callable[[Sequence[Manifest], Lake], Mapping[str, Any]] | None = None
-    #: Kinds of source whose landed records it reads.
+    #: For a job that reads landing: the kinds of source whose records it reads.
     kinds: tuple[str, ...] = ()
-    #: The output that carries state from window to window, if any, and which of its rows do.
+    #: The output that has the state, if the job has one.
     state_table: str | None = None
+    #: A SQL condition on `state_table`: which of its rows are state.
     carried: str = "true"
-    #: What its rows depend on besides: part of every digest.
+    #: Returns what else the rows depend on; part of every digest.
     also: Callable[[Lake, Source], str] | None = None
-    #: Sources that see one service are one to it: its rows have the service's name as their source.
+    #: The job reads all sources of a service together, and its rows have the service's name as their source.
     joined: bool = False
 
     @property
     def pool(self) -> str:
-        """One writer at a time: jobs of a pool never run together."""
+        """The concurrency pool: of the jobs in a pool, one runs at a time."""
         return self.protocol or BRONZE
 
 
 def gold_job(
     protocol: str, outputs: tuple[str, ...], build: Callable[[Work], Any], version: str, *, joined: bool = False
 ) -> Job:
-    """The job of a protocol's tables of gold: what follows from its log, and from state that windows hand on."""
+    """Declare the job for a protocol's gold tables, which reads the protocol's log and has state."""
     return Job(
         f"gold.{protocol}",
         outputs,

@@ -1,7 +1,9 @@
-"""Folds by key in gold: the rows of each key in order, behind the state that its windows before left.
+"""Key folds in gold: logic that goes through the rows of each key in order of time and keeps state.
 
-Rows come together by key and stand in order; a task reads one key after another as a stream of Arrow batches and holds
-what one fold keeps and some rows that were made, never all rows of a key.
+A KeyFold is created per key, from the key's state at the end of the window before. It takes the rows of one window
+after another, returns rows of gold, and at the end of each window its new state. `by_key` runs such folds in Spark:
+rows are partitioned by key and sorted, and a task reads one key after another as a stream of Arrow batches. It holds
+one fold and some of the rows made, never all rows of a key.
 """
 
 from __future__ import annotations
@@ -23,25 +25,25 @@ from wirehouse_pipelines.delta.batches import Piece, pieces_of
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.lake.lake import Source
 
-#: By which rows come together, unless others are told.
+#: The default columns of the key.
 KEYS: Final = ("source", "key")
-#: Rows made of many keys go on together, about so many.
+#: Rows made for many keys are returned in batches of about this many.
 BATCH_ROWS: Final = 4_096
 
 
 class KeyFold(ABC):
-    """What is known of one key. Rows that it makes have the fold's own columns: key and window are put before them."""
+    """The fold of one key. The rows that it returns have its own columns; key and window are added to them."""
 
     @abstractmethod
     def take(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The key's next rows, all of one window, whose rows may come in several batches; the rows made of them."""
+        """Take the key's next rows; the rows made of them. The rows are of one window, which may have several calls."""
 
     def end_window(self) -> pa.RecordBatch | None:
-        """The rows that a window ends with in which the key had any, such as its state."""
+        """End a window in which the key had rows; further rows for it, such as the state."""
         return None
 
 
-#: Makes the fold of a key, given its columns, and its state where it has one.
+#: Creates the fold of a key from the values of the key's columns and its state, if it has one.
 Start = Callable[[Mapping[str, Any], str | None], KeyFold]
 
 
@@ -57,13 +59,15 @@ def by_key(
     keys: Sequence[str] = KEYS,
     mine: str = "true",
 ) -> DataFrame:
-    """Rows that folds make of `told` (`keys`, window_start, and what the fold reads, but no `state`), computed once.
+    """Fold the rows of `told` by key; the rows that folds return, computed once.
 
-    They have `keys`, window_start and the columns of `schema`, which are those of the folds' rows. Rows of a key are
-    taken by window and `order`, whose last columns decide between equals. The columns of `keys` are never null; source
-    is one of them. State is the column `state` of the newest row of `keys` in `state_table` that is alive; `mine` is
-    the condition of this fold's rows there. Rows with `carried_from` are the table's own clock, which is that of
-    `horizon_ns`: a key that was silent for longer begins anew.
+    `told` has the columns `keys`, window_start and those that the fold reads, but no `state`. The columns of `keys` are
+    never null and include source. Rows of a key are folded by window and `order`, whose last columns break ties. The
+    result has the columns `keys`, window_start and `schema`.
+
+    The state of a key is in the column `state` of its newest living row in `state_table`; `mine` is a SQL condition
+    that selects this fold's rows there. The rows with `carried_from` are the table's clock, for `horizon_ns`: a key
+    that was silent for longer starts without state.
     """
     newest = Window.partitionBy(*keys).orderBy(F.desc("window_start"))
     if work.before:
@@ -77,7 +81,7 @@ def by_key(
         told = told.unionByName(carried, allowMissingColumns=True)
     else:
         told = told.withColumns({name: F.lit(None).cast("string") for name in ("state", "told_in")})
-    # The state comes first: it has no window.
+    # The state of a key comes first, because its window is null.
     ordered = told.repartition(*keys).sortWithinPartitions(*keys, "window_start", *order)
     placed = [told.schema[name] for name in (*keys, "window_start")]
     fold = partial(fold_batches, keys=tuple(keys), start=start, alive=work.alive_before(horizon_ns))
@@ -87,9 +91,9 @@ def by_key(
 def fold_batches(
     batches: Iterable[pa.RecordBatch], keys: Sequence[str], start: Start, alive: Mapping[tuple[str, str], str]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows that folds make of `batches`, which stand by key, and of each key by window, its state first.
+    """Fold `batches`, which are sorted by key and window, with the state first; the rows that folds return.
 
-    `alive`: by source and window, the oldest window of which state reaches it.
+    `alive` has, by source and window, the oldest window whose state is alive when the window begins.
     """
     names = (*keys, "window_start")
     places: list[tuple[Any, ...]] = []
@@ -111,7 +115,7 @@ def fold_batches(
 def _folded(
     batches: Iterable[pa.RecordBatch], names: Sequence[str], start: Start, alive: Mapping[tuple[str, str], str]
 ) -> Iterator[tuple[Piece, pa.RecordBatch | None]]:
-    """What the folds make, each with the piece that it was made at."""
+    """Yield the batches that folds return, each with the piece of rows that it was made from."""
     pieces = (piece for batch in batches for piece in pieces_of(batch, names))
     for key, of_key in groupby(pieces, lambda piece: piece.place[:-1]):
         named = dict(zip(names, key, strict=False))
@@ -131,7 +135,7 @@ def _folded(
 
 
 def _placed(schema: pa.Schema, places: Sequence[tuple[Any, ...]], made: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows of `made` as one, behind the columns of `schema`, in which `places` has the values of each."""
+    """Concatenate `made`, with the columns of `schema` in front: their values for each batch are in `places`."""
     rows = pa.concat_batches(made)
     whose = pa.array(np.repeat(np.arange(len(made)), [batch.num_rows for batch in made]))
     columns = [

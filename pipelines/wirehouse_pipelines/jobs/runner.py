@@ -1,8 +1,19 @@
-"""Running jobs: which windows are stale, what they are computed from, and committing them.
+"""The runner: finds stale windows, runs jobs for them and commits the results.
 
-A job is a pure function (records of windows [first, last], state at the end of the window before) -> (rows of those
-windows, state at each window's end). The runner reads its input, replaces the rows of its windows as a whole, and
-writes the ledger last.
+A job is a pure function
+
+    (records of windows [first, last], state at the end of the window before)
+        -> (rows of those windows, state at the end of each)
+
+The runner replaces all rows of the windows and then writes the ledger, which has a digest per window of everything the
+rows were computed from. A window is **stale** if that digest would be different now.
+
+State makes staleness spread: the digest of a window includes the digest of the state before it. After a window was
+recomputed, the next one is stale only if the state has changed. `run_job` therefore computes stale windows, then looks
+at the ledger again and continues with the windows that became stale: one, two, four … at a time, until the state at the
+end of a window is the same as before. So a late file recomputes only as many windows as it affects.
+
+The **unit** of a job, in the code below, is what its windows belong to: a source, or a service for a joined job.
 """
 
 from __future__ import annotations
@@ -33,7 +44,7 @@ Progress = Callable[[str], None]
 
 
 class PredecessorMissingError(WirehouseError):
-    """A window was asked for before the one that its state comes from."""
+    """A window can't be computed because the window before it, which has its state, was never computed."""
 
     template = (
         "{job}: window {window} of source {source} needs the state of {missing}, which was never materialised: "
@@ -42,7 +53,7 @@ class PredecessorMissingError(WirehouseError):
 
 
 class InputMissingError(WirehouseError):
-    """A window was asked for before a job that it reads from."""
+    """A window can't be computed because a job that it reads from is not up to date."""
 
     template = "{job}: window {window} of source {source} needs {reads}, which is not up to date: run `wirehouse run`"
 
@@ -52,17 +63,17 @@ class JobReport:
     """What a run of a job did."""
 
     job: str
-    #: Windows that were computed.
+    #: The windows that were computed.
     windows: tuple[str, ...]
-    #: Rows written by table.
+    #: Number of rows written, by table.
     rows: Mapping[str, int]
-    #: Captures whose rows stay as they were: landing let go of their records.
+    #: Number of captures whose rows were kept and not recomputed, because their landed records have expired.
     kept: int = 0
 
 
 @cache
 def all_jobs() -> dict[str, Job]:
-    """Every job by name, each after those it reads."""
+    """All jobs by name; a job comes after the jobs that it reads."""
     listed = [*bronze.JOBS, *(job for protocol in PROTOCOLS.values() for job in protocol.jobs)]
     return {job.name: job for job in listed}
 
@@ -73,15 +84,15 @@ def _digest(parts: object) -> str:
 
 @dataclass
 class _Plan:
-    """Staleness of one job: the inputs' digest of every window that has data, per source."""
+    """The digests of one job's inputs for each window that has data, and the ledger to compare them with."""
 
     job: Job
-    #: What its windows belong to, see `units`.
+    #: The sources of each unit, see `units`.
     members: Mapping[str, Sequence[Source]]
-    #: source -> window -> digest of the inputs without state.
+    #: unit -> window -> digest of the inputs, without state.
     inputs: dict[str, dict[str, str]]
     entries: Mapping[tuple[str, str, str], ledger.Entry]
-    #: Windows of `inputs` in order, of sources that were asked for.
+    #: A cache: the sorted windows of `inputs` by unit.
     _ordered: dict[str, list[str]] = field(init=False, default_factory=dict)
 
     def before(self, source: str, window: str) -> str | None:
@@ -94,7 +105,7 @@ class _Plan:
         return self.entries.get((self.job.outputs[0], source, window))
 
     def digest(self, source: str, window: str) -> str:
-        """Of everything `window` is computed from."""
+        """The digest of everything that `window` is computed from, including the state before it."""
         if not self.job.state_table:
             return self.inputs[source][window]
         before = self.before(source, window)
@@ -107,7 +118,7 @@ class _Plan:
 
 
 def units(lake: Lake, job: Job) -> dict[str, tuple[Source, ...]]:
-    """What the job's windows belong to: a source each, or of a joined job a service and its sources."""
+    """The units of a job, each with its sources: a unit is a source, or for a joined job a service."""
     sources = [source for source in lake.sources if job.protocol in (None, source.protocol)]
     return lake.joined(sources) if job.joined else {source.name: (source,) for source in sources}
 
@@ -117,9 +128,9 @@ def _names(sources: Iterable[Source]) -> list[str]:
 
 
 class _Known:
-    """What planning looks at: what is landed, and the ledger. Each is brought into order once, each plan is made once.
+    """The input of planning: manifests and ledger, grouped once, and a cache of the plans.
 
-    So planning takes time in proportion to captures and entries of the ledger, whatever the number of sources.
+    So the time of planning is proportional to captures and ledger entries, and independent of the number of sources.
     """
 
     def __init__(self, lake: Lake, landed: Sequence[Manifest], entries: Mapping[ledger.Key, ledger.Entry]) -> None:
@@ -127,7 +138,7 @@ class _Known:
         self._landed: dict[str, list[Manifest]] = {}
         for manifest in landed:
             self._landed.setdefault(manifest.source, []).append(manifest)
-        #: By table and source or service.
+        #: table and unit -> window -> entry.
         self._written: dict[tuple[str, str], dict[str, ledger.Entry]] = {}
         for (table, unit, window), entry in entries.items():
             self._written.setdefault((table, unit), {})[window] = entry
@@ -146,7 +157,7 @@ class _Known:
         return self._plans[job.name]
 
     def _inputs(self, job: Job, unit: str, sources: Sequence[Source]) -> dict[str, str]:
-        """By window: a digest of what the rows of a source or service are computed from."""
+        """By window: the digest of what the rows of a unit are computed from, without state."""
         facts = job.landed(self.landed(sources), self.lake) if job.landed else self._read_facts(job, unit, sources)
         options = None
         if job.protocol:
@@ -156,7 +167,7 @@ class _Known:
         return {window: _digest([job.version, options, *also, fact]) for window, fact in facts.items()}
 
     def _read_facts(self, job: Job, unit: str, sources: Sequence[Source]) -> dict[str, list[str | None]]:
-        """Of each window that a job it reads has rows of: the digests of all of them, None where one has none."""
+        """For each window in which a job it reads has rows: the digests of all these jobs, None where one has none."""
         read = [all_jobs()[name] for name in job.reads]
         parts = [
             self._written.get((each.outputs[0], name), {})
@@ -168,17 +179,17 @@ class _Known:
 
 
 def data_windows(lake: Lake, protocol: str | None = None) -> list[str]:
-    """Windows for which landing has records, of all protocols or of sources of one, in order."""
+    """The windows with landed records, of all protocols or of one, sorted."""
     sources = {source.name for source in lake.sources if source.protocol == protocol}
     found = (manifest for manifest in manifests(lake) if protocol is None or manifest.source in sources)
     return sorted({window for manifest in found for window in manifest.windows})
 
 
 def stale(lake: Lake) -> dict[str, set[str]]:
-    """Windows that `run` would compute, by job, for the jobs that have any. Needs no JVM.
+    """The stale windows by job, for jobs that have any. Needs no JVM.
 
-    A window is stale if its captures, the source's options, the version of the job or the state carried into it
-    changed, or if a job it reads from is stale there.
+    A window is stale if its captures, the source's options, the version of the job or the state before it changed, or
+    if it is stale in a job that this one reads.
     """
     return _stale(lake, ledger.read(lake))
 
@@ -198,7 +209,7 @@ def _stale(lake: Lake, entries: Mapping[ledger.Key, ledger.Entry]) -> dict[str, 
 
 
 def due(lake: Lake) -> dict[str, set[str]]:
-    """Windows with work for `run`, by job: stale ones, and those that no check has passed since they were written."""
+    """The windows with work for `run`, by job: stale ones, and those whose checks haven't passed since."""
     entries = ledger.read(lake)
     found = _stale(lake, entries)
     names, first_of = lake.names, {job.outputs[0]: name for name, job in all_jobs().items()}
@@ -209,9 +220,9 @@ def due(lake: Lake) -> dict[str, set[str]]:
 
 
 def pass_checks(lake: Lake, name: str, first: str, last: str, waiting: Collection[str] = ()) -> None:
-    """Note that our own checks of job `name` passed in windows `first` to `last`, but for those that were `waiting`.
+    """Record that the invariants of job `name` hold in windows `first` to `last`, except for the windows `waiting`.
 
-    These were stale when the checks began, which don't look at such.
+    Those were stale when the checks began, so the checks skipped them.
     """
     job = all_jobs()[name]
     with writing(lake, [job.pool]) as held:
@@ -223,7 +234,7 @@ def pass_checks(lake: Lake, name: str, first: str, last: str, waiting: Collectio
 
 
 def checks_of(job: Job) -> str:
-    """Under which name the ledger keeps which windows of a job passed their checks."""
+    """The table name under which the ledger records the windows of a job that passed their checks."""
     return f"checks of {job.name}"
 
 
@@ -238,9 +249,9 @@ def _is_passed(entries: Mapping[ledger.Key, ledger.Entry], name: str, entry: led
 
 @contextmanager
 def writing(lake: Lake, pools: Collection[str] = (), say: Progress | None = None) -> Iterator[Held]:
-    """Keep others, also on other machines, from writing tables of these pools (or of all); waits for them.
+    """Hold the locks of these pools (default: all), so that no other process or machine writes their tables.
 
-    What is yielded raises LockLostError if that is no longer sure: to be asked before each commit.
+    Waits for other holders. Yields a function that raises LockLostError if a lock was lost: call it before each commit.
     """
     storage = open_storage(lake.root)
     with ExitStack() as locks:
@@ -266,10 +277,10 @@ def run_job(
     force: bool = False,
     progress: Progress | None = None,
 ) -> JobReport:
-    """Bring windows `first` to `last` of job `name` up to date; with `force` compute all that have data.
+    """Bring windows `first` to `last` of job `name` up to date; with `force`, compute all of them that have data.
 
-    After a window whose end state changed the next ones are stale: they follow, twice as many each time, until an
-    end state comes out unchanged or `last` is done. Waits for others who write tables of the job's pool.
+    If the state at the end of a window changed, the next windows follow, twice as many each time, until a state is
+    unchanged or `last` is done. Waits for other writers of the job's pool.
     """
     job = all_jobs()[name]
     with writing(lake, [job.pool], progress) as held:
@@ -317,7 +328,7 @@ def _run(
 
 
 def _kept(known: _Known, plan: _Plan, spans: Iterable[Span]) -> Iterator[tuple[str, int]]:
-    """What of `spans` can't be computed anew, in a line a source, and how many captures that is."""
+    """A message per source about captures in `spans` that can't be recomputed, and the number of these captures."""
     job = plan.job
     for span in spans:
         gone = [
@@ -330,15 +341,15 @@ def _kept(known: _Known, plan: _Plan, spans: Iterable[Span]) -> Iterator[tuple[s
         ]
         if gone:
             yield (
-                f"{job.name}: {_describe([span])} of {span.source}: the rows of {len(gone):,} captures stay as they "
-                f"were computed, landing let go of their records (`wirehouse land FILE --source {span.source}` brings "
-                "a file's back)",
+                f"{job.name}: {_describe([span])} of {span.source}: the rows of {len(gone):,} captures are kept and "
+                "not recomputed, because their landed records have expired (to get them back: "
+                f"`wirehouse land FILE --source {span.source}`)",
                 len(gone),
             )
 
 
 def clear_emptied(lake: Lake) -> None:
-    """Delete the rows and ledger entries of windows that nothing is landed of any more. Needs no JVM."""
+    """Delete the rows and ledger entries of windows without landed records. Needs no JVM."""
     landed = manifests(lake)
     with writing(lake) as held:
         for job in all_jobs().values():
@@ -362,7 +373,7 @@ def _describe(spans: Iterable[Span]) -> str:
 
 
 def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, length: int | None) -> list[Span]:
-    """Runs of consecutive windows to compute; of a job with state the first run only, of at most `length`."""
+    """The runs of consecutive windows to compute. For a job with state: only the first run, of at most `length`."""
     windows = sorted(window for window in plan.inputs[source] if first <= window <= last)
     wanted = [force or plan.stale(source, window) for window in windows]
     if plan.job.state_table and length and any(wanted):
@@ -380,7 +391,7 @@ def _spans(plan: _Plan, source: str, first: str, last: str, *, force: bool, leng
 
 
 def _check_ready(known: _Known, plan: _Plan, span: Span) -> None:
-    """Whether what the span is computed from is there: rows of the jobs it reads, and the state before it."""
+    """Raise InputMissingError or PredecessorMissingError if a job that the span reads, or its state, is missing."""
     job = plan.job
     members = plan.members[span.source]
     for name in job.reads:
@@ -404,7 +415,7 @@ def _check_ready(known: _Known, plan: _Plan, span: Span) -> None:
 def _compute(
     spark: SparkSession, lake: Lake, plan: _Plan, spans: Sequence[Span], landed: Sequence[Manifest], held: Held
 ) -> dict[str, int]:
-    """Compute and write the rows of `spans`, then commit them to the ledger; rows written by table."""
+    """Compute and write the rows of `spans`, then commit them to the ledger; the number of rows by table."""
     job = plan.job
     try:
         written = _write(spark, lake, plan, spans, landed, held)
@@ -431,7 +442,7 @@ def _write(
     try:
         for index, (table, frame) in enumerate(job.build(work)):
             if index == 0:
-                # From here on the tables may tell of different runs: killed now, these windows have to be stale.
+                # From here on, tables may have rows of different runs. If the job is killed, the windows must be stale.
                 held()
                 ledger.withdraw(lake, _keys(job, spans))
             spark_tables.replace(lake, table, frame, spans, held)
@@ -453,11 +464,11 @@ def _keys(job: Job, spans: Sequence[Span]) -> Iterator[ledger.Key]:
 
 
 def _state_rows(work: Work, job: Job) -> dict[tuple[str, str], tuple[str, str]]:
-    """By (source, window): a digest of the state rows written there, and the oldest window still alive at its end."""
+    """By (source, window): a digest of its state rows, and the oldest window whose state is alive at its end."""
     if not job.state_table:
         return {}
     frame = work.read(job.state_table).where(job.carried)
-    # Spark hashes no maps. Columns with such hold none of the state.
+    # Spark can't hash maps. No column with maps is part of the state.
     plain = [field.name for field in frame.schema if "map<" not in field.dataType.simpleString()]
     hashed = F.xxhash64(*plain).cast("decimal(20,0)")
     found = frame.groupBy("source", "window_start").agg(
@@ -472,7 +483,7 @@ def _entries(
     state_rows: Mapping[tuple[str, str], tuple[str, str]],
     rows: Mapping[str, Mapping[tuple[str, str], int]],
 ) -> list[ledger.Entry]:
-    """Ledger entries of all windows of `spans`, each digest with the state that was carried into its window."""
+    """The ledger entries of all windows of `spans`. Each digest includes the state before the window."""
     now = time.time_ns()
     entries: list[ledger.Entry] = []
     for span in spans:

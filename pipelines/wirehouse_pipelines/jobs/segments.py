@@ -1,4 +1,4 @@
-"""Packets to TCP segments: who sent them, and to which port pair they belong."""
+"""Turns landed packets into rows of bronze.segments: parsed headers, the sender, and the port pair (`flow`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from wirehouse_codecs.tcp.packets import parse
 
 
 def read(landed: pa.RecordBatch, ports: Collection[int]) -> pa.RecordBatch:
-    """Columns of bronze.segments for landed packets of a source, whose servers' ports these are."""
+    """The columns of bronze.segments for landed packets of a source; `ports` are those of its servers."""
     parsed = parse(landed)
     to_server, from_server = (
         pc.is_in(parsed.column(f"{end}_port"), pa.array(sorted(ports), pa.int32())) for end in ("destination", "source")
     )
     claimed, direction, flow = flows.sides(parsed, to_server, from_server)
-    # What only a segment of a server's port has.
+    # Only TCP segments on one of the ports have these columns.
     found = dict(zip(parsed.schema.names, parsed.columns, strict=True)) | {"flow": flow, "direction": direction}
     columns = dict(zip(landed.schema.names, landed.columns, strict=True))
     columns |= {name: _only(claimed, column) for name, column in found.items()}

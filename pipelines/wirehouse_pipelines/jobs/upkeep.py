@@ -1,7 +1,7 @@
-"""Upkeep of a lake, without a JVM: small files of tables are joined, old files and log entries removed, and landed
-records let go of that are older, or more, than the lake is to keep.
+"""Upkeep of a lake: compacts small files of tables, removes old files and log entries, and expires landed records.
 
-A landed record is let go of when bronze holds its rows, never before. Its manifest stays and says when.
+Landed records expire when they are older than `landing_days`, or exceed `landing_bytes` in all, but never before bronze
+has their rows. Their manifests remain, with the time of expiry. Upkeep needs no JVM.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from wirehouse_pipelines.storage.storage import Held, Storage, open_storage
 
 LEDGER, LANDING = ledger.NAME, "landing"
 _NS_PER_DAY = 86_400 * NS_PER_SECOND
-#: Partitions that are joined at once: each holds a few files in memory.
+#: Number of partitions that are compacted at once: each holds a few files in memory.
 _JOINED_AT_ONCE = 2
 _CAPTURES = "bronze.captures"
-#: Where a table keeps its log.
+#: The folder of a table's log.
 LOG = "_delta_log"
 
 
@@ -37,19 +37,20 @@ class Freed:
 
     #: The table or the source.
     name: str
-    #: Small files that are in larger ones now.
+    #: Small files that were compacted into larger ones.
     joined_files: int = 0
-    #: Files of data, or landed objects, that are gone; files of the log that are gone.
+    #: Removed files of data, or removed landed objects.
     removed_files: int = 0
+    #: Removed files of the log.
     removed_log_files: int = 0
-    #: Bytes of what is gone.
+    #: Size of all removed files.
     freed_bytes: int = 0
-    #: Captures whose records were let go of.
+    #: Captures whose records expired.
     released_captures: int = 0
 
 
 def parts(lake: Lake) -> dict[str, tuple[str, ...]]:
-    """What upkeep goes over, a part at a time: the tables that jobs of a pool write, and the ledger."""
+    """The parts of upkeep, each of which is done separately: the tables of each pool, and the ledger."""
     found: dict[str, tuple[str, ...]] = {}
     for job in runner.all_jobs().values():
         found[job.pool] = (*found.get(job.pool, ()), *job.outputs)
@@ -57,9 +58,9 @@ def parts(lake: Lake) -> dict[str, tuple[str, ...]]:
 
 
 def keep_tables(lake: Lake, names: Iterable[str], say: Callable[[str], None]) -> list[Freed]:
-    """Join small files of these tables, and remove what is older than the lake's settings; what that freed.
+    """Compact small files of these tables and remove what is older than the lake's settings; what that freed.
 
-    Waits for those who write them; of the ledger these are all.
+    Waits for the writers of the tables. All jobs write the ledger.
     """
     listed = list(names)
     pools = {job.pool for job in runner.all_jobs().values() if not set(listed).isdisjoint(job.outputs)}
@@ -80,7 +81,7 @@ def _keep_table(lake: Lake, name: str, say: Callable[[str], None], held: Held) -
         return None
     joined = 0
     if name != LEDGER:
-        # Each commit of the ledger writes a partition of it as one file.
+        # The ledger needs no compaction: each commit writes one file per partition.
         joined = table.optimize.compact(target_size=options.file_bytes, max_concurrent_tasks=_JOINED_AT_ONCE)[
             "numFilesRemoved"
         ]
@@ -91,9 +92,9 @@ def _keep_table(lake: Lake, name: str, say: Callable[[str], None], held: Held) -
 
 
 def purge(lake: Lake, name: str) -> Freed | None:
-    """Remove every file of a table but those of its newest version, and the log of all others.
+    """Remove all files and log entries of a table that its newest version doesn't need.
 
-    Only while nobody reads or writes it. Time travel to a version before is over.
+    Nobody may read or write the table meanwhile. Afterwards there is no time travel to older versions.
     """
     table = delta_tables.opened(lake.address(folder(lake, name)))
     if table is None:
@@ -104,7 +105,7 @@ def purge(lake: Lake, name: str) -> Freed | None:
 
 
 def _set_retention(table: DeltaTable, *, vacuum_hours: int, log_hours: int) -> None:
-    """Spark cleans logs by the same properties."""
+    """Set the table's retention properties, which Spark obeys too when it cleans a log."""
     wanted = {
         "delta.deletedFileRetentionDuration": f"interval {vacuum_hours} hours",
         "delta.logRetentionDuration": f"interval {log_hours} hours",
@@ -115,7 +116,7 @@ def _set_retention(table: DeltaTable, *, vacuum_hours: int, log_hours: int) -> N
 
 
 def _remove_old(lake: Lake, name: str, table: DeltaTable, *, vacuum_hours: int, log_hours: int) -> Freed:
-    """Remove files that no version since then has, and log entries that none needs."""
+    """Remove files that no version within the retention needs, and log entries older than that."""
     storage, within = open_storage(lake.root), folder(lake, name)
     before = _sizes(storage, within)
     _set_retention(table, vacuum_hours=vacuum_hours, log_hours=log_hours)
@@ -132,7 +133,7 @@ def _remove_old(lake: Lake, name: str, table: DeltaTable, *, vacuum_hours: int, 
 
 
 def _remove_sums(storage: Storage, within: str, version: int) -> None:
-    """Remove what Spark notes beside versions before `version`: files, and the least and greatest values in them."""
+    """Remove Spark's checksum files of versions before `version`, which contain names and statistics of old files."""
     for one in _sizes(storage, f"{within}/{LOG}"):
         number, _, ending = one.rpartition("/")[2].partition(".")
         if ending == "crc" and number.isdigit() and int(number) < version:
@@ -144,9 +145,9 @@ def _sizes(storage: Storage, within: str) -> dict[str, int]:
 
 
 def release(lake: Lake, say: Callable[[str], None], now_ns: int | None = None) -> list[Freed]:
-    """Let go of landed records that are older or more than `landing_days` and `landing_bytes`, the oldest first.
+    """Expire landed records that are older than `landing_days`, or exceed `landing_bytes`, the oldest first.
 
-    Those whose rows bronze doesn't hold yet stay, and those of sources that are no longer configured.
+    Records are kept if bronze doesn't have their rows yet, or if their source is no longer configured.
     """
     now_ns, options, storage = now_ns or time.time_ns(), lake.upkeep, open_storage(lake.root)
     if options.landing_days is None and options.landing_bytes is None:
@@ -164,14 +165,14 @@ def release(lake: Lake, say: Callable[[str], None], now_ns: int | None = None) -
         if let_go:
             with storage.lock(lock_name(source)):
                 freed.append(_let_go(storage, source, let_go, sizes, now_ns))
-            say(f"{source}: let go of {len(let_go):,} captures, {freed[-1].freed_bytes:,} bytes freed")
+            say(f"{source}: expired {len(let_go):,} captures, {freed[-1].freed_bytes:,} bytes freed")
     for source in sorted({one.source for one in landed if one.released_at_ns is not None and _bytes(one, sizes)}):
         _sweep_released(lake, storage, source)
     return freed
 
 
 def _held(lake: Lake) -> Callable[[Manifest], bool]:
-    """Whether bronze holds all there is of a capture, as it is today, and its checks have passed."""
+    """A function: whether bronze has all rows of a capture, up to date and with its checks passed."""
     due, readers = runner.due(lake), {job.name: job for job in runner.all_jobs().values() if job.kinds}
 
     def held(manifest: Manifest) -> bool:
@@ -186,7 +187,7 @@ def _held(lake: Lake) -> Callable[[Manifest], bool]:
 
 
 def _landed_sizes(storage: Storage, landed: Iterable[Manifest]) -> dict[str, int]:
-    """Bytes of each object with records or of a rejected file."""
+    """The size of each landed object, including rejected files."""
     sizes: dict[str, int] = {}
     for kind in {manifest.kind for manifest in landed} | {"rejected"}:
         sizes |= _sizes(storage, f"landing/{kind}")
@@ -199,7 +200,7 @@ def _bytes(manifest: Manifest, sizes: Mapping[str, int]) -> int:
 
 
 def _due(landed: Iterable[Manifest], sizes: Mapping[str, int], options: UpkeepOptions, now_ns: int) -> list[Manifest]:
-    """What is older than the lake is to keep, and the oldest of what is more."""
+    """The captures to expire: those older than `landing_days`, and the oldest ones beyond `landing_bytes`."""
     found = []
     there = [one for one in landed if one.released_at_ns is None and one.status != FORGOTTEN]
     total = sum(_bytes(one, sizes) for one in there)
@@ -216,10 +217,10 @@ def _let_go(
 ) -> Freed:
     files = freed = captured = 0
     for manifest in captures:
-        # Forgotten since it was looked at, it must stay so.
+        # If the capture was erased meanwhile, its manifest must not be written again.
         if read_manifest(storage, source, manifest.capture_id) != manifest:
             continue
-        # Said first: killed in between, the rest goes the next time.
+        # The manifest is written first: if upkeep is killed in between, the next one removes the records.
         write_manifest(storage, replace(manifest, released_at_ns=now_ns))
         remove_records(storage, manifest)
         files += len(records_of(manifest))
@@ -229,7 +230,7 @@ def _let_go(
 
 
 def _sweep_released(lake: Lake, storage: Storage, source: str) -> None:
-    """Remove records of captures that were let go of by an upkeep that was killed."""
+    """Remove records of expired captures that a killed upkeep has left."""
     with storage.lock(lock_name(source)):
         for manifest in manifests(lake, source):
             if manifest.released_at_ns is not None:

@@ -1,4 +1,4 @@
-"""What a lake is: sources, windows, options, protocols, the hash key.
+"""A lake as plain data: its sources, windows, options, protocols and hash key.
 
 It may import storage and tables.
 """

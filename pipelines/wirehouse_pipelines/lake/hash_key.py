@@ -1,6 +1,7 @@
-"""The key of a lake: of the hashes that stand for secrets of the wire, and of carried state, which holds its bytes.
+"""The secret key of a lake. It keys the hashes that replace secrets of the wire, and encrypts carried state.
 
-Equal secrets of a lake have equal hashes, those of lakes with other keys have others.
+In one lake, equal secrets have equal hashes, so they can be compared. Lakes with different keys have different hashes.
+Carried state is encrypted (sealed) because it holds bytes of the wire.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.storage.storage import open_storage
 
 VARIABLE = "WIREHOUSE_HASH_KEY"
-#: Where a lake keeps the key that was made for it.
+#: The object that holds the key if the lake generated it.
 NAME = "hash_key"
 _KEY_BYTES = 32
 _STATE = b"wirehouse carried state"
 
 
 class HashKeyError(UsageError):
-    """The key of the environment is empty."""
+    """The key in the environment is empty."""
 
-    template = "{variable} is set and empty: give it a secret text, or unset it, and the lake makes a key of its own"
+    template = "{variable} is set but empty: set it to a secret text, or unset it to let the lake generate a key"
 
 
 class SealError(UsageError):
-    """Carried state was sealed under another key, or is damaged."""
+    """Carried state was sealed with another key, or is damaged."""
 
     template = (
-        "carried state can't be read: it is damaged, or {variable} was another one when it was written; put the key "
-        "back, or compute the windows anew from the first one with `wirehouse backfill`"
+        "carried state can't be read: it is damaged, or it was written with another {variable}; restore the key, or "
+        "recompute the windows from the first one on with `wirehouse backfill`"
     )
 
 
 def of(lake: Lake) -> bytes:
-    """The key of WIREHOUSE_HASH_KEY, else the lake's own, made when it is first needed."""
+    """The key in WIREHOUSE_HASH_KEY, else the lake's own, which is generated when it is first needed."""
     given = os.environ.get(VARIABLE)
     if given is not None:
         if not given:
@@ -59,13 +60,16 @@ def of(lake: Lake) -> bytes:
 
 
 def name_of(lake: Lake) -> str:
-    """What tells one key from another, and nothing of either: rows made under another one are stale."""
+    """An identifier of the key that reveals nothing of it. It is part of digests, so a new key makes windows stale."""
     return hashlib.sha256(b"wirehouse key name" + of(lake)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class StateSeal:
-    """Carried state under the lake's key (AES-SIV, RFC 5297: equal texts stay equal, so that digests hold)."""
+    """Encrypts carried state with the lake's key.
+
+    AES-SIV (RFC 5297) is deterministic: equal texts have equal ciphertexts, so digests of state can be compared.
+    """
 
     key: bytes = field(repr=False)
 
@@ -74,11 +78,11 @@ class StateSeal:
         return AESSIV(hashlib.sha512(_STATE + self.key).digest())
 
     def close(self, text: str, about: bytes) -> str:
-        """`text`, compressed and sealed."""
+        """Compress and encrypt `text`. It can only be opened with the same `about`."""
         return b64encode(self._cipher.encrypt(zlib.compress(text.encode(), 1), [about])).decode()
 
     def open(self, sealed: str, about: bytes) -> str:
-        """What `close` was given. Raises SealError."""
+        """The text that `close` sealed. Raises SealError."""
         try:
             return zlib.decompress(self._cipher.decrypt(b64decode(sealed), [about])).decode()
         except (InvalidTag, ValueError, zlib.error):

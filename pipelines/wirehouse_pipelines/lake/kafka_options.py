@@ -1,4 +1,4 @@
-"""The `[source.kafka]` table: which broker, and where the first range of a partition begins."""
+"""The `[source.kafka]` table of the configuration: how to reach the broker, and the first offset to land."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wirehouse_codecs.core.option_tables import OptionTable, Read, table
 
 EARLIEST, COMMITTED = "earliest", "committed"
 BOOTSTRAP: Final = "KAFKA_BOOTSTRAP_SERVERS"
-#: Before a setting's value: it stands in the variable of that name.
+#: Prefix of a setting's value that names an environment variable.
 _FROM_ENVIRONMENT: Final = "env:"
-#: Ours: a range is read once, from where its manifests say.
+#: Settings that landing relies on and that users can't change: manifests, not the broker, record what was read.
 OURS: Final = {
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
@@ -33,7 +33,7 @@ def _start(value: Any, key: str) -> str:
 def _settings(value: Any, key: str) -> Mapping[str, str]:
     for name, setting in table(value, key).items():
         if not isinstance(setting, str):
-            # Not what it is: it may be a password.
+            # The message doesn't show the value: it may be a password.
             raise OptionError(key=f"{key}.{name}", reason="must be a text, in quotes")
         if name in OURS:
             raise OptionError(key=f"{key}.{name}", reason="is set by Wirehouse")
@@ -42,28 +42,29 @@ def _settings(value: Any, key: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions(OptionTable):
-    """The `[source.kafka]` table: which broker, and where the first range of a partition begins."""
+    """The `[source.kafka]` table of the configuration."""
 
     READERS: ClassVar[Mapping[str, Read]] = {"start": _start, "settings": _settings}
-    #: earliest; committed (of `settings."group.id"`); or a time (ISO 8601, with its zone).
+    #: Where landing begins in a topic that it sees for the first time: `earliest`; `committed`, the offsets of the
+    #: consumer group `settings."group.id"`; or a time (ISO 8601 with its zone).
     start: str = EARLIEST
-    #: Settings of librdkafka as they are: bootstrap.servers, security.protocol, sasl.mechanism, ssl.ca.location … A
-    #: value `env:NAME` is that of the variable: secrets stand there.
+    #: Settings of librdkafka: bootstrap.servers, security.protocol, sasl.mechanism, ssl.ca.location … For a value
+    #: `env:NAME`, the value of that environment variable is used, which keeps secrets out of the file.
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, mapping: Mapping[str, Any]) -> None:
-        """Raise OptionError where a group's offsets are meant, and no group."""
+        """Raise OptionError if `start` is `committed` but no group is set."""
         if self.start == COMMITTED and "group.id" not in self.settings:
             raise OptionError(key="start", reason='committed needs settings."group.id"')
 
     @property
     def variables(self) -> list[str]:
-        """Those of the environment that settings are taken from."""
+        """Names of the environment variables that settings are read from."""
         values = self.settings.values()
         return [value.removeprefix(_FROM_ENVIRONMENT) for value in values if value.startswith(_FROM_ENVIRONMENT)]
 
     def resolved(self) -> dict[str, str]:
-        """The settings with what the environment has. Raises OptionError if it lacks some."""
+        """The settings with the values of environment variables. Raises OptionError if one isn't set."""
         settings = {"bootstrap.servers": f"{_FROM_ENVIRONMENT}{BOOTSTRAP}"} | dict(self.settings)
         for key, value in settings.items():
             if value.startswith(_FROM_ENVIRONMENT):
@@ -75,7 +76,7 @@ class KafkaOptions(OptionTable):
 
 
 def time_ms(text: Any) -> int:
-    """A time of ISO 8601 with its zone, in milliseconds since 1970. Raises OptionError."""
+    """Parse a time in ISO 8601 with its zone as milliseconds since 1970. Raises OptionError."""
     try:
         time = datetime.fromisoformat(text)
     except (TypeError, ValueError):

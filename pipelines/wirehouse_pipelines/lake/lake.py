@@ -1,4 +1,4 @@
-"""What a lake is made of: its root, its windows and its sources. Plain data; nothing is opened here."""
+"""Lake and Source: a lake's configuration as plain data. Nothing is opened here."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from wirehouse_pipelines.lake.upkeep_options import UpkeepOptions
 from wirehouse_pipelines.lake.windows import Windows
 from wirehouse_pipelines.tables import all_tables
 
-#: Kinds of source whose landed records are broker messages, and those whose records are packets. Those that are a
-#: protocol's own files: `protocols.FILE_KINDS`.
+#: Kinds of source whose landed records are broker messages, and kinds whose records are packets. The other kinds hold
+#: files of a protocol's own format: `protocols.FILE_KINDS`.
 KAFKA = "kafka"
 MESSAGE_KINDS = ("messages", KAFKA)
 PACKET_KINDS = ("pcap",)
@@ -28,22 +28,22 @@ class Source:
     name: str
     protocol: str
     kind: str
-    #: Absolute file, folder or glob (or an s3:// URI); of kind kafka the topic, or ^ and a regular expression.
+    #: An absolute file, folder or glob, or an s3:// URI. For kind kafka: the topic, or a regular expression after ^.
     path: str
     #: The `[source.options]` table as written; the protocol's codec checks and reads it.
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: Ports of the servers, for a source of packets.
+    #: For a source of packets: the servers' ports.
     ports: tuple[int, ...] = ()
-    #: How its connections are put together, likewise.
+    #: For a source of packets: how TCP streams are reassembled.
     tcp: TcpOptions = field(default_factory=TcpOptions)
-    #: Of a source of kind kafka the `[source.kafka]` table as written.
+    #: For kind kafka: the `[source.kafka]` table as written.
     kafka: Mapping[str, Any] = field(default_factory=dict)
-    #: What its captures may inflate to.
+    #: How large its compressed captures may inflate.
     limits: Limits = LIMITS
 
     @property
     def service(self) -> str:
-        """Sources with one `service` in their options see one service; without, the source is one of its own."""
+        """The service that the source observes: the `service` of its options, else the source's own name."""
         return str(self.options.get("service", self.name))
 
 
@@ -54,24 +54,24 @@ class Lake:
     root: str
     windows: Windows
     sources: tuple[Source, ...] = ()
-    #: Of a root that is no folder: the folder of this machine for what runs on it share.
+    #: If the root is not a local folder: the local folder for files that the lake's runs on this machine share.
     local_home: str | None = None
-    #: What it keeps.
+    #: What is kept and for how long.
     upkeep: UpkeepOptions = field(default_factory=UpkeepOptions)
     #: Where jobs run.
     spark: SparkOptions = EMBEDDED
-    #: Who answers for it: addresses of mail, or `team:NAME`.
+    #: Who is responsible for it: e-mail addresses, or `team:NAME`.
     owners: tuple[str, ...] = ()
-    #: Address at which the site of docs/ is served, without a / at its end; empty if it isn't.
+    #: Address of the site built from docs/, without a trailing /; empty if it isn't served.
     docs: str = ""
 
     @property
     def home(self) -> str:
-        """The folder of this machine for what the lake's runs share."""
+        """The local folder for files that the lake's runs on this machine share."""
         return self.local_home or self.root
 
     def source(self, name: str) -> Source:
-        """The source of that name; KeyError if none."""
+        """The source of that name. Raises KeyError."""
         return self._by_name[name]
 
     @cached_property
@@ -87,11 +87,11 @@ class Lake:
         return found
 
     def sources_of(self, name: str) -> list[Source]:
-        """The source, or the sources of the service, of that name."""
+        """The source with that name, or the sources of the service with that name."""
         return list(self._by_any_name.get(name, ()))
 
     def joined(self, sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
-        """Those of `sources` that see one service, by its name."""
+        """Group `sources` by the service that they observe."""
         found: dict[str, list[Source]] = {}
         for source in sources:
             found.setdefault(source.service, []).append(source)
@@ -99,16 +99,16 @@ class Lake:
 
     @property
     def names(self) -> set[str]:
-        """What rows may have as their `source`: sources and services."""
+        """All values that the column `source` can have: names of sources and services."""
         return set(self._by_any_name)
 
     def address(self, name: str) -> str:
-        """Where the object or folder `name` of the lake lies, for Spark and Delta's readers."""
-        # Hadoop knows its client of S3 by another scheme, which others understand as well.
+        """The address of the lake's object or folder `name`, for Spark and for Delta's reader."""
+        # Hadoop's S3 client needs the scheme s3a, which Delta's reader accepts too.
         return f"{self.root}/{name}".replace("s3://", "s3a://", 1)
 
     def table_path(self, name: str) -> str:
-        """Where the Delta table `layer.name` lies."""
+        """The address of the Delta table `layer.name`."""
         return self.address(self.table_folder(name))
 
     def table_folder(self, name: str) -> str:

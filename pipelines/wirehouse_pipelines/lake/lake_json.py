@@ -1,4 +1,8 @@
-"""What a lake was begun with, in ROOT/lake.json: its tables are partitioned by windows of one size from one start."""
+"""ROOT/lake.json: the window size and the first window that a lake was created with.
+
+All tables of a lake are partitioned by windows of this size, so the size can't change, and the start can only move
+back. The first landing writes the file. A lake without the file is called "not begun".
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ NAME = "lake.json"
 
 
 class WindowSizeError(UsageError):
-    """The configuration asks for another window size than the lake has."""
+    """The configuration has another window size than the lake."""
 
     template = 'the lake {root} has {found} windows, not {asked}: set window = "{found}", or choose another root'
 
 
 class StartError(UsageError):
-    """The configuration asks for a later first window than the lake has."""
+    """The configuration has a later first window than the lake."""
 
     template = (
         'the lake {root} begins at {found}, and rows before {asked} would be lost: set start = "{found}" or earlier'
@@ -26,28 +30,28 @@ class StartError(UsageError):
 
 
 class DamagedError(UsageError):
-    """lake.json is not what was written there."""
+    """lake.json can't be parsed."""
 
     template = '{root}/{name} is damaged: it should hold {{"window": "day" or "hour", "start": first window}}'
 
 
 def check(lake: Lake) -> None:
-    """Raise WindowSizeError or StartError if the lake was begun otherwise; a lake not begun takes anything."""
+    """Raise WindowSizeError or StartError if the configuration contradicts lake.json, if there is one."""
     begun(lake)
 
 
 def begun(lake: Lake) -> bool:
-    """Whether something has landed in it. Raises as `check`, and StorageError if its bucket isn't there."""
+    """Whether the lake has its lake.json. Raises as `check`, and StorageError if its bucket doesn't exist."""
     storage = open_storage(lake.root)
     found = _begun(storage, lake) is not None
     if not found:
-        # A store says of an object in no bucket no more than that it isn't there.
+        # `exists` can't distinguish a missing object from a missing bucket; listing can, and raises.
         next(storage.list(NAME), None)
     return found
 
 
 def record(lake: Lake) -> None:
-    """Begin the lake with its windows if it isn't begun, or move its start back. Raises as `check`."""
+    """Write lake.json if there is none, or if its start moves back. Raises as `check`."""
     storage = open_storage(lake.root)
     wanted = {"window": lake.windows.size, "start": lake.windows.start}
     if _begun(storage, lake) != wanted:

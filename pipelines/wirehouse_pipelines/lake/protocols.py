@@ -1,4 +1,4 @@
-"""The protocols Wirehouse knows: the one list that the layers above the codecs go through."""
+"""PROTOCOLS: the one list of protocols. The layers above the codecs loop over it and name no protocol themselves."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol as the layers above the codecs see it."""
+    """A protocol, as the layers above the codecs need it."""
 
     name: str
     title: str
-    #: Kinds of source that carry it.
+    #: Kinds of source that can carry it.
     kinds: tuple[str, ...]
     rules: tuple[Rule, ...]
-    #: What `[source.options]` is read as.
+    #: The type that parses `[source.options]`.
     options: type[OptionTable]
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """Its jobs, each after those it reads. Imported on use: they need pyspark."""
+        """Its jobs; a job comes after the jobs whose tables it reads. Imported on use, because they need pyspark."""
         jobs: tuple[Job, ...] = import_module(f"wirehouse_pipelines.{self.name}").JOBS
         return jobs
 
@@ -57,13 +57,13 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def all_rules() -> dict[str, Rule]:
-    """Every rule by its id: those of the protocols, and those of captures."""
+    """All rules by id: those of the protocols and those of captures."""
     rules = (*(rule for protocol in PROTOCOLS.values() for rule in protocol.rules), *capture_rules.RULES)
     return {rule.id: rule for rule in rules}
 
 
 def _reader(module: str, name: str) -> Reader:
-    """What opens a protocol's own files. Imported on use: it is compiled, and most commands read none."""
+    """A reader of a protocol's own files. Imported on use: compiling it takes time, and most commands read none."""
 
     def read(stream: BinaryIO, origin: Origin) -> Capture:
         capture: Capture = getattr(import_module(f"wirehouse_codecs.{module}"), name)(stream, origin)
@@ -72,7 +72,7 @@ def _reader(module: str, name: str) -> Reader:
     return read
 
 
-#: Kinds of source that are a protocol's own files, and what opens them.
+#: Kinds of source that hold files of a protocol's own format, with their readers.
 FILE_READERS: dict[str, Reader] = {
     "blocks": _reader("hiero.wire.captures", "BlockCapture"),
     "grpc_log": _reader("hiero.wire.captures", "log_capture"),

@@ -1,4 +1,4 @@
-"""The `[spark]` table: where jobs run, what the workers there have already, and further settings of Spark."""
+"""The `[spark]` table of the configuration: where jobs run, what workers need to be sent, and settings of Spark."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wirehouse_codecs.core.errors import OptionError
 from wirehouse_codecs.core.option_tables import OptionTable, Read, flag, text
 
 LOCAL: Final = "local[*]"
-#: The master, before what the table says.
+#: Environment variables that override the table's master.
 MASTER_VARIABLES: Final = ("WIREHOUSE_SPARK_MASTER", "SPARK_MASTER")
-#: What rows or commits rest on: these have one value everywhere.
+#: Settings that rows and commits depend on; users can't change them.
 OURS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    # Files of tables are written to where they stay; what commits them is `delta.replace`.
+    # Tasks write files of tables to their final place; `spark_tables.replace` commits them.
     "spark.sql.sources.commitProtocolClass": "wirehouse.TableFiles",
-    # Delta's own loses commits when two drivers write a table.
+    # Delta's own log store for S3 loses commits if two drivers write one table.
     "spark.delta.logStore.s3a.impl": "wirehouse.ConditionalLogStore",
 }
 
@@ -40,17 +40,18 @@ def _settings(value: Any, key: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions(OptionTable):
-    """The `[spark]` table."""
+    """The `[spark]` table of the configuration."""
 
     READERS: ClassVar[Mapping[str, Read]] = {"master": text, "ship": flag, "settings": _settings}
     master: str = LOCAL
-    #: A cluster's workers are sent this environment and these jars; else they have them at the same places.
+    #: Send this Python environment and the jars to the workers of a cluster. If false, workers have them at the same
+    #: paths already.
     ship: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def asked_master(self) -> str:
-        """The master of the environment, else the table's."""
+        """The master in the environment, else the table's."""
         return next(filter(None, map(os.environ.get, MASTER_VARIABLES)), self.master)
 
 

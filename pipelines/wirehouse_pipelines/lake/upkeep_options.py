@@ -1,4 +1,4 @@
-"""The `[upkeep]` table of the configuration: what a lake keeps, and when it is tidied."""
+"""The `[upkeep]` table of the configuration: what a lake keeps, for how long, and when upkeep runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wirehouse_codecs.core.option_tables import OptionTable, Read, whole
 _NUMBER: Final = re.compile("[0-9]+")
 _MOST_DAYS: Final = 36_500
 _CRON: Final = re.compile(r"[0-9*,/-]+( [0-9*,/-]+){4}")
-#: Greatest number of minutes, hours, days, months, days of the week.
+#: Largest value of each cron field: minute, hour, day, month, day of the week.
 _MOST: Final = (59, 23, 31, 12, 7)
 
 
@@ -29,7 +29,7 @@ def _cron(value: Any, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions(OptionTable):
-    """What a lake keeps."""
+    """The `[upkeep]` table of the configuration."""
 
     READERS: ClassVar = dict[str, Read](
         file_bytes=whole(1 << 40),
@@ -40,15 +40,15 @@ class UpkeepOptions(OptionTable):
         schedule=_cron,
     )
 
-    #: Files of a table are joined up to this size.
+    #: Files of a table are compacted up to this size.
     file_bytes: int = 128 << 20
-    #: Files of rows that were replaced stay so long: for who reads an older version, or began to read before.
+    #: Days to keep files whose rows were replaced, for readers of older versions and for reads that are under way.
     vacuum_days: int = 7
-    #: So long a table's older versions are known.
+    #: Days to keep a table's older versions in its log.
     log_days: int = 30
-    #: Landed records stay so long; None: for ever.
+    #: Days to keep landed records; None: forever.
     landing_days: int | None = None
-    #: Landed records are at most so many bytes; None: no limit.
+    #: Limit for the size of all landed records; None: no limit.
     landing_bytes: int | None = None
-    #: When it is done, five fields of cron in UTC.
+    #: When upkeep runs: five cron fields, in UTC.
     schedule: str = "23 3 * * *"

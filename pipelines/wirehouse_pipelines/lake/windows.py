@@ -1,7 +1,7 @@
 """Windows of arrival time: the partitions of everything after landing.
 
-A window is named by its start in UTC: `2026-11-14` with day windows, `2026-11-14T22` with hour windows. The names
-sort as the windows do.
+A window is a day or an hour in UTC. Its name is its start: `2026-11-14` for a day, `2026-11-14T22` for an hour. Names
+sort in the order of time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from wirehouse_codecs.core.errors import UsageError
 NS_PER_SECOND = 1_000_000_000
 Size = Literal["day", "hour"]
 FORMAT: dict[Size, str] = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
-#: The same for Spark's date_format.
+#: The same formats for Spark's date_format.
 SPARK_FORMAT: dict[Size, str] = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 STEP: dict[Size, timedelta] = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
 
 
 class WindowNameError(UsageError):
-    """A name is not the start of a window of the lake's size."""
+    """A name isn't that of a window of the lake's size."""
 
-    template = "{name!r} is no window of one {size}: write it as {example}"
+    template = "{name!r} isn't a window of one {size}: write it as {example}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Windows:
     start: str
 
     def parse(self, name: str) -> datetime:
-        """The start of window `name`; WindowNameError if it isn't one of this size."""
+        """The start of window `name`. Raises WindowNameError."""
         try:
             moment = datetime.strptime(name, FORMAT[self.size]).replace(tzinfo=UTC)
         except ValueError:
@@ -47,15 +47,15 @@ class Windows:
         return moment
 
     def of(self, arrived_at_ns: int) -> str:
-        """The window that `arrived_at_ns` (nanoseconds since 1970 UTC) lies in."""
+        """The name of the window that contains `arrived_at_ns` (nanoseconds since 1970 UTC)."""
         return datetime.fromtimestamp(arrived_at_ns // NS_PER_SECOND, UTC).strftime(FORMAT[self.size])
 
     def start_ns(self, name: str) -> int:
-        """First nanosecond of window `name`."""
+        """The first nanosecond of window `name`."""
         return int(self.parse(name).timestamp()) * NS_PER_SECOND
 
     def end_ns(self, name: str) -> int:
-        """Last nanosecond of window `name`."""
+        """The last nanosecond of window `name`."""
         return self.start_ns(self.after(name)) - 1
 
     def after(self, name: str, steps: int = 1) -> str:
@@ -63,7 +63,7 @@ class Windows:
         return (self.parse(name) + steps * STEP[self.size]).strftime(FORMAT[self.size])
 
     def between(self, first: str, last: str) -> Iterator[str]:
-        """All windows from `first` to `last`, both included."""
+        """Yield all windows from `first` to `last`, both included."""
         moment, end = self.parse(first), self.parse(last)
         while moment <= end:
             yield moment.strftime(FORMAT[self.size])

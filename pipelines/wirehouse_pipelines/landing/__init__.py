@@ -1,4 +1,4 @@
-"""From captures to landed objects and their manifests.
+"""Landing: captures are read once and stored, record by record, as Avro objects with a manifest per capture.
 
 It may import lake and what is below it.
 """

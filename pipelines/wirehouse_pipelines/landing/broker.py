@@ -1,9 +1,14 @@
-"""Topics of a broker as captures: a range of offsets of a partition, fixed before it is read.
+"""Broker: the topics of a Kafka broker as captures.
 
-Where a range begins is told by the lake, not by the broker: what was landed ends the range before, and where the first
-one begins is found once. Of transactions
-what was committed is read, so that offsets between records may be without one. Where the topic is compacted, and where
-the oldest offset is later than where the range begins, records are gone (capture.offset_gap).
+A capture of a topic is a range of offsets of one partition, which is fixed before it is read. `Broker.new` returns the
+ranges to land, `Broker.batches` the records of a range.
+
+The lake, not the broker, knows where a range begins: where the last landed range of the partition ends. The first range
+of a partition begins where the options say; this start is determined once and kept in the lake.
+
+Only committed transactions are read, so an offset between two records may have no record. That is normal, except in a
+compacted topic, where the record may have been deleted. Records are also lost if the broker deleted them before they
+were landed: its oldest offset is then later than the begin of the range. Both are reported as `capture.offset_gap`.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from wirehouse_pipelines.landing.offset_ranges import Due, OffsetRange
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _SECONDS: Final = 30.0
-#: So many records, or about so many bytes, are a batch.
+#: A batch has at most this many records, or about this many bytes.
 _BATCH_RECORDS, _BATCH_BYTES = 10_000, 8 << 20
 _TS_TYPES: Final = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "append"}
 _NS_PER_MS: Final = 1_000_000
@@ -44,7 +49,7 @@ _UNREACHED: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._A
 
 
 class BrokerError(WirehouseError):
-    """The broker can't be reached, refuses, or doesn't give what it has."""
+    """The broker can't be reached, refuses a request, or doesn't deliver records."""
 
     template = "source {source!r}: {reason}"
     retry_helps = True
@@ -57,14 +62,14 @@ class BrokerSettingsError(UsageError):
 
 
 class New(NamedTuple):
-    """What a broker has that isn't landed."""
+    """What a broker has that isn't landed yet."""
 
     due: list[Due]
-    #: Where partitions begin that weren't known, as ranges without records: they begin there from now on.
+    #: The starts of partitions that were seen for the first time, as empty ranges. The lake has to keep them.
     starts: list[OffsetRange]
-    #: How many offsets of a partition can't be read yet, by topic and partition: a transaction before them is open.
+    #: By topic and partition: the number of offsets that can't be read yet because a transaction is open.
     held: dict[str, int]
-    #: Partitions whose offsets went back, or that the broker tells nothing of.
+    #: Problems with partitions: their offsets went back, or the broker returned an error for them.
     failures: list[BrokerError]
 
 
@@ -72,10 +77,10 @@ class Broker:
     """A source's broker."""
 
     def __init__(self, source: str, topics: str, options: KafkaOptions) -> None:
-        """`topics` is the name of one, or ^ and a regular expression. Raises BrokerSettingsError."""
+        """`topics` is the name of a topic, or a regular expression after ^. Raises BrokerSettingsError."""
         self._source, self._topics, self._options = source, topics, options
         self._settings: dict[str, Any] = options.resolved() | {"error_cb": self._hear, "logger": _Quiet()}
-        #: What the library said last of a broker that it doesn't reach.
+        #: The last error that the library logged about an unreachable broker.
         self._heard = ""
         try:
             quiet = re2.Options()
@@ -89,7 +94,10 @@ class Broker:
             raise BrokerSettingsError(source=source, key="kafka.settings", reason=_said(error)) from None
 
     def new(self, landed: Sequence[OffsetRange], starts: Sequence[OffsetRange]) -> New:
-        """What is new since `landed`, and since `starts` were found, by topic and partition. Raises BrokerError."""
+        """Compare the broker's offsets with the ranges that are `landed` and the known `starts` of partitions.
+
+        Raises BrokerError if the whole broker fails. Problems with single partitions are in `failures`.
+        """
         ends: dict[tuple[str, str, int], int] = {}
         for known in landed:
             ends[known.partition_key] = max(known.end, ends.get(known.partition_key, 0))
@@ -101,12 +109,12 @@ class Broker:
             untold: dict[str, KafkaException] = {}
             for name, topic_id, partitions in self._described(untold):
                 places = [TopicPartition(name, partition) for partition in partitions]
-                # Asked for first: what is written after it waits for nothing.
+                # Queried before the newest committed offset: records written in between must not look like held ones.
                 written = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
                 oldest, newest = (self._offsets(places, spec, untold) for spec in (_EARLIEST, _LATEST))
                 known_of = oldest.keys() & newest.keys() & written.keys()
                 places = [place for place in places if place.partition in known_of]
-                # What came to a topic that was there already is landed from its first record.
+                # A partition that was added to a known topic is landed from its first record on.
                 first = {} if (cluster_id, name) in topics else self._first(places, untold)
                 for place in places:
                     if _name(place) in untold:
@@ -130,8 +138,8 @@ class Broker:
             raise self._error(error) from None
         if back:
             reason = (
-                f"the broker lost records that are landed, its offsets went back: {', '.join(back[:3])}; what comes at "
-                "those offsets isn't landed: make the topic anew, or a source with another name"
+                f"the broker lost records that are landed, its offsets went back: {', '.join(back[:3])}; new records "
+                "at those offsets aren't landed: recreate the topic, or use a source with another name"
             )
             new.failures.append(BrokerError(source=self._source, reason=reason))
         if untold:
@@ -144,15 +152,15 @@ class Broker:
             self._heard = error.str()
 
     def _error(self, error: KafkaException) -> BrokerError:
-        # Else what the library says isn't heard.
+        # The library calls `_hear` only while it is polled.
         self._admin.poll(0)
         if not (self._heard and isinstance(error.args[0], KafkaError) and error.args[0].code() in _UNREACHED):
             return BrokerError(source=self._source, reason=_reason(error))
-        what = "correct bootstrap.servers, security.protocol or what else of [source.kafka.settings] that is about"
+        what = "correct bootstrap.servers, security.protocol or other settings in [source.kafka.settings]"
         return BrokerError(source=self._source, reason=f"the broker can't be reached ({self._heard}): {what}")
 
     def _described(self, untold: Untold) -> Iterator[tuple[str, str, list[int]]]:
-        """Names, ids and partitions of the topics. A pattern stands for none of the broker's own."""
+        """Yield name, id and partitions of each topic. A pattern doesn't match the broker's internal topics."""
         known = sorted(self._admin.list_topics(timeout=_SECONDS).topics)
         names = [name for name in known if self._topic.match(name)]
         if not names:
@@ -174,7 +182,7 @@ class Broker:
         untold: Untold,
         level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[int, int]:
-        """By partition. One that the broker answers with an error for is `untold`, and keeps back no other."""
+        """The offset of each partition. A partition that the broker returns an error for is added to `untold`."""
         found: dict[int, int] = {}
         wanted = dict.fromkeys(places, spec)
         for place, answer in (
@@ -187,7 +195,7 @@ class Broker:
         return found
 
     def _first(self, places: Sequence[TopicPartition], untold: Untold) -> dict[int, int]:
-        """Where the options say that partitions begin of which nothing is landed."""
+        """The first offset to land of partitions in a new topic, as the option `start` defines it."""
         start = self._options.start
         if start == EARLIEST or not places:
             return {}
@@ -196,7 +204,7 @@ class Broker:
             newest = self._offsets(places, _LATEST, untold)
             known = {partition: at[partition] for partition in at.keys() & newest.keys()}
             return {partition: offset if offset >= 0 else newest[partition] for partition, offset in known.items()}
-        # Beyond the last record, also of transactions under way: of a topic that was made anew since.
+        # A committed offset beyond the last record, open transactions included, is from a topic that was recreated.
         ends = self._offsets(places, _LATEST, untold, IsolationLevel.READ_UNCOMMITTED)
         consumer = self._consumer()
         try:
@@ -213,7 +221,7 @@ class Broker:
         return Consumer({"group.id": "wirehouse"} | self._settings | OURS)
 
     def batches(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """The records of a range, with MESSAGE_SCHEMA. Raises BrokerError if the broker doesn't give them."""
+        """Yield the records of a range, with MESSAGE_SCHEMA. Raises BrokerError if the broker doesn't deliver them."""
         consumer = self._consumer()
         try:
             consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.begin)])
@@ -234,7 +242,7 @@ class Broker:
             consumer.close()
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether the broker drops records within a partition; no, if it doesn't say."""
+        """Whether the broker deletes records within a partition; False if it doesn't answer."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             told = self._admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result()
@@ -243,25 +251,25 @@ class Broker:
         return "cleanup.policy" in told and "compact" in str(told["cleanup.policy"].value)
 
     def check_there(self) -> None:
-        """Raise BrokerError if the broker answers nothing."""
+        """Raise BrokerError if the broker doesn't answer."""
         try:
             self._admin.describe_cluster(request_timeout=_SECONDS).result()
         except KafkaException as error:
             raise self._error(error) from None
 
     def _check_same(self, wanted: OffsetRange) -> None:
-        """Raise BrokerError if the topic was made anew since the range was fixed: its records are others."""
+        """Raise BrokerError if the topic was recreated since the range was fixed: the records aren't the same."""
         asked = TopicCollection([wanted.topic])
         told = self._admin.describe_topics(asked, request_timeout=_SECONDS)[wanted.topic].result()
         if str(told.topic_id) != wanted.topic_id:
-            raise BrokerError(source=self._source, reason=f"{wanted.name}: the topic was made anew while it was read")
+            raise BrokerError(source=self._source, reason=f"{wanted.name}: the topic was recreated while it was read")
 
     def _read(self, consumer: Consumer, wanted: OffsetRange) -> Iterator[Message]:
         while True:
             first = consumer.poll(_SECONDS)
             if first is None:
                 raise BrokerError(source=self._source, reason=f"{wanted.name}: no record came within {_SECONDS:.0f} s")
-            # What is at hand besides: with a time to wait, `consume` waits until it has all that are asked for.
+            # Then take what is already buffered. With a timeout, `consume` would wait for the full number of records.
             for message in (first, *consumer.consume(_BATCH_RECORDS, timeout=0)):
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -273,7 +281,7 @@ class Broker:
                     return
 
 
-#: Topics and partitions that the broker tells nothing of, and why.
+#: Topics and partitions that the broker returned an error for.
 Untold = dict[str, KafkaException]
 
 
@@ -282,14 +290,14 @@ def _name(place: TopicPartition) -> str:
 
 
 class _Quiet:
-    """librdkafka says on stderr what also comes as an exception."""
+    """A logger that drops everything: librdkafka would log to stderr what is also raised as an exception."""
 
     def log(self, level: int, text: str, *rest: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _reason(error: KafkaException) -> str:
-    return f"the broker says: {_said(error)}"
+    return f"the broker reports: {_said(error)}"
 
 
 def _said(error: KafkaException) -> str:
@@ -298,7 +306,7 @@ def _said(error: KafkaException) -> str:
 
 
 def _headers(message: Message) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The headers, and by name what else is to be told: the library takes names of headers that are UTF-8 alone."""
+    """The headers of a message, and an entry for the column `extra` if the library can't read a name (not UTF-8)."""
     try:
         headers = cast(list[tuple[str, bytes | None]], message.headers() or [])
     except (SystemError, UnicodeDecodeError):

@@ -1,8 +1,11 @@
-"""Capture files of a source: which there are, if they are finished, and reading them while others may write.
+"""The capture files of a source: listing them, checking whether they are complete, and opening them.
 
-A source's place is a file, a folder or a glob, on this machine or in a bucket (s3://bucket/prefix). Hidden and
-unfinished files are nobody's captures, and a link never leads out of the place: whoever can put files there must not
-make landing read others.
+A source's path is a file, a folder or a glob, on this machine or in a bucket (s3://bucket/prefix). Hidden files and
+unfinished ones (.part, .tmp) are skipped. Links that lead out of the path are skipped or refused: whoever may put files
+there must not be able to make landing read other files.
+
+Other processes may write while landing reads. `CaptureFile.settled` checks whether a file has stopped changing, and
+`Facts` whether it is still the one that was read before.
 """
 
 from __future__ import annotations
@@ -23,62 +26,62 @@ from wirehouse_codecs.core.errors import UsageError
 from wirehouse_pipelines.lake.lake import KAFKA, Source
 from wirehouse_pipelines.storage.storage import is_local, open_storage
 
-#: A file whose size and time stood still so long is finished.
+#: A file that hasn't changed for this long is complete.
 SETTLE_SECONDS: Final = 10.0
 _UNFINISHED = (".part", ".tmp")
 _HASH_BYTES = 1 << 20
-#: Of a file that changed just now, another change might have the same time.
+#: Two changes within this time may get the same timestamp, so a recent timestamp doesn't identify a file's content.
 _RACY_SECONDS = 2
 
 
 class MissingPathError(UsageError):
-    """A source's place or a path to land is not there."""
+    """A source's path, or a path to land, doesn't exist."""
 
     template = "source {source!r}: path {path} does not exist: create it, or correct `path` of the source"
 
 
 class RefusedPathError(UsageError):
-    """A path to land is not a regular file, or leads out of its folder."""
+    """A path to land isn't a regular file, or leads out of its folder."""
 
     template = "source {source!r}: {path} is refused: {reason}"
 
 
 class Facts(NamedTuple):
-    """What tells that a file is as it was before."""
+    """Metadata of a file, to recognise later that it hasn't changed."""
 
-    #: Of equal ones the bytes are the same.
+    #: Equal identities mean equal content.
     identity: tuple[int | str, ...]
     size_bytes: int
     #: Seconds since 1970.
     changed_at: float
-    #: Another change just after it would show.
+    #: Whether any later change would give another identity. False if the file changed just now.
     steady: bool
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CaptureFile:
-    """A file to land: its name relative to the source's place, and its real path."""
+    """A file to land: its name relative to the source's path, and its real path."""
 
     name: str
     path: str
 
     def facts(self) -> Facts:
-        """How it stands now. FileNotFoundError if it is gone."""
+        """Its metadata now. Raises FileNotFoundError."""
         return _facts(os.stat(self.path))
 
     def open(self) -> tuple[BinaryIO, Facts]:
-        """Its bytes, and how it stands."""
+        """Open it; a stream and its metadata."""
         stream = open_regular(self.path)
         return stream, _facts(os.fstat(stream.fileno()))
 
     def settled(self, seconds: float = SETTLE_SECONDS) -> bool:
-        """Its size and time stood still for so long; a time that is still to come says that the clock went back."""
+        """Whether it hasn't changed for `seconds`. A time in the future counts too: the clock was set back."""
         return abs(time.time() - self.facts().changed_at) >= seconds
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BucketFile(CaptureFile):
-    """An object of a bucket to land. It is there whole or not at all, so that it needs no time to settle."""
+    """An object of a bucket to land. Objects appear as a whole, so there is no need to wait for the writer."""
 
     bucket: str
     known: Facts
@@ -99,7 +102,7 @@ class BucketFile(CaptureFile):
 def _facts(status: os.stat_result) -> Facts:
     identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     now = time.time()
-    # A time in the future was set by hand; when it was set is the file system's own knowledge.
+    # A modification time in the future was set by a program. The file system's change time shows when.
     changed = status.st_mtime if status.st_mtime <= now else status.st_ctime
     return Facts(identity, status.st_size, changed, now - status.st_ctime > _RACY_SECONDS)
 
@@ -112,9 +115,10 @@ def captures_at(
     refuse: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[CaptureFile]:
-    """The files of a file, folder or glob, sorted. Hidden and unfinished ones are passed over.
+    """The capture files at `place` (a file, folder or glob), sorted. Hidden and unfinished ones are skipped.
 
-    Links that leave the folder are passed over too, which is said, or raise RefusedPathError if `refuse`.
+    Links that leave the folder are skipped with a message to `say`; with `refuse` they raise RefusedPathError. Files
+    within the lake's root are skipped.
     """
     if not is_local(place):
         return _in_bucket(source, place, lake_root)
@@ -137,18 +141,18 @@ def captures_at(
 
 
 def shown(name: str) -> str:
-    """A file's name as text: what of it is no UTF-8 stands as escapes."""
+    """A file's name as text; bytes that aren't UTF-8 are escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def check_place(source: Source) -> None:
-    """Raise MissingPathError if a source's place on this machine is not there."""
+    """Raise MissingPathError if a source's path on this machine doesn't exist."""
     if source.kind != KAFKA and is_local(source.path):
         _base(source, source.path)
 
 
 def _base(source: Source, place: str) -> str:
-    """The folder that holds all of `place`."""
+    """The folder that contains all files of `place`."""
     if os.path.isdir(place):
         return place
     if os.path.lexists(place):
@@ -162,7 +166,7 @@ def _base(source: Source, place: str) -> str:
 
 
 def _found(source: Source, place: str) -> tuple[str, list[str]]:
-    """The folder that holds all of `place`, and the candidates."""
+    """The folder that contains all files of `place`, and the paths of the candidates."""
     base = _base(source, place)
     if base == place:
         return base, sorted(_walk(place))
@@ -197,19 +201,19 @@ def _refusal(real: str, home: str) -> str | None:
         mode = os.stat(real).st_mode
     except OSError as error:
         return str(error.strerror)
-    return None if stat.S_ISREG(mode) else "it is no regular file"
+    return None if stat.S_ISREG(mode) else "it isn't a regular file"
 
 
 def _in_bucket(source: Source, place: str, lake_root: str) -> list[CaptureFile]:
-    """The objects that `place` names: one, those below it, or those of a pattern, whose * also stands for /."""
-    # Its library takes a while to load, and local files don't need it.
+    """The objects at `place`: one object, a folder, or a pattern, whose * also matches /."""
+    # Imported on use: boto3 takes a while to load, and local files don't need it.
     from wirehouse_pipelines.storage.object_storage import S3Storage
 
     parts = urlsplit(place)
     bucket, wanted = f"{parts.scheme}://{parts.netloc}", place.split("/", 3)[3].strip("/") if parts.path else ""
     fixed = wanted if not glob.has_magic(wanted) else _before_pattern(wanted)
     folder = f"{fixed}/" if fixed else ""
-    # Whoever names a place in the lake's root means it.
+    # Objects of the lake are skipped, unless the path is explicitly within the lake's root.
     inside = place.startswith(f"{lake_root}/")
     files: list[CaptureFile] = []
     for found in S3Storage(bucket).objects(fixed):
@@ -222,7 +226,7 @@ def _in_bucket(source: Source, place: str, lake_root: str) -> list[CaptureFile]:
         changed = found.modified.timestamp()
         facts = Facts((found.etag, found.size_bytes, str(found.modified)), found.size_bytes, changed, True)
         path = f"{bucket}/{found.name}"
-        # A name that ends in / stands for a folder, as consoles make them.
+        # An object whose name ends in / is a placeholder for a folder, created by a web console.
         if not (_skipped(name) or name.endswith("/") or not name or (_within(path, lake_root) and not inside)):
             files.append(BucketFile(name, path, bucket, facts))
     if not files and wanted == fixed:
@@ -231,24 +235,24 @@ def _in_bucket(source: Source, place: str, lake_root: str) -> list[CaptureFile]:
 
 
 def _before_pattern(wanted: str) -> str:
-    """The folder of a pattern."""
+    """The part of a pattern that is a plain folder."""
     while glob.has_magic(wanted):
         wanted = wanted.rpartition("/")[0]
     return wanted
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open without following a link that was put there since the path was checked, and without waiting on a pipe."""
+    """Open a regular file safely: a link that replaced it since the check isn't followed, and a pipe doesn't block."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     stream = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(number).st_mode):
         stream.close()
-        raise OSError(f"{path} is no regular file")
+        raise OSError(f"{path} isn't a regular file")
     return stream
 
 
 class Hashed(io.RawIOBase):
-    """A stream that hashes what is read of it, each byte once."""
+    """A stream that computes the SHA-256 of the bytes that are read, each byte once, even after seeking back."""
 
     def __init__(self, stream: BinaryIO) -> None:
         stream.seek(0)
@@ -263,7 +267,7 @@ class Hashed(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Only bytes that were hashed can be gone back to."""
+        """Seek to a position among the bytes that were read already."""
         position = self._stream.seek(offset, whence)
         if position > self._hashed:
             raise io.UnsupportedOperation("seek beyond what was read")
@@ -278,7 +282,7 @@ class Hashed(io.RawIOBase):
         return piece
 
     def rest(self) -> str:
-        """Hash what was not read; the SHA-256 of all, hex."""
+        """Read to the end; the SHA-256 of the whole stream in hex."""
         self.seek(self._hashed)
         while self.read(_HASH_BYTES):
             pass

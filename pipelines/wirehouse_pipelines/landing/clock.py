@@ -1,4 +1,11 @@
-"""The arrival of each record of a capture, and what is odd about their times."""
+"""Clock: assigns each record of a capture its arrival time, and reports odd times.
+
+`ts_ns` is a record's own time, as captured. `arrived_at_ns` is the running maximum of `ts_ns` in the capture, and at
+least the start of the lake. It never decreases, so it orders records even if clocks went back.
+
+A time later than the moment of landing can't be right. It doesn't move the maximum, and is reported as
+`capture.time_suspect`. A capture of packets whose times mostly decrease is reported as `capture.reversed`.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +23,17 @@ from wirehouse_pipelines.landing.manifests import (
     CaptureFinding,
 )
 
-#: Findings of one rule that a manifest lists; the last listed says how many more there are.
+#: The number of findings per rule that a manifest lists; the last one states how many more there are.
 LISTED_FINDINGS: Final = 1_000
-#: A capture is reversed if time falls from one packet to the next so often or more, and rises at most a tenth as often.
+#: A capture is reversed if time decreases between packets at least this often, and increases at most a tenth as often.
 LEAST_FALLS: Final = 3
 
 
 class Clock:
-    """Gives records their arrival, and notes the times that can't be."""
+    """Assigns arrival times to the records of one capture, in order, and collects findings about their times."""
 
     def __init__(self, start_ns: int, landed_at_ns: int) -> None:
-        #: Arrival of the last record; the lake's start before the first.
+        #: Arrival of the last record; `start_ns` before the first one.
         self.now = start_ns
         #: Arrival of the first record.
         self.first: int | None = None
@@ -34,7 +41,7 @@ class Clock:
         self._landed_at_ns = landed_at_ns
         self._suspects: list[CaptureFinding] = []
         self._suspect_count = 0
-        #: How often time rises and falls from one record to the next, and the time of the last one.
+        #: How often `ts_ns` increased and decreased between records, and the last one.
         self._rises = self._falls = 0
         self._last: int | None = None
 
@@ -64,12 +71,12 @@ class Clock:
 
     @property
     def reversed(self) -> CaptureFinding | None:
-        """That records stand in the reverse order of their times, if they do."""
+        """A finding if records are in reverse order of their times, else None."""
         if self._falls < LEAST_FALLS or self._rises * 10 > self._falls:
             return None
         message = (
-            f"{self._falls:,} of {self.records:,} packets have a time before that of the one in front of them: the "
-            f"capture is in reverse order, and what it seems to say is ignored or wrong; land it in order of time"
+            f"{self._falls:,} of {self.records:,} packets have an earlier time than the packet before them: the "
+            f"capture is in reverse order, and its decoded messages are missing or wrong; land it in order of time"
         )
         return CaptureFinding(RULE["reversed"].id, None, self.now, message)
 
@@ -80,7 +87,7 @@ class Clock:
         return CaptureFinding(rule.id, self.records + i, arrived_at_ns, message)
 
     def findings(self) -> tuple[CaptureFinding, ...]:
-        """One finding a suspect time, the first LISTED_FINDINGS of them."""
+        """A finding for each suspect time, at most LISTED_FINDINGS."""
         more = self._suspect_count - len(self._suspects)
         if more:
             last = self._suspects[-1]
@@ -90,7 +97,7 @@ class Clock:
 
 
 def capture_findings(clock: Clock, damage: str | None, landed_at_ns: int, kind: str) -> tuple[CaptureFinding, ...]:
-    """What there is to note about a capture of a kind of source that was read to its end or damage."""
+    """The findings of a capture that was read to its end, or up to its `damage`."""
     found = clock.findings()
     if kind in PACKET_KINDS and clock.reversed:
         found = (*found, clock.reversed)

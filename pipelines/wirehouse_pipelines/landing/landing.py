@@ -1,12 +1,29 @@
-"""Landing: captures kept as they came, as Avro objects that jobs read.
+"""Landing: stores captures unchanged, as Avro objects that jobs read.
 
-A capture is one file, whose SHA-256 is its id; or a range of a broker's offsets (offset_ranges.py). Its records go to
-`landing/KIND/SOURCE/WINDOW/CAPTURE_ID-NNNN.avro`, and a manifest, written last, is the commit: what no manifest names
-doesn't exist. Landing a capture again does nothing.
+A capture is a file, whose id is its SHA-256, or a range of a broker's offsets (offset_ranges.py). Its records are
+written to `landing/KIND/SOURCE/WINDOW/CAPTURE_ID-NNNN.avro`, window by window in order of arrival (clock.py). Then a
+manifest (manifests.py) commits them. `land` is the entry point; landing a capture twice does nothing.
 
-Order: `ts_ns` is a record's own time. `arrived_at_ns` is the running maximum of it within the capture, never before
-the first window of the lake; a time later than the moment of landing moves nothing and is noted (capture.time_suspect).
-So is a capture of packets in the reverse order of their times (capture.reversed).
+The commit protocol
+-------------------
+Landing holds the source's lock and takes these steps for each capture:
+
+1. Hash the file. If there is a manifest with this id, the capture is landed: stop.
+2. Write the marker `landing/begun/SOURCE/CAPTURE_ID`.
+3. Write the objects with the records.
+4. Hash the file again as it is read. If it isn't the same, it changed: remove the objects and the marker.
+5. Write the manifest. This is the commit: records that no manifest names don't exist for jobs.
+6. Delete the marker.
+
+If landing is killed, a marker remains. The next landing of the source finds it: if there is no manifest, it removes the
+capture's objects; then it deletes the marker. If step 5 fails, it may have succeeded and only its answer was lost. So
+nothing is removed, and the next landing finds out in the same way.
+
+The marker of a range of offsets contains the range. The next landing then lands the same range again, so it gets the
+same id even if the killed commit still arrives at the store.
+
+`landing/seen/SOURCE.json` caches the ids of files by their metadata, so that step 1 needn't hash unchanged files.
+`landing/starts/SOURCE.json` keeps the first offset of each partition.
 """
 
 from __future__ import annotations
@@ -51,7 +68,7 @@ from wirehouse_pipelines.storage.storage import RefusedError, Storage, is_local,
 if TYPE_CHECKING:
     from wirehouse_pipelines.landing.broker import Broker
 
-#: Of a rejected file this many bytes are kept.
+#: How many bytes of a rejected file are kept.
 REJECTED_BYTES: Final = 16 << 20
 _BEGUN = "landing/begun"
 _SEEN = "landing/seen"
@@ -65,7 +82,7 @@ class KindError(UsageError):
 
 
 class NotLandedError(WirehouseError):
-    """Some files could not be read or changed meanwhile; all others are landed."""
+    """Some files could not be read, or changed while they were read; all others are landed."""
 
     template = "source {source!r}: {count} files were left for the next run: {reason}"
     retry_helps = True
@@ -76,7 +93,7 @@ class _FileChanged(Exception):
 
 
 def sources(lake: Lake) -> set[str]:
-    """Names of the sources that landed something, began to, or of which it is kept where topics begin."""
+    """Names of the sources with manifests, with markers of an unfinished landing, or with known starts of topics."""
     storage = open_storage(lake.root)
     objects = (stored.name for folder in (MANIFESTS, _BEGUN) for stored in storage.list(folder))
     starts = (PurePosixPath(stored.name).stem for stored in storage.list(_STARTS))
@@ -84,7 +101,7 @@ def sources(lake: Lake) -> set[str]:
 
 
 def remove(lake: Lake, source: str) -> None:
-    """Remove all that `source` landed. Its manifests go last: they say that there is something to remove."""
+    """Remove everything that `source` landed. Manifests go last, so that an interrupted removal can be repeated."""
     storage = open_storage(lake.root)
     with storage.lock(lock_name(source)):
         storage.delete(f"{_SEEN}/{source}.json")
@@ -104,10 +121,11 @@ def land(
     progress: Callable[[str], None] | None = None,
     settle_seconds: float = 0,
 ) -> list[Manifest]:
-    """Land the captures of `source` (or these files into it) that aren't yet; the manifests of the new ones.
+    """Land the new captures of `source`, or the files at `paths` as its captures; the manifests of the new captures.
 
-    `now_ns` is the moment of landing. Files that changed within `settle_seconds` wait for the next run. Raises
-    MissingPathError, RefusedPathError and KindError before anything is landed, NotLandedError after everything else is.
+    `now_ns` is the moment of landing. Files that changed within the last `settle_seconds` are left for the next run.
+    Raises MissingPathError, RefusedPathError and KindError before anything is landed. Raises NotLandedError if some
+    files failed, after all others are landed.
     """
     if source.kind not in RECORDS:
         raise KindError(source=source.name, kind=source.kind, known=", ".join(RECORDS))
@@ -142,7 +160,7 @@ def land(
                 elif landing.was_forgotten:
                     say(f"{source.name}: {file.name} was forgotten, it isn't landed again")
             except FileNotFoundError:
-                say(f"{source.name}: {file.name} was taken away")
+                say(f"{source.name}: {file.name} was removed before it could be landed")
             except (_FileChanged, OSError, RefusedError) as error:
                 left.append(_why_left(file, error, storage))
         seen.save()
@@ -152,18 +170,19 @@ def land(
 
 
 def _why_left(file: CaptureFile, error: Exception, storage: Storage) -> str:
-    """Which file waits for the next run, and why. Raises what the lake's own store refuses."""
+    """A message: which file is left for the next run, and why. Raises `error` if the lake's own store refused."""
     if isinstance(error, RefusedError) and error.fields["name"] == storage.root:
         raise error
     return f"{file.name} ({error})"
 
 
 def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[str], None]) -> list[Manifest]:
-    """Land what the source's topics have that isn't yet; what is landed before the broker fails stays.
+    """Land the new records of the source's topics.
 
-    A partition that can't be read keeps back no other; that it can't is raised after them.
+    If a partition fails, the others are landed first and then its error is raised. If the broker fails, what is landed
+    remains.
     """
-    # Its library takes a while to load, and files don't need it.
+    # Imported on use: the library takes a while to load, and files don't need it.
     from wirehouse_pipelines.landing.broker import BrokerError
 
     lake_json.record(lake)
@@ -187,7 +206,7 @@ def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[
                     landed.append(manifest)
                     say(f"{source.name}: {manifest.path}: {manifest.status}, {manifest.records:,} records")
             except BrokerError as error:
-                # Of this partition alone, if the broker is there.
+                # If the broker still answers, only this partition failed.
                 broker.check_there()
                 say(str(error))
                 failed.append(error)
@@ -197,7 +216,7 @@ def _land_topics(lake: Lake, source: Source, now_ns: int | None, say: Callable[[
 
 
 def starts(lake: Lake, source: Source) -> list[OffsetRange]:
-    """Where partitions of a source of kind kafka began when landing first saw them, as ranges without records."""
+    """The first offsets of the partitions of a source of kind kafka, as empty ranges. See Broker.new."""
     storage, name = open_storage(lake.root), _starts_name(source.name)
     if not storage.exists(name):
         return []
@@ -218,14 +237,14 @@ def _goes_on(manifest: Manifest, wanted: OffsetRange) -> bool:
 
 
 def unseen(lake: Lake, source: Source) -> Callable[[CaptureFile, Facts], bool]:
-    """Says of a file, as it stands, if landing has it still to read."""
+    """A function that returns whether a file with these metadata still has to be landed."""
     seen = _Seen(open_storage(lake.root), source)
     return lambda file, facts: seen.capture_id(file.path, facts) is None
 
 
 def source_broker(source: Source) -> Broker:
     """The broker of a source of kind kafka."""
-    # Its library takes a while to load, and files don't need it.
+    # Imported on use: the library takes a while to load, and files don't need it.
     from wirehouse_pipelines.lake.kafka_options import KafkaOptions
     from wirehouse_pipelines.landing.broker import Broker
 
@@ -233,33 +252,33 @@ def source_broker(source: Source) -> Broker:
 
 
 def rejected_name(source: str, capture_id: str) -> str:
-    """Name of the object that holds the bytes of a rejected file."""
+    """The name of the object with the first bytes of a rejected file."""
     return f"landing/rejected/{source}/{capture_id}"
 
 
 def remove_records(storage: Storage, manifest: Manifest) -> None:
-    """Remove what landing holds of a capture but for its manifest. Only for who holds the source's lock."""
+    """Remove the landed records of a capture, but not its manifest. The caller must hold the source's lock."""
     for name in (*records_of(manifest), rejected_name(manifest.source, manifest.capture_id)):
         storage.delete(name)
 
 
 def records_of(manifest: Manifest) -> list[str]:
-    """Names of the objects that hold a capture's records."""
+    """Names of the objects with a capture's records."""
     return [name for window in manifest.windows.values() for name in window.objects]
 
 
 def begun_name(source: str, capture_id: str) -> str:
-    """Name of the object that says of a capture that its landing began, and hasn't ended."""
+    """The name of the marker for a landing that has begun and not ended."""
     return f"{_BEGUN}/{source}/{capture_id}"
 
 
 def lock_name(source: str) -> str:
-    """What landings of a source lock."""
+    """The name of a source's lock."""
     return f"{MANIFESTS}/{source}"
 
 
 def unsee(storage: Storage, source: str, capture_id: str) -> None:
-    """Forget which file a capture was. Only for who holds the source's lock."""
+    """Remove a capture from the cache of seen files. The caller must hold the source's lock."""
     name = f"{_SEEN}/{source}.json"
     if storage.exists(name):
         with storage.open(name) as stream:
@@ -269,7 +288,7 @@ def unsee(storage: Storage, source: str, capture_id: str) -> None:
 
 
 def _clear_unfinished(storage: Storage, source: Source) -> list[OffsetRange]:
-    """Remove the objects of captures whose landing was killed before its commit; of a broker's records which ranges."""
+    """Remove the objects of captures whose landing was killed before its commit; their ranges, for a broker."""
     unfinished = []
     for begun in list(storage.list(f"{_BEGUN}/{source.name}")):
         capture_id = begun.name.rpartition("/")[2]
@@ -283,7 +302,10 @@ def _clear_unfinished(storage: Storage, source: Source) -> list[OffsetRange]:
 
 
 def remove_capture(storage: Storage, kind: str, source: str, capture_id: str) -> None:
-    """Remove all landed objects of a capture but its manifest. Only for who holds the source's lock."""
+    """Remove all objects whose names begin with a capture's id. The caller must hold the source's lock.
+
+    Unlike `remove_records`, it lists the folder and doesn't rely on a manifest.
+    """
     folder = f"landing/{kind}/{source}"
     storage.sweep(folder)
     for stored in list(storage.list(folder)):
@@ -293,9 +315,9 @@ def remove_capture(storage: Storage, kind: str, source: str, capture_id: str) ->
 
 
 class _Seen:
-    """Ids of files that were hashed before, so that looking for new captures doesn't read the old ones again.
+    """A cache of the ids of files by their metadata, so that a search for new captures doesn't hash the old ones.
 
-    It is only a memory: without it every file is hashed, and what isn't landed is landed.
+    Without it, every file is hashed; the result is the same.
     """
 
     def __init__(self, storage: Storage, source: Source) -> None:
@@ -308,19 +330,19 @@ class _Seen:
                 self._known = dict(json.load(stream))
 
     def capture_id(self, path: str, facts: Facts) -> str | None:
-        """The id that the file had when it was as it is now."""
+        """The id of the file at `path` if its metadata are the same as when it was hashed, else None."""
         *identity, capture_id = self._known.get(path, [None])
         return str(capture_id) if tuple(identity) == facts.identity else None
 
     def note(self, path: str, facts: Facts, capture_id: str) -> None:
-        """Remember a file."""
+        """Add a file to the cache."""
         entry = [*facts.identity, capture_id]
         if self._known.get(path) != entry:
             self._known[path] = entry
             self._changed = True
 
     def save(self) -> None:
-        """Keep what was noted, of the files that still are there."""
+        """Write the cache if it changed, without files that no longer exist."""
         if self._changed:
             known = {path: entry for path, entry in self._known.items() if _may_be(path)}
             self._storage.write(self._name, json.dumps(known).encode())
@@ -331,7 +353,7 @@ def _may_be(path: str) -> bool:
 
 
 class _Commit:
-    """Lands one capture: its objects, and its manifest last."""
+    """Lands one capture: the marker, the objects, and the manifest last. Subclasses supply the records."""
 
     def __init__(self, lake: Lake, storage: Storage, source: Source, now_ns: int) -> None:
         self._lake = lake
@@ -341,7 +363,10 @@ class _Commit:
 
     @contextmanager
     def _begun(self, capture_id: str, about: str = "") -> Iterator[Callable[[Manifest], None]]:
-        """Gives what commits a manifest. Of what isn't committed nothing stays; a killed landing leaves `about` it."""
+        """Write the marker, with `about` as its content; yields the function that commits a manifest.
+
+        If the block fails before the commit, the capture's objects and the marker are removed.
+        """
         begun = begun_name(self._source.name, capture_id)
         self._storage.write(begun, about.encode())
         asked = False
@@ -354,7 +379,7 @@ class _Commit:
         try:
             yield commit
         except (_FileChanged, OSError, WirehouseError):
-            # A commit whose answer was lost may have come through: the next landing sees.
+            # If a commit was attempted, it may have succeeded: leave the marker, and the next landing will see.
             if not asked:
                 remove_capture(self._storage, self._source.kind, self._source.name, capture_id)
                 self._storage.delete(begun)
@@ -364,7 +389,7 @@ class _Commit:
     def _written(
         self, capture_id: str, batches: Iterator[pa.RecordBatch], clock: Clock, **about: Any
     ) -> Callable[..., Manifest]:
-        """Writes the capture's records; gives what makes its manifest, but for what is known at the end."""
+        """Write the capture's records; returns a constructor of the manifest that lacks only the final facts."""
         with ObjectWriter(self._storage, self._source, capture_id, self._lake.windows, clock) as objects:
             for batch in _ahead(batches):
                 objects.add(batch)
@@ -398,12 +423,12 @@ class _RangeLanding(_Commit):
         before_ns: int,
         now_ns: int | None,
     ) -> None:
-        """`before_ns`: the last arrival of the partition's records before."""
+        """`before_ns` is the arrival of the partition's last record before the range."""
         super().__init__(lake, storage, source, now_ns or time.time_ns())
         self._broker, self._due, self._before_ns = broker, due, before_ns
 
     def run(self) -> Manifest:
-        """The manifest."""
+        """Land the range; its manifest."""
         wanted, capture_id = self._due.range, self._due.range.capture_id
         clock = Clock(max(self._before_ns, self._lake.windows.start_ns(self._lake.windows.start)), self._now_ns)
         gaps = Gaps(wanted)
@@ -415,7 +440,7 @@ class _RangeLanding(_Commit):
         return manifest
 
     def _findings(self, clock: Clock, gaps: Gaps) -> tuple[CaptureFinding, ...]:
-        """One for all that is missing."""
+        """The clock's findings, and one finding for all offsets that are missing."""
         wanted, missing = self._due.range, []
         if self._due.lost:
             missing.append(f"offsets {self._due.expected} to {wanted.begin - 1} were gone before they were landed")
@@ -437,7 +462,7 @@ class _Landing(_Commit):
         self.was_forgotten = False
 
     def run(self, seen: _Seen, *, again: bool) -> Manifest | None:
-        """The new manifest; None if the capture is landed already. `again`: also what landing let go of."""
+        """Land the file; its manifest, or None if it is landed already. With `again`, expired records are relanded."""
         stream, facts = self._file.open()
         with stream:
             capture_id = seen.capture_id(self._file.path, facts) or Hashed(stream).rest()
@@ -478,7 +503,7 @@ class _Landing(_Commit):
 
 
 def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same, the next one read by another thread while one is written: both are mostly outside the interpreter."""
+    """Yield `batches`, but read the next one in a thread while one is written. Both mostly run without the GIL."""
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, batches, None)
         while (batch := coming.result()) is not None:

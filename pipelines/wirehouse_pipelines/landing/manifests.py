@@ -1,4 +1,8 @@
-"""Manifests: what was landed of each capture. A manifest is written last and is the commit of its landing."""
+"""Manifests: for each capture, what was landed.
+
+A manifest is a JSON object `landing/manifests/SOURCE/CAPTURE_ID.json`. It is written last and is the commit: records
+that no manifest names don't exist for the rest of the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ LANDED, DAMAGED, REJECTED, FORGOTTEN = "landed", "damaged", "rejected", "forgott
 
 @dataclass(frozen=True, slots=True)
 class WindowObjects:
-    """What a capture has in one window."""
+    """The records of a capture in one window."""
 
     #: Names relative to the lake's root, in order.
     objects: tuple[str, ...]
@@ -30,7 +34,7 @@ class WindowObjects:
 
 @dataclass(frozen=True, slots=True)
 class CaptureFinding:
-    """A rule `capture.*` broken by a capture or one of its records."""
+    """A violation of a rule `capture.*` by a capture or one of its records."""
 
     rule: str
     record_number: int | None
@@ -45,33 +49,33 @@ class Manifest:
     source: str
     protocol: str
     kind: str
-    #: SHA-256 of the original file, or that of a range of offsets, hex.
+    #: SHA-256 in hex: of the original file, or of what identifies a range of offsets.
     capture_id: str
-    #: Relative to the source's place; of a range topic/partition/begin-end.
+    #: The file relative to the source's path; for a range of offsets TOPIC/PARTITION/BEGIN-END.
     path: str
-    #: landed, damaged (landed up to the damage), rejected, or forgotten (erased: nothing else is known of it).
+    #: landed, damaged (landed up to the damage), rejected, or forgotten (erased; the other fields are empty).
     status: str
     #: Why it was rejected, or what the damage is.
     reason: str | None
     size_bytes: int
     records: int
-    #: Records among them that could not be read as what the kind of source holds; their bytes are kept.
+    #: How many of them could not be parsed as records of this kind of source; their bytes are kept.
     unreadable_records: int
     first_arrived_at_ns: int | None
     last_arrived_at_ns: int | None
     landed_at_ns: int
     windows: Mapping[str, WindowObjects] = field(default_factory=dict)
     findings: tuple[CaptureFinding, ...] = ()
-    #: Of a broker's records.
+    #: The range, if the records are a broker's.
     offsets: OffsetRange | None = None
-    #: Packets of which the capture has only the first bytes.
+    #: Packets that were truncated when they were captured.
     cut_packets: int = 0
-    #: When landing let go of the records, whose rows bronze holds; None while it has them.
+    #: When the landed records expired, after bronze had their rows; None if they are still there.
     released_at_ns: int | None = None
 
     @cached_property
     def digest(self) -> str:
-        """Of all that it says."""
+        """A digest of the whole manifest."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -92,33 +96,33 @@ class Manifest:
 
 
 class ReleasedError(WirehouseError):
-    """Landed records are asked for that are gone."""
+    """Landed records were requested that have expired."""
 
     template = (
-        "landing let go of the records of capture {capture_id} ({path}) of source {source}: the rows of bronze stay, "
-        "the bytes are back once its file is landed again with `wirehouse land FILE --source {source}`"
+        "the landed records of capture {capture_id} ({path}) of source {source} have expired; their rows in bronze "
+        "remain. To get the bytes back, land the file again with `wirehouse land FILE --source {source}`"
     )
 
 
 def check_there(manifest: Manifest) -> None:
-    """Raise ReleasedError if landing let go of the capture's records."""
+    """Raise ReleasedError if the capture's landed records have expired."""
     if manifest.released_at_ns is not None:
         raise ReleasedError(capture_id=manifest.capture_id, path=manifest.path, source=manifest.source)
 
 
 def manifest_name(source: str, capture_id: str) -> str:
-    """Name of a manifest's object."""
+    """The name of a manifest's object."""
     return f"{MANIFESTS}/{source}/{capture_id}.json"
 
 
-#: The root whose manifests were read last, and each by its object's name, with the version that was read.
+#: A cache: the root whose manifests were read last, and by object name the manifests with the objects' versions.
 _last: tuple[str, Mapping[str, tuple[str, Manifest]]] = ("", {})
 
 
 def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
-    """All committed manifests (of one source), by source and capture id.
+    """All committed manifests (of one source), sorted by source and capture id.
 
-    They are listed each time; read are those whose objects aren't what they were last time.
+    Objects are listed each time, but only those that changed since the last call are read.
     """
     global _last
     storage = open_storage(lake.root)
@@ -131,7 +135,7 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
             try:
                 known = stored.version, _read(storage, stored.name)
             except FileNotFoundError:
-                # Its source was forgotten meanwhile.
+                # The source was erased meanwhile.
                 continue
         now[stored.name] = known
     _last = lake.root, now if source is None else {**before, **now}
@@ -139,7 +143,7 @@ def manifests(lake: Lake, source: str | None = None) -> list[Manifest]:
 
 
 def read_manifest(storage: Storage, source: str, capture_id: str) -> Manifest | None:
-    """The manifest of a capture; None if it isn't landed."""
+    """The manifest of a capture; None if the capture isn't landed."""
     try:
         return _read(storage, manifest_name(source, capture_id))
     except FileNotFoundError:
@@ -147,7 +151,7 @@ def read_manifest(storage: Storage, source: str, capture_id: str) -> Manifest | 
 
 
 def write_manifest(storage: Storage, manifest: Manifest) -> None:
-    """Commit it."""
+    """Write the manifest: this commits the landing of its capture."""
     storage.write(manifest_name(manifest.source, manifest.capture_id), manifest.to_json().encode())
 
 

@@ -1,7 +1,16 @@
-"""Landed records read back as Arrow columns: the twin of `landing.object_writer`, which writes them as Avro.
+"""Reads landed Avro objects as Arrow columns: the inverse of `object_writer`.
 
-An object is read in ranges of its bytes, each by itself: a block belongs to the range that it begins in. The records of
-some blocks at once are found by a compiled loop; nothing is made for each of them.
+An Avro object is a header and blocks. A block is: the number of records, the size in bytes, the compressed records, and
+a 16-byte sync marker that is the same for the whole object.
+
+Several tasks can read one object, each a range of bytes. A block belongs to the range in which it begins. A task finds
+its first block by searching for the sync marker, and may read beyond the end of its range to finish its last one.
+
+A batch has the records of several blocks. Compiled loops find the position of each field (`find_fields`,
+`find_headers`) and copy bytes into Arrow buffers (`copy_fields`). No Python object is created per record.
+
+Objects are checked, because disks and stores may damage them: sizes, sync markers, checksums and numbers of records
+must agree, or DamagedObjectError is raised.
 """
 
 from __future__ import annotations
@@ -23,17 +32,18 @@ from wirehouse_pipelines.landing.object_writer import FILE, MESSAGE, PACKET
 
 Array = np.ndarray[Any, Any]
 
-#: Records are read in batches of about so many bytes.
+#: A batch has records of about this many bytes.
 BATCH_BYTES: Final = 16 << 20
 _SYNC_BYTES: Final = 16
 _CRC_BYTES: Final = 4
-#: Snappy makes at most 64 bytes of 3.
+#: Snappy can't expand data further: 3 bytes become at most 64.
 _MOST_INFLATED: Final = 22
-#: Bytes of the longest number of Avro: so many zeros behind records stop a loop that reads one of them.
+#: The longest number in Avro has 10 bytes. As many zeros are appended to records, so that a loop that reads a damaged
+#: number stops within the buffer.
 _LONGEST: Final = 10
 _SEARCHED: Final = 1 << 20
 
-#: What a field holds: a number (also true and false), bytes or text, headers; and where null may stand, one more.
+#: Types of fields: a number or boolean, bytes or text, headers. NULLABLE is a flag that is added to one of them.
 NUMBER, BYTES, HEADERS, NULLABLE = 0, 1, 2, 4
 _KINDS: Final = {"long": NUMBER, "int": NUMBER, "boolean": NUMBER, "bytes": BYTES, "string": BYTES}
 _TYPES: Final = {
@@ -49,23 +59,23 @@ UNREADABLE: Final = -1
 
 
 class DamagedObjectError(WirehouseError):
-    """An object of landing isn't what was written."""
+    """A landed object is damaged or missing."""
 
     template = (
-        "{name} isn't what was landed ({reason}): bring the object back, or run `wirehouse forget` on its capture and "
+        "{name} isn't what was landed ({reason}): restore the object, or run `wirehouse forget` on its capture and "
         "land the file again"
     )
 
 
 class _Field(NamedTuple):
     name: str
-    #: NUMBER, BYTES or HEADERS, and whether it may be null.
+    #: NUMBER, BYTES or HEADERS, maybe with the flag NULLABLE.
     kind: int
     type: pa.DataType
 
 
 def _fields(schema: Any) -> list[_Field]:
-    """The fields of a schema of `landing.object_writer`."""
+    """The fields of an Avro schema of `object_writer`."""
     found = []
     for field in schema["fields"]:
         of, null = field["type"], 0
@@ -79,14 +89,14 @@ def _fields(schema: Any) -> list[_Field]:
 
 
 _KNOWN: Final = [_fields(schema) for schema in (MESSAGE, PACKET, FILE)]
-#: Objects of files were not packed once.
+#: Early objects of files are uncompressed.
 _CODECS: Final = ("snappy", "null")
 
 
 def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of the blocks that begin in bytes `begin` to `end` of the object `name`, whose bytes `stream` has.
+    """Read the records of all blocks that begin at bytes `begin` to `end` of the object `name`, open as `stream`.
 
-    The columns have the names of the schema that the object was written with. Raises DamagedObjectError.
+    The columns are the fields of the schema that the object was written with. Raises DamagedObjectError.
     """
     size_bytes = stream.seek(0, os.SEEK_END)
     stream.seek(0)
@@ -94,9 +104,9 @@ def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) ->
         header: Any = fastavro.block_reader(stream)
         fields, codec = _fields(header.writer_schema), header.codec
     except (EOFError, LookupError, TypeError, ValueError, SchemaParseException) as error:
-        raise DamagedObjectError(name=name, reason=f"it has no head: {error}") from error
+        raise DamagedObjectError(name=name, reason=f"its header can't be read: {error}") from error
     if fields not in _KNOWN or codec not in _CODECS:
-        raise DamagedObjectError(name=name, reason="its head is none of landing")
+        raise DamagedObjectError(name=name, reason="its header isn't one that landing writes")
     waiting: list[bytes] = []
     rows = size = 0
     for at, count, data in _blocks(stream, name, codec, begin, size_bytes if end is None else end, size_bytes):
@@ -112,7 +122,7 @@ def read(stream: BinaryIO, name: str, begin: int = 0, end: int | None = None) ->
 def _blocks(
     stream: BinaryIO, name: str, codec: str, begin: int, end: int, size_bytes: int
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Of each block where it begins, how many records it says to have, and their bytes; `stream` is behind its head."""
+    """Yield position, stated number of records and inflated bytes of each block. `stream` is behind the header."""
     at = stream.tell()
     stream.seek(at - _SYNC_BYTES)
     sync = stream.read(_SYNC_BYTES)
@@ -123,16 +133,16 @@ def _blocks(
         count, size = _number(stream), _number(stream)
         if count < 0 or size < 0:
             raise DamagedObjectError(name=name, reason=f"byte {at}: no block begins there")
-        # Nothing is asked for that isn't there: what is garbled may announce any size.
+        # A damaged block may state any size: never read more than the object has.
         data = stream.read(size) if size <= size_bytes - stream.tell() else b""
         if len(data) < size or stream.read(_SYNC_BYTES) != sync:
-            raise DamagedObjectError(name=name, reason=f"byte {at}: the block doesn't end where it says")
+            raise DamagedObjectError(name=name, reason=f"byte {at}: the block doesn't end where its size says")
         yield at, count, _inflated(data, name, at) if codec == "snappy" else data
         at = stream.tell()
 
 
 def _block_after(stream: BinaryIO, sync: bytes, begin: int) -> int:
-    """Where the first block at or after `begin` begins; the end of the object if none does."""
+    """The position of the first block that begins at or after `begin`; the end of the object if there is none."""
     at, held = begin - _SYNC_BYTES, b""
     stream.seek(at)
     while piece := stream.read(_SEARCHED):
@@ -145,7 +155,7 @@ def _block_after(stream: BinaryIO, sync: bytes, begin: int) -> int:
 
 
 def _number(stream: BinaryIO) -> int:
-    """A zig-zag varint; negative if there is none."""
+    """Read a zig-zag varint; UNREADABLE, a negative number, if there is none."""
     number = 0
     for place in range(_LONGEST):
         byte = stream.read(1)
@@ -160,26 +170,26 @@ def _number(stream: BinaryIO) -> int:
 def _inflated(data: bytes, name: str, at: int) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(data[:-_CRC_BYTES]) > _MOST_INFLATED * len(data):
-            raise DamagedObjectError(name=name, reason=f"byte {at}: it can't inflate to as much as it says")
+            raise DamagedObjectError(name=name, reason=f"byte {at}: the block can't inflate to the size it states")
         inflated = bytes(cramjam.snappy.decompress_raw(data[:-_CRC_BYTES]))
     except cramjam.DecompressionError as error:
         raise DamagedObjectError(name=name, reason=f"byte {at}: {error}") from error
     if zlib.crc32(inflated) != int.from_bytes(data[-_CRC_BYTES:], "big"):
-        raise DamagedObjectError(name=name, reason=f"byte {at}: its checksum is another")
+        raise DamagedObjectError(name=name, reason=f"byte {at}: the checksum doesn't match")
     return inflated
 
 
 def _batch(fields: list[_Field], blocks: list[bytes], rows: int, name: str, at: int) -> pa.RecordBatch:
-    """All records of `blocks`, which say to have so many; the last one begins at `at`."""
+    """Parse the records of `blocks`, which state to have `rows` in all; the last block begins at `at`."""
     data = np.frombuffer(b"".join([*blocks, bytes(_LONGEST)]), np.uint8)
     end = len(data) - _LONGEST
     if rows > end:
-        raise DamagedObjectError(name=name, reason=f"byte {at}: it has less bytes than records")
+        raise DamagedObjectError(name=name, reason=f"byte {at}: it has fewer bytes than records")
     first, last = (np.zeros((len(fields), rows), np.int64) for _ in range(2))
     there = np.ones((len(fields), rows), np.bool_)
     kinds = np.array([field.kind for field in fields])
     if find_fields(data, end, kinds, first, last, there) != end:
-        raise DamagedObjectError(name=name, reason=f"byte {at}: its records don't end where the block does")
+        raise DamagedObjectError(name=name, reason=f"byte {at}: the records don't end where the block ends")
     columns = [_column(data, field, first[i], last[i], there[i]) for i, field in enumerate(fields)]
     return pa.RecordBatch.from_arrays(columns, [field.name for field in fields])
 
@@ -208,7 +218,7 @@ def _texts(data: Array, kind: pa.DataType, first: Array, last: Array, there: Arr
 
 
 def _headers(data: Array, first: Array, counts: Array) -> pa.Array:
-    """Headers that begin at `first`; so many each."""
+    """A column of headers: those of each row begin at `first`, and `counts` is their number."""
     bounds = np.zeros(len(first) + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
     begins, ends = (np.zeros((2, int(bounds[-1])), np.int64) for _ in range(2))
@@ -222,7 +232,7 @@ def _headers(data: Array, first: Array, counts: Array) -> pa.Array:
 
 @inlined
 def get_long(data: Array, at: int) -> tuple[int, int]:
-    """A zig-zag varint of at most 10 bytes, and the position after it."""
+    """Read a zig-zag varint of at most 10 bytes; the number, and the position after it."""
     number, shift = UINT64(0), UINT64(0)
     while data[at] >= 0x80 and shift < UINT64(63):
         number |= (UINT64(data[at]) & UINT64(0x7F)) << shift
@@ -234,14 +244,14 @@ def get_long(data: Array, at: int) -> tuple[int, int]:
 
 @inlined
 def skip_bytes(data: Array, at: int, end: int) -> int:
-    """The position after bytes with their length, before which others stand; UNREADABLE if there can't be any."""
+    """Skip a length and as many bytes; the position after them, or UNREADABLE if that isn't before `end`."""
     size, at = get_long(data, at)
     return at + size if 0 <= size < end - at else UNREADABLE
 
 
 @compiled
 def skip_headers(data: Array, at: int, end: int) -> tuple[int, int]:
-    """The number of headers at `at`, and the position after them; UNREADABLE if there can't be as many."""
+    """Skip the headers at `at`; their number, and the position after them or UNREADABLE if they exceed `end`."""
     found = 0
     count, at = get_long(data, at)
     while count != 0:
@@ -260,10 +270,11 @@ def skip_headers(data: Array, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def find_fields(data: Array, end: int, kinds: Array, first: Array, last: Array, there: Array) -> int:
-    """Find all fields of records that stand one behind the other; where the last one ends, UNREADABLE if beyond `end`.
+    """Find all fields of consecutive records; the position where the last one ends, or UNREADABLE if beyond `end`.
 
-    Of a number `first` is its value; of bytes they begin at `first` and end at `last`; of headers `last` is their
-    number. `data` goes on for 10 bytes behind `end`.
+    The results have a row per field and a column per record. For a number, `first` is its value. For bytes, `first` and
+    `last` are their begin and end. For headers, `first` is their begin and `last` their number. `there` is false where
+    the field is null. `data` must have 10 more bytes after `end`.
     """
     at = 0
     for row in range(first.shape[1]):
@@ -297,7 +308,7 @@ def find_fields(data: Array, end: int, kinds: Array, first: Array, last: Array, 
 
 @compiled
 def find_headers(data: Array, begins: Array, first: Array, last: Array, there: Array) -> None:
-    """Find the names and values of all headers, which `find_fields` went through."""
+    """Find the names and values of all headers. `find_fields` has checked them, so nothing is checked here."""
     header = 0
     for row in range(len(begins)):
         count, at = get_long(data, begins[row])
@@ -321,6 +332,6 @@ def find_headers(data: Array, begins: Array, first: Array, last: Array, there: A
 
 @compiled
 def copy_fields(data: Array, first: Array, ends: Array, out: Array) -> None:
-    """Copy bytes that begin at `first` to where those before them end; `ends` begin with a zero."""
+    """Copy pieces of `data` that begin at `first` to `out`, one after the other; `ends` begins with a zero."""
     for row in range(len(first)):
         copy_bytes(data, first[row], ends[row + 1] - ends[row], out, ends[row])

@@ -1,8 +1,10 @@
-"""Landed records as Avro: the schemas of messages, packets and files, and records encoded straight from Arrow columns.
+"""Encodes landed records as Avro: the schemas of messages, packets and files, and encoders from Arrow columns.
 
-fastavro writes the container and compresses; the records of a block are encoded here, because a call for every
-record costs ten times as much. All of it stands in one module: machine code kept on disk is made anew when its own
-module changes, not when another one does.
+fastavro writes the container and compresses its blocks. The records in a block are encoded here by compiled loops,
+because calling fastavro for every record takes ten times as long.
+
+All compiled functions are in this one module: numba recompiles a cached function only if its own module has changed,
+not if a module that it calls has. `object_reader` is the inverse.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _schema(name: str, *own: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a record: where it stands, when it arrived, its `own` fields, and bytes that could not be read."""
+    """The schema of a record: its position and times, its `own` fields, and bytes that could not be parsed."""
     fields = [
         {"name": "record_number", "type": "long"},
         {"name": "ts_ns", "type": ["null", "long"]},
@@ -70,7 +72,7 @@ FILE: Final = _schema(
 BLOCK_BYTES: Final = 1 << 20
 _CODEC: Final = "snappy"
 
-#: Room for the numbers, lengths and branches of a record and of a header.
+#: Upper limits for the encoded size of a record, and of a header, without its texts: numbers, lengths, union branches.
 RECORD_ROOM: Final = 160
 HEADER_ROOM: Final = 16
 NONE, SOME = 0, 2
@@ -78,7 +80,7 @@ UINT64: Any = np.uint64
 
 
 class Bytes(NamedTuple):
-    """A column of bytes or text as its buffers."""
+    """The buffers of a column of bytes or text."""
 
     data: Array
     offsets: Array
@@ -86,14 +88,14 @@ class Bytes(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A column of whole numbers, and which of them are there."""
+    """A column of integers, and which of them aren't null."""
 
     values: Array
     valid: Array
 
 
 class Headers(NamedTuple):
-    """The headers of all rows, and where those of each row begin."""
+    """The headers of all rows; `bounds` are the positions at which each row's headers begin and end."""
 
     bounds: Array
     names: Bytes
@@ -101,7 +103,7 @@ class Headers(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """What is the same in all records of a call, and the number of the first."""
+    """What all records of a call have in common, and the number of the first record."""
 
     capture_id: Array
     first_number: int
@@ -118,7 +120,7 @@ class Every(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Records as Avro: the room they were written to, and where each ends in it."""
+    """Encoded records: the buffer, and the position in it where each record ends."""
 
     out: Array
     ends: Array
@@ -178,7 +180,10 @@ def encode_files(batch: pa.RecordBatch, capture: Capture, arrived_at_ns: npt.NDA
 def _every(
     batch: pa.RecordBatch, arrived_at_ns: npt.NDArray[np.int64], texts: Iterable[Bytes], more: int
 ) -> tuple[Every, Array, Array]:
-    """The columns of every kind of record, room for all records with `texts` and `more` bytes, and for their ends."""
+    """The columns of every kind of record, and two buffers: one for the encoded records, one for their ends.
+
+    The first is large enough for all records with their `texts` and `more` bytes.
+    """
     damaged, damage = _bytes(batch.column("damaged")), _bytes(batch.column("damage"))
     every = Every(_numbers(batch.column("ts_ns")), arrived_at_ns, damaged, damage)
     held = sum(int(column.offsets[-1] - column.offsets[0]) for column in (damaged, damage, *texts))
@@ -187,7 +192,7 @@ def _every(
 
 @inlined
 def put_long(out: Array, to: int, number: int) -> int:
-    """Write a zig-zag varint; the position after it."""
+    """Write a number as a zig-zag varint; the position after it. All `put_` functions return that position."""
     rest = UINT64(number << 1) ^ UINT64(number >> 63)
     while rest >= UINT64(0x80):
         out[to] = (rest & UINT64(0x7F)) | UINT64(0x80)
@@ -209,7 +214,7 @@ def put_number(out: Array, to: int, column: Numbers, row: int) -> int:
 
 @inlined
 def put_plain(out: Array, to: int, data: Array, begin: int, end: int) -> int:
-    """Write bytes with their length."""
+    """Write the length of bytes and the bytes."""
     to = put_long(out, to, end - begin)
     out[to : to + end - begin] = data[begin:end]
     return to + end - begin
@@ -241,7 +246,7 @@ def put_headers(out: Array, to: int, headers: Headers, row: int) -> int:
 
 @inlined
 def put_start(out: Array, to: int, capture: Capture, every: Every, row: int) -> int:
-    """Write where a record stands and when it arrived."""
+    """Write the fields at the start of every record: number, times, capture."""
     to = put_long(out, to, capture.first_number + row)
     to = put_number(out, to, every.ts_ns, row)
     to = put_long(out, to, every.arrived_at_ns[row])
@@ -251,7 +256,7 @@ def put_start(out: Array, to: int, capture: Capture, every: Every, row: int) -> 
 
 @inlined
 def put_damage(out: Array, to: int, every: Every, row: int) -> int:
-    """Write the bytes that could not be read, and why."""
+    """Write the bytes that could not be parsed, and the reason."""
     to = put_bytes(out, to, every.damaged, row)
     return put_bytes(out, to, every.damage, row)
 
@@ -271,7 +276,7 @@ def encode_message_rows(
     offset: Numbers,
     headers: Headers,
 ) -> None:
-    """Write all rows in the order of MESSAGE."""
+    """Encode all rows with the schema MESSAGE."""
     to = 0
     for row in range(len(ends)):
         to = put_start(out, to, capture, every, row)
@@ -291,7 +296,7 @@ def encode_message_rows(
 def encode_packet_rows(
     out: Array, ends: Array, capture: Capture, every: Every, link_type: Numbers, original_length: Numbers, data: Bytes
 ) -> None:
-    """Write all rows in the order of PACKET."""
+    """Encode all rows with the schema PACKET."""
     to = 0
     for row in range(len(ends)):
         to = put_start(out, to, capture, every, row)
@@ -306,7 +311,7 @@ def encode_packet_rows(
 def encode_file_rows(
     out: Array, ends: Array, capture: Capture, every: Every, name: Bytes, part: Array, last: Array, data: Bytes
 ) -> None:
-    """Write all rows in the order of FILE."""
+    """Encode all rows with the schema FILE."""
     to = 0
     for row in range(len(ends)):
         to = put_start(out, to, capture, every, row)
@@ -319,7 +324,7 @@ def encode_file_rows(
 
 
 class Block(NamedTuple):
-    """Encoded records, as fastavro's Writer takes them."""
+    """A block of encoded records, in the form that fastavro's Writer accepts."""
 
     num_records: int
     bytes_: io.BytesIO
@@ -327,7 +332,7 @@ class Block(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """Bytes it takes at most in an object, be they incompressible."""
+        """The most bytes that it can take in an object, if its records don't compress."""
         size = self.bytes_.getbuffer().nbytes
         return size + size // 6 + 128
 

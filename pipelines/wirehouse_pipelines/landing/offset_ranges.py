@@ -1,7 +1,7 @@
-"""Ranges of offsets of a broker's partitions: what a capture of a topic is.
+"""OffsetRange: a range of offsets of one partition of a broker's topic, which is a capture.
 
-An id is a pure function of cluster, topic, partition and offsets, so that a landing that was killed reads the same
-records again.
+The id of the capture is a pure function of cluster, topic, partition and offsets. So a landing that was killed can be
+repeated and reads the same records under the same id.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-#: So many ranges of missing offsets are named.
+#: How many ranges of missing offsets a message lists.
 MOST_GAPS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets `begin` up to `end` of a partition."""
+    """Offsets of a partition from `begin` up to, not including, `end`."""
 
     cluster_id: str
     topic: str
@@ -32,35 +32,35 @@ class OffsetRange:
 
     @property
     def partition_key(self) -> tuple[str, str, int]:
-        """Of equal ones the offsets go on from one another: a topic that was made anew is another."""
+        """Identifies the partition. A recreated topic has another id, as its offsets start again."""
         return self.cluster_id, self.topic_id, self.partition
 
     def to_json(self) -> str:
-        """The range as text."""
+        """The range as JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
     def capture_id(self) -> str:
-        """A pure function of cluster, topic, partition and offsets."""
+        """The id of the capture: SHA-256 of the range as JSON."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @property
     def name(self) -> str:
-        """As people read it."""
+        """The range in a form for people."""
         return f"{self.topic}/{self.partition}/{self.begin}-{self.end}"
 
 
 class Gaps:
-    """The offsets of a range that come without a record, up to its last record."""
+    """Collects the offsets of a range that have no record, up to its last record."""
 
     def __init__(self, wanted: OffsetRange) -> None:
         self._next = wanted.begin
         self._ranges: list[tuple[int, int]] = []
-        #: How many ranges.
+        #: How many ranges of offsets have no record.
         self.count = 0
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches` of MESSAGE_SCHEMA as they are."""
+        """Pass through `batches` (MESSAGE_SCHEMA) and note gaps between their offsets."""
         for batch in batches:
             offsets = batch.column("offset").to_numpy()
             before = np.concatenate([[self._next - 1], offsets[:-1]])
@@ -80,18 +80,21 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A range to be landed, and where it should have begun."""
+    """A range to land, and the offset at which it should have begun."""
 
     range: OffsetRange
     expected: int
 
     @property
     def lost(self) -> int:
-        """Offsets that the broker had let go of before they were landed."""
+        """The number of offsets that the broker deleted before they were landed."""
         return max(0, self.range.begin - self.expected)
 
     def as_begun(self, begun: OffsetRange | None) -> Iterator[Due]:
-        """It, cut where a landing that wasn't ended would have: if that commits yet, it is the same capture."""
+        """The range; if a landing of its beginning (`begun`) was interrupted, that part and the rest separately.
+
+        So the repeated landing has the same capture id, even if the interrupted one still commits.
+        """
         if begun and begun.begin == self.range.begin and begun.end < self.range.end:
             yield Due(begun, self.expected)
             yield Due(replace(self.range, begin=begun.end), begun.end)

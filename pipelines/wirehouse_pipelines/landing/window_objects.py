@@ -1,4 +1,7 @@
-"""How each kind of capture is read, and the objects that hold its records, window by window."""
+"""The readers of each kind of capture, and ObjectWriter, which writes records to Avro objects, window by window.
+
+Objects are `landing/KIND/SOURCE/WINDOW/CAPTURE_ID-NNNN.avro`.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from wirehouse_pipelines.landing.manifests import (
 from wirehouse_pipelines.landing.object_writer import FILES, MESSAGES, PACKETS, Capture, Records, blocks
 from wirehouse_pipelines.storage.storage import Storage
 
-#: A landed object takes at most this.
+#: Maximum size of a landed object.
 MAX_OBJECT_BYTES: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How captures of a kind of source are read, and how their records are landed."""
+    """How to read captures of a kind of source and how to encode their records."""
 
     #: Opens a capture.
     read: Reader
-    #: How they are landed.
+    #: Schema and encoder of landed records.
     records: Records
 
 
@@ -44,12 +47,12 @@ KINDS: Final = {
     **{kind: Kind(read, FILES) for kind, read in FILE_READERS.items()},
 }
 
-#: By kind of source, how its records are landed.
+#: Schema and encoder of landed records, by kind of source.
 RECORDS: Final = {KAFKA: MESSAGES} | {kind: how.records for kind, how in KINDS.items()}
 
 
 class ObjectWriter:
-    """Writes a capture's records to objects, one open at a time: arrival never goes back."""
+    """Writes a capture's records to objects. One object is open at a time, because arrival times never decrease."""
 
     def __init__(self, storage: Storage, source: Source, capture_id: str, windows: Windows, clock: Clock) -> None:
         self._storage = storage
@@ -62,11 +65,11 @@ class ObjectWriter:
         self._open = ExitStack()
         self._stream: BinaryIO | None = None
         self._container: Any = None
-        #: Records that could not be read.
+        #: Number of records that could not be parsed.
         self.unreadable = 0
-        #: Packets that were cut by the snap length.
+        #: Number of packets that were truncated to the snap length.
         self.cut = 0
-        #: Window -> its objects so far.
+        #: The objects written so far, by window.
         self.windows: dict[str, WindowObjects] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -112,13 +115,13 @@ class ObjectWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Finish the open object, or drop it after an error."""
+        """Finish the open object; after an error, discard it."""
         self._stream = self._container = None
         self._open.__exit__(*error)
 
 
 def _runs(windows: Windows, arrived: npt.NDArray[np.int64]) -> Iterator[tuple[str, int, int]]:
-    """Cut rising arrivals at the windows' bounds: window, first and end position."""
+    """Cut ascending arrival times at the bounds of windows; window, first and end position of each run."""
     begin = 0
     while begin < len(arrived):
         window = windows.of(int(arrived[begin]))

@@ -1,4 +1,4 @@
-"""Answers without a JVM: SQL, a process of its own for it, lineage of views.
+"""Queries without a JVM: SQL through DataFusion, in this process or another one; and the column lineage of views.
 
 It may import what jobs may.
 """

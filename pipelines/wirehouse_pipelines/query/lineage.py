@@ -1,4 +1,4 @@
-"""Where the columns of a view come from, read from its SELECT."""
+"""Column lineage: which columns of tables each column of a view is computed from, parsed from the view's SELECT."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from wirehouse_pipelines.query.sql import Token, tokens
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: A table or view, and a column of it.
+#: The name of a table or view, and of one of its columns.
 Origin = tuple[str, str]
 Origins = Mapping[str, set[Origin]]
 _DOT, _OPENS, _CLOSES = (Token("sign", text) for text in ".()")
 
 
 def origins(view: Table) -> Origins:
-    """Of each column of `view` the columns that it is made of, in the tables and views that stand in its SELECT.
+    """By column of `view`: the columns that it is computed from, of the tables and views in its SELECT.
 
-    What decides on rows alone (WHERE) is left out. A column of constants has none.
+    Columns that only select rows (WHERE) don't count. A constant column has no origins.
     """
     assert view.view is not None, view.name
     return _statement(list(tokens(view.view)))
 
 
 def _statement(found: Sequence[Token]) -> Origins:
-    """Of SELECT … FROM … [UNION ALL SELECT …]; parts of a union give columns by one name."""
+    """The origins of columns in SELECT … FROM … [UNION ALL SELECT …]. Parts of a union are merged by column name."""
     columns: dict[str, set[Origin]] = {}
     for select in _split(found, "UNION"):
         items, relation = _split(select, "FROM")
@@ -36,9 +36,9 @@ def _statement(found: Sequence[Token]) -> Origins:
 
 
 def _relation(found: Sequence[Token]) -> Origins:
-    """The columns of what follows FROM: layer.name, or a statement in brackets.
+    """The columns of what follows FROM, which is layer.name or a statement in brackets, with their origins.
 
-    If several are joined, each has an alias, and its columns are known as alias.column.
+    In a join, each part has an alias, and its columns are named alias.column.
     """
     joined = [_split(_split(part, "LEFT")[0], "ON")[0] for part in _split(found, "JOIN")]
     if len(joined) > 1:
@@ -50,13 +50,13 @@ def _relation(found: Sequence[Token]) -> Origins:
 
 
 def _item(item: Sequence[Token], known: Origins) -> Origins:
-    """One item of a SELECT's list: the name that it gives a column, and what it is made of."""
+    """The columns that one item of a SELECT's list defines, with their origins."""
     if item[0].text == "*":
         return known
     name = item[-1]
     made_of = item[:-1] if Token("word", "AS") in item else item
     if item[0].text == "NULLIF":
-        made_of = []  # It stands for a null of a type that has no name.
+        made_of = []  # Views use NULLIF only to write a null of a type that has no name in SQL.
     used: set[Origin] = set()
     for number, token in enumerate(made_of):
         is_field, calls = made_of[number - 1 : number] == [_DOT], made_of[number + 1 : number + 2] == [_OPENS]
@@ -67,7 +67,7 @@ def _item(item: Sequence[Token], known: Origins) -> Origins:
 
 
 def _split(found: Sequence[Token], at: str) -> list[list[Token]]:
-    """The pieces between the words or signs `at` that stand outside of brackets; a bracket that closes ends those."""
+    """Split at each word or sign `at` outside of brackets; for ")", at the bracket that closes the enclosing one."""
     pieces: list[list[Token]] = [[]]
     depth, outside = 0, -1 if at == ")" else 0
     for token in found:

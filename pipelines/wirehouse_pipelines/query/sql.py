@@ -1,7 +1,8 @@
-"""Queries over the lake's tables by name, without a JVM: DataFusion, through deltalake.
+"""SQL over the lake's tables by name, without a JVM: DataFusion, through deltalake.
 
-Only the tables a statement names are opened, now or as they were, and the views among them are made from their
-definition. A statement can read and nothing else: one SELECT, WITH or EXPLAIN.
+`query` takes a statement and returns Arrow batches. Only tables that the statement names are opened, in their newest
+version or as of a version or time; views are created from their definitions. A statement can only read: it must be one
+SELECT, WITH or EXPLAIN, and `check` refuses all else before the engine sees it.
 """
 
 from __future__ import annotations
@@ -25,51 +26,51 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.tables import Table, all_tables
 
 READING = ("SELECT", "WITH", "EXPLAIN")
-#: Words that begin a statement which writes; EXPLAIN ANALYZE and WITH could have one inside.
+#: Keywords of statements that write. They are refused anywhere, because EXPLAIN ANALYZE and WITH can contain such.
 WRITING = frozenset(
     {"ALTER", "COPY", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "GRANT", "INSERT", "INTO", "MERGE"}
     | {"PREPARE", "RESET", "REVOKE", "TRUNCATE", "UPDATE"}
 )
 
 
-#: What makes a statement deep: the engine's stack, and its time to plan, grow with it. Lists of values don't.
+#: Keywords that nest a statement deeper, which takes stack and planning time of the engine. Lists of values don't.
 DEEPENING = frozenset(
     {"AND", "BETWEEN", "EXCEPT", "FROM", "ILIKE", "IN", "INTERSECT", "IS", "JOIN", "LIKE", "NOT", "OR", "UNION"}
 )
 MOST_DEEPENING = 1000
-#: How much memory a statement may take before it spills to disk, or fails.
+#: The memory that a statement may use before it spills to disk or fails.
 MEMORY_VARIABLE, MEMORY = "WIREHOUSE_SQL_MEMORY", "2g"
 
 
 class StatementRefusedError(UsageError):
-    """The statement is not one that reads."""
+    """The statement isn't a single reading statement."""
 
     template = "only one SELECT, WITH or EXPLAIN at a time: {reason}"
 
 
 class StatementTooLongError(UsageError):
-    """The statement would be too much for the engine's stack."""
+    """The statement is too deeply nested for the engine's stack."""
 
     template = (
         "the statement has {found:,} operators and joins, and the engine takes {most:,}: "
-        "values to compare with can stand in one IN (...)"
+        "put values to compare with into one IN (...)"
     )
 
 
 class MemorySizeError(UsageError):
-    """The variable of a statement's memory says no size."""
+    """The variable for a statement's memory isn't a size."""
 
-    template = "{name} must be a size, as 512m or 4g, not {value!r}"
+    template = "{name} must be a size such as 512m or 4g, not {value!r}"
 
 
 class UnknownTableError(UsageError):
-    """The statement names a table that there is not."""
+    """The statement names an unknown table."""
 
     template = "there is no table {name}. {advice}"
 
 
 class TableDamagedError(WirehouseError):
-    """A table that the statement needs is there and can't be opened."""
+    """A table that the statement needs exists but can't be opened."""
 
     template = "{name} can't be opened: {reason}"
 
@@ -85,13 +86,13 @@ AsOf = int | datetime
 
 
 class AsOfError(UsageError):
-    """Tables can't be read as of what was asked for."""
+    """The tables can't be read as of the given version or time."""
 
     template = "as of {when}: {reason}"
 
 
 class Token(NamedTuple):
-    """A piece of a statement. `kind` is word, quoted (an identifier), text or sign."""
+    """A token of a statement. `kind` is word, quoted (an identifier), text, number or sign."""
 
     kind: str
     text: str
@@ -107,24 +108,24 @@ _TOKENS = re.compile(
     |(?P<sign>.)""",
     re.VERBOSE | re.DOTALL,
 )
-#: What Python makes of bytes of a command line that are no UTF-8.
+#: Characters by which Python represents bytes of a command line that aren't UTF-8.
 _UNPAIRED = re.compile("[\ud800-\udfff]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
-#: Errors of what reads tables.
+#: Errors that DataFusion and deltalake raise.
 _OF_THE_ENGINE = (DeltaError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
 _NOT_FOUND = re.compile(r"table '(?:datafusion\.)?(?:public\.)?([^']*)' not found")
 
 
 def tokens(statement: str) -> Iterator[Token]:
-    """The words and signs of `statement` without comments and white space. StatementRefusedError if cut short."""
+    """Yield the tokens of `statement` without comments and white space. Raises StatementRefusedError."""
     for token, _, _ in _placed(statement):
         yield token
 
 
 def _placed(statement: str) -> Iterator[tuple[Token, int, int]]:
-    """The tokens of `statement`, each with where it begins and ends."""
+    """Yield the tokens of `statement`, each with its begin and end."""
     if not statement.isascii() and _UNPAIRED.search(statement):
-        raise StatementRefusedError(reason="it is no UTF-8")
+        raise StatementRefusedError(reason="it isn't UTF-8")
     at = 0
     while match := _TOKENS.match(statement, at):
         kind, at = match.lastgroup or "", match.end()
@@ -140,7 +141,7 @@ def _placed(statement: str) -> Iterator[tuple[Token, int, int]]:
 
 
 def _comment_end(statement: str, at: int) -> int:
-    """Where the comment ends that began just before `at`; comments nest."""
+    """The end of the comment that began just before `at`; comments nest."""
     depth = 1
     for edge in _COMMENT_EDGE.finditer(statement, at):
         depth += 1 if edge[0] == "/*" else -1
@@ -177,7 +178,7 @@ def _deepens(token: Token) -> bool:
 
 
 def tables_named(found: list[Token]) -> list[str]:
-    """Tables and views that the statement names as layer.name, each once."""
+    """The tables and views that the statement names as layer.name, each once."""
     named: dict[str, None] = {}
     for layer, dot, name in zip(found, found[1:], found[2:], strict=False):
         if dot == Token("sign", ".") and layer.kind in ("word", "quoted") and name.kind in ("word", "quoted"):
@@ -185,14 +186,15 @@ def tables_named(found: list[Token]) -> list[str]:
     return [name for name in named if name in all_tables()]
 
 
-#: Functions that give the size of bytes in Spark; here they take text, and `length` counts its letters.
+#: In Spark, these functions return the size of binary values. In DataFusion they take text, and `length` counts
+#: characters.
 _SIZES = frozenset({"length", "octet_length"})
 
 
 def _with_sizes(statement: str, named: Iterable[str]) -> str:
-    """`statement` with the size of a column of bytes written as this engine can say it.
+    """Rewrite the size of a binary column, such as `length(value)`, into an expression that DataFusion can compute.
 
-    It is seen where the column stands alone in the brackets, and every table named has bytes under its name, if any.
+    Only a column alone in the brackets is rewritten, and only if it is binary in all tables named that have it.
     """
     types: dict[str, set[str]] = {}
     for column in (column for name in named for column in all_tables()[name].columns):
@@ -215,7 +217,7 @@ def _with_sizes(statement: str, named: Iterable[str]) -> str:
 
 
 def parse_as_of(text: str) -> AsOf:
-    """A version (`3`), or a time in ISO 8601, without a zone in UTC. Raises AsOfError."""
+    """Parse a version (`3`) or a time in ISO 8601 (UTC if it has no zone). Raises AsOfError."""
     if text.isdecimal():
         return int(text)
     try:
@@ -228,11 +230,11 @@ def parse_as_of(text: str) -> AsOf:
 
 @contextmanager
 def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.RecordBatchReader]:
-    """The rows of `statement`, read as they are asked for, inside the `with`.
+    """Run `statement`; a reader of its rows, which computes them on demand within the `with` block.
 
-    With `as_of` the tables are as they were then; a version is that of one table. Raises StatementRefusedError,
-    StatementTooLongError, UnknownTableError, AsOfError, TableDamagedError, MemorySizeError and QueryError; the last
-    also while rows are read.
+    With `as_of`, tables are read as of that version or time; a version is valid only if one table is read. Raises
+    StatementRefusedError, StatementTooLongError, UnknownTableError, AsOfError, TableDamagedError, MemorySizeError and
+    QueryError; the last also while rows are read.
     """
     named = tables_named(check(statement))
     if isinstance(as_of, int):
@@ -241,7 +243,7 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
         engine = QueryBuilder()
         engine.execute(f"SET datafusion.runtime.memory_limit = '{_memory()}'")
         engine.execute(f"SET datafusion.runtime.temp_directory = '{scratch}'")
-        # Comments of columns are part of the schema, and those of the parts of a union differ.
+        # Column comments are part of the schema, so the parts of a union have schemas that differ.
         engine.execute("SET datafusion.execution.skip_physical_aggregate_schema_check = true")
         for layer in sorted({table.layer for table in all_tables().values()}):
             engine.execute(f"CREATE SCHEMA {layer}")
@@ -256,7 +258,7 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
 
 
 def _memory() -> str:
-    """The bound as the engine reads it."""
+    """The memory limit in the engine's notation. Raises MemorySizeError."""
     value = os.environ.get(MEMORY_VARIABLE) or MEMORY
     if not re.fullmatch(r"[1-9][0-9]{0,6}[kmgKMG]", value):
         raise MemorySizeError(name=MEMORY_VARIABLE, value=value)
@@ -264,7 +266,7 @@ def _memory() -> str:
 
 
 def rows(lake: Lake, statement: str, as_of: AsOf | None = None) -> pa.Table:
-    """All rows of `statement`, for results that are small."""
+    """Run `statement`; all its rows at once, for small results."""
     with query(lake, statement, as_of) as reader:
         return reader.read_all()
 
@@ -275,7 +277,7 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _physical(names: Iterable[str]) -> set[str]:
-    """The tables that these tables and views are made of."""
+    """The physical tables behind these tables and views."""
     found: set[str] = set()
     for table in map(all_tables().__getitem__, names):
         found |= _physical(tables_named(list(tokens(table.view)))) if table.view else {table.name}
@@ -286,11 +288,11 @@ def _check_version(named: list[str], version: int) -> None:
     physical = sorted(_physical(named))
     if len(physical) > 1:
         listed = ", ".join(physical)
-        raise AsOfError(when=f"version {version}", reason=f"each of {listed} has its own: say a time instead")
+        raise AsOfError(when=f"version {version}", reason=f"each of {listed} has its own: give a time instead")
 
 
 def _check_begun(lake: Lake, name: str, when: datetime) -> None:
-    """Raise AsOfError if nothing of the table or view was written yet. Of several parts some may have begun later."""
+    """Raise AsOfError if no table behind `name` existed at `when`. It is enough if one of several did."""
     known: list[delta_tables.Commit] = []
     for physical in sorted(_physical([name])):
         try:
@@ -307,7 +309,7 @@ def _check_begun(lake: Lake, name: str, when: datetime) -> None:
 def _register(
     engine: QueryBuilder, lake: Lake, table: Table, scratch: str, known: set[str], as_of: AsOf | None
 ) -> None:
-    """Make `table` known to `engine`, a view after the tables it is made of."""
+    """Register `table` with the engine; a view after the tables that it reads."""
     if table.name in known:
         return
     known.add(table.name)
@@ -323,7 +325,7 @@ def _register(
 
 
 def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTable:
-    """The Delta table, or an empty one of its columns if it was never written, or not yet."""
+    """The Delta table, or an empty one with its columns if it wasn't written yet."""
     known = opened = delta_tables.opened(lake.table_path(table.name))
     if opened and as_of is not None:
         newest = opened.version()
@@ -339,7 +341,7 @@ def _open(lake: Lake, table: Table, scratch: str, as_of: AsOf | None) -> DeltaTa
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """What the engine says, as one line with what to do."""
+    """Turn errors of the engine into UnknownTableError or QueryError: one line that states what to do."""
     try:
         yield
     except _OF_THE_ENGINE as error:
@@ -360,7 +362,7 @@ def _suggestion(name: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """Some refusals of the engine are hard to guess, or say nothing of what to do."""
+    """The engine's message, with advice where it alone doesn't help."""
     if "Resources exhausted" in text:
         advice = f"ask for fewer windows, rows or columns, or give it more by {MEMORY_VARIABLE}"
         return f"the statement needs more than the {_memory().lower()} of memory that it may take: {advice}"

@@ -1,7 +1,8 @@
-"""Queries in a process of their own, for the terminal: an interrupt ends the statement, and so does the engine alone.
+"""SQL in another process, for the terminal: `query` is like `sql.query`, but a statement can be interrupted.
 
-The engine is native code, which hears of no signal while it works, and which a statement may bring down. This process
-imports none of it, and that of the statements begins meanwhile.
+The engine is native code. It doesn't handle signals while it works, and a statement may crash it (out of memory or
+stack). In a separate process, an interrupt kills only the statement, and a crash becomes an EngineEndedError. This
+process doesn't import the engine at all; the other one starts and imports it in the background.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ if TYPE_CHECKING:
     from wirehouse_pipelines.query.sql import AsOf
 
 
-#: After so many seconds at most an interrupt is heard of.
+#: An interrupt is noticed after at most this many seconds.
 _HEARD_S: Final = 0.2
 
 
 class EngineEndedError(WirehouseError):
-    """The process of the statement is no more."""
+    """The process of the statement ended unexpectedly."""
 
     template = "the engine ended ({how}): the statement needs more memory or stack than there is, make it smaller"
 
 
 def start() -> ForkServerContext | SpawnContext:
-    """Start what the processes of statements come from, if it doesn't run."""
+    """Start the server that forks processes for statements, if it isn't running; the context to start them with."""
     forkserver.set_forkserver_preload(["wirehouse_pipelines.query.sql"])
     try:
         forkserver.ensure_running()
     except OSError:
-        # Temporary files lie where a socket's name would be too long.
+        # The path of the temporary folder is too long for a socket's name.
         return multiprocessing.get_context("spawn")
     return multiprocessing.get_context("forkserver")
 
 
 @contextmanager
 def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.RecordBatchReader]:
-    """As `sql.query`. Its end ends the statement, also before all rows are read. Raises EngineEndedError besides."""
+    """Like `sql.query`; leaving the `with` block kills the statement. Also raises EngineEndedError."""
     context = start()
     import pyarrow as pa
 
@@ -84,7 +85,7 @@ def query(lake: Lake, statement: str, as_of: AsOf | None = None) -> Iterator[pa.
 
 
 def _received(receiving: Connection) -> Any:
-    # An interrupt that comes to another thread doesn't end what the main one waits in: that hears of it afterwards.
+    # If another thread receives an interrupt, a blocking call in the main thread continues. So wait in short steps.
     while not receiving.poll(_HEARD_S):
         pass
     return receiving.recv()
@@ -92,7 +93,7 @@ def _received(receiving: Connection) -> Any:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """A process that is started in the block doesn't know the program that starts it, which it would import."""
+    """Hide the main program while a process is started, because the new process would import it."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -113,7 +114,7 @@ def _answer(
     statement: str,
     as_of: AsOf | None,
 ) -> None:
-    """Send the schema, the batches and None; or what went wrong."""
+    """Run the statement in the new process; send the schema, the batches and None, or the error."""
     from wirehouse_pipelines.query import sql
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Spark: sessions, workers and what they are sent, Java, jars, our own Java classes.
+"""Spark: the session, its workers and what is sent to them, Java, jars, and Wirehouse's own Java classes.
 
-It is on top of the other rooms.
+It may import all other packages of pipelines.
 """

@@ -1,10 +1,11 @@
-"""Jars: which ones Spark's sessions need; `python -m wirehouse_pipelines.spark.jars` resolves them into a folder.
+"""The jars that Spark sessions need. `python -m wirehouse_pipelines.spark.jars` downloads them into a folder (set-up).
 
-A session that names `spark.jars.packages` asks registries at every start. Instead the Ivy that pyspark carries
-resolves the coordinates below at set-up, and sessions put the folder in front of the class path. What Spark's own
-wheel already has is left out: an older copy in front of it breaks the session. Our few classes, the log store of
-Delta on S3 and what makes Spark's Thrift server safe, are compiled by the Janino that Spark carries: a Java without a
-compiler is enough.
+With `spark.jars.packages`, a session would query registries at every start. Instead, set-up resolves the coordinates
+below once, with the Ivy that pyspark includes, and sessions put the folder in front of the class path. Jars that
+pyspark already has are excluded: older copies in front of them would break the session.
+
+Wirehouse's few Java classes (the commit protocol, Delta's log store for S3, the secured Thrift server) are compiled
+with the Janino that Spark includes, so a Java runtime without a compiler is enough.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Any, Final
 from wirehouse_codecs.core.errors import WirehouseError
 from wirehouse_pipelines.spark import java
 
-#: spark-avro, which follows pyspark's version, is for users' own reading of landing and the floors of benchmarks; the
-#: awssdk modules are the ones S3A needs of the 686 MB bundle.
+#: spark-avro must have pyspark's version; it is for users who read landed objects, and for benchmarks. The awssdk
+#: modules are those that S3A needs from the 686 MB bundle.
 _COORDINATES: Final = (
     "io.delta:delta-spark_4.1_2.13:4.4.0",
     "org.apache.spark:spark-avro_2.13:4.1.1",
@@ -58,9 +59,9 @@ _EXCLUDES: Final = (
     "org.apache.spark:spark-tags_2.13",
 )
 STAMP: Final = "resolved"
-#: The classes that are ours.
+#: The sources of Wirehouse's own classes.
 _OURS: Final = tuple(sorted(Path(__file__).parent.glob("*/*.java")))
-#: Where they are.
+#: The jar that they are compiled into.
 OUR_JAR: Final = "wirehouse.jar"
 
 
@@ -73,29 +74,29 @@ class JarsError(WirehouseError):
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """What belongs together in one folder."""
+    """A set of jars for one folder."""
 
     coordinates: tuple[str, ...]
     #: GROUP:MODULE, `*` for all of a group.
     excludes: tuple[str, ...] = ()
-    #: Classes of ours that are compiled against them.
+    #: Sources of classes to compile against them.
     sources: tuple[Path, ...] = ()
 
     def digest(self) -> str:
-        """Identifies what should be resolved."""
+        """A digest of all that this set declares."""
         sources = (source.read_text() for source in self.sources)
         text = "\n".join((*self.coordinates, "", *self.excludes, "", *sources))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def up_to_date(self, where: Path) -> bool:
-        """Whether `where` holds what is listed here."""
+        """Whether the folder `where` has this set."""
         stamp = where / STAMP
         return stamp.exists() and stamp.read_text() == self.digest()
 
     def resolve(self, where: Path) -> int:
-        """Bring the jars into the folder `where` and return how many there are; does nothing if they are up to date.
+        """Download the jars into the folder `where`, if they aren't up to date; the number of jars there.
 
-        Raises JarsError if Java is missing or a coordinate can't be had.
+        Raises JarsError if Java is missing or a coordinate can't be resolved.
         """
         if not self.up_to_date(where):
             where.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ class Jars:
         return len(list(where.glob("*.jar")))
 
     def _run_ivy(self, ivy: Path) -> None:
-        """Ivy runs inside spark-submit before the program does: it is an empty one, and no session starts."""
+        """Run Ivy through spark-submit, which resolves packages before it runs a program (here an empty one)."""
         import pyspark
 
         found = java.find()
@@ -138,17 +139,17 @@ SPARK: Final = Jars(_COORDINATES, _EXCLUDES, _OURS)
 
 
 def folder() -> Path:
-    """Where Spark's jars lie: WIREHOUSE_JARS, else `.jars/jars` beside the four source roots."""
+    """The folder of Spark's jars: WIREHOUSE_JARS, else `.jars/jars` beside the four source roots."""
     return Path(os.environ.get("WIREHOUSE_JARS") or Path(__file__).resolve().parents[3] / ".jars" / "jars")
 
 
 def class_archive() -> Path:
-    """Where classes lie as a JVM has them in memory, if set-up could make it: one starts in half the time with it."""
+    """The JVM's class data archive, if set-up could create it: a JVM starts in half the time with it."""
     return folder() / "classes.jsa"
 
 
 def _compile(sources: Sequence[Path], jar: Path) -> None:
-    """Compile classes against the jars beside `jar` and Spark's own, into `jar`. Nothing of Spark is started."""
+    """Compile classes into `jar`, against the jars beside it and Spark's own. Starts a JVM, but no Spark session."""
     import pyspark
     from pyspark.java_gateway import launch_gateway
 
@@ -176,7 +177,7 @@ def _compile(sources: Sequence[Path], jar: Path) -> None:
 
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Variables that alone can tell pyspark how to start its JVM."""
+    """Set environment variables within the block: pyspark takes options for its JVM only from there."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

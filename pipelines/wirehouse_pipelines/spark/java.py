@@ -1,4 +1,4 @@
-"""Finds the Java that Spark runs on; installs nothing."""
+"""Finds a Java that Spark can run on; installs nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Spark 4.1 is made for Java 17 and also runs on 21.
+#: Spark 4.1 is built for Java 17 and also runs on 21.
 SUPPORTED = (17, 21)
-#: Where Debian and others put it.
+#: The folder in which Debian and other distributions install Java.
 INSTALLED = Path("/usr/lib/jvm")
-#: Seconds in which a Java says its version.
+#: Timeout in seconds for `java -version`.
 _PATIENCE = 10
 HOW_TO_INSTALL = (
     "install Java 17 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
@@ -24,24 +24,24 @@ HOW_TO_INSTALL = (
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that answered: its executable and its major version."""
+    """An installed Java: its executable and its major version."""
 
     executable: Path
     major: int
 
     @property
     def supported(self) -> bool:
-        """Spark runs on it."""
+        """Whether Spark runs on it."""
         return self.major in SUPPORTED
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME would be for it."""
+        """The value of JAVA_HOME for it."""
         return self.executable.resolve().parent.parent
 
 
 def find() -> Java | None:
-    """The first Java Spark runs on: of JAVA_HOME, the PATH, /usr/lib/jvm; else the first of any version; else None."""
+    """The first supported Java in JAVA_HOME, PATH and /usr/lib/jvm; else the first of any version; else None."""
     candidates = [Path(os.environ["JAVA_HOME"], "bin", "java")] if os.environ.get("JAVA_HOME") else []
     on_path = shutil.which("java")
     candidates += [Path(on_path)] if on_path else []
@@ -60,7 +60,7 @@ def _ask(executable: Path) -> Java | None:
 
 
 def trouble(found: Java | None) -> str | None:
-    """Why Spark could not run on what was found and what to do, or None if it can."""
+    """Why Spark can't run on `found`, and what to do; None if it can."""
     if found is None:
         return f"no Java found: {HOW_TO_INSTALL}"
     if not found.supported:

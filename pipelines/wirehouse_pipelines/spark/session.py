@@ -1,4 +1,7 @@
-"""The Spark session: embedded by default, jars from a folder that set-up filled, nothing fetched at run time."""
+"""The Spark session: embedded in this process by default, on a cluster if configured.
+
+`session()` starts it. Jars come from the folder that set-up has filled; nothing is downloaded at run time.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +22,30 @@ from wirehouse_pipelines.storage import retry_policy
 from wirehouse_pipelines.storage.storage import store_endpoint
 
 JAVA_OPTIONS: Final = "WIREHOUSE_JAVA_OPTIONS"
-#: The name of the pod that this process runs in, if it is one of Kubernetes.
+#: The variable with the name of the Kubernetes pod that this process runs in, if any.
 POD_VARIABLE: Final = "WIREHOUSE_POD_NAME"
-#: Java options for short runs: the optimising compiler costs more than it saves in a minute.
-#: Without it Java keeps 48 MB for code, which a run of many plans fills; then nothing is compiled any more.
+#: Java options for short runs. The optimising compiler is off: in a minute it costs more than it saves. Then Java would
+#: reserve only 48 MB for compiled code, which a run of many plans fills, and compilation would stop.
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 SETTINGS = OURS | {
     "spark.sql.shuffle.partitions": "4",
-    # One size for all: small frames are coalesced, large ones split by the adaptive planner.
+    # Partitions get one size: the adaptive planner coalesces small ones and splits large ones.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    # A megabyte of a shuffle may be 20,000 rows for Python.
+    # One megabyte of a shuffle may be 20,000 rows for Python.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
     "spark.sql.files.maxPartitionBytes": "64m",
     "spark.sql.parquet.compression.codec": "zstd",
-    # A batch is held decoded by each task: of pieces of 4 MiB no more. Of small rows it takes no longer.
+    # Each task holds a decoded batch, and a row may have 4 MiB, so batches have few rows. Small rows are read as fast.
     "spark.sql.parquet.columnarReaderBatchSize": "32",
-    # What jobs keep on disk between their tables.
+    # For frames that jobs keep on disk between their tables.
     "spark.rdd.compress": "true",
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Of large messages fewer: a batch is held as Python objects where order matters, and the JVM copies it twice.
+    # Fewer rows if messages are large: folds hold a batch as Python objects, and the JVM copies it twice.
     "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     "spark.python.daemon.module": "wirehouse_pipelines.spark.workers",
-    # Some kinds of task know nothing of it, and had a daemon of their own.
+    # Some kinds of task ignore this setting and would otherwise start a second daemon.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -50,20 +53,20 @@ SETTINGS = OURS | {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # The writer would sort all rows by their partition, though it can keep a file of each open.
+    # Otherwise the writer sorts all rows by partition, although it can keep one file per partition open.
     "spark.sql.optimizer.plannedWrite.enabled": "false",
 }
-#: The JVM, and workers with Arrow in them, keep what they free: the next batch needs as much, and what the system gives
-#: it clears first. A worker that has nothing to do for a minute is stopped.
+#: The JVM and the workers keep memory that they free: the next batch needs as much, and the system would clear new
+#: memory first. A worker that is idle for a minute is stopped anyway.
 MEMORY: Final = {
     "MIMALLOC_PURGE_DELAY": "-1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
-#: Of a session that is one process nobody else is to reach it: whoever does can make it run what they like.
+#: A session in one process must not be reachable from other machines: whoever reaches it can run any code in it.
 ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
-#: The variables with a store's keys, and what S3A calls them.
+#: The environment variables with a store's keys, and S3A's names for them.
 KEYS: Final = {
     "AWS_ACCESS_KEY_ID": "fs.s3a.access.key",
     "AWS_SECRET_ACCESS_KEY": "fs.s3a.secret.key",
@@ -72,23 +75,23 @@ KEYS: Final = {
 
 
 class JarsMissingError(WirehouseError):
-    """The jars that Spark needs besides its own are not where they should be."""
+    """The folder of Spark's additional jars is empty."""
 
     template = "no Spark jars in {folder}: run `make setup`"
 
 
 class StartError(WirehouseError):
-    """The JVM did not come up."""
+    """The JVM did not start."""
 
-    template = "Spark did not start ({reason}): `wirehouse doctor` says what is missing on this machine"
+    template = "Spark did not start ({reason}): `wirehouse doctor` reports what is missing on this machine"
     retry_helps = True
 
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """What the JVM itself prints to stderr goes nowhere; if it doesn't come up, its last line is the reason.
+    """Discard what the JVM prints to stderr; if it doesn't start, raise StartError with the last line of it.
 
-    The JVM inherits the descriptor, so this holds for its whole life: what goes wrong later comes as exceptions.
+    The JVM inherits the file descriptor, so this holds for its whole life. Later errors are raised as exceptions.
     """
     with tempfile.TemporaryFile() as printed:
         ours = os.dup(2)
@@ -106,13 +109,13 @@ def _quiet_start() -> Iterator[None]:
 
 
 def _in_pod(master: str) -> dict[str, str]:
-    """On Kubernetes executors belong to the pod of their driver: they end with it, however it ends."""
+    """On Kubernetes: settings that make the driver's pod own the executors, so that they end with it in any case."""
     pod = os.environ.get(POD_VARIABLE)
     return {"spark.kubernetes.driver.pod.name": pod} if pod and master.startswith("k8s://") else {}
 
 
 def _object_store() -> dict[str, str]:
-    """How S3A and boto3 in workers reach the store: as boto3 does here. Keys are none of it: see `lend_keys`."""
+    """Settings by which S3A, and boto3 in workers, reach the store as boto3 does here. For keys see `lend_keys`."""
     settings = {f"spark.hadoop.{name}": value for name, value in retry_policy.of_s3a().items()}
     if endpoint := store_endpoint():
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
@@ -123,9 +126,9 @@ def _object_store() -> dict[str, str]:
 
 
 def lend_keys(session: SparkSession) -> None:
-    """Let tasks have the store's keys of this process, whatever their worker was started with.
+    """Give tasks this process's keys of the store, whatever environment their worker was started with.
 
-    They go along with tasks: settings of a session are shown by Spark's UI and written to its logs.
+    The keys are sent with tasks and aren't settings, because Spark's UI and logs show a session's settings.
     """
     context = session.sparkContext
     keys = {name: os.environ[name] for name in KEYS if os.environ.get(name)}
@@ -135,15 +138,16 @@ def lend_keys(session: SparkSession) -> None:
 
 
 def _class_archive() -> str:
-    """The options by which the JVM takes its classes from an archive; one that it can't use is left alone silently."""
+    """JVM options to load classes from the archive. An archive that the JVM can't use is silently ignored."""
     archive = jars.class_archive()
     return f'"-XX:SharedArchiveFile={archive}" -Xlog:disable' if archive.exists() else ""
 
 
 def archive_classes(run: Callable[[SparkSession], None]) -> None:
-    """Make the archive of classes: those which `run` loads in a session of its own. The process has none before it.
+    """Create the class data archive with the classes that `run` loads, in a new session of this process.
 
-    A Java that has no archive of its own classes can't make one: then there is none.
+    The process must not have a session yet. A Java without an archive of its own classes can't create one; then none is
+    created.
     """
     archive = jars.class_archive()
     archive.unlink(missing_ok=True)
@@ -161,25 +165,25 @@ def archive_classes(run: Callable[[SparkSession], None]) -> None:
 
 
 def running() -> SparkSession | None:
-    """The session of this process, if it has one; `SparkSession.getActiveSession` knows that of its own thread."""
+    """The session of this process, if it has one. `SparkSession.getActiveSession` is per thread, so it isn't used."""
     return SparkSession._instantiatedSession
 
 
 def session(
     name: str = "wirehouse", options: SparkOptions = EMBEDDED, more: Mapping[str, str] = MappingProxyType({})
 ) -> SparkSession:
-    """The session of this process, started on first use with SETTINGS, those of `options` and `more`.
+    """The session of this process, started on first use with SETTINGS and the settings of `options` and `more`.
 
-    WIREHOUSE_JARS names another folder of jars, WIREHOUSE_SPARK_MASTER or SPARK_MASTER another master than `options`,
-    WIREHOUSE_DRIVER_MEMORY another size of the JVM (default 3g), WIREHOUSE_JAVA_OPTIONS further options of it,
-    WIREHOUSE_POD_NAME the pod on Kubernetes that executors end with.
+    Environment variables: WIREHOUSE_JARS is the folder of jars; WIREHOUSE_SPARK_MASTER or SPARK_MASTER override the
+    master of `options`; WIREHOUSE_DRIVER_MEMORY is the memory of the JVM (default 3g); WIREHOUSE_JAVA_OPTIONS are
+    further options for it; WIREHOUSE_POD_NAME is the Kubernetes pod of the driver.
     """
     folder = jars.folder()
     if not any(folder.glob("*.jar")):
         raise JarsMissingError(folder=folder)
     master = options.asked_master
     ship = options.ship and not master.startswith("local")
-    # Workers are the PATH's python3 otherwise, which knows none of our packages.
+    # Otherwise workers use python3 from the PATH, which doesn't have our packages.
     os.environ["PYSPARK_PYTHON"] = worker_archive.python() if ship else sys.executable
     for setting, value in MEMORY.items():
         os.environ.setdefault(setting, value)

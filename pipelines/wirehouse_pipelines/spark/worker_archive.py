@@ -1,9 +1,11 @@
-"""What a cluster's workers are sent: an archive of a virtual environment, one of our code, and the jars.
+"""The worker archive: what a session sends to the workers of a cluster, namely an environment, our code, and the jars.
 
-The environment has what decoding needs and not the rest (Spark itself is there already; Dagster and the expectations
-stay with the driver), and is packed again when a version changes. Its Python is the worker's own of the same minor
-version. Code is packed for each session, with the machine code that numba keeps beside it: a zip would lose the times
-by which numba knows it.
+The environment is a virtual environment with the packages that decoding imports. Spark is on workers already; Dagster
+and the expectations are needed only by the driver. It is packed again when the version of a package changes. It uses
+the worker's own Python, which must have the same minor version.
+
+Code is packed for each session, together with numba's cache of compiled functions. The archive is a tar, because a zip
+doesn't keep the modification times by which numba validates its cache.
 """
 
 from __future__ import annotations
@@ -25,21 +27,21 @@ from packaging.requirements import Requirement
 
 from wirehouse_pipelines.spark import jars
 
-#: Names by which workers find them, in the folder of the executor.
+#: Names of the unpacked archives in the executor's folder.
 ENVIRONMENT: Final = "environment"
 CODE: Final = "code"
 _PACKAGES: Final = ("wirehouse_codecs", "wirehouse_pipelines")
-#: Those of our requirements that workers import.
+#: The requirements that workers import.
 _OF_WORKERS: Final = (
     *("boto3", "cramjam", "cryptography", "deltalake", "fastavro", "google-re2", "hpack", "hyperframe", "numba"),
     *("numpy", "packaging", "pandas", "pyarrow", "pynacl", "pyyaml"),
 )
-#: Time is dearer than bytes.
+#: Packing time matters more than size.
 _COMPRESSION: Final = 1
 
 
 def settings() -> dict[str, str]:
-    """Settings of a session whose workers are sent everything."""
+    """The settings of a session that sends the archives and the jars to its workers."""
     return {
         "spark.archives": f"{_environment()}#{ENVIRONMENT},{_code()}#{CODE}",
         "spark.jars": ",".join(map(str, sorted(jars.folder().glob("*.jar")))),
@@ -48,12 +50,12 @@ def settings() -> dict[str, str]:
 
 
 def python() -> str:
-    """The workers' Python, from the executor's folder."""
+    """The path of the workers' Python, relative to the executor's folder."""
     return f"./{ENVIRONMENT}/bin/python"
 
 
 def _sent() -> list[Distribution]:
-    """What workers import, with what that needs."""
+    """The distributions that workers import, with all that these require."""
     found: dict[str, Distribution] = {}
     asked = [*_OF_WORKERS]
     while asked:
@@ -72,7 +74,7 @@ def _sent() -> list[Distribution]:
 
 
 def _environment() -> Path:
-    """The archive of the environment, packed if it isn't there yet."""
+    """The archive of the environment; it is packed if there is none for these versions."""
     sent = _sent()
     names = "\n".join([sys.version, *(f"{one.name} {one.version}" for one in sent)])
     archive = jars.folder().parent / f"environment-{hashlib.sha256(names.encode()).hexdigest()[:16]}.tar.gz"
@@ -108,5 +110,5 @@ def _code() -> Path:
 
 @cache
 def _kept() -> tempfile.TemporaryDirectory[str]:
-    """A folder as long as this process lives."""
+    """A temporary folder that is deleted when this process ends."""
     return tempfile.TemporaryDirectory(prefix="wirehouse-code-")

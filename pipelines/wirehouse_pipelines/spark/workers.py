@@ -1,4 +1,4 @@
-"""The process that Spark's Python workers are forked from: it has the decoders imported already."""
+"""The daemon that Spark's Python workers are forked from. It has imported the decoders, so workers start fast."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from importlib.machinery import PathFinder
 
 
 def without_archives(places: Sequence[str]) -> list[str]:
-    """Where modules are looked for, without archives if pyspark is installed beside them.
+    """The module search path without archives, if pyspark can be found elsewhere on it.
 
-    Spark puts archives of itself there, and has their directories read anew before each task, which takes longer than
-    many a task. Workers of a cluster have no other pyspark.
+    Spark adds archives of itself to the path and rereads their directories before each task, which takes longer than
+    many tasks. Workers of a cluster have no other pyspark, so they keep the archives.
     """
     others = [place for place in places if not place.endswith((".zip", ".jar"))]
     return others if PathFinder.find_spec("pyspark", others) else list(places)
@@ -30,9 +30,9 @@ def serve() -> None:
     from wirehouse_pipelines.jobs.runner import all_jobs
 
     assert all_jobs()
-    # The first call of a compiled loop makes numba's tables, which takes a second.
+    # The first call of a compiled function initialises numba, which takes a second.
     parse(to_batch([Packet(0, ETHERNET, 0, b"")]))
-    # Workers collect garbage after each task: what is here already is none.
+    # Workers collect garbage after each task; exclude all objects that exist already.
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]  # pyspark has no types for it
 

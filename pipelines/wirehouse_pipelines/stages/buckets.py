@@ -1,7 +1,7 @@
-"""Rows brought together by buckets as Arrow: to Spark many rows are one value, which it moves and never reads.
+"""Packs many rows into one binary value (Arrow IPC), so that Spark can shuffle them by bucket without reading them.
 
-A shuffle of rows takes each apart and puts it together again on its way from Python to Python; of packed ones it moves
-bytes. A bucket is what a task holds at once.
+A shuffle of single rows would convert each one on its way from Python to the JVM and back. Of packed rows it only moves
+bytes. A bucket is what one task holds in memory at once.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 _PACKED: Final = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
-#: What repeats in rows of a log is a third of them, and the JVM copies what it moves several times.
+#: A third of a log's rows is repetition, and the JVM copies what it shuffles several times, so compression pays.
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 DDL: Final = "bucket INT, rows BINARY"
-#: Rows are packed when there are so many bytes of them.
+#: Rows are packed once they have this many bytes.
 _PACK_BYTES: Final = 32 << 20
-#: Buckets of a run at most: of more, packed rows would be few.
+#: Limit for the number of buckets: with more, each packed value would have only a few rows.
 _MOST: Final = 512
 
 
 def number(rows: int, each: int, least: int) -> int:
-    """How many buckets so many rows have, with about `each` in one."""
+    """The number of buckets for `rows` rows with about `each` rows per bucket, but at least `least`."""
     return max(least, min(rows // each, _MOST))
 
 
 def together(rows: DataFrame, buckets: int) -> DataFrame:
-    """Packed rows, each bucket in a task of its own."""
+    """Repartition packed rows so that each bucket is in its own task."""
     return rows.repartitionById(buckets, F.col("bucket"))
 
 
@@ -40,7 +40,7 @@ Texts = Callable[[pa.RecordBatch], pa.Array]
 
 
 def pack(batches: Iterable[pa.RecordBatch], by: Texts, buckets: int) -> Iterator[pa.RecordBatch]:
-    """Packed rows of `batches`, in so many buckets by the text that `by` tells of each."""
+    """Pack the rows of `batches` into buckets. `by` returns a text per row; equal texts are in the same bucket."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -73,7 +73,7 @@ def _pack(batches: Sequence[pa.RecordBatch], by: Texts, buckets: int) -> Iterato
 
 
 def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of `batches`, which are of one bucket: with the columns of `schema`."""
+    """Unpack `batches` of one bucket into one batch with the columns of `schema`."""
     packed = (data for batch in batches for data in batch.column("rows"))
     pieces = (piece for data in packed for piece in pa.ipc.open_stream(data.as_buffer()))
     nothing = pa.RecordBatch.from_pylist([], schema=schema)
@@ -81,7 +81,7 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
 
 
 def with_all(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`rows` with the columns of `schema`, those that they lack null; others are left out."""
+    """`rows` with exactly the columns of `schema`; a column that they lack is null."""
     there = set(rows.schema.names)
     columns = [rows.column(f.name) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

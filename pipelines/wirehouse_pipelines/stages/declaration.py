@@ -1,4 +1,4 @@
-"""What a stage is: data, and functions of Arrow batches."""
+"""The declaration of a stage: data, and functions of Arrow batches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from wirehouse_pipelines.delta.spark_tables import File
 
-#: Rows of the input as they go to the fold: filtered, with the columns of the key.
+#: Prepares rows of an input for the fold: filters them and adds the columns of the key.
 Prepare = Callable[[pa.RecordBatch], pa.RecordBatch]
-#: From rows in order to rows of tables, each batch with the name of its table.
+#: Turns rows in order into rows of tables; each batch comes with the name of its table.
 Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[tuple[str, pa.RecordBatch]]]
 
 
 class Order(NamedTuple):
-    """How rows stand: those of a key together, and by these columns. Nulls come first."""
+    """The order of rows: by the columns of the key, then by these columns. Nulls come first."""
 
     key: tuple[str, ...]
     by: tuple[str, ...]
@@ -30,7 +30,7 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Files of a table, the columns that are read of it (of a struct maybe some fields), and how they are prepared."""
+    """Files of a table, the columns to read (for a struct, maybe only some fields), and how to prepare the rows."""
 
     table: str
     files: Sequence[File]
@@ -43,12 +43,12 @@ class Stage:
     """Rows of `inputs`, brought into `order`, folded into rows of `tables`."""
 
     inputs: Sequence[Input]
-    #: The rows between `prepare` and `fold`. A column that `prepare` doesn't give is null.
+    #: Columns of the rows between `prepare` and `fold`. A column that `prepare` doesn't return is null.
     schema: pa.Schema
     order: Order
     fold: Fold
     tables: Sequence[str]
-    #: Source and window of every row that may come out; another one is an error.
+    #: The sources and windows of rows that the fold may return; any other is an error.
     windows: frozenset[tuple[str, str]]
-    #: Rows of tables that follow from no input, such as the clock's.
+    #: Further rows of the tables that don't depend on inputs, such as those of the clock.
     beside: Sequence[tuple[str, pa.RecordBatch]] = ()

@@ -1,4 +1,4 @@
-"""Rows packed into pieces by bucket, and pieces merged into rows in order: see the page of theory in this package."""
+"""Packs rows into pieces by bucket, and merges pieces into ordered rows. The package's docstring has the theory."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from wirehouse_pipelines.stages.declaration import Order
 
 BUCKET: Final = "bucket"
 ROWS: Final = "rows"
-#: Bytes of rows that are sorted at once, of a piece before it is compressed, and of rows that are merged at least.
+#: Size of a run, which is sorted at once; of a piece before compression; and of the rows that a merge waits for.
 RUN_BYTES: Final = 64 << 20
 PIECE_BYTES: Final = 8 << 20
 MERGE_BYTES: Final = 16 << 20
-#: A fold's batch: what it holds as objects is a multiple of it.
+#: Limits of a batch for the fold, which may turn it into Python objects of several times its size.
 BATCH_BYTES: Final = 4 << 20
 BATCH_ROWS: Final = 20_000
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 def piece_schema(schema: pa.Schema, order: Order) -> pa.Schema:
-    """Columns of pieces of rows with `schema`."""
+    """The columns of pieces whose rows have `schema`."""
     first = [pa.field(name, schema.field(name).type) for name in order.names]
     return pa.schema([pa.field(BUCKET, pa.int32()), *first, pa.field(ROWS, pa.binary())])
 
@@ -36,7 +36,10 @@ def piece_schema(schema: pa.Schema, order: Order) -> pa.Schema:
 def pack(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, order: Order, buckets: int, run_bytes: int = RUN_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Pieces, one a batch, of `batches`, whose columns are some of `schema`, in so many buckets by the order's key."""
+    """Pack the rows of `batches` into pieces, one per returned batch. The key decides on the bucket of a row.
+
+    Batches may lack columns of `schema`.
+    """
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -51,7 +54,7 @@ def pack(
 
 
 def merge(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, order: Order) -> Iterator[pa.RecordBatch]:
-    """The rows of a bucket in order, in small batches. Its pieces come in the order of their first rows."""
+    """Merge the pieces of a bucket, which come in the order of their first rows, into ordered rows in small batches."""
     waiting: list[pa.RecordBatch] = []
     size, enough = 0, MERGE_BYTES
     for batch in pieces:
@@ -59,12 +62,13 @@ def merge(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, order: Order) -> 
             if size >= enough:
                 rows = _sorted(waiting, order)
                 first = _place(batch, order, at)
-                # Rows before the next piece's first one are complete.
+                # No later piece has a row before the first row of this one, so all waiting rows before it are complete.
                 end = bisect_left(range(rows.num_rows), first, key=lambda row: _place(rows, order, row))
                 yield from cut(rows.slice(0, end), BATCH_BYTES, BATCH_ROWS)
                 waiting = [rows.slice(end)] if end < rows.num_rows else []
                 size = sum(each.nbytes for each in waiting)
-                # Where all runs overlap nothing is complete: sorting each time would take the square of their number.
+                # If all runs overlap, no row is complete. Sorting for each piece would take quadratic time, so wait
+                # until the rows have doubled.
                 enough = max(MERGE_BYTES, 2 * size)
             for part in pa.ipc.open_stream(batch.column(ROWS)[at].as_buffer()):
                 waiting.append(with_all(part, schema))
@@ -74,12 +78,12 @@ def merge(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, order: Order) -> 
 
 
 def in_order(pieces: Iterable[pa.RecordBatch], order: Order) -> list[pa.RecordBatch]:
-    """Pieces, one a batch, in the order of their first rows: what Spark does with those of a bucket."""
+    """Sort pieces, one per batch, by their first rows, as Spark does with the pieces of a bucket."""
     return sorted(pieces, key=lambda piece: _place(piece, order, 0))
 
 
 def cut(rows: pa.RecordBatch, most_bytes: int, most_rows: int) -> Iterator[pa.RecordBatch]:
-    """`rows` as slices of so many bytes and rows at most; a row that is larger stands alone."""
+    """Cut `rows` into slices of at most `most_bytes` and `most_rows`; a larger row is a slice by itself."""
     ends = np.cumsum(_sizes(rows))
     begin = before = 0
     while begin < rows.num_rows:
@@ -90,7 +94,7 @@ def cut(rows: pa.RecordBatch, most_bytes: int, most_rows: int) -> Iterator[pa.Re
 
 
 def _sizes(rows: pa.RecordBatch) -> Any:
-    """About how many bytes each row has."""
+    """The approximate size of each row in bytes."""
     found = np.full(rows.num_rows, 8 * rows.num_columns)
     for column in rows.columns:
         if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
@@ -99,13 +103,13 @@ def _sizes(rows: pa.RecordBatch) -> Any:
 
 
 def _place(rows: pa.RecordBatch, order: Order, row: int) -> tuple[tuple[bool, Any], ...]:
-    """Key and order of a row, comparable as Arrow and Spark compare them: nulls first."""
+    """Key and order of a row as a tuple that compares as in Arrow and Spark: nulls first."""
     values = (rows.column(name)[row].as_py() for name in order.names)
     return tuple((value is not None, _bytes(value)) for value in values)
 
 
 def _bytes(value: Any) -> Any:
-    # Texts are compared by their UTF-8, not by code units.
+    # Arrow and Spark compare texts by their UTF-8 bytes.
     return value.encode() if isinstance(value, str) else value
 
 
@@ -116,7 +120,7 @@ def _order(rows: pa.RecordBatch, order: Order) -> Any:
 def _sorted(waiting: Sequence[pa.RecordBatch], order: Order) -> pa.RecordBatch:
     rows = pa.concat_batches(waiting)
     at = _order(rows, order)
-    # The pieces of a single key mostly come one after another.
+    # Pieces of a single key are mostly in order already.
     return rows if np.array_equal(at, np.arange(len(at))) else rows.take(pa.array(at))
 
 
@@ -126,7 +130,7 @@ def _pack(waiting: Sequence[pa.RecordBatch], order: Order, buckets: int) -> Iter
     bucket = _buckets(rows.select(order.key).take(pa.array(at)), buckets)
     by_bucket = np.argsort(bucket, kind="stable")
     numbers, begins = np.unique(bucket[by_bucket], return_index=True)
-    # Columns without a value take no room.
+    # Columns that are all null are left out.
     there = [name for name in rows.schema.names if rows.column(name).null_count < rows.num_rows]
     rows, first = rows.take(pa.array(at[by_bucket])), piece_schema(rows.schema, order)
     for number, begin, end in zip(numbers, begins, [*begins[1:], rows.num_rows], strict=True):
@@ -137,7 +141,7 @@ def _pack(waiting: Sequence[pa.RecordBatch], order: Order, buckets: int) -> Iter
 
 
 def _buckets(keys: pa.RecordBatch, buckets: int) -> Any:
-    """The bucket of each of `keys`, of which equal ones stand together."""
+    """The bucket of each row of `keys`, which are sorted."""
     if buckets == 1:
         return np.zeros(keys.num_rows, np.int32)
     changes = (pc.fill_null(pc.not_equal(column[1:], column[:-1]), True) for column in keys.columns)
@@ -155,5 +159,5 @@ def _packed(rows: pa.RecordBatch) -> pa.Buffer:
 
 
 def _value(data: pa.Buffer) -> pa.Array:
-    """A column of one value, which is not copied."""
+    """A binary column with `data` as its one value, without a copy."""
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, data.size], np.int32)), data])

@@ -1,4 +1,7 @@
-"""Running a stage: by one task, or by Spark's tasks with an exchange between them."""
+"""Runs a stage: in one task, or in Spark's map and fold tasks with a shuffle between them.
+
+The result is a description of each file that was written (see `table_writer`), for the driver to commit.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +26,29 @@ from wirehouse_pipelines.stages.declaration import Stage
 from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import all_tables
 
-#: Of the input's files: what one task takes without an exchange, a bucket at most, and what a map task reads.
+#: Sizes of input files: the most for one task without a shuffle, the most per bucket, and the share of a map task.
 ALONE_BYTES: Final = 32 << 20
 BUCKET_BYTES: Final = 128 << 20
 SHARE_BYTES: Final = 32 << 20
-#: Runs grow with the input, or pieces would be as many as its square.
+#: The size of runs grows with the input, or the number of pieces would grow with its square.
 _RUNS: Final = 64
 _MOST_RUN_BYTES: Final = 256 << 20
 _MADE: Final = "made"
 
-#: By table what was written: of each file what `table_writer.write` says.
+#: Descriptions of the written files, by table.
 Written = dict[str, list[dict[str, Any]]]
-#: Files of inputs, which are told by their number.
+#: Files to read, each with the number of its input.
 _Share = list[tuple[int, str]]
 
 
 class OtherWindowError(WirehouseError):
-    """A fold made a row of a window that isn't computed: it would be there twice after the next run."""
+    """A fold returned a row outside of the stage's windows: the next run wouldn't replace it, but duplicate it."""
 
     template = "{table}: a row of another window"
 
 
 def run(spark: SparkSession, lake: Lake, stage: Stage) -> Written:
-    """Write the rows of `stage` into files of its tables, by Spark's tasks; raises what a task ended with."""
+    """Write the rows of `stage` into files of its tables, in Spark's tasks. Raises the error of a task that failed."""
     size = sum(file.size_bytes for each in stage.inputs for file in each.files)
     if size <= ALONE_BYTES:
         alone = partial(_answered, lake=lake, stage=stage)
@@ -61,7 +64,7 @@ def run(spark: SparkSession, lake: Lake, stage: Stage) -> Written:
     )
     bucket = packed.repartitionById(buckets, F.col(pieces.BUCKET))
     ordered = bucket.sortWithinPartitions(pieces.BUCKET, *stage.order.names)
-    # Here the files are written, by the tasks of the fold, while their names are collected.
+    # This runs the job: the fold's tasks write the files and return their descriptions.
     answers = ordered.mapInArrow(partial(_reduce, lake=lake, stage=stage), f"{_MADE} BINARY").collect()
     beside = _guarded(lambda: _write(lake, stage, stage.beside))
     return _together(stage, [beside, *(bytes(row[_MADE]) for row in answers)])
@@ -75,13 +78,13 @@ def run_here(lake: Lake, stage: Stage) -> Written:
 
 
 def folded(stage: Stage, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """What the fold makes of prepared rows in any order."""
+    """Sort prepared rows and fold them, in this process."""
     packed = pieces.in_order(pieces.pack(rows, stage.schema, stage.order, 1), stage.order)
     return stage.fold(pieces.merge(packed, stage.schema, stage.order))
 
 
 def _shares(stage: Stage) -> Iterator[_Share]:
-    """What map tasks read: files of about so many bytes, or one that is larger. Large ones are begun first."""
+    """Divide the input's files into shares of about SHARE_BYTES, or one larger file. Large files come first."""
     files = [(file.size_bytes, number, file.name) for number, each in enumerate(stage.inputs) for file in each.files]
     share: _Share = []
     left = SHARE_BYTES
@@ -105,14 +108,14 @@ def _read(lake: Lake, stage: Stage, share: Iterable[tuple[int, str]]) -> Iterato
 def _map(
     batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage, buckets: int, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Pieces of the rows in shares of files."""
+    """A map task: read shares of files and pack the rows into pieces."""
     shares = (json.loads(share) for batch in batches for share in batch.column("files").to_pylist())
     rows = (rows for share in shares for rows in _read(lake, stage, share))
     yield from pieces.pack(rows, stage.schema, stage.order, buckets, run_bytes)
 
 
 def _reduce(batches: Iterable[pa.RecordBatch], lake: Lake, stage: Stage) -> Iterator[pa.RecordBatch]:
-    """What was written of a bucket."""
+    """A fold task: merge the pieces of a bucket, fold the rows and write the result; one row with the answer."""
     made = stage.fold(pieces.merge(batches, stage.schema, stage.order))
     answer = _guarded(lambda: _write(lake, stage, made))
     yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], [_MADE])
@@ -144,7 +147,7 @@ def _answered(lake: Lake, stage: Stage) -> bytes:
 
 
 def _guarded(write: Any) -> bytes:
-    """What a task wrote, or what is wrong, which is given back: Spark would tell of its own part in it first."""
+    """Call `write`; its result or its error, pickled. A raised error would reach the driver wrapped in Spark's own."""
     try:
         return pickle.dumps(write())
     except (WirehouseError, OSError) as error:

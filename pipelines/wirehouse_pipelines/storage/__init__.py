@@ -1,4 +1,4 @@
-"""Files of a lake in a folder or an object store, with locks and retries.
+"""Storage: the objects of a lake in a local folder or an S3 bucket, with locks and retries.
 
-It imports no other room of pipelines.
+It imports no other package of pipelines.
 """

@@ -1,8 +1,27 @@
-"""Objects in a bucket of an S3 store (s3://bucket/prefix), through boto3.
+"""S3Storage: the objects of a lake in a bucket of an S3 store (s3://bucket/prefix), through boto3.
 
 Endpoint, region and keys come from the standard variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY …) or wherever boto3 finds them. Calls are tried again with growing pauses. An object appears
-whole when its upload ends, a large one as a multipart upload.
+AWS_SECRET_ACCESS_KEY …) or wherever boto3 finds them. Failed calls are retried with growing pauses. An object becomes
+visible as a whole when its upload ends; a large one is a multipart upload.
+
+Locks
+-----
+S3 has no locks, but it can create an object on the condition that there is none of that name. A lock is therefore a
+numbered object under `.locks/NAME/`, and the highest number counts.
+
+Acquire: list the numbers. If the highest lock is free, create the next number on that condition; of several processes
+that try, the store lets one succeed. A lock is free if its content is "free", or if its holder has not renewed it for
+LEASE_SECONDS. Both times of that comparison are the store's, so clocks of machines don't matter.
+
+Hold: a thread rewrites the object every LEASE_SECONDS / 6. If no renewal has succeeded for LEASE_SECONDS / 2, the
+holder considers its lock lost: it starts no further writing request, and raises LockLostError. The other half of the
+lease is for a request that is already under way, which takes less than that.
+
+Release: write "free" into the object. The next holder deletes the older numbers.
+
+A remaining weakness: the lock protects against every process that asks for it, not against a request that the network
+delivers after the lease has expired. Commits of tables don't rely on it alone; they also create their version on the
+condition that there is none.
 """
 
 from __future__ import annotations
@@ -48,24 +67,24 @@ from wirehouse_pipelines.storage.storage import (
     unreached,
 )
 
-#: Objects are uploaded in parts of so many bytes, and read so many at a time.
+#: Size of an upload's parts and of a read.
 PART_BYTES: Final = 8 << 20
 #: Uploads up to this size stay in memory until they are sent.
 _SPOOL_BYTES: Final = 8 << 20
-#: A lock whose holder hasn't renewed it for so long is another's to take. After half of it the holder begins no attempt
-#: of a call that writes: the other half is for one that is under way, which takes less.
+#: A lock that was not renewed for this long can be taken by another process. After half of it, the holder starts no
+#: further request that writes.
 LEASE_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.2
-#: Between reading a piece of an object and reading it again.
+#: Seconds to wait before each retry of reading a range of an object.
 _PAUSES: Final = (0.2, 0.8, 3.2)
-#: A body that broke off, or that changed while it was read.
+#: Errors for a response body that broke off, or that changed while it was read.
 _BROKEN: Final = (HTTPClientError, IncompleteReadError, FlexibleChecksumError)
 _LOCKS: Final = ".locks"
 _READING: Final = ("GET", "HEAD")
 _HELD, _FREE = b"held", b"free"
 _GONE = ("404", "NoSuchKey", "NotFound")
 _TAKEN = ("412", "409", "PreconditionFailed", "ConditionalRequestConflict")
-#: What the store says, in words that tell what to do.
+#: The store's error codes as messages that state what to do.
 _REASONS: Final = {
     "NoSuchBucket": "there is no bucket {bucket}: create it, or correct the root",
     "InvalidAccessKeyId": "the store doesn't know the access key: correct AWS_ACCESS_KEY_ID",
@@ -76,21 +95,21 @@ _REASONS: Final = {
         ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "400"),
         "the store refuses the call: if bucket {bucket} is in another region, correct AWS_REGION ({error})",
     ),
-    "SlowDown": "the store is too busy, also when asked again and again: try later",
+    "SlowDown": "the store is too busy, and stayed so after several retries: try later",
     "403": "the store refuses these keys: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their rights",
-    "InvalidRange": "an object became shorter while it was read",
+    "InvalidRange": "an object was shortened while it was read",
 }
 
 
 class LockLostError(WirehouseError):
-    """A lock could not be renewed in time, so another may hold it now."""
+    """A lock could not be renewed in time, so another process may hold it now."""
 
-    template = "{root}: the lock of {name} was lost, the store could not be reached in time: run again"
+    template = "{root}: the lock of {name} was lost because the store could not be reached in time: run again"
     retry_helps = True
 
 
 def client() -> Any:
-    """The S3 client of this process's environment. A session of its own: the default one is not for threads."""
+    """An S3 client configured from the environment. It has its own session: the default one isn't thread-safe."""
     style = "path" if store_endpoint() else "auto"
     config = Config(
         retries={"mode": "standard", "max_attempts": retry_policy.ATTEMPTS},
@@ -98,13 +117,13 @@ def client() -> Any:
         read_timeout=retry_policy.ANSWER_SECONDS,
         s3={"addressing_style": style},
     )
-    # By itself boto3 knows AWS_DEFAULT_REGION alone.
+    # boto3 itself reads only AWS_DEFAULT_REGION.
     session = boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
     return session.client("s3", config=config)
 
 
 class Listed(NamedTuple):
-    """An object as the store lists it."""
+    """An object in a listing of the store."""
 
     name: str
     size_bytes: int
@@ -113,17 +132,17 @@ class Listed(NamedTuple):
 
 
 class S3Storage:
-    """Objects of a bucket under a prefix. See storage.Storage."""
+    """The objects of a bucket under a prefix. Implements storage.Storage."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        # No address as browsers have them: in a key # and ? are letters.
+        # Not parsed as a URL: in a key, # and ? are ordinary characters.
         self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
         self._prefix = prefix.strip("/")
         with self._in_words(root):
             self._client = client()
         self._held: dict[str, _Holding] = {}
-        # What hangs is tried again, maybe when the lock has long been another's.
+        # boto3 retries a request that hangs, maybe after another process has taken the lock.
         self._client.meta.events.register("before-send.s3", self._check_held)
 
     def _key(self, name: str) -> str:
@@ -131,7 +150,7 @@ class S3Storage:
         return self._under(name)
 
     def _check_held(self, request: AWSPreparedRequest, **_: Any) -> None:
-        """Before each attempt of a call: raises LockLostError if it writes and that isn't ours now."""
+        """Raise LockLostError if a request would write while a lock is lost. boto3 calls this before each attempt."""
         if request.method in _READING or f"/{_LOCKS}/" in request.url:
             return
         for lock, holding in list(self._held.items()):
@@ -143,7 +162,7 @@ class S3Storage:
 
     @contextmanager
     def _in_words(self, name: str) -> Iterator[None]:
-        """What boto3 says as FileNotFoundError, or a StorageError that says what to do."""
+        """Turn errors of boto3 into FileNotFoundError, or a StorageError that states what to do."""
         try:
             yield
         except NoCredentialsError:
@@ -151,7 +170,7 @@ class S3Storage:
             raise StorageError(name=name, reason=reason) from None
         except SSLError as error:
             reason = (
-                f"the store speaks no TLS that is trusted ({masked(error)}): correct AWS_ENDPOINT_URL or AWS_CA_BUNDLE"
+                f"the store has no trusted TLS certificate ({masked(error)}): correct AWS_ENDPOINT_URL or AWS_CA_BUNDLE"
             )
             raise StorageError(name=self.root, reason=reason) from None
         except (NoConnectionError, HTTPClientError, IncompleteReadError) as error:
@@ -163,7 +182,7 @@ class S3Storage:
             reason = _REASONS.get(code, "{error}").format(bucket=self._bucket, error=masked(error))
             raise RefusedError(name=self.root, reason=reason) from None
         except (BotoCoreError, ValueError) as error:
-            # Of an address without http:// it says no more than that it is none.
+            # For an address without http://, boto3 reports only an invalid endpoint.
             address = ": correct AWS_ENDPOINT_URL, http:// or https:// and a host" if "endpoint" in str(error) else ""
             raise StorageError(name=self.root, reason=f"{masked(error)}{address}") from None
 
@@ -176,7 +195,7 @@ class S3Storage:
         yield from (stored for stored in found if not any(map(is_hidden, stored.name.split("/"))))
 
     def objects(self, prefix: str) -> Iterator[Listed]:
-        """All objects whose names begin with `prefix`, sorted by name."""
+        """Yield all objects whose names begin with `prefix`, sorted by name."""
         pages = self._client.get_paginator("list_objects_v2")
         with self._in_words(prefix):
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._under(prefix)):
@@ -185,7 +204,7 @@ class S3Storage:
                     yield Listed(name, found["Size"], found.get("ETag", ""), found["LastModified"])
 
     def open(self, name: str) -> BinaryIO:
-        """See Storage. Others name their objects as they like: what can be listed can be opened."""
+        """See Storage. Names are not checked, as objects of other programs may have any: all that is listed opens."""
         with self._in_words(name):
             size = self._client.head_object(Bucket=self._bucket, Key=self._under(name))["ContentLength"]
         return cast(BinaryIO, io.BufferedReader(_Object(self, name, size), PART_BYTES))
@@ -194,7 +213,7 @@ class S3Storage:
         """The bytes of an object from `begin` up to `end`."""
         wanted = {"Bucket": self._bucket, "Key": self._under(name), "Range": f"bytes={begin}-{end - 1}"}
         with self._in_words(name):
-            # boto3 asks again where no answer came, but not where one broke off.
+            # boto3 retries a request without a response, but not one whose response breaks off.
             for pause in _PAUSES:
                 body = self._client.get_object(**wanted)["Body"]
                 with suppress(*_BROKEN):
@@ -214,7 +233,7 @@ class S3Storage:
                 self._client.upload_fileobj(_Kept(stream), self._bucket, self._key(name), Config=parts)
 
     def write(self, name: str, data: bytes, *, private: bool = False) -> None:
-        """See Storage; who may read an object is said by the bucket's policy."""
+        """See Storage. `private` has no effect: the bucket's policy decides who may read an object."""
         with self._in_words(name):
             self._client.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
 
@@ -233,7 +252,7 @@ class S3Storage:
         return True
 
     def sweep(self, prefix: str) -> None:
-        """See Storage: uploads that were never ended."""
+        """See Storage. Aborts multipart uploads that were never completed."""
         pages = self._client.get_paginator("list_multipart_uploads")
         with self._in_words(prefix):
             for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._key(prefix)}/"):
@@ -243,9 +262,9 @@ class S3Storage:
 
     @contextmanager
     def lock(self, name: str, waiting: Waiting = lambda: None) -> Iterator[Held]:
-        """See Storage: an object that only one can create, renewed while it is held.
+        """See Storage. The lock is an object that only one process can create, and that is renewed while it is held.
 
-        Raises LockLostError, as writing does meanwhile, if it could not be renewed in time.
+        If it could not be renewed in time, writing raises LockLostError, and so does the end of the block.
         """
         check_name(name)
         folder = self._under(f"{_LOCKS}/{name}")
@@ -270,9 +289,9 @@ class S3Storage:
             raise LockLostError(root=self.root, name=name)
 
     def _take(self, folder: str, waiting: Waiting) -> tuple[str, float]:
-        """The key of the lock under `folder`, once it is ours, and since when at the earliest.
+        """Wait for the lock under `folder`; return its key and the time just before it was created.
 
-        It is the next number after the newest that is free. Of several who create one the store lets the first.
+        The key has the number after the highest one, which is free. If several processes create it, one succeeds.
         """
         waits = False
         while True:
@@ -286,7 +305,8 @@ class S3Storage:
                         for past in known[:-1]:
                             self._client.delete_object(Bucket=self._bucket, Key=past["Key"])
                         return key, began
-                    # So long ago that others had it since, and removed what we created again: it is no lock.
+                    # Others took and released the lock since we listed it, and deleted this number, so we could
+                    # create it again: it isn't the lock.
                     self._client.delete_object(Bucket=self._bucket, Key=key)
             elif not waits:
                 waits = True
@@ -294,7 +314,7 @@ class S3Storage:
             time.sleep(_RETRY_SECONDS)
 
     def _create(self, key: str) -> bool:
-        """Whether there was no such lock, and it is ours."""
+        """Create the lock `key`; False if there is one."""
         try:
             self._client.put_object(Bucket=self._bucket, Key=key, Body=_HELD, IfNoneMatch="*")
         except ClientError as error:
@@ -304,15 +324,15 @@ class S3Storage:
         return True
 
     def _locks(self, folder: str) -> tuple[Sequence[dict[str, Any]], datetime]:
-        """The locks under `folder` in order, as the store lists them, and what time that has."""
+        """The locks under `folder` in order, as the store lists them, and the store's time."""
         answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{folder}/")
-        # Some stores list an object that is just being written under a name of its own.
+        # Some stores list an object that is still being written, under a temporary name.
         numbered = (found for found in answer.get("Contents", ()) if found["Key"].rpartition("/")[2].isdigit())
         known = sorted(numbered, key=_number)
         return known, parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
 
     def _is_free(self, lock: dict[str, Any], now: datetime) -> bool:
-        """Whether a lock may be followed by another. Both times are the store's: no clock of ours is asked."""
+        """Whether a lock was released or has expired. Both times are the store's, so local clocks don't matter."""
         if now - lock["LastModified"] > timedelta(seconds=LEASE_SECONDS):
             return True
         try:
@@ -320,10 +340,10 @@ class S3Storage:
         except ClientError as error:
             if _code(error) not in _GONE:
                 raise
-            # Another has followed it.
+            # The lock was deleted, so there is a newer one.
             return False
         except _BROKEN:
-            # Its holder is writing it: the next look tells.
+            # Its holder is rewriting it: the next attempt will read it.
             return False
 
 
@@ -332,7 +352,7 @@ def _number(lock: dict[str, Any]) -> int:
 
 
 class _Holding:
-    """Renews a lock in the background."""
+    """A lock that is held: a thread renews it until `stop`."""
 
     def __init__(self, renew: Any, taken: float) -> None:
         self._renew = renew
@@ -349,33 +369,33 @@ class _Holding:
             except (ClientError, BotoCoreError):
                 continue
             if began - self._renewed > LEASE_SECONDS / 2:
-                # Another may take it already.
+                # The renewal came too late: another process may have taken the lock.
                 return
             self._renewed = began
 
     def lost(self) -> bool:
-        """The lock may be another's soon, or is."""
+        """Whether another process may hold the lock, or may take it within half of the lease."""
         return self._left() < 0
 
     def _left(self) -> float:
-        """So many seconds it is surely ours."""
+        """Seconds until the lock counts as lost; negative if it does."""
         return self._renewed + LEASE_SECONDS / 2 - _now()
 
     def stop(self) -> bool:
-        """End it; whether the lock may have been another's meanwhile."""
+        """Stop renewing; True if the lock was lost."""
         self._over.set()
-        # A call that hangs may take minutes: by then it is another's.
+        # A request that hangs may take minutes, so it is waited for only until the lock counts as lost.
         self._thread.join(max(0, self._left()))
         return self.lost() or self._thread.is_alive()
 
 
 def _now() -> float:
-    """Seconds that only grow, also while the machine sleeps, where it tells."""
+    """A monotonic clock in seconds. Where the system has such a clock, it counts the time the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class _Object(io.RawIOBase):
-    """The bytes of an object, each piece a request of its own that is tried again."""
+    """The bytes of an object. Each read is one request for a range, which is retried."""
 
     def __init__(self, storage: S3Storage, name: str, size: int) -> None:
         self._storage, self._name, self._size, self._at = storage, name, size, 0
@@ -411,7 +431,7 @@ class _Object(io.RawIOBase):
 
 
 class _Kept(io.RawIOBase):
-    """A stream that an upload reads and must not close."""
+    """A view of a stream for an upload, which would otherwise close the stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

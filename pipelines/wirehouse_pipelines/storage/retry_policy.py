@@ -1,27 +1,27 @@
-"""How long an object store is waited for: by boto3, S3A and Delta's reader alike, so that one that hangs is told.
+"""The retry policy for object stores, the same for the three clients: boto3, Hadoop's S3A and Delta's reader.
 
-A store may take a connection and never answer. Each call has a time then, and is tried again a number of times: some
-minutes in all.
+A store may accept a connection and never answer. Each request therefore has a timeout and a number of retries. A store
+that hangs is reported after a few minutes.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: A store that takes longer to be reached isn't there.
+#: Timeout for connecting.
 CONNECT_SECONDS: Final = 5
-#: One that is silent for longer in the middle of a call hangs.
+#: Timeout for the next bytes of a response.
 ANSWER_SECONDS: Final = 20
-#: A call of boto3 is tried so often, with growing pauses; one of Delta's reader for as long as that takes of silence.
+#: Attempts of a boto3 call, with growing pauses. Delta's reader retries for the time that these take if all time out.
 ATTEMPTS: Final = 8
-#: One of S3A is tried again so often, with growing pauses; beneath it nothing is, or the times would multiply.
+#: Retries of an S3A call, with growing pauses. The AWS client below S3A doesn't retry, or the times would multiply.
 S3A_RETRIES: Final = 6
-#: S3A has no shorter times.
+#: S3A accepts no shorter timeouts.
 _LEAST_OF_S3A: Final = 15
 
 
 def of_s3a() -> dict[str, str]:
-    """The settings of S3A, by name."""
+    """The policy as settings of S3A."""
     return {
         "fs.s3a.connection.establish.timeout": f"{max(CONNECT_SECONDS, _LEAST_OF_S3A)}s",
         "fs.s3a.connection.timeout": f"{max(ANSWER_SECONDS, _LEAST_OF_S3A)}s",
@@ -31,7 +31,7 @@ def of_s3a() -> dict[str, str]:
 
 
 def of_delta() -> dict[str, str]:
-    """The options of Delta's reader: how long a call takes with the bytes it gives, and all its attempts."""
+    """The policy as options of Delta's reader. Its `timeout` covers a whole request, `retry_timeout` all attempts."""
     return {
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{2 * ANSWER_SECONDS}s",

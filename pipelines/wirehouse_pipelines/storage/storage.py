@@ -1,7 +1,9 @@
-"""Where a lake keeps its objects: one abstraction, a local folder by default.
+"""Storage: the interface to the objects of a lake, and its implementation for a local folder.
 
-Names are relative to the root, with `/` between the parts. An object appears whole or not at all: it is written under
-a hidden name, synced and renamed. Hidden names (a dot in front, or ending in `.part`) are nobody's objects.
+`open_storage(root)` returns the implementation for a root: LocalStorage here, or S3Storage in object_storage.py. Names
+of objects are relative to the root, with `/` between the parts. An object becomes visible as a whole or not at all:
+LocalStorage writes it under a hidden name, syncs it to disk and renames it. Files with hidden names (they begin with a
+dot or end in `.part`) are not objects and are never listed.
 """
 
 from __future__ import annotations
@@ -21,31 +23,31 @@ from wirehouse_codecs.core.errors import WirehouseError
 PART = ".part"
 _SUMS = ".crc"
 _USER: Final = re.compile(r"(?<=//)[^/@\s]*@")
-#: How an address begins. One letter is no scheme.
+#: The scheme of an address. A single letter is none (it could be a drive).
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class StorageError(WirehouseError):
-    """A root or an object's name can't be used."""
+    """A root or a name can't be used, or the store failed."""
 
     template = "{name}: {reason}"
 
 
 class RefusedError(StorageError):
-    """A store answers, and refuses."""
+    """The store answered with a refusal."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stored:
-    """An object in the storage."""
+    """An object in a listing."""
 
     name: str
     size_bytes: int
-    #: Another once it is written anew; empty if the store doesn't tell.
+    #: Changes whenever the object is rewritten; empty if the store doesn't report it.
     version: str = field(default="", compare=False)
 
 
-#: Raises LockLostError if a lock may be another's by now.
+#: Checks a lock: raises LockLostError if another process may hold it by now.
 Held = Callable[[], None]
 Waiting = Callable[[], object]
 
@@ -56,19 +58,19 @@ class Storage(Protocol):
     root: str
 
     def list(self, prefix: str) -> Iterator[Stored]:
-        """All objects under the folder `prefix` (or the whole root if empty), sorted by name."""
+        """Yield all objects under the folder `prefix` (or the whole root if empty), sorted by name."""
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """The object's bytes, from the first; FileNotFoundError if there is none."""
+        """Open an object for reading. Raises FileNotFoundError if there is none."""
         ...
 
     def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A stream whose bytes become the object when the block ends without an exception, else nothing."""
+        """A stream whose bytes become the object when the block ends. If it ends with an exception, there is none."""
         ...
 
     def write(self, name: str, data: bytes, *, private: bool = False) -> None:
-        """`data` as an object, whole or not at all; `private`: for nobody else's eyes."""
+        """Write `data` as an object, as a whole or not at all. Only the owner may read a `private` one."""
         ...
 
     def delete(self, name: str) -> None:
@@ -76,23 +78,23 @@ class Storage(Protocol):
         ...
 
     def exists(self, name: str) -> bool:
-        """There is such an object."""
+        """Whether there is such an object."""
         ...
 
     def sweep(self, prefix: str) -> None:
-        """Remove what killed writers, and removers, left under the folder `prefix`. Only for who holds its lock."""
+        """Remove what killed processes left under the folder `prefix`. The caller must hold its lock."""
         ...
 
     def lock(self, name: str, waiting: Waiting = lambda: None) -> AbstractContextManager[Held]:
-        """Keep other processes out of what `name` stands for while the block runs; waits for them.
+        """Hold the lock `name` while the block runs. Waits until no other process holds it.
 
-        `waiting` is called once if another has it.
+        `waiting` is called once if another process holds it. The block gets a function that checks the lock.
         """
         ...
 
 
 class LocalStorage:
-    """Objects as files of a folder, which is made when first written to."""
+    """Objects as files of a local folder, which is created by the first write."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -110,7 +112,7 @@ class LocalStorage:
                 if is_hidden(name):
                     continue
                 path = Path(parent, name)
-                # It may be removed meanwhile.
+                # The file may have been removed meanwhile.
                 with suppress(FileNotFoundError):
                     facts = path.stat()
                     version = f"{facts.st_ino} {facts.st_mtime_ns}"
@@ -147,7 +149,7 @@ class LocalStorage:
         """See Storage."""
         for part in self._path(prefix).rglob(f".*{PART}"):
             part.unlink(missing_ok=True)
-        # Hadoop's sums of files, which it removes with them; others don't.
+        # Hadoop writes a checksum file beside each file. Only Hadoop removes it together with the file.
         for sums in self._path(prefix).rglob(f".*{_SUMS}"):
             if not sums.with_name(sums.name[1 : -len(_SUMS)]).exists():
                 sums.unlink(missing_ok=True)
@@ -163,13 +165,13 @@ class LocalStorage:
             except BlockingIOError:
                 waiting()
                 fcntl.flock(stream, fcntl.LOCK_EX)
-            # The system gives it to nobody else before it is closed.
+            # Such a lock is never lost: the system releases it only when the file is closed.
             yield lambda: None
 
 
 @contextmanager
 def _new_file(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the file when the block ends without an exception, else nothing."""
+    """A stream whose bytes become the file when the block ends. If it ends with an exception, there is none."""
     number, part = tempfile.mkstemp(PART, f".{path.name}.", path.parent)
     try:
         with os.fdopen(number, "w+b") as stream:
@@ -186,21 +188,21 @@ def _new_file(path: Path, mode: int) -> Iterator[BinaryIO]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """`text` as a file that only its owner may read, whole or not at all."""
+    """Write `text` to a file that only its owner may read, as a whole or not at all."""
     with _new_file(path, 0o600) as stream:
         stream.write(text.encode())
 
 
 def check_name(name: str) -> tuple[str, ...]:
-    """The parts of an object's name. StorageError if it is none."""
+    """The parts of an object's name. Raises StorageError if it isn't a valid name."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or any(is_hidden(part) for part in parts):
-        raise StorageError(name=name, reason="is no name of an object")
+        raise StorageError(name=name, reason="isn't a valid name of an object")
     return parts
 
 
 def is_hidden(part: str) -> bool:
-    """A part of a name that makes it nobody's object."""
+    """Whether a part of a name hides the file: it isn't an object."""
     return part.startswith(".") or part.endswith(PART)
 
 
@@ -212,7 +214,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename lasts once its folder is on disk."""
+    """Sync a folder to disk: only then does a rename in it survive a crash."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -221,34 +223,34 @@ def _sync_folder(folder: Path) -> None:
 
 
 def unreached(error: object) -> str:
-    """What is to be said of a store that doesn't answer."""
+    """The message for a store that doesn't answer."""
     return f"the store can't be reached ({masked(error)}): check the network and AWS_ENDPOINT_URL"
 
 
 def masked(error: object) -> str:
-    """What an error says, without the name and password that an address may have in it, also one that is none."""
+    """The text of an error without the user name and password of an address, even if the address isn't valid."""
     user, at, _ = (store_endpoint() or "").rpartition("@")
     text = str(error).replace(user.rpartition("//")[2] + at, "") if at else str(error)
     return _USER.sub("", text)
 
 
 def store_endpoint() -> str | None:
-    """The address of the object store, if the environment says one: as boto3 reads it."""
+    """The address of the object store from the environment, if it has one, as boto3 reads it."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def is_local(root: str) -> bool:
-    """`root` is a folder of this machine, not an address, as `s3://bucket` and `dbfs:/folder` are."""
+    """Whether `root` is a folder of this machine, not an address such as `s3://bucket` or `dbfs:/folder`."""
     return not _SCHEME.match(root)
 
 
 def open_storage(root: str) -> Storage:
-    """The storage of a lake's root; StorageError for a kind of place that isn't supported."""
+    """The storage of a lake's root. Raises StorageError if this kind of root isn't supported."""
     if is_local(root):
         return LocalStorage(root)
     if not root.startswith("s3://"):
         raise StorageError(name=root, reason="a lake's root is a folder or s3://bucket/prefix")
-    # Its library takes a while to load, and a local lake doesn't need it.
+    # Imported on use: boto3 takes a while to load, and a local lake doesn't need it.
     from wirehouse_pipelines.storage.object_storage import S3Storage
 
     return S3Storage(root)

@@ -67,7 +67,7 @@ def test_statements_run_one_after_another(lake: Lake, capsys: pytest.CaptureFixt
         (".help", ".as-of [WHEN]"),
         ("DROP TABLE x;", "only one SELECT"),
         ("SELECT * FROM gold.violatons;", "Did you mean gold.violations?"),
-        (".as-of 99999999999999999999\nSELECT 1 FROM gold.violations;", "say a time instead"),
+        (".as-of 99999999999999999999\nSELECT 1 FROM gold.violations;", "give a time instead"),
     ],
 )
 def test_what_is_wrong_is_said_and_the_prompt_goes_on(

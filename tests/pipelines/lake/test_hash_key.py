@@ -49,5 +49,5 @@ def test_what_is_sealed_is_read_with_the_key_alone() -> None:
         (seal, b"flow", sealed[:-4]),
         (seal, b"flow", "?"),
     ):
-        with pytest.raises(SealError, match="put the key back"):
+        with pytest.raises(SealError, match="restore the key"):
             other.open(text, about)

@@ -253,7 +253,7 @@ def test_a_topic_that_was_made_anew_is_another(topic: Topic) -> None:
     assert topic.land() == []
     # One that is made anew while a range is read: these would be other records.
     assert first.offsets is not None
-    with pytest.raises(BrokerError, match="the topic was made anew while it was read"):
+    with pytest.raises(BrokerError, match="the topic was recreated while it was read"):
         list(broker.Broker("net", topic.name, KafkaOptions()).batches(replace(first.offsets, end=3)))
 
 
@@ -290,7 +290,7 @@ def test_a_partition_that_the_broker_tells_nothing_of_keeps_back_no_other(
         topic.send(1, partition=partition)
     with monkeypatch.context() as patch:
         patch.setattr(AdminClient, "list_offsets", partly)
-        with pytest.raises(BrokerError, match=f"{topic.name}/1: the broker says: .*[Ll]eader"):
+        with pytest.raises(BrokerError, match=f"{topic.name}/1: the broker reports: .*[Ll]eader"):
             topic.land()
     assert sorted(one.path for one in manifests(topic.lake)) == [f"{topic.name}/{n}/0-1" for n in (0, 2)]
     assert [one.path for one in topic.land()] == [f"{topic.name}/1/0-1"]

@@ -79,10 +79,10 @@ def change_a_bit(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (cut_to_nothing, "of [0-9] records there are 0"),
-        (cut_behind_a_block, "of [0-9] records there are [1-9]"),
+        (cut_to_nothing, "of [0-9] records there are only 0"),
+        (cut_behind_a_block, "of [0-9] records there are only [1-9]"),
         (change_a_bit, "byte [0-9]+: "),
-        (Path.unlink, "it is not there"),
+        (Path.unlink, "it is missing"),
     ],
 )
 def test_an_object_that_was_damaged_changes_no_row(

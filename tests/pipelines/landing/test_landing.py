@@ -381,7 +381,7 @@ def test_the_order_of_a_capture_is_that_of_all_its_batches(tmp_path: Path, monke
     place = Place(tmp_path, start="2020-01-01T00")
     place.put("a.pcap", _pcap(*((second, 30) for second in (3, 2, 1, 0))))
     manifest, _ = _landed_packets(place)
-    assert "3 of 4 packets have a time before" in manifest.findings[0].message
+    assert "3 of 4 packets have an earlier time" in manifest.findings[0].message
 
 
 def test_messages_in_reverse_order_are_no_reversed_capture(place: Place) -> None:
@@ -876,7 +876,7 @@ def test_pipes_and_devices_are_refused(place: Place) -> None:
     os.mkfifo(place.inbox / "pipe")
     place.put("a.jsonl", capture(TEN))
     assert [manifest.path for manifest in place.land()] == ["a.jsonl"]
-    with pytest.raises(RefusedPathError, match="no regular file"):
+    with pytest.raises(RefusedPathError, match="isn't a regular file"):
         place.land(paths=[str(place.inbox / "pipe")])
 
 
@@ -908,7 +908,7 @@ def test_a_file_taken_away_meanwhile_is_no_error(place: Place, monkeypatch: pyte
     monkeypatch.setattr(landing, "captures_at", lambda *args, **kwargs: found)
     said: list[str] = []
     assert place.land(progress=said.append) == []
-    assert said == ["net: a.jsonl was taken away"]
+    assert said == ["net: a.jsonl was removed before it could be landed"]
 
 
 def test_a_file_is_settled_when_its_size_and_time_stood_still(place: Place) -> None:

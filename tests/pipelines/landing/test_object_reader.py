@@ -102,7 +102,7 @@ def test_nothing_is_allocated_by_an_announced_size(announced: int) -> None:
         list(object_reader.read(Frugal(head + number(2) + number(announced * 2) + bytes(99)), "it"))
     # What Snappy says to inflate to.
     packed = bytes([0xFF, 0xFF, 0xFF, 0xFF, 0x07, 0, 0]) + bytes(4)
-    with pytest.raises(DamagedObjectError, match="as much as it says"):
+    with pytest.raises(DamagedObjectError, match="the size it states"):
         list(object_reader.read(Frugal(head + number(2) + number(2 * len(packed)) + packed + SYNC), "it"))
 
 

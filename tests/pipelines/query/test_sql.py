@@ -122,7 +122,7 @@ def test_tables_are_read_as_they_were(lake: Lake) -> None:
     [
         ("SELECT * FROM gold.cardinal_batches", 7, "has versions up to 0"),
         ("SELECT * FROM gold.cardinal_batches", 1 << 64, "has versions up to 0"),
-        ("SELECT * FROM gold.violations", 0, "say a time instead"),
+        ("SELECT * FROM gold.violations", 0, "give a time instead"),
     ],
 )
 def test_a_version_that_there_is_not_is_said(lake: Lake, statement: str, as_of: int, said: str) -> None:
@@ -336,7 +336,7 @@ def test_a_statement_has_so_much_memory(lake: Lake, monkeypatch: pytest.MonkeyPa
     counted = sql.rows(lake, f"SELECT COUNT(*) AS n FROM (SELECT DISTINCT value FROM ({many}))")
     assert counted.to_pylist() == [{"n": 3_000_000}]
     monkeypatch.setenv(sql.MEMORY_VARIABLE, "much")
-    with pytest.raises(MemorySizeError, match="must be a size, as 512m or 4g, not 'much'"):
+    with pytest.raises(MemorySizeError, match="must be a size such as 512m or 4g, not 'much'"):
         sql.rows(lake, "SELECT 1")
 
 

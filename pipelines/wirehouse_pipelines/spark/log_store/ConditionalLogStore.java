@@ -13,9 +13,9 @@ import org.apache.hadoop.fs.Path;
 import software.amazon.awssdk.awscore.exception.AwsServiceException;
 
 /**
- * Commits of Delta tables on S3 of which none is lost: a version of the log is created by a conditional put, so that of
- * two writers the store refuses one, in whatever processes they are. Delta's own store for S3 keeps apart the writers of
- * one JVM alone.
+ * Delta's log store for S3 that never loses a commit: it creates each version of the log by a conditional put, so the
+ * store refuses all but one of several writers, whatever processes they are in. Delta's own store for S3 coordinates
+ * only the writers of one JVM.
  */
 public class ConditionalLogStore extends HadoopFileSystemLogStore {
     private static final String ONLY_IF_NEW = "fs.option.create.conditional.overwrite";

@@ -12,8 +12,8 @@ import javax.security.sasl.AuthenticationException;
 import org.apache.hive.service.auth.PasswdAuthenticationProvider;
 
 /**
- * Names and passwords of a file that is read at each login: `name:rounds:salt:key` a line, by PBKDF2 with HMAC-SHA-256,
- * salt and key in hex.
+ * Checks logins against a password file, which is read at each login. It has a line `name:rounds:salt:key` per user: the
+ * key is PBKDF2 with HMAC-SHA-256 of the password; salt and key are in hex.
  */
 public class PasswordFile implements PasswdAuthenticationProvider {
     /** The property that says where the file is. */

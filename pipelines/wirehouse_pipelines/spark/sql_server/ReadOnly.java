@@ -30,9 +30,9 @@ import scala.runtime.AbstractFunction2;
 import scala.runtime.BoxedUnit;
 
 /**
- * Statements of others can read the registered tables and nothing else. What a statement is made of is looked at when it
- * was parsed, before anything of it is resolved or run: kinds of plan that are not listed here are refused, so are
- * tables that are not in a layer and functions that reach out of the data. The session that sets up the server is free.
+ * Restricts clients of the SQL server to reading the registered tables. A statement is checked after it is parsed and
+ * before anything in it is resolved or run. Plan nodes are allow-listed. Tables outside of the layers are refused, and so
+ * are functions that reach outside of the data. The session that sets up the server is not restricted.
  */
 public class ReadOnly extends AbstractFunction1 {
     private static final Set PLANS = set(

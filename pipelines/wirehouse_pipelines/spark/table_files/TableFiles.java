@@ -33,8 +33,8 @@ import scala.Option;
 import scala.collection.immutable.Seq;
 
 /**
- * Spark writes Parquet files to where they stay, under names that nothing else has, and tells which they are and what
- * is in them. They belong to no table before a commit of its log names them: that is for the caller of {@link #take}.
+ * A commit protocol by which Spark's tasks write Parquet files to their final place under unique names. {@link #take}
+ * returns a description of each file. No file is part of a table before its caller commits it in the table's log.
  */
 public class TableFiles extends FileCommitProtocol implements Serializable {
     private static final ConcurrentHashMap WRITTEN = new ConcurrentHashMap();
