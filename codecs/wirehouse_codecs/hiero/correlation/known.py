@@ -339,7 +339,8 @@ class Known:
     def _find_awaited(self, rule: str, pending: Pending, message: str, number: int | None = None) -> None:
         """What never came; its call may be forgotten."""
         call = self._calls.get(pending.call or "")
-        if self._unsure(pending.due_ns, pending.node, None if call is None else call.asking):
+        # Also what was missed long before it is judged may hold it.
+        if self._unsure(pending.where.arrived_at_ns, pending.node, None if call is None else call.asking):
             return
         self._tell(rule, pending.where, message, None, number)
         found = self._told[-1]

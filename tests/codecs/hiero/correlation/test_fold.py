@@ -667,6 +667,17 @@ def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> 
     assert world.found(until_ms=3 * HOUR_MS) == []
 
 
+@pytest.mark.parametrize(("misses", "found"), [(True, []), (False, ["ack_order"])])
+def test_what_was_missed_counts_however_late_the_rule_is_judged(misses: bool, found: list[str]) -> None:
+    world = World()
+    world.publisher().header(121).items(121).ack(121)
+    other = world.publisher("B")
+    if misses:
+        # It may hold the block as a whole.
+        other.miss(C)
+    assert world.found(until_ms=3 * HOUR_MS) == found
+
+
 @pytest.mark.parametrize(("ends_first", "found"), [(True, []), (False, ["source_error_sent"])])
 def test_what_a_subscriber_is_told_after_its_capture_ended_is_not_known(ends_first: bool, found: list[str]) -> None:
     world = World()
