@@ -675,6 +675,8 @@ def test_what_was_missed_counts_however_late_the_rule_is_judged(misses: bool, fo
     if misses:
         # It may hold the block as a whole.
         other.miss(C)
+    world.wait(1.5 * HOUR_MS)
+    world.publisher("C", node=OTHER_NODE)
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
