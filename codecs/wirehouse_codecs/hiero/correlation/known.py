@@ -274,6 +274,13 @@ class Known:
         self._find_awaited(pending.kind, pending, pending.message, pending.number)
         return 0
 
+    def _after_capture(self, pending: Pending) -> bool:
+        """Nothing was captured since it was due: it may have come after the capture's end."""
+        return max((node.heard_ns for node in self._nodes.values()), default=0) < pending.due_ns
+
+    def _judge_return(self, pending: Pending) -> int:
+        return self._now_ns if self._after_capture(pending) else self._judge_never(pending)
+
     def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
         """All calls that were seen have ended. Of others the first bytes may be held back."""
         for pending in self._pending:
