@@ -217,6 +217,25 @@ def header_after_behind(net: Network, number: int) -> None:
         call.leave(120, "TOO_FAR_BEHIND")
 
 
+def goes_on_unaware(net: Network, unaware: bool, then: str) -> None:
+    """Long after an answer the publisher, whose host hadn't received it or had, offers another block, or ends."""
+    known(net)
+    offered = 110 if then == "duplicate" else 125
+    call = net.publisher().header(offered)
+    (call.duplicate if then == "duplicate" else call.behind)(120).wait(1000)
+    call.unaware = unaware
+    if then == "end":
+        call.end_stream("RESET", 1, 120)
+    else:
+        call.header(126 if then == "behind" else 110)
+    call.unaware = False
+    if then == "end":
+        call.half_close().trailers()
+        return
+    (call.duplicate if then == "duplicate" else call.behind)(120).wait(100)
+    call.block(121).ack(121).leave(121)
+
+
 def range_of_end(net: Network, earliest: int) -> None:
     net.publisher().block(121).ack(121).end_stream("RESET", earliest, 121).half_close().trailers()
 
@@ -536,6 +555,10 @@ def unoffered(net: Network, number: int) -> None:
     net.publisher().block(121).ack(number).leave(121)
 
 
+def _going_on(unaware: bool, then: str) -> Script:
+    return lambda net: goes_on_unaware(net, unaware, then)
+
+
 EDGES = [
     edge("malformed_message", message_of, 3, 2),
     *(edge("item_refused", item_number, good, bad) for good, bad in ((20, 21), (35, 36), (39, 38), (43, 42), (19, 18))),
@@ -568,6 +591,9 @@ EDGES = [
     edge("resend_from_l1", header_after_behind, 121, 120),
     edge("resend_from_l1", header_after_behind, 121, 122, "A"),
     edge("resend_from_l1", lambda net, unaware: items_unaware(net, unaware, "behind"), True, False),
+    Edge("recheck", *(_going_on(unaware, "duplicate") for unaware in (True, False)), "A"),
+    Edge("resend_from_l1", *(_going_on(unaware, "behind") for unaware in (True, False))),
+    Edge("too_far_code", *(_going_on(unaware, "end") for unaware in (True, False))),
     edge("earliest", range_of_end, 121, 122),
     edge("earliest", no_range, 121, 0),
     edge("too_far_code", code_after_behind, "TOO_FAR_BEHIND", "ERROR"),

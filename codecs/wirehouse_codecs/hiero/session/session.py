@@ -190,7 +190,7 @@ def _offer(call: Call, said: Said) -> Broken:
 def _offer_after_behind(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
-    went_on = memory.went_on
+    went_on = memory.went_on or _unknowing(said, memory.reported_end)
     _offer(call, said)
     # 0 is also what says no number at all: the publisher doesn't know where to go on.
     if not reported or number is None or number == after(reported) or went_on:
@@ -205,7 +205,7 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
 
 def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     refused, number = call.memory.refused, said.number
-    went_on = call.memory.went_on
+    went_on = call.memory.went_on or _unknowing(said, call.memory.reported_end)
     _offer(call, said)
     if refused is None or number is None or number > refused or went_on:
         return []
@@ -264,7 +264,7 @@ def _end_unproven(call: Call, said: Said) -> Broken:
 def _end_stream(call: Call, said: Said) -> Broken:
     call.memory.went_on = False
     broken = _range(said)
-    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND:
+    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and not _unknowing(said, call.memory.reported_end):
         broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
     return broken
 
