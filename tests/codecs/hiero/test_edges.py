@@ -555,10 +555,6 @@ def unoffered(net: Network, number: int) -> None:
     net.publisher().block(121).ack(number).leave(121)
 
 
-def _going_on(unaware: bool, then: str) -> Script:
-    return lambda net: goes_on_unaware(net, unaware, then)
-
-
 EDGES = [
     edge("malformed_message", message_of, 3, 2),
     *(edge("item_refused", item_number, good, bad) for good, bad in ((20, 21), (35, 36), (39, 38), (43, 42), (19, 18))),
@@ -591,9 +587,9 @@ EDGES = [
     edge("resend_from_l1", header_after_behind, 121, 120),
     edge("resend_from_l1", header_after_behind, 121, 122, "A"),
     edge("resend_from_l1", lambda net, unaware: items_unaware(net, unaware, "behind"), True, False),
-    Edge("recheck", *(_going_on(unaware, "duplicate") for unaware in (True, False)), "A"),
-    Edge("resend_from_l1", *(_going_on(unaware, "behind") for unaware in (True, False))),
-    Edge("too_far_code", *(_going_on(unaware, "end") for unaware in (True, False))),
+    edge("recheck", lambda net, unaware: goes_on_unaware(net, unaware, "duplicate"), True, False, "A"),
+    edge("resend_from_l1", lambda net, unaware: goes_on_unaware(net, unaware, "behind"), True, False),
+    edge("too_far_code", lambda net, unaware: goes_on_unaware(net, unaware, "end"), True, False),
     edge("earliest", range_of_end, 121, 122),
     edge("earliest", no_range, 121, 0),
     edge("too_far_code", code_after_behind, "TOO_FAR_BEHIND", "ERROR"),
