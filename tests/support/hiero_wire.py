@@ -103,13 +103,14 @@ class Block:
     root: bytes
 
 
-FIRST = 90
+#: Chains of blocks begin with these.
+FIRST = (0, 90)
 
 
 @cache
 def block(number: int, profile: str = "B", fork: int = 0) -> Block:
-    """A block that holds the root of the one before, from FIRST on. `fork` changes what it holds."""
-    previous = block(number - 1, profile).root if FIRST < number < FIRST + 500 else bytes(48)
+    """A block that holds the root of the one before. `fork` changes what it holds."""
+    previous = bytes(48) if number in FIRST else block(number - 1, profile).root
     if fork:
         previous = bytes([previous[0] ^ fork]) + previous[1:]
     return made(number, profile, previous, [(4, b"\x08\x01")])
@@ -235,6 +236,9 @@ class Line:
         self.network, self.ends = network, ((client, port), (node, PORT))
         self.sent = [1000, 5000]
         self.known = [5000, 1000]
+        #: How long ago the node said what has arrived at the client, whose packets arrive now; and what it said when.
+        self.round_trip_ns = 0
+        self._said = [(0, 5000)]
         self.open, self._streams = True, 1
         for side, flags in ((CLIENT, _SYN), (SERVER, _SYN | _ACK), (CLIENT, _ACK)):
             self._packet(side, flags)
@@ -250,6 +254,8 @@ class Line:
         if self.open:
             self._packet(side, _ACK | 8, data, unaware=unaware)
             self.sent[side] += len(data)
+            if side == SERVER:
+                self._said.append((self.network.now_ns, self.sent[SERVER]))
 
     def close(self, side: int = CLIENT, *, reset: bool = False) -> None:
         """One side ends the connection, and the other after it."""
@@ -263,10 +269,19 @@ class Line:
             self._packet(side, _ACK)
         self.open = False
 
+    def arrived(self) -> int:
+        """The number behind what the client had received when it sent what arrives now."""
+        before = self.network.now_ns - self.round_trip_ns
+        while len(self._said) > 1 and self._said[1][0] <= before:
+            del self._said[0]
+        return max(self._said[0][1], self.known[CLIENT])
+
     def _packet(self, side: int, flags: int, data: bytes = b"", *, unaware: bool = False) -> None:
-        if not unaware:
-            self.known[side] = self.sent[1 - side]
         self.network.wait(1)
+        if side == CLIENT and self.round_trip_ns:
+            self.known[side] = self.arrived()
+        elif not unaware:
+            self.known[side] = self.sent[1 - side]
         (source, source_port), (destination, port) = self.ends[side], self.ends[1 - side]
         acknowledged = self.known[side] if flags & _ACK else 0
         tcp = struct.pack(">HHIIBBHHH", source_port, port, self.sent[side], acknowledged, 5 << 4, flags, 65_535, 0, 0)

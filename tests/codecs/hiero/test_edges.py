@@ -236,6 +236,21 @@ def goes_on_unaware(net: Network, unaware: bool, then: str) -> None:
     call.block(121).ack(121).leave(121)
 
 
+def aware_later(net: Network, after_ms: int, then: str) -> None:
+    """The publisher goes on so long after its host still hadn't received the answer, or the end."""
+    known(net)
+    call = net.publisher().header(125 if then == "behind" else 121)
+    (call.behind(120) if then == "behind" else call.end("TIMEOUT", 120)).wait(1000)
+    call.unaware = True
+    call.items(125)
+    call.unaware = False
+    call.wait(after_ms - 1).items(125)
+    if then == "behind":
+        call.wait(100).leave(120, "TOO_FAR_BEHIND")
+    else:
+        call.trailers()
+
+
 def range_of_end(net: Network, earliest: int) -> None:
     net.publisher().block(121).ack(121).end_stream("RESET", earliest, 121).half_close().trailers()
 
@@ -294,6 +309,15 @@ def skip_followed(net: Network, followed: bool) -> None:
         call.ack(121)
     call.leave(121)
     other.leave(121)
+
+
+def skip_acknowledged(net: Network, number: int) -> None:
+    """The call was told of a block before: of the skipped one, or of the one below it."""
+    other = net.publisher("N2").block(number)
+    call = net.publisher()
+    other.ack(number)
+    call.ack(number).header(121).skip(121).wait(100).leave(number)
+    other.leave(number)
 
 
 def items_after_skip(net: Network, after_ms: int) -> None:
@@ -590,6 +614,8 @@ EDGES = [
     edge("recheck", lambda net, unaware: goes_on_unaware(net, unaware, "duplicate"), True, False, "A"),
     edge("resend_from_l1", lambda net, unaware: goes_on_unaware(net, unaware, "behind"), True, False),
     edge("too_far_code", lambda net, unaware: goes_on_unaware(net, unaware, "end"), True, False),
+    edge("resend_from_l1", lambda net, after_ms: aware_later(net, after_ms, "behind"), 50, 51),
+    edge("end_last", lambda net, after_ms: aware_later(net, after_ms, "end"), 50, 51),
     edge("earliest", range_of_end, 121, 122),
     edge("earliest", no_range, 121, 0),
     edge("too_far_code", code_after_behind, "TOO_FAR_BEHIND", "ERROR"),
@@ -602,6 +628,7 @@ EDGES = [
     edge("ack_order", acknowledged_before_proof, False, True),
     edge("skip_pair", skip_names, 121, 122),
     edge("skip_pair", skip_followed, True, False),
+    edge("skip_pair", skip_acknowledged, 121, 120),
     edge("skip_pair", items_after_skip, 50, 51),
     edge("skip_pair", header_after_resend, 121, 122),
     edge("skip_pair", resent, 122, 121),

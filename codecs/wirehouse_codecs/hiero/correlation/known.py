@@ -154,7 +154,7 @@ class Known:
         return any(ns is not None and at_ns - ns <= self._options.patience_ns for ns in times)
 
     def _attempts_of(self, call: Call) -> Attempts:
-        key = json.dumps([call.node, call.publisher])
+        key = attempts_key(call.node, call.publisher)
         attempts = self._attempts.get(key)
         if attempts is None:
             attempts = self._attempts[key] = Attempts()
@@ -392,3 +392,8 @@ class Known:
         self._blocks.update((number, from_json(Block, told)) for number, told in state["blocks"])
         self._pending = [from_json(Pending, told) for told in state["pending"]]
         self._set_due()
+
+
+def attempts_key(node: str | None, publisher: str | None) -> str:
+    """The key of a publisher's attempts at a node."""
+    return json.dumps([node, publisher])

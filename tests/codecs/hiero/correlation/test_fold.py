@@ -593,6 +593,17 @@ def test_a_publisher_may_have_begun_anew_before_it_read_the_answer(answered_ms: 
     assert world.found() == found
 
 
+@pytest.mark.parametrize(("elsewhere", "found"), [(True, []), (False, ["recheck"])])
+def test_a_publisher_that_was_at_another_node_goes_on_from_there(elsewhere: bool, found: list[str]) -> None:
+    world = World()
+    known(world)
+    world.publisher().header(110).duplicate(120).trailers()
+    if elsewhere:
+        world.publisher(node=OTHER_NODE).header(111).behind(108).end_stream().half_close().trailers()
+    world.publisher().header(109).duplicate(120).trailers()
+    assert world.found() == found
+
+
 @pytest.mark.parametrize(("minutes", "found"), [(0, []), (30, []), (65, ["block_not_acknowledged"])])
 def test_an_answer_is_missing_only_if_the_capture_goes_on(minutes: int, found: list[str]) -> None:
     world = World()
