@@ -290,10 +290,12 @@ class Known:
 
     def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: Callable[[Pending], bool]) -> None:
         for pending in [one for one in self._pending if one.needs is not None and over(one)]:
-            self._pending.remove(pending)
-            pending.due_ns = min(pending.due_ns, at_ns)
-            if found(pending):
-                self._judge_never(pending)
+            if not found(pending):
+                self._pending.remove(pending)
+                continue
+            # A hole of another call that isn't known yet may hold the proof that came in time.
+            pending.needs, pending.due_ns = None, min(pending.due_ns, at_ns + HELD_NS)
+            self._due_ns = min(self._due_ns, pending.due_ns)
 
     def _judge_unproven(self, pending: Pending) -> int:
         """A proof never came. Missing bytes of a call that fell silent may hold it back until its connection ends."""
