@@ -10,6 +10,8 @@ another, and what a node asks of another is known as its catching up.
 - What would need messages that were missed isn't judged: not before a call with missing messages is over for
   the options' `patience_ms`.
 - A rule about what never came is judged when its call closes, or when an event, or a window's end, is past its time.
+  Who doesn't come back, or fetch what it lacks, is found only if something is said past that time: a capture that
+  ended before doesn't show it.
 - What a fold keeps is bounded. Beyond a bound what is oldest is forgotten, and not judged any more.
 """
 
@@ -151,8 +153,8 @@ _JUDGED: Final[Mapping[str, Callable[[Fold, Pending], int]]] = {
     "node_error_subscribers": Fold._wait_for_use,
     "source_error_only_if_last": Fold._judge_source_error,
     "source_error_sent": Fold._judge_never,
-    "retry_after_node_error": Fold._judge_never,
-    "subscriber_not_resumed": Fold._judge_never,
+    "retry_after_node_error": Fold._judge_return,
+    "subscriber_not_resumed": Fold._judge_return,
     "catch_up": Fold._judge_catch_up,
     "block_not_acknowledged": Fold._judge_waiting,
     **dict.fromkeys(

@@ -154,7 +154,7 @@ class Known:
         return any(ns is not None and at_ns - ns <= self._options.patience_ns for ns in times)
 
     def _attempts_of(self, call: Call) -> Attempts:
-        key = json.dumps([call.node, call.publisher])
+        key = attempts_key(call.node, call.publisher)
         attempts = self._attempts.get(key)
         if attempts is None:
             attempts = self._attempts[key] = Attempts()
@@ -274,6 +274,13 @@ class Known:
         self._find_awaited(pending.kind, pending, pending.message, pending.number)
         return 0
 
+    def _after_capture(self, pending: Pending) -> bool:
+        """Nothing was captured since it was due: it may have come after the capture's end."""
+        return max((node.heard_ns for node in self._nodes.values()), default=0) < pending.due_ns
+
+    def _judge_return(self, pending: Pending) -> int:
+        return self._now_ns if self._after_capture(pending) else self._judge_never(pending)
+
     def _judge_proofs_soon(self, node: str | None, at_ns: int) -> None:
         """All calls that were seen have ended. Of others the first bytes may be held back."""
         for pending in self._pending:
@@ -283,10 +290,12 @@ class Known:
 
     def _judge_proofs(self, over: Callable[[Pending], bool], at_ns: int, *, found: Callable[[Pending], bool]) -> None:
         for pending in [one for one in self._pending if one.needs is not None and over(one)]:
-            self._pending.remove(pending)
-            pending.due_ns = min(pending.due_ns, at_ns)
-            if found(pending):
-                self._judge_never(pending)
+            if not found(pending):
+                self._pending.remove(pending)
+                continue
+            # A hole of another call that isn't known yet may hold the proof that came in time.
+            pending.needs, pending.due_ns = None, min(pending.due_ns, at_ns + HELD_NS)
+            self._due_ns = min(self._due_ns, pending.due_ns)
 
     def _judge_unproven(self, pending: Pending) -> int:
         """A proof never came. Missing bytes of a call that fell silent may hold it back until its connection ends."""
@@ -339,7 +348,8 @@ class Known:
     def _find_awaited(self, rule: str, pending: Pending, message: str, number: int | None = None) -> None:
         """What never came; its call may be forgotten."""
         call = self._calls.get(pending.call or "")
-        if self._unsure(pending.due_ns, pending.node, None if call is None else call.asking):
+        # Also what was missed long before it is judged may hold it.
+        if self._unsure(pending.where.arrived_at_ns, pending.node, None if call is None else call.asking):
             return
         self._tell(rule, pending.where, message, None, number)
         found = self._told[-1]
@@ -384,3 +394,8 @@ class Known:
         self._blocks.update((number, from_json(Block, told)) for number, told in state["blocks"])
         self._pending = [from_json(Pending, told) for told in state["pending"]]
         self._set_due()
+
+
+def attempts_key(node: str | None, publisher: str | None) -> str:
+    """The key of a publisher's attempts at a node."""
+    return json.dumps([node, publisher])

@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from wirehouse_codecs.hiero.correlation.events import Event, Where, whole
-from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, SILENT_NS, Known
+from wirehouse_codecs.hiero.correlation.known import CLOCKS_NS, MOST_WAITING, SILENT_NS, Known, attempts_key
 from wirehouse_codecs.hiero.correlation.rows import DecisionRow
 from wirehouse_codecs.hiero.correlation.state import Attempts, Call, CatchUp, Node, Pending
 from wirehouse_codecs.hiero.profiles import BEHIND_CODE, DUPLICATE_CODE, NO_BLOCK, NODE_ERRORS, Service, block_or_none
@@ -39,6 +39,7 @@ class Publishers(Known):
             # The answer on the call before may not have been read.
             attempts.refused = None
         attempts.last_call = call.call
+        self._forget_refusals(call)
         failed_ns, attempts.failed_ns = attempts.failed_ns, None
         if failed_ns is None or event.at_ns < failed_ns:
             # The call before it didn't fail, or it isn't known how it ended.
@@ -54,6 +55,12 @@ class Publishers(Known):
             shown = f"the last gaps between failed attempts are {shown} s"
             attempts.gaps.clear()
             self._find_soon("backoff", event.where, shown, call)
+
+    def _forget_refusals(self, call: Call) -> None:
+        """A publisher that turns to a node goes on from what that one has, also if it comes back to another later."""
+        for name in self._nodes:
+            if name != call.node and (elsewhere := self._attempts.get(attempts_key(name, call.publisher))) is not None:
+                elsewhere.refused = None
 
     def _grows(self, attempts: Attempts) -> bool:
         gaps = attempts.gaps

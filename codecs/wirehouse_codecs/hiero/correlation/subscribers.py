@@ -138,6 +138,8 @@ class Subscribers(Known):
         catch_up = node.catch_up
         if catch_up is None or not (node.outgoing or catch_up.started):
             return 0
+        if self._after_capture(pending):
+            return self._now_ns
         if not catch_up.started:
             shown = f"block {catch_up.target} was offered, and {node.name} asks no other node"
             self._find_awaited("catch_up_not_started", pending, shown, catch_up.target)

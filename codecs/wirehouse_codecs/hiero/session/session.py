@@ -155,6 +155,8 @@ class _Memory:
     #: When and where the node ended the call.
     ended_ns: int = 0
     ended_end: int = 0
+    #: When the publisher's host last hadn't received that, or the last answer.
+    unaware_ns: int = 0
     #: Messages were missed: what was held back behind them comes late.
     missed: bool = False
     #: Of a subscription: the first and the last block that were asked for.
@@ -190,7 +192,7 @@ def _offer(call: Call, said: Said) -> Broken:
 def _offer_after_behind(call: Call, said: Said) -> Broken:
     memory, number = call.memory, said.number
     reported, before, crossed = memory.reported, memory.header, call.in_flight(said)
-    went_on = memory.went_on
+    went_on = memory.went_on or _unknowing(said, memory.reported_end)
     _offer(call, said)
     # 0 is also what says no number at all: the publisher doesn't know where to go on.
     if not reported or number is None or number == after(reported) or went_on:
@@ -205,7 +207,7 @@ def _offer_after_behind(call: Call, said: Said) -> Broken:
 
 def _offer_after_duplicate(call: Call, said: Said) -> Broken:
     refused, number = call.memory.refused, said.number
-    went_on = call.memory.went_on
+    went_on = call.memory.went_on or _unknowing(said, call.memory.reported_end)
     _offer(call, said)
     if refused is None or number is None or number > refused or went_on:
         return []
@@ -239,7 +241,7 @@ def _go_on(rule: str) -> Effect:
 def _after_end(call: Call, said: Said) -> Broken:
     """Something of the publisher after the end. It is told once."""
     memory = call.memory
-    in_time = said.at_ns - memory.ended_ns <= call.options.in_flight_ns
+    in_time = said.at_ns - max(memory.ended_ns, memory.unaware_ns) <= call.options.in_flight_ns
     if memory.went_on or memory.missed or in_time or _unknowing(said, memory.ended_end):
         return []
     memory.went_on = True
@@ -264,7 +266,7 @@ def _end_unproven(call: Call, said: Said) -> Broken:
 def _end_stream(call: Call, said: Said) -> Broken:
     call.memory.went_on = False
     broken = _range(said)
-    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND:
+    if call.state is State.BEHIND and said.code != _TOO_FAR_BEHIND and not _unknowing(said, call.memory.reported_end):
         broken.append(("too_far_code", f"after Behind the EndStream has the code {said.code}"))
     return broken
 
@@ -326,7 +328,8 @@ def _skip(call: Call, said: Said) -> Broken:
         memory.refused = said.number if said.number == memory.header else None
         memory.reported_ns, memory.reported_end, memory.went_on = said.at_ns, said.byte_end, False
     if memory.header is None or said.number == memory.header or gone_on:
-        memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
+        if memory.acknowledged is None or said.number > memory.acknowledged:
+            memory.skips = [*memory.skips, [said.number, said.at_ns]][-MOST_SKIPS:]
         return []
     return [("skip_pair", f"SkipBlock({said.number}), the last header is {memory.header}")]
 
@@ -676,6 +679,9 @@ class Call:
 
     def receive(self, said: Said) -> tuple[str | None, tuple[Found, ...]]:
         """Why it is passed over, and what it breaks."""
+        memory = self.memory
+        if said.input in OF_PUBLISHER and _unknowing(said, max(memory.reported_end, memory.ended_end)):
+            memory.unaware_ns = said.at_ns
         step = self._table.get((self.state, said.input))
         if step is None:
             return f"the call is {self.state}", self._unlisted(said)
@@ -745,7 +751,7 @@ class Call:
     def in_flight(self, said: Said) -> bool:
         """It may have crossed the last answer."""
         memory = self.memory
-        in_time = said.at_ns - memory.reported_ns <= self.options.in_flight_ns
+        in_time = said.at_ns - max(memory.reported_ns, memory.unaware_ns) <= self.options.in_flight_ns
         return in_time or _unknowing(said, memory.reported_end)
 
     def otherwise(self, rule: str) -> str:

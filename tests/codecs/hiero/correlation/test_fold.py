@@ -232,6 +232,13 @@ def _subscriber_untold(world: World) -> object:
     return world.publisher("B").header(122)
 
 
+def _captured_later(world: World, script: Script) -> object:
+    """The capture goes on after the time within which something was to come."""
+    script(world)
+    world.wait(1.5 * HOUR_MS)
+    return world.call(Service.STATUS, "10.3.0.1", OTHER_NODE).server_status(120).trailers()
+
+
 def _never_back(world: World) -> object:
     return world.publisher().header(121).end("ERROR", 120).trailers()
 
@@ -328,13 +335,13 @@ BROKEN: list[tuple[str, str, Script]] = [
     ("continue", "A", _times_out_unanswered),
     ("node_error_all", "B", _one_call_told),
     ("node_error_subscribers", "B", _subscriber_untold),
-    ("retry_after_node_error", "B", _never_back),
-    ("subscriber_not_resumed", "B", _subscriber_never_back),
+    ("retry_after_node_error", "B", lambda world: _captured_later(world, _never_back)),
+    ("subscriber_not_resumed", "B", lambda world: _captured_later(world, _subscriber_never_back)),
     ("chain", "B", _other_root),
     ("recorded_target", "B", _ends_early),
     ("catchup_range", "B", _starts_late),
-    ("gap_not_filled", "B", _gap_left),
-    ("catch_up_not_started", "B", _not_started),
+    ("gap_not_filled", "B", lambda world: _captured_later(world, _gap_left)),
+    ("catch_up_not_started", "B", lambda world: _captured_later(world, _not_started)),
     ("catch_up_overrun", "B", _overrun),
 ]
 #: Besides the rule, what never came after it.
@@ -531,19 +538,42 @@ def test_a_node_that_is_behind_by_an_answer_in_the_packet_of_its_header_catches_
     assert (world.broken, world.found(until_ms=3 * HOUR_MS)) == ([], [])
 
 
-@pytest.mark.parametrize(("client", "found"), [("10.1.0.80", []), ("10.1.0.99", ["retry_after_node_error"])])
-def test_a_publisher_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+@pytest.mark.parametrize("script", [_never_back, _subscriber_never_back, _gap_left, _not_started])
+def test_what_would_come_after_the_capture_is_not_missing(script: Script) -> None:
+    world = World()
+    script(world)
+    assert world.found(until_ms=3 * HOUR_MS) == []
+
+
+@pytest.mark.parametrize("late_ms", [0, 2 * HOUR_MS])
+def test_who_is_the_first_to_be_heard_again_has_come_back(late_ms: int) -> None:
     world = World()
     _never_back(world)
-    world.call(Service.PUBLISH, client, OTHER_NODE, opened="middle").items(121).proof(121).ack(121).block(122)
+    world.wait(late_ms)
+    world.publisher(node=OTHER_NODE)
+    assert world.found(until_ms=3 * HOUR_MS) == []
+
+
+@pytest.mark.parametrize(("client", "found"), [("10.1.0.80", []), ("10.1.0.99", ["retry_after_node_error"])])
+def test_a_publisher_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+    def script(world: World) -> object:
+        _never_back(world)
+        call = world.call(Service.PUBLISH, client, OTHER_NODE, opened="middle")
+        return call.items(121).proof(121).ack(121).block(122)
+
+    world = World()
+    _captured_later(world, script)
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
 @pytest.mark.parametrize(("client", "found"), [("10.2.0.1", []), ("10.2.0.2", ["subscriber_not_resumed"])])
 def test_a_subscriber_may_be_back_on_a_connection_whose_beginning_is_missing(client: str, found: list[str]) -> None:
+    def script(world: World) -> object:
+        _subscriber_never_back(world)
+        return world.call(Service.SUBSCRIBE, client, OTHER_NODE, opened="middle").deliver(121)
+
     world = World()
-    _subscriber_never_back(world)
-    world.call(Service.SUBSCRIBE, client, OTHER_NODE, opened="middle").deliver(121)
+    _captured_later(world, script)
     assert world.found(until_ms=3 * HOUR_MS) == found
 
 
@@ -560,6 +590,17 @@ def test_a_publisher_may_have_begun_anew_before_it_read_the_answer(answered_ms: 
         world.wait(answered_ms)
         again = world.publisher()
     again.header(110).exists(120)
+    assert world.found() == found
+
+
+@pytest.mark.parametrize(("elsewhere", "found"), [(True, []), (False, ["recheck"])])
+def test_a_publisher_that_was_at_another_node_goes_on_from_there(elsewhere: bool, found: list[str]) -> None:
+    world = World()
+    known(world)
+    world.publisher().header(110).duplicate(120).trailers()
+    if elsewhere:
+        world.publisher(node=OTHER_NODE).header(111).behind(108).end_stream().half_close().trailers()
+    world.publisher().header(109).duplicate(120).trailers()
     assert world.found() == found
 
 
@@ -665,6 +706,19 @@ def test_a_connection_that_fell_silent_may_hold_a_proof_back_until_it_ends() -> 
     world.wait(2 * HOUR_MS)
     call.miss(C)
     assert world.found(until_ms=3 * HOUR_MS) == []
+
+
+@pytest.mark.parametrize(("misses", "found"), [(True, []), (False, ["ack_order"])])
+def test_what_was_missed_counts_however_late_the_rule_is_judged(misses: bool, found: list[str]) -> None:
+    world = World()
+    world.publisher().header(121).items(121).ack(121)
+    other = world.publisher("B")
+    if misses:
+        # It may hold the block as a whole.
+        other.miss(C)
+    world.wait(1.5 * HOUR_MS)
+    world.publisher("C", node=OTHER_NODE)
+    assert world.found(until_ms=3 * HOUR_MS) == found
 
 
 @pytest.mark.parametrize(("ends_first", "found"), [(True, []), (False, ["source_error_sent"])])

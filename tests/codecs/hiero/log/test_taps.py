@@ -17,7 +17,7 @@ from wirehouse_codecs.hiero.simulator.simulator import simulate
 from wirehouse_codecs.simulate.pcap_writer import CapturedPacket
 
 #: Taps of each network.
-SEEDS = 60
+SEEDS = 150
 
 
 @cache
