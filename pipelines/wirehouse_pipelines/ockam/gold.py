@@ -33,7 +33,7 @@ from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "4"
+VERSION = "5"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -55,6 +55,8 @@ _ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record
 _MESSAGE: Final = ("index", "stream_address", *_WINDOW)
 #: After all that a window has.
 _AT_ITS_END: Final = 2**63 - 1
+#: Kinds of messages that say that a stream lives.
+_REPLIES: Final = ("push_response", "pull_response")
 _HEARD: Final = "row_kind = 'message' AND message.ignored IS NULL"
 
 #: What the folds tell, a row each; `told` is what it is.
@@ -141,6 +143,17 @@ class _Run:
         return given.join(states, ["source", "key"], "full")
 
     @cached_property
+    def _names(self) -> DataFrame:
+        """By address the keys of its names (`names`), of those that have several addresses."""
+        known = F.array_union(
+            F.coalesce("former", F.array().cast("array<string>")),
+            F.coalesce(F.transform("given", lambda one: one["stream_address"]), F.array().cast("array<string>")),
+        )
+        several = self._addresses.select("source", "key", known.alias("known")).where("size(known) > 1")
+        named = several.select("source", "key", F.explode("known").alias("address"))
+        return named.groupBy("source", "address").agg(F.collect_set("key").alias("names"))
+
+    @cached_property
     def answered(self) -> DataFrame:
         """Messages that were heard, with the `host` of their client and the `address` of their stream.
 
@@ -169,6 +182,8 @@ class _Run:
                 F.when(named & (F.col("address").isNotNull() | kind.startswith("index")), name),
             )
         )
+        keys = F.when(kind.isin(*_REPLIES), F.concat(keys, F.coalesce("names", F.array()))).otherwise(keys)
+        is_reply = F.col(EVENT).isin("stored", "delivered") & F.col("key").startswith('["name"')
         event = (
             F.when(kind.isin("create_response", "create_partitioned_response"), "init")
             .when((kind == "push_response") & (F.col("message.status") == "ok"), "stored")
@@ -176,10 +191,12 @@ class _Run:
             .when(kind == "index_save", "saved")
             .when(kind == "index_response", "got")
         )
+        messages = self.answered.join(F.broadcast(self._names), ["source", "address"], "left")
         return (
-            self.answered.select(
+            messages.select(
                 *_WINDOW,
                 *_WHERE,
+                "seen_by",
                 "capture_arrived_at_ns",
                 (F.col("direction") == "client").alias("turn"),
                 event.alias(EVENT),
@@ -203,10 +220,13 @@ class _Run:
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
             )
             .where(F.col(EVENT).isNotNull())
+            .withColumn(EVENT, F.when(is_reply, "replied").otherwise(F.col(EVENT)))
             .select(
                 "*",
                 F.posexplode(
-                    F.when(F.col("missed") > 0, F.array(F.lit("partial"), EVENT)).otherwise(F.array(EVENT))
+                    F.when(
+                        (F.col("missed") > 0) & (F.col(EVENT) != "replied"), F.array(F.lit("partial"), EVENT)
+                    ).otherwise(F.array(EVENT))
                 ).alias("step", "told"),
             )
             .drop(EVENT)
@@ -222,7 +242,7 @@ class _Run:
             *connection, F.to_json(F.array(F.lit("address"), "opened.stream_address")).alias("key"), "opened"
         )
         by_stream = opened.groupBy(*connection, "key").agg(F.collect_list("opened").alias("open_pushes"))
-        spoken = self._said.select(*connection, "key").distinct()
+        spoken = self._said.where(F.col(EVENT) != "replied").select(*connection, "key").distinct()
         spoken = spoken.join(by_stream, [*connection, "key"], "full").join(
             sessions.drop("open_pushes"), list(connection)
         )

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -46,7 +46,7 @@ MOST_RECENT: Final = 16
 HOLE_NS: Final = TcpOptions().idle_ns + TcpOptions().hole_wait_ns
 #: Characters of a client's name; one that is longer is not followed.
 MOST_NAME: Final = 1_024
-#: Names that shared an address, each told once.
+#: Names that shared an address, each told once; addresses of a name, and captures of a service that tell them.
 MOST_SHARING: Final = 64
 #: Runs that a row of a hole shows; `messages` counts all.
 MOST_SHOWN: Final = 64
@@ -76,6 +76,8 @@ class Init:
     partition: int | None
     anonymous: bool | None
     stream_address: str | None = None
+    #: Who captured it: several have several clocks.
+    seen_by: str = ""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,18 @@ class Stored:
     where: Where
     index: int
     pushed_at_ns: int | None
+
+
+@dataclass(slots=True)
+class Replied:
+    """A stream whose name has several addresses confirms a push or answers a pull: it is said under that name alone."""
+
+    where: Where
+    stream_address: str
+    #: When the request arrived; None = it isn't known.
+    requested_at_ns: int | None
+    #: As of Init.
+    seen_by: str = ""
 
 
 @dataclass(slots=True)
@@ -101,6 +115,8 @@ class Delivered:
     missed: int = 0
     #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
     asker: str = ""
+    #: When the pull arrived; None = it isn't known.
+    requested_at_ns: int | None = None
 
 
 @dataclass(slots=True)
@@ -137,6 +153,8 @@ class Got:
     #: As of Saved.
     asker: str = ""
     guessed: bool = False
+    #: As of Init.
+    seen_by: str = ""
 
 
 @dataclass(slots=True)
@@ -168,7 +186,7 @@ class Partial:
     connection_id: bytes
 
 
-Event = Init | Stored | Delivered | Saved | Got | OpenPushes | Closed | Partial
+Event = Init | Stored | Replied | Delivered | Saved | Got | OpenPushes | Closed | Partial
 
 
 # What is told
@@ -266,7 +284,7 @@ def address_key(stream_address: str) -> str:
 
 
 def name_key(stream_name: str, partition: int | None) -> str:
-    """The key of a name: of every Init, Saved and Got with it, whatever the address, and besides the stream's key.
+    """The key of a name: of every Init, Saved, Got and Replied with it, whatever the address, beside the stream's key.
 
     Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
     here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
@@ -321,9 +339,9 @@ class _Client:
     connections: int = 0
     #: Connections on which it was seen last, and how often messages had been missed there.
     recent: dict[bytes, int] = field(default_factory=dict)
-    #: By service, when its answers rose and to what; by connection, the highest index that was saved or answered there.
-    #: They are judged under names alone.
-    answers: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    #: By capture and service, when its answers rose, to what, and when that was asked for; by connection, the highest
+    #: index that was saved or answered there. They are judged under names alone.
+    answers: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     own: dict[str, int] = field(default_factory=dict)
     changed: bool = False
 
@@ -380,12 +398,15 @@ class _Client:
         """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
         session compares them."""
         index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
-        risen = self.answers.setdefault(got.service, [])
-        at = -1 if got.requested_at_ns is None else bisect_left(risen, (got.requested_at_ns,)) - 1
+        risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
+        answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
+        # Where an answer comes before its request two clocks tell the time.
+        is_sure = asked_ns is not None and asked_ns <= answered_ns
+        at = bisect_left(risen, (asked_ns,)) - 1 if is_sure else -1
+        before = risen[at][1] if at >= 0 and risen[at][2] < (asked_ns or 0) else None
         # What a hole held back may have been answered before the service began anew.
-        if index and got.requested_at_ns is not None and (not risen or index > risen[-1][1]):
-            risen.append((got.where.arrived_at_ns, index))
-        before = risen[at][1] if at >= 0 else None
+        if index and asked_ns is not None and (not risen or index > risen[-1][1]):
+            risen.append((answered_ns, index, asked_ns))
         del risen[:-MOST_RECENT]
         if len(self.answers) > MOST_RECENT:
             del self.answers[next(iter(self.answers))]
@@ -416,7 +437,7 @@ class _Client:
     def from_json(cls, told: dict[str, Any]) -> _Client:
         runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
         recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
-        answers = {service: [(at_ns, index) for at_ns, index in risen] for service, risen in told["answers"].items()}
+        answers = {service: [(one[0], one[1], one[2]) for one in risen] for service, risen in told["answers"].items()}
         where = _where_from_json(told["where"])
         return cls(**told | runs | {"where": where, "recent": recent, "answers": answers})
 
@@ -487,6 +508,12 @@ class Fold:
         self._askers: OrderedDict[str, str | None] = OrderedDict()
         #: Of a name: its addresses, in the order in which they were given first.
         self._addresses: list[str] = []
+        #: By who captured it, those that were given there, with the arrival of each one's first reply since there are
+        #: several; by connection, those that were given there.
+        self._given: dict[str, dict[str, int | None]] = {}
+        self._inits: dict[str, list[str]] = {}
+        #: Addresses that replied after a later one had, each told once.
+        self._resumed: list[str] = []
         #: The one that was silent longest first.
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._client_runs = 0
@@ -495,6 +522,7 @@ class Fold:
         self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
             Init: self._init,
             Stored: self._store,
+            Replied: self._reply,
             Delivered: self._deliver,
             Saved: self._save,
             Got: self._got,
@@ -549,10 +577,45 @@ class Fold:
                 for client in self._clients.values():
                     client.answers.clear()
             self._current = init.stream_address
+        if init.stream_address is not None:
+            self._note_given(init, init.stream_address)
         if not used or not init.anonymous:
             return _NOTHING
         shown = f"a stream without a name is given {_quoted(init.stream_name)}, which was in use"
         return [self._found("create_other_name", init.where, shown)]
+
+    def _note_given(self, init: Init, address: str) -> None:
+        given = self._given.setdefault(init.seen_by, {})
+        given.setdefault(address, None)
+        inits = self._inits.setdefault(init.where.connection_id.hex(), [])
+        if address not in inits:
+            inits.append(address)
+            del inits[:-MOST_SHARING]
+        for known, most in ((given, MOST_SHARING), (self._given, MOST_SHARING), (self._inits, MOST_CONNECTIONS)):
+            if len(known) > most:
+                del known[next(iter(known))]
+
+    def _reply(self, replied: Replied) -> Sequence[Told]:
+        """An address replies although a later one has. On a connection that was given both its session tells it."""
+        address, sent_ns = replied.stream_address, replied.requested_at_ns
+        given = self._given.get(replied.seen_by, {})
+        if address not in given or len(given) == 1:
+            return _NOTHING
+        if given[address] is None:
+            given[address] = replied.where.arrived_at_ns
+        # Where an answer comes before its request two clocks tell the time.
+        if sent_ns is None or sent_ns > replied.where.arrived_at_ns or address in self._resumed:
+            return _NOTHING
+        later = islice(given.items(), list(given).index(address) + 1, None)
+        before = (one for one, at_ns in later if at_ns is not None and at_ns < sent_ns)
+        other = next((one for one in before if node_of(one) == node_of(address)), None)
+        if other is None:
+            return _NOTHING
+        self._resumed = [*self._resumed, address][-MOST_SHARING:]
+        if {address, other} <= set(self._inits.get(replied.where.connection_id.hex(), ())):
+            return _NOTHING
+        shown = f"{_quoted(address)} still answers, {_quoted(other)} is the address since, and answered before"
+        return [Found(RULE["address_changed"], replied.where, shown, address)]
 
     def _store(self, stored: Stored) -> Sequence[Told]:
         where, index = stored.where, stored.index
@@ -1040,6 +1103,9 @@ _PLAIN: Final = (
     "partition",
     "current",
     "addresses",
+    "given",
+    "inits",
+    "resumed",
     "sharing",
     "confirms",
     "indexes",
@@ -1050,6 +1116,11 @@ _PLAIN: Final = (
     "lost_ns",
 )
 _INTERVALS: Final = ("confirmed", "unconfirmed", "passed")
+
+
+def node_of(stream_address: str) -> str:
+    """The node that the address of a stream begins with."""
+    return stream_address.rpartition("=>")[0]
 
 
 def _stream(name: str, partition: int | None) -> str:

@@ -17,7 +17,14 @@ from wirehouse_codecs.ockam.correlation.events import Heard
 from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, Found, Hole, StreamRow, Told
 from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.wire.messages import IndexSave
+from wirehouse_codecs.ockam.wire.messages import (
+    CreateRequest,
+    CreateResponse,
+    IndexSave,
+    PushRequest,
+    PushResponse,
+    Status,
+)
 
 SESSIONS = Path(__file__).parents[3] / "vectors" / "ockam" / "sessions"
 CAPTURES = sorted(path.name.removesuffix(".pcap") for path in SESSIONS.glob("*.pcap"))
@@ -120,3 +127,29 @@ def test_of_several_clients_of_one_address_it_is_not_known_who_pulled() -> None:
     rows = split(*STORED, other, *consumed("a1", "a2"))
     assert rows["orders-1", "me"].delivered is None
     assert rows["orders-1", "me"].lag == 6
+
+
+def confirmed(connection: str, at_s: float, number: int, address: str) -> list[Said]:
+    return [
+        (at_s, connection, PushRequest(number, b"data"), address, "pub"),
+        (at_s + 0.1, connection, PushResponse(number, Status.OK, number), "pub", address),
+    ]
+
+
+def given(connection: str, at_s: float, address: str) -> list[Said]:
+    return [
+        (at_s, connection, CreateRequest("orders"), "stream", "pub"),
+        (at_s + 0.1, connection, CreateResponse("orders"), "pub", address),
+    ]
+
+
+def test_two_addresses_of_one_name_that_both_go_on_answering() -> None:
+    restarted = [*given("a", 0, "orders-1"), *confirmed("a", 1, 0, "orders-1")]
+    restarted += [*given("b", 2, "orders-2"), *confirmed("b", 3, 0, "orders-2"), *confirmed("b", 4, 1, "orders-2")]
+    split(*restarted)
+    heard = Heard()
+    both = [*restarted, *confirmed("a", 5, 1, "orders-1"), *confirmed("a", 6, 2, "orders-1")]
+    for row in tcp_inspection.read(landed_packets(captured(*both)), starter(OckamOptions()), SCHEMA, PORT):
+        heard.take(row)
+    found = [one for one in heard.told() if isinstance(one, Found)]
+    assert [(one.rule.name, one.stream_address) for one in found] == [("address_changed", "orders-1")]

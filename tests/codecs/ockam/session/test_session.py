@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wirehouse_codecs.core.errors import StateVersionError
 from wirehouse_codecs.core.rules import Place
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.rules import RULE, SET_RULES
+from wirehouse_codecs.ockam.rules import ALSO_OF_A_MESSAGE, RULE, SET_RULES
 from wirehouse_codecs.ockam.session import requests as waiting
 from wirehouse_codecs.ockam.session import session as sessions
 from wirehouse_codecs.ockam.session.requests import (
@@ -369,7 +369,7 @@ KEPT: dict[str, Callable[[], Dialogue]] = {
     ),
 }
 #: Rules that a single connection can't break.
-ACROSS = SET_RULES - {"index_decreases", "create_other_name", "saved_index_lowered"}
+ACROSS = SET_RULES - ALSO_OF_A_MESSAGE
 
 
 def test_every_rule_of_the_list_has_its_dialogues() -> None:
