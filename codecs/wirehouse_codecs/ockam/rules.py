@@ -220,6 +220,7 @@ SET_RULES: Final = frozenset(
         "duplicate_index",
         "index_decreases",
         "data_changed",
+        "address_not_from_init",
         "address_changed",
         "address_shared",
         "index_never_confirmed",
@@ -232,7 +233,9 @@ SET_RULES: Final = frozenset(
     }
 )
 #: Those that a connection breaks by itself too.
-ALSO_OF_A_MESSAGE: Final = frozenset({"address_changed", "index_decreases", "create_other_name", "saved_index_lowered"})
+ALSO_OF_A_MESSAGE: Final = frozenset(
+    {"address_not_from_init", "address_changed", "index_decreases", "create_other_name", "saved_index_lowered"}
+)
 #: About what never came; the finding stands at what should have brought it.
 WAIT_RULES: Final = frozenset(
     {

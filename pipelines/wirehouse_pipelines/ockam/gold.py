@@ -28,6 +28,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
 )
 from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
+from wirehouse_codecs.ockam.session.session import NOT_GIVEN
 from wirehouse_pipelines.jobs.connections import heard_once
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
@@ -57,6 +58,7 @@ _MESSAGE: Final = ("index", "stream_address", *_WINDOW)
 _AT_ITS_END: Final = 2**63 - 1
 #: Kinds of messages that say that a stream lives.
 _REPLIES: Final = ("push_response", "pull_response")
+_ANSWERED: Final = f"row_kind = 'message' AND (message.ignored IS NULL OR message.ignored = '{NOT_GIVEN}')"
 _HEARD: Final = "row_kind = 'message' AND message.ignored IS NULL"
 
 #: What the folds tell, a row each; `told` is what it is.
@@ -121,6 +123,13 @@ class _Run:
         return connections.select("source", "connection_id", host).distinct()
 
     @cached_property
+    def _lacking(self) -> DataFrame:
+        """Hosts of clients to which an Init may have come that wasn't captured."""
+        lacking = self.log.where((F.col("row_kind") == SESSION) & F.col("session.partial"))
+        hosts = lacking.join(self._hosts, ["source", "connection_id"]).select("source", "host").distinct()
+        return hosts.withColumn("lacks", F.lit(True))
+
+    @cached_property
     def _addresses(self) -> DataFrame:
         """By name its addresses, in the order in which they were given first: before (`former`), and in this run."""
         inits = self.heard("message.kind IN ('create_response', 'create_partitioned_response')")
@@ -157,9 +166,11 @@ class _Run:
     def answered(self) -> DataFrame:
         """Messages that were heard, with the `host` of their client and the `address` of their stream.
 
+        Among them are requests to addresses that no Init of their connection gave.
         Of index messages whose connection doesn't tell it, that is what was given to the name last, for the first time.
         """
-        messages = self.heard("true").join(F.broadcast(self._hosts), ["source", "connection_id"], "left")
+        messages = self.log.where(_ANSWERED).join(F.broadcast(self._hosts), ["source", "connection_id"], "left")
+        messages = messages.join(F.broadcast(self._lacking), ["source", "host"], "left")
         is_open = F.col("message.kind").startswith("index") & F.col("stream_address").isNull()
         messages = messages.withColumn("key", F.when(is_open, _name()))
         messages = messages.join(F.broadcast(self._addresses), ["source", "key"], "left")
@@ -184,8 +195,10 @@ class _Run:
         )
         keys = F.when(kind.isin(*_REPLIES), F.concat(keys, F.coalesce("names", F.array()))).otherwise(keys)
         is_reply = F.col(EVENT).isin("stored", "delivered") & F.col("key").startswith('["name"')
+        not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("lacks").isNull()
         event = (
-            F.when(kind.isin("create_response", "create_partitioned_response"), "init")
+            F.when(not_given, "asked")
+            .when(kind.isin("create_response", "create_partitioned_response"), "init")
             .when((kind == "push_response") & (F.col("message.status") == "ok"), "stored")
             .when(kind == "pull_response", "delivered")
             .when(kind == "index_save", "saved")
@@ -225,7 +238,7 @@ class _Run:
                 "*",
                 F.posexplode(
                     F.when(
-                        (F.col("missed") > 0) & (F.col(EVENT) != "replied"), F.array(F.lit("partial"), EVENT)
+                        (F.col("missed") > 0) & ~F.col(EVENT).isin("replied", "asked"), F.array(F.lit("partial"), EVENT)
                     ).otherwise(F.array(EVENT))
                 ).alias("step", "told"),
             )

@@ -17,6 +17,7 @@ import pyarrow as pa
 from wirehouse_codecs.core.intervals import runs_of
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_codecs.ockam.correlation.streams import (
+    Asked,
     Closed,
     Delivered,
     Event,
@@ -37,6 +38,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
 )
 from wirehouse_codecs.ockam.log.log import SESSION
 from wirehouse_codecs.ockam.options import IndexConvention
+from wirehouse_codecs.ockam.session.session import NOT_GIVEN
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 
 Row = dict[str, Any]
@@ -67,13 +69,15 @@ def events_of(row: Row) -> Iterator[tuple[str, Event]]:
     If messages were missed before it, its keys are told first.
     """
     for key, event in _said_in(row):
-        if row["missed"]:
+        if row["missed"] and not isinstance(event, Asked):
             yield key, Partial(row["connection_id"])
         yield key, event
 
 
 def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
     message, address = row["message"], row["stream_address"]
+    if message["ignored"] == NOT_GIVEN:
+        yield address_key(address), Asked(Where(*_WHERE(row)))
     if message["ignored"] is not None:
         return
     where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
@@ -147,6 +151,7 @@ _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     ),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
     "replied": lambda where, row: Replied(where, row["stream_address"], row["requested_at_ns"], row["seen_by"]),
+    "asked": lambda where, row: Asked(where),
     "delivered": _delivered,
     "saved": _saved,
     "got": _got,
@@ -263,10 +268,12 @@ class Heard:
         That is the one which was given to the name last, for the first time.
         """
         given: dict[str, list[str]] = {}
-        names = self._names_of_several()
+        names, lacking = self._names_of_several(), self._lacking()
         for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
             if isinstance(event, Delivered | Saved | Got) and event.asker:
                 event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
+            if isinstance(event, Asked) and self._hosts.get(event.where.connection_id) in lacking:
+                continue
             address = given[key][-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)
@@ -283,6 +290,10 @@ class Heard:
                 addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
                 if event.stream_address not in addresses:
                     addresses.append(event.stream_address)
+
+    def _lacking(self) -> set[str | None]:
+        """Hosts of clients to which an Init may have come that wasn't captured."""
+        return {self._hosts.get(one) for one, session in self._sessions.items() if session["partial"]}
 
     def _names_of_several(self) -> dict[str, list[tuple[str, str]]]:
         """By key of a stream: its address, with each key of a name that has others too."""

@@ -102,6 +102,13 @@ class Replied:
 
 
 @dataclass(slots=True)
+class Asked:
+    """A push or pull goes to an address that no Init of its connection gave, the first one there."""
+
+    where: Where
+
+
+@dataclass(slots=True)
 class Delivered:
     """A pull is answered with messages (intervals.runs_of, in their order)."""
 
@@ -186,7 +193,7 @@ class Partial:
     connection_id: bytes
 
 
-Event = Init | Stored | Replied | Delivered | Saved | Got | OpenPushes | Closed | Partial
+Event = Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
 
 
 # What is told
@@ -508,6 +515,9 @@ class Fold:
         self._askers: OrderedDict[str, str | None] = OrderedDict()
         #: Of a name: its addresses, in the order in which they were given first.
         self._addresses: list[str] = []
+        #: The first request to the address while no Init gave it, and whether that was told.
+        self._asked: Where | None = None
+        self._blamed = False
         #: By who captured it, those that were given there, with the arrival of each one's first reply since there are
         #: several; by connection, those that were given there.
         self._given: dict[str, dict[str, int | None]] = {}
@@ -523,6 +533,7 @@ class Fold:
             Init: self._init,
             Stored: self._store,
             Replied: self._reply,
+            Asked: self._ask,
             Delivered: self._deliver,
             Saved: self._save,
             Got: self._got,
@@ -542,7 +553,9 @@ class Fold:
             self._first = where
         self._last_at_ns = where.arrived_at_ns
         self._changed = True
-        connection_id = where.connection_id
+        self._note_alive(where.connection_id)
+
+    def _note_alive(self, connection_id: bytes) -> None:
         if connection_id not in self._alive and connection_id not in self._closed:
             self._alive[connection_id if len(self._alive) < MOST_CONNECTIONS else b""] = None
 
@@ -555,10 +568,12 @@ class Fold:
         self._see(init.where)
         if self._address is None:
             return self._name_used(init)
+        told = self._not_given()
+        self._asked = None
         if self._name is None:
             self._name, self._partition = init.stream_name[:MOST_NAME], init.partition
             self._shared_changed = True
-            return _NOTHING
+            return told
         name = (init.stream_name[:MOST_NAME], init.partition or 0)
         if name == (self._name, self._partition or 0) or name in self._sharing or len(self._sharing) == MOST_SHARING:
             return _NOTHING
@@ -616,6 +631,25 @@ class Fold:
             return _NOTHING
         shown = f"{_quoted(address)} still answers, {_quoted(other)} is the address since, and answered before"
         return [Found(RULE["address_changed"], replied.where, shown, address)]
+
+    def _ask(self, asked: Asked) -> Sequence[Told]:
+        where = asked.where
+        self._note_alive(where.connection_id)
+        self._last_at_ns = max(self._last_at_ns, where.arrived_at_ns)
+        # Who spoke of it before had it from an Init that wasn't captured.
+        known = self._name is not None or self._first is not None
+        if not (known or self._partial or self._blamed or self._asked):
+            self._asked = where
+        return _NOTHING
+
+    def _not_given(self) -> list[Told]:
+        """The request to an address that no Init gave, once none can come any more."""
+        self._settle()
+        where = self._asked
+        if where is None or where.arrived_at_ns > self._settled_ns:
+            return []
+        self._asked, self._blamed = None, True
+        return [self._found("address_not_from_init", where, f"no Init gave {_quoted(self._address or '')}")]
 
     def _store(self, stored: Stored) -> Sequence[Told]:
         where, index = stored.where, stored.index
@@ -908,7 +942,7 @@ class Fold:
         return _NOTHING
 
     def _note_partial(self, partial: Partial) -> Sequence[Told]:
-        self._partial = True
+        self._partial, self._asked = True, None
         self._settle()
         self._pending = [pending for pending in self._pending if pending.where.arrived_at_ns <= self._settled_ns]
         return _NOTHING
@@ -925,7 +959,7 @@ class Fold:
         self._closed.clear()
         while len(self._open) > MOST_CONNECTIONS:
             self._lose(self._open.pop(next(iter(self._open))))
-        told: list[Told] = [*self._never_confirmed(), *self._rows()]
+        told: list[Told] = [*self._not_given(), *self._never_confirmed(), *self._rows()]
         self._keep_rises()
         self._changed = self._shared_changed = False
         for client in self._clients.values():
@@ -981,7 +1015,6 @@ class Fold:
         """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
         if not self._pending:
             return []
-        self._settle()
         opened = [*chain.from_iterable(self._open.values()), *([] if self._lost_ns is None else [self._lost_ns])]
         first_ns = min(opened, default=None)
         told: list[Told] = []
@@ -1062,6 +1095,7 @@ class Fold:
         told = {
             "version": STATE_VERSION,
             "first": None if self._first is None else _where_to_json(self._first),
+            "asked": None if self._asked is None else _where_to_json(self._asked),
             "alive": [connection_id.hex() for connection_id in self._alive],
             "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
@@ -1083,6 +1117,7 @@ class Fold:
         for name in _INTERVALS:
             setattr(self, "_" + name, Intervals.from_json(told[name]))
         self._first = None if told["first"] is None else _where_from_json(told["first"])
+        self._asked = None if told["asked"] is None else _where_from_json(told["asked"])
         self._sharing = [(name, partition) for name, partition in told["sharing"]]
         self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
         self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
@@ -1099,6 +1134,7 @@ _PLAIN: Final = (
     "last_at_ns",
     "settled_ns",
     "partial",
+    "blamed",
     "name",
     "partition",
     "current",

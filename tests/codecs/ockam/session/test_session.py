@@ -261,7 +261,7 @@ BROKEN: dict[str, Callable[[], Dialogue]] = {
     "routed": lambda: opened().take(Direction.CLIENT, **UNDECODABLE),
     "payload": lambda: opened().c(base_payload("no_protocol", b"")),
     "reply_to_unknown_address": lambda: opened().s(CreateResponse("orders"), A, "you"),
-    "address_not_from_init": lambda: opened().push(1, 0, to=B),
+    "address_not_from_init": lambda: opened().c(PushRequest(1, b""), ()),
     "create_not_answered": lambda: opened().c(CreateRequest("more"), "stream").end(),
     "create_other_name": lambda: Dialogue().c(CreateRequest("orders"), "stream").s(CreateResponse("others")),
     "address_changed": lambda: opened().create("orders", B).c(PullRequest(1, 0, 1)).s(pulled(1)),
