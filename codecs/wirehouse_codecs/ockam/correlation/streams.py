@@ -407,8 +407,8 @@ class _Client:
         index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
         risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
         answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
-        # Where an answer comes before its request two clocks tell the time.
-        is_sure = asked_ns is not None and asked_ns <= answered_ns
+        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        is_sure = asked_ns is not None and asked_ns < answered_ns
         at = bisect_left(risen, (asked_ns,)) - 1 if is_sure else -1
         before = risen[at][1] if at >= 0 and risen[at][2] < (asked_ns or 0) else None
         # What a hole held back may have been answered before the service began anew.
@@ -500,6 +500,8 @@ class Fold:
         self._closed: set[bytes] = set()
         #: Connections with the stream that have not ended; b"" stands for those beyond the bound.
         self._alive: dict[bytes, None] = {}
+        #: An answer was captured before its request, or held back until that came: two clocks tell the time.
+        self._clocks = False
         #: What was delivered until then is judged, whatever is missed later.
         self._settled_ns = -1
         #: When the first push arrived that stays open.
@@ -618,8 +620,8 @@ class Fold:
             return _NOTHING
         if given[address] is None:
             given[address] = replied.where.arrived_at_ns
-        # Where an answer comes before its request two clocks tell the time.
-        if sent_ns is None or sent_ns > replied.where.arrived_at_ns or address in self._resumed:
+        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self._resumed:
             return _NOTHING
         later = islice(given.items(), list(given).index(address) + 1, None)
         before = (one for one, at_ns in later if at_ns is not None and at_ns < sent_ns)
@@ -655,6 +657,7 @@ class Fold:
         where, index = stored.where, stored.index
         self._see(where)
         self._confirms += 1
+        self._note_clocks(where, stored.pushed_at_ns)
         own = self._own.get(where.connection_id)
         if own is None or index > own:
             self._own[where.connection_id] = index
@@ -678,6 +681,10 @@ class Fold:
             return _NOTHING
         return self._decreases(stored, own)
 
+    def _note_clocks(self, where: Where, requested_at_ns: int | None) -> None:
+        if requested_at_ns is not None and requested_at_ns >= where.arrived_at_ns:
+            self._clocks = True
+
     def _rise(self, at_ns: int, index: int) -> None:
         self._highest = index
         self._rise_count += 1
@@ -687,7 +694,7 @@ class Fold:
 
     def _decreases(self, stored: Stored, own: int | None) -> Sequence[Told]:
         """Another connection had a higher index before the push was sent. On one connection its session tells it."""
-        if stored.pushed_at_ns is None or (own is not None and own > stored.index):
+        if self._clocks or stored.pushed_at_ns is None or (own is not None and own > stored.index):
             return _NOTHING
         at = bisect_left(self._rises, (stored.pushed_at_ns,)) - 1
         if at < 0 or self._rises[at].number <= self._rise_count - MOST_RISES:
@@ -704,7 +711,7 @@ class Fold:
         if at < 0:
             return
         first, last, where = self._pending[at]
-        sent = stored.pushed_at_ns is not None and stored.pushed_at_ns <= where.arrived_at_ns
+        sent = stored.pushed_at_ns is not None and (self._clocks or stored.pushed_at_ns <= where.arrived_at_ns)
         if sent and stored.index <= last:
             rest = (_Pending(first, stored.index - 1, where), _Pending(stored.index + 1, last, where))
             self._pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
@@ -714,6 +721,7 @@ class Fold:
     def _deliver(self, delivered: Delivered) -> Sequence[Told]:
         where, requested, runs, consumer = delivered.where, delivered.requested, delivered.runs, delivered.consumer
         self._see(where)
+        self._note_clocks(where, delivered.requested_at_ns)
         if not runs:
             return _NOTHING
         for first, last in runs:
@@ -1134,6 +1142,7 @@ _PLAIN: Final = (
     "last_at_ns",
     "settled_ns",
     "partial",
+    "clocks",
     "blamed",
     "name",
     "partition",

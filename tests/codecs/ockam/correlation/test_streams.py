@@ -828,11 +828,12 @@ def test_the_data_at_an_index(told: str, places: list[int]) -> None:
 
 
 def lowered(*gets: tuple[str, int | None, int | None, str]) -> list[str]:
-    """GetIndexes of one client as connection, index, time since it was sent, and service."""
+    """GetIndexes of one client as connection, index, how many answers ago it was sent, and service."""
     talk = Talk()
-    for connection, index, since_ns, service in gets:
+    for connection, index, since, service in gets:
+        talk.now_ns += 9
         at = talk.where(connection)
-        sent_at_ns = None if since_ns is None else at.arrived_at_ns - since_ns
+        sent_at_ns = None if since is None else at.arrived_at_ns - (10 * since or 1)
         talk.steps.append(Got(at, "me", "orders", None, index, requested_at_ns=sent_at_ns, service=service))
     events = [step for step in talk.steps if isinstance(step, Got)]
     fold = Fold(NAME_KEY)
@@ -866,7 +867,7 @@ def test_a_service_that_began_anew_may_answer_less() -> None:
     for address, index in (("old", 10), ("new", 3)):
         init = Init(talk.where(address), "orders", None, False, address)
         at = talk.where(address)
-        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns, service="i")
+        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns - 1, service="i")
         told += [one for event in (init, got) for one in fold.take(event)]
     assert [one for one in told if isinstance(one, Found) and one.rule.name == "saved_index_lowered"] == []
 
@@ -951,7 +952,7 @@ SECOND_ADDRESS = "ST_S_2"
 
 
 def replied(*said: tuple[str, str, int | None], seen_by: dict[str, str] | None = None) -> list[tuple[str, str | None]]:
-    """Replies under a name with two addresses, as connection, address and the time since their request was sent.
+    """Replies under a name with two addresses, as connection, address and how many answers ago they were asked for.
 
     A connection is given the addresses that its name has; `seen_by` says who captured it.
     """
@@ -962,9 +963,10 @@ def replied(*said: tuple[str, str, int | None], seen_by: dict[str, str] | None =
     for address, name in given:
         init = Init(talk.where(name), "orders", None, False, f"ST_S_{address}", captures.get(name, ""))
         events.append(init)
-    for name, address, since_ns in said:
+    for name, address, since in said:
+        talk.now_ns += 9
         where = talk.where(name)
-        sent_ns = None if since_ns is None else where.arrived_at_ns - since_ns
+        sent_ns = None if since is None else where.arrived_at_ns - (10 * since or 1)
         events.append(Replied(where, address, sent_ns, captures.get(name, "")))
     told: list[Told] = []
     for event in events:
@@ -1001,7 +1003,26 @@ def test_an_index_is_not_lowered_between_clocks() -> None:
     fold, talk = Fold(NAME_KEY), Talk()
     told: list[Told] = []
     for index, capture in ((10, "one"), (3, "two")):
+        talk.now_ns += 9
         at = talk.where(capture)
-        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns, service="i", seen_by=capture)
+        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns - 1, service="i", seen_by=capture)
         told += fold.take(got)
     assert told == []
+
+
+def test_nothing_is_ordered_by_pushes_of_another_clock() -> None:
+    """Answers are captured before what they answer, or held back until it comes."""
+
+    def found(ahead_ns: int) -> list[str]:
+        fold, talk, told = Fold(KEY), Talk(now_ns=100), list[Told]()
+        for connection, index in (("one", 1), ("two", 9), ("one", 5)):
+            talk.now_ns += 9
+            where = talk.where(connection)
+            told += fold.take(Stored(where, index, where.arrived_at_ns - 1 + ahead_ns))
+            told += fold.end_window()
+            fold = Fold(KEY, snapshot=fold.snapshot())
+        return [one.rule.name for one in of(Found, told)]
+
+    assert found(0) == ["index_decreases"]
+    assert found(1) == []
+    assert found(9) == []
