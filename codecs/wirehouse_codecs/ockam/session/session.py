@@ -306,7 +306,10 @@ class Session:
             self._found_at[direction] = received.place
         # What waited for its beginning to be found came before this place.
         is_fresh = self._peer_received is None or self._found_at.get(direction) != received.place
-        self._is_behind = is_fresh and self.peer_received(direction, end) > self.taken[other]
+        is_behind = self._peer_received is not None and self.peer_received(direction, end) > self.taken[other]
+        self._is_behind = is_fresh and is_behind
+        # An answer that waited so may answer what comes after it.
+        self._is_early = is_behind and direction is Direction.SERVER
         self._may_be_told = direction is Direction.CLIENT and bool(self.unasked_end)
         if self._may_be_told and is_fresh:
             self._may_be_told = self.peer_received(direction, end) < self.unasked_end
@@ -986,9 +989,7 @@ class Session:
     def _is_complete(self, known: Mapping[Any, Any] | None = None) -> bool:
         """Nothing was missed, nor forgotten, that would be `known`, or an open request."""
         room = not self.requests.forgotten if known is None else len(known) < MOST_KNOWN
-        # What begins a connection may wait for its envelope to be known: only answers need what came before.
-        is_asked = self._is_behind and self._where.direction is Direction.SERVER
-        return room and not self.partial and not is_asked
+        return room and not self.partial and not self._is_early
 
     # Carried state
 

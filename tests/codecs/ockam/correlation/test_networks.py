@@ -11,6 +11,7 @@ from tests.codecs.ockam.log.test_one_sided import severe
 from tests.support.landed import landed_packets, read_log, segments
 from tests.support.ockam_networks import PORT, Network
 from tests.support.searches import fast_first
+from tests.support.taps import any_tap, captured
 from wirehouse_codecs.ockam.correlation.events import Heard
 from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, StreamRow
 from wirehouse_codecs.ockam.log import log
@@ -49,3 +50,13 @@ def test_streams_and_clients_are_known_as_they_were(seed: int) -> None:
             assert known.latest == max(confirms, default=None)
             if not network.retained and known.position is not None:
                 assert known.lag == sum(index >= known.position for index in confirms)
+
+
+#: Answers are captured earlier than what they answer: the first of a connection, and those of pushes.
+EARLY = (15, 39, 57, 60, 71, 79, 85, 144)
+
+
+@pytest.mark.parametrize("seed", EARLY)
+def test_a_legal_network_of_two_clocks_breaks_no_rule(seed: int) -> None:
+    packets = captured(Network(seed).packets, {PORT}, any_tap(seed))
+    assert severe(segments(landed_packets(packets), PORT)) == set()
