@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _violation(
         "address_changed",
-        "One name and partition has two addresses, and both answer on one connection.",
+        "One name and partition has two addresses, and the former answers although the later one has.",
         'Addresses: "Each stream is given it\'s own address"',
     ),
     _violation(
@@ -220,6 +220,8 @@ SET_RULES: Final = frozenset(
         "duplicate_index",
         "index_decreases",
         "data_changed",
+        "address_not_from_init",
+        "address_changed",
         "address_shared",
         "index_never_confirmed",
         "pull_skips",
@@ -231,7 +233,9 @@ SET_RULES: Final = frozenset(
     }
 )
 #: Those that a connection breaks by itself too.
-ALSO_OF_A_MESSAGE: Final = frozenset({"index_decreases", "create_other_name", "saved_index_lowered"})
+ALSO_OF_A_MESSAGE: Final = frozenset(
+    {"address_not_from_init", "address_changed", "index_decreases", "create_other_name", "saved_index_lowered"}
+)
 #: About what never came; the finding stands at what should have brought it.
 WAIT_RULES: Final = frozenset(
     {

@@ -28,12 +28,13 @@ from wirehouse_codecs.ockam.correlation.streams import (
 )
 from wirehouse_codecs.ockam.log.log import SESSION, UINT
 from wirehouse_codecs.ockam.options import IndexConvention, OckamOptions
+from wirehouse_codecs.ockam.session.session import NOT_GIVEN
 from wirehouse_pipelines.jobs.connections import heard_once
 from wirehouse_pipelines.jobs.job import Work
 from wirehouse_pipelines.jobs.key_folds import KeyFold, by_key
 from wirehouse_pipelines.lake.lake import Source
 
-VERSION = "4"
+VERSION = "5"
 STATE: Final = "gold.ockam_state"
 OUTPUTS: Final = (
     "gold.ockam_streams_history",
@@ -55,6 +56,9 @@ _ORDER: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record
 _MESSAGE: Final = ("index", "stream_address", *_WINDOW)
 #: After all that a window has.
 _AT_ITS_END: Final = 2**63 - 1
+#: Kinds of messages that say that a stream lives.
+_REPLIES: Final = ("push_response", "pull_response")
+_ANSWERED: Final = f"row_kind = 'message' AND (message.ignored IS NULL OR message.ignored = '{NOT_GIVEN}')"
 _HEARD: Final = "row_kind = 'message' AND message.ignored IS NULL"
 
 #: What the folds tell, a row each; `told` is what it is.
@@ -119,6 +123,13 @@ class _Run:
         return connections.select("source", "connection_id", host).distinct()
 
     @cached_property
+    def _lacking(self) -> DataFrame:
+        """Hosts of clients to which an Init may have come that wasn't captured."""
+        lacking = self.log.where((F.col("row_kind") == SESSION) & F.col("session.partial"))
+        hosts = lacking.join(self._hosts, ["source", "connection_id"]).select("source", "host").distinct()
+        return hosts.withColumn("lacks", F.lit(True))
+
+    @cached_property
     def _addresses(self) -> DataFrame:
         """By name its addresses, in the order in which they were given first: before (`former`), and in this run."""
         inits = self.heard("message.kind IN ('create_response', 'create_partitioned_response')")
@@ -141,12 +152,25 @@ class _Run:
         return given.join(states, ["source", "key"], "full")
 
     @cached_property
+    def _names(self) -> DataFrame:
+        """By address the keys of its names (`names`), of those that have several addresses."""
+        known = F.array_union(
+            F.coalesce("former", F.array().cast("array<string>")),
+            F.coalesce(F.transform("given", lambda one: one["stream_address"]), F.array().cast("array<string>")),
+        )
+        several = self._addresses.select("source", "key", known.alias("known")).where("size(known) > 1")
+        named = several.select("source", "key", F.explode("known").alias("address"))
+        return named.groupBy("source", "address").agg(F.collect_set("key").alias("names"))
+
+    @cached_property
     def answered(self) -> DataFrame:
         """Messages that were heard, with the `host` of their client and the `address` of their stream.
 
+        Among them are requests to addresses that no Init of their connection gave.
         Of index messages whose connection doesn't tell it, that is what was given to the name last, for the first time.
         """
-        messages = self.heard("true").join(F.broadcast(self._hosts), ["source", "connection_id"], "left")
+        messages = self.log.where(_ANSWERED).join(F.broadcast(self._hosts), ["source", "connection_id"], "left")
+        messages = messages.join(F.broadcast(self._lacking), ["source", "host"], "left")
         is_open = F.col("message.kind").startswith("index") & F.col("stream_address").isNull()
         messages = messages.withColumn("key", F.when(is_open, _name()))
         messages = messages.join(F.broadcast(self._addresses), ["source", "key"], "left")
@@ -169,17 +193,23 @@ class _Run:
                 F.when(named & (F.col("address").isNotNull() | kind.startswith("index")), name),
             )
         )
+        keys = F.when(kind.isin(*_REPLIES), F.concat(keys, F.coalesce("names", F.array()))).otherwise(keys)
+        is_reply = F.col(EVENT).isin("stored", "delivered") & F.col("key").startswith('["name"')
+        not_given = (F.col("message.ignored") == NOT_GIVEN) & F.col("lacks").isNull()
         event = (
-            F.when(kind.isin("create_response", "create_partitioned_response"), "init")
+            F.when(not_given, "asked")
+            .when(kind.isin("create_response", "create_partitioned_response"), "init")
             .when((kind == "push_response") & (F.col("message.status") == "ok"), "stored")
             .when(kind == "pull_response", "delivered")
             .when(kind == "index_save", "saved")
             .when(kind == "index_response", "got")
         )
+        messages = self.answered.join(F.broadcast(self._names), ["source", "address"], "left")
         return (
-            self.answered.select(
+            messages.select(
                 *_WINDOW,
                 *_WHERE,
+                "seen_by",
                 "capture_arrived_at_ns",
                 (F.col("direction") == "client").alias("turn"),
                 event.alias(EVENT),
@@ -203,10 +233,13 @@ class _Run:
                 F.expr("transform(message.messages, pulled -> pulled.index)").alias("indexes"),
             )
             .where(F.col(EVENT).isNotNull())
+            .withColumn(EVENT, F.when(is_reply, "replied").otherwise(F.col(EVENT)))
             .select(
                 "*",
                 F.posexplode(
-                    F.when(F.col("missed") > 0, F.array(F.lit("partial"), EVENT)).otherwise(F.array(EVENT))
+                    F.when(
+                        (F.col("missed") > 0) & ~F.col(EVENT).isin("replied", "asked"), F.array(F.lit("partial"), EVENT)
+                    ).otherwise(F.array(EVENT))
                 ).alias("step", "told"),
             )
             .drop(EVENT)
@@ -222,7 +255,7 @@ class _Run:
             *connection, F.to_json(F.array(F.lit("address"), "opened.stream_address")).alias("key"), "opened"
         )
         by_stream = opened.groupBy(*connection, "key").agg(F.collect_list("opened").alias("open_pushes"))
-        spoken = self._said.select(*connection, "key").distinct()
+        spoken = self._said.where(F.col(EVENT) != "replied").select(*connection, "key").distinct()
         spoken = spoken.join(by_stream, [*connection, "key"], "full").join(
             sessions.drop("open_pushes"), list(connection)
         )

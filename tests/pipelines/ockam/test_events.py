@@ -57,7 +57,7 @@ def test_expressions_give_the_events_of_the_readable_function(spark: Any) -> Non
         for _, _, key, event in each.placed():
             expected[source, *map(str, json.loads(key))].append(repr(event))
 
-    log = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA))
+    log = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SCHEMA)).withColumn("seen_by", F.lit(""))
     work: Any = SimpleNamespace(read_members=lambda table, row_kind: log, spans=(), before={})
     said = gold._Run(work)._said.withColumn("open_pushes", F.lit(None)).orderBy("source", "key", *gold._ORDER)
     found: Said = defaultdict(list)
@@ -68,7 +68,7 @@ def test_expressions_give_the_events_of_the_readable_function(spark: Any) -> Non
 
     assert sum(map(len, found.values())) > 1000
     assert {event.partition("(")[0] for events in found.values() for event in events} == {
-        *("Init", "Stored", "Delivered", "Saved", "Got", "Partial")
+        *("Init", "Stored", "Replied", "Asked", "Delivered", "Saved", "Got", "Partial")
     }
     for whose, events in expected.items():
         assert found[whose] == events, whose

@@ -17,6 +17,7 @@ import pyarrow as pa
 from wirehouse_codecs.core.intervals import runs_of
 from wirehouse_codecs.logs.rows import CONNECTION, MESSAGE
 from wirehouse_codecs.ockam.correlation.streams import (
+    Asked,
     Closed,
     Delivered,
     Event,
@@ -25,6 +26,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
     Observation,
     OpenPushes,
     Partial,
+    Replied,
     Saved,
     Stored,
     Told,
@@ -36,6 +38,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
 )
 from wirehouse_codecs.ockam.log.log import SESSION
 from wirehouse_codecs.ockam.options import IndexConvention
+from wirehouse_codecs.ockam.session.session import NOT_GIVEN
 from wirehouse_codecs.ockam.wire.messages import Kind, Status
 
 Row = dict[str, Any]
@@ -46,7 +49,17 @@ EVENT: Final = "event"
 EVENT_COLUMNS: Final = (
     *(EVENT, *Where._fields),
     *("stream_name", "partition", "client_id", "index", "anonymous"),
-    *("requested_at_ns", "requested", "missed", "stream_address", "service", "asker", "indexes", "open_pushes"),
+    *(
+        "requested_at_ns",
+        "requested",
+        "missed",
+        "stream_address",
+        "service",
+        "asker",
+        "seen_by",
+        "indexes",
+        "open_pushes",
+    ),
 )
 
 
@@ -56,13 +69,15 @@ def events_of(row: Row) -> Iterator[tuple[str, Event]]:
     If messages were missed before it, its keys are told first.
     """
     for key, event in _said_in(row):
-        if row["missed"]:
+        if row["missed"] and not isinstance(event, Asked):
             yield key, Partial(row["connection_id"])
         yield key, event
 
 
 def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
     message, address = row["message"], row["stream_address"]
+    if message["ignored"] == NOT_GIVEN:
+        yield address_key(address), Asked(Where(*_WHERE(row)))
     if message["ignored"] is not None:
         return
     where, answers, missed = Where(*_WHERE(row)), row["answers"] or {}, row["missed"]
@@ -78,8 +93,8 @@ def _said_in(row: Row) -> Iterator[tuple[str, Event]]:
             yield address_key(address), Stored(where, int(message["index"]), answers.get("requested_at_ns"))
         case Kind.PULL_RESPONSE if address is not None:
             runs = runs_of([int(pulled["index"]) for pulled in message["messages"]])
-            index = _integer(answers.get("index"))
-            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker)
+            index, asked_at_ns = _integer(answers.get("index")), answers.get("requested_at_ns")
+            yield address_key(address), Delivered(where, index, runs, row["consumer"], missed, asker, asked_at_ns)
         case Kind.INDEX_SAVE:
             named = Saved(where, client_id, name, partition, int(message["index"]), missed, asker, guessed)
         case Kind.INDEX_RESPONSE:
@@ -119,20 +134,25 @@ def _saved(where: Where, row: Mapping[str, Any]) -> Event:
 def _got(where: Where, row: Mapping[str, Any]) -> Event:
     client_id, name, partition, index, missed = _named(row)
     asked_at_ns, service, asker = row["requested_at_ns"], row["service"] or "", row["asker"] or ""
-    guessed = row["stream_address"] is None
-    return Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed)
+    guessed, seen_by = row["stream_address"] is None, row["seen_by"]
+    return Got(where, client_id, name, partition, index, missed, asked_at_ns, service, asker, guessed, seen_by)
+
+
+def _delivered(where: Where, row: Mapping[str, Any]) -> Event:
+    requested, runs, consumer, missed = row["requested"], row["runs"], row["client_id"], row["missed"]
+    return Delivered(where, requested, runs, consumer, missed, row["asker"] or "", row["requested_at_ns"])
 
 
 _named = itemgetter("client_id", "stream_name", "partition", "index", "missed")
 #: By the name of the event.
 _MADE: Final[Mapping[str, Callable[[Where, Mapping[str, Any]], Event]]] = {
     "init": lambda where, row: Init(
-        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"]
+        where, row["stream_name"], row["partition"], row["anonymous"], row["stream_address"], row["seen_by"]
     ),
     "stored": lambda where, row: Stored(where, row["index"], row["requested_at_ns"]),
-    "delivered": lambda where, row: Delivered(
-        where, row["requested"], row["runs"], row["client_id"], row["missed"], row["asker"] or ""
-    ),
+    "replied": lambda where, row: Replied(where, row["stream_address"], row["requested_at_ns"], row["seen_by"]),
+    "asked": lambda where, row: Asked(where),
+    "delivered": _delivered,
     "saved": _saved,
     "got": _got,
     "partial": lambda where, row: Partial(where.connection_id),
@@ -248,9 +268,12 @@ class Heard:
         That is the one which was given to the name last, for the first time.
         """
         given: dict[str, list[str]] = {}
+        names, lacking = self._names_of_several(), self._lacking()
         for at_ns, number, key, event in sorted(self._events, key=itemgetter(0, 1)):
             if isinstance(event, Delivered | Saved | Got) and event.asker:
                 event = replace(event, asker=f"{self._hosts.get(event.where.connection_id, '')} {event.asker}")
+            if isinstance(event, Asked) and self._hosts.get(event.where.connection_id) in lacking:
+                continue
             address = given[key][-1] if key in given else None
             if isinstance(event, Saved | Got) and event.guessed and address is not None:
                 own = address_key(address)
@@ -259,7 +282,27 @@ class Heard:
                     yield at_ns, number, own, Partial(event.where.connection_id)
                 yield at_ns, number, own, event
             yield at_ns, number, key, event
+            if isinstance(event, Stored | Delivered):
+                asked_at_ns = event.pushed_at_ns if isinstance(event, Stored) else event.requested_at_ns
+                for address, name in names.get(key, ()):
+                    yield at_ns, number, name, Replied(event.where, address, asked_at_ns)
             if isinstance(event, Init) and event.stream_address is not None:
                 addresses = given.setdefault(name_key(event.stream_name, event.partition), [])
                 if event.stream_address not in addresses:
                     addresses.append(event.stream_address)
+
+    def _lacking(self) -> set[str | None]:
+        """Hosts of clients to which an Init may have come that wasn't captured."""
+        return {self._hosts.get(one) for one, session in self._sessions.items() if session["partial"]}
+
+    def _names_of_several(self) -> dict[str, list[tuple[str, str]]]:
+        """By key of a stream: its address, with each key of a name that has others too."""
+        addresses: dict[str, dict[str, None]] = {}
+        for *_, event in self._events:
+            if isinstance(event, Init) and event.stream_address is not None:
+                addresses.setdefault(name_key(event.stream_name, event.partition), {})[event.stream_address] = None
+        named: dict[str, list[tuple[str, str]]] = {}
+        for name, several in addresses.items():
+            for address in several if len(several) > 1 else ():
+                named.setdefault(address_key(address), []).append((address, name))
+        return named

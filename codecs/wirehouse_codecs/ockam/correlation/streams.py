@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from wirehouse_codecs.ockam.options import IndexConvention
 from wirehouse_codecs.ockam.rules import RULE
 from wirehouse_codecs.tcp.options import TcpOptions
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 #: Runs of confirmed indexes that are held of a stream; of what was delivered, of all its clients together.
 MOST_RUNS: Final = 65_536
 MOST_CLIENT_RUNS: Final = 131_072
@@ -46,7 +46,7 @@ MOST_RECENT: Final = 16
 HOLE_NS: Final = TcpOptions().idle_ns + TcpOptions().hole_wait_ns
 #: Characters of a client's name; one that is longer is not followed.
 MOST_NAME: Final = 1_024
-#: Names that shared an address, each told once.
+#: Names that shared an address, each told once; addresses of a name, and captures of a service that tell them.
 MOST_SHARING: Final = 64
 #: Runs that a row of a hole shows; `messages` counts all.
 MOST_SHOWN: Final = 64
@@ -76,6 +76,8 @@ class Init:
     partition: int | None
     anonymous: bool | None
     stream_address: str | None = None
+    #: Who captured it: several have several clocks.
+    seen_by: str = ""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,25 @@ class Stored:
     where: Where
     index: int
     pushed_at_ns: int | None
+
+
+@dataclass(slots=True)
+class Replied:
+    """A stream whose name has several addresses confirms a push or answers a pull: it is said under that name alone."""
+
+    where: Where
+    stream_address: str
+    #: When the request arrived; None = it isn't known.
+    requested_at_ns: int | None
+    #: As of Init.
+    seen_by: str = ""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A push or pull goes to an address that no Init of its connection gave, the first one there."""
+
+    where: Where
 
 
 @dataclass(slots=True)
@@ -101,6 +122,8 @@ class Delivered:
     missed: int = 0
     #: Host and address of the one who pulled; "" = not known. Who saves from there is its client.
     asker: str = ""
+    #: When the pull arrived; None = it isn't known.
+    requested_at_ns: int | None = None
 
 
 @dataclass(slots=True)
@@ -137,6 +160,8 @@ class Got:
     #: As of Saved.
     asker: str = ""
     guessed: bool = False
+    #: As of Init.
+    seen_by: str = ""
 
 
 @dataclass(slots=True)
@@ -168,7 +193,7 @@ class Partial:
     connection_id: bytes
 
 
-Event = Init | Stored | Delivered | Saved | Got | OpenPushes | Closed | Partial
+Event = Init | Stored | Replied | Asked | Delivered | Saved | Got | OpenPushes | Closed | Partial
 
 
 # What is told
@@ -266,7 +291,7 @@ def address_key(stream_address: str) -> str:
 
 
 def name_key(stream_name: str, partition: int | None) -> str:
-    """The key of a name: of every Init, Saved and Got with it, whatever the address, and besides the stream's key.
+    """The key of a name: of every Init, Saved, Got and Replied with it, whatever the address, beside the stream's key.
 
     Names, and what the index service has, outlive addresses: `create_other_name` and `index_never_saved` are judged
     here. Rows of clients have no address here; they are all that is known of one whose stream's address isn't.
@@ -321,9 +346,9 @@ class _Client:
     connections: int = 0
     #: Connections on which it was seen last, and how often messages had been missed there.
     recent: dict[bytes, int] = field(default_factory=dict)
-    #: By service, when its answers rose and to what; by connection, the highest index that was saved or answered there.
-    #: They are judged under names alone.
-    answers: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    #: By capture and service, when its answers rose, to what, and when that was asked for; by connection, the highest
+    #: index that was saved or answered there. They are judged under names alone.
+    answers: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     own: dict[str, int] = field(default_factory=dict)
     changed: bool = False
 
@@ -380,12 +405,15 @@ class _Client:
         """A higher index that the service had answered elsewhere before this GetIndex was sent. On one connection its
         session compares them."""
         index, own = got.index or 0, self.own.get(got.where.connection_id.hex(), 0)
-        risen = self.answers.setdefault(got.service, [])
-        at = -1 if got.requested_at_ns is None else bisect_left(risen, (got.requested_at_ns,)) - 1
+        risen = self.answers.setdefault(f"{got.seen_by} {got.service}", [])
+        answered_ns, asked_ns = got.where.arrived_at_ns, got.requested_at_ns
+        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        is_sure = asked_ns is not None and asked_ns < answered_ns
+        at = bisect_left(risen, (asked_ns,)) - 1 if is_sure else -1
+        before = risen[at][1] if at >= 0 and risen[at][2] < (asked_ns or 0) else None
         # What a hole held back may have been answered before the service began anew.
-        if index and got.requested_at_ns is not None and (not risen or index > risen[-1][1]):
-            risen.append((got.where.arrived_at_ns, index))
-        before = risen[at][1] if at >= 0 else None
+        if index and asked_ns is not None and (not risen or index > risen[-1][1]):
+            risen.append((answered_ns, index, asked_ns))
         del risen[:-MOST_RECENT]
         if len(self.answers) > MOST_RECENT:
             del self.answers[next(iter(self.answers))]
@@ -416,7 +444,7 @@ class _Client:
     def from_json(cls, told: dict[str, Any]) -> _Client:
         runs = {name: Intervals.from_json(told[name]) for name in ("delivered", "covered")}
         recent = {bytes.fromhex(one): missed for one, missed in told["recent"]}
-        answers = {service: [(at_ns, index) for at_ns, index in risen] for service, risen in told["answers"].items()}
+        answers = {service: [(one[0], one[1], one[2]) for one in risen] for service, risen in told["answers"].items()}
         where = _where_from_json(told["where"])
         return cls(**told | runs | {"where": where, "recent": recent, "answers": answers})
 
@@ -472,6 +500,8 @@ class Fold:
         self._closed: set[bytes] = set()
         #: Connections with the stream that have not ended; b"" stands for those beyond the bound.
         self._alive: dict[bytes, None] = {}
+        #: An answer was captured before its request, or held back until that came: two clocks tell the time.
+        self._clocks = False
         #: What was delivered until then is judged, whatever is missed later.
         self._settled_ns = -1
         #: When the first push arrived that stays open.
@@ -487,6 +517,15 @@ class Fold:
         self._askers: OrderedDict[str, str | None] = OrderedDict()
         #: Of a name: its addresses, in the order in which they were given first.
         self._addresses: list[str] = []
+        #: The first request to the address while no Init gave it, and whether that was told.
+        self._asked: Where | None = None
+        self._blamed = False
+        #: By who captured it, those that were given there, with the arrival of each one's first reply since there are
+        #: several; by connection, those that were given there.
+        self._given: dict[str, dict[str, int | None]] = {}
+        self._inits: dict[str, list[str]] = {}
+        #: Addresses that replied after a later one had, each told once.
+        self._resumed: list[str] = []
         #: The one that was silent longest first.
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._client_runs = 0
@@ -495,6 +534,8 @@ class Fold:
         self._steps: dict[type[Any], Callable[[Any], Sequence[Told]]] = {
             Init: self._init,
             Stored: self._store,
+            Replied: self._reply,
+            Asked: self._ask,
             Delivered: self._deliver,
             Saved: self._save,
             Got: self._got,
@@ -514,7 +555,9 @@ class Fold:
             self._first = where
         self._last_at_ns = where.arrived_at_ns
         self._changed = True
-        connection_id = where.connection_id
+        self._note_alive(where.connection_id)
+
+    def _note_alive(self, connection_id: bytes) -> None:
         if connection_id not in self._alive and connection_id not in self._closed:
             self._alive[connection_id if len(self._alive) < MOST_CONNECTIONS else b""] = None
 
@@ -527,10 +570,12 @@ class Fold:
         self._see(init.where)
         if self._address is None:
             return self._name_used(init)
+        told = self._not_given()
+        self._asked = None
         if self._name is None:
             self._name, self._partition = init.stream_name[:MOST_NAME], init.partition
             self._shared_changed = True
-            return _NOTHING
+            return told
         name = (init.stream_name[:MOST_NAME], init.partition or 0)
         if name == (self._name, self._partition or 0) or name in self._sharing or len(self._sharing) == MOST_SHARING:
             return _NOTHING
@@ -549,15 +594,70 @@ class Fold:
                 for client in self._clients.values():
                     client.answers.clear()
             self._current = init.stream_address
+        if init.stream_address is not None:
+            self._note_given(init, init.stream_address)
         if not used or not init.anonymous:
             return _NOTHING
         shown = f"a stream without a name is given {_quoted(init.stream_name)}, which was in use"
         return [self._found("create_other_name", init.where, shown)]
 
+    def _note_given(self, init: Init, address: str) -> None:
+        given = self._given.setdefault(init.seen_by, {})
+        given.setdefault(address, None)
+        inits = self._inits.setdefault(init.where.connection_id.hex(), [])
+        if address not in inits:
+            inits.append(address)
+            del inits[:-MOST_SHARING]
+        for known, most in ((given, MOST_SHARING), (self._given, MOST_SHARING), (self._inits, MOST_CONNECTIONS)):
+            if len(known) > most:
+                del known[next(iter(known))]
+
+    def _reply(self, replied: Replied) -> Sequence[Told]:
+        """An address replies although a later one has. On a connection that was given both its session tells it."""
+        address, sent_ns = replied.stream_address, replied.requested_at_ns
+        given = self._given.get(replied.seen_by, {})
+        if address not in given or len(given) == 1:
+            return _NOTHING
+        if given[address] is None:
+            given[address] = replied.where.arrived_at_ns
+        # Where an answer comes before its request, or was held back until then, two clocks tell the time.
+        if sent_ns is None or sent_ns >= replied.where.arrived_at_ns or address in self._resumed:
+            return _NOTHING
+        later = islice(given.items(), list(given).index(address) + 1, None)
+        before = (one for one, at_ns in later if at_ns is not None and at_ns < sent_ns)
+        other = next((one for one in before if node_of(one) == node_of(address)), None)
+        if other is None:
+            return _NOTHING
+        self._resumed = [*self._resumed, address][-MOST_SHARING:]
+        if {address, other} <= set(self._inits.get(replied.where.connection_id.hex(), ())):
+            return _NOTHING
+        shown = f"{_quoted(address)} still answers, {_quoted(other)} is the address since, and answered before"
+        return [Found(RULE["address_changed"], replied.where, shown, address)]
+
+    def _ask(self, asked: Asked) -> Sequence[Told]:
+        where = asked.where
+        self._note_alive(where.connection_id)
+        self._last_at_ns = max(self._last_at_ns, where.arrived_at_ns)
+        # Who spoke of it before had it from an Init that wasn't captured.
+        known = self._name is not None or self._first is not None
+        if not (known or self._partial or self._blamed or self._asked):
+            self._asked = where
+        return _NOTHING
+
+    def _not_given(self) -> list[Told]:
+        """The request to an address that no Init gave, once none can come any more."""
+        self._settle()
+        where = self._asked
+        if where is None or where.arrived_at_ns > self._settled_ns:
+            return []
+        self._asked, self._blamed = None, True
+        return [self._found("address_not_from_init", where, f"no Init gave {_quoted(self._address or '')}")]
+
     def _store(self, stored: Stored) -> Sequence[Told]:
         where, index = stored.where, stored.index
         self._see(where)
         self._confirms += 1
+        self._note_clocks(where, stored.pushed_at_ns)
         own = self._own.get(where.connection_id)
         if own is None or index > own:
             self._own[where.connection_id] = index
@@ -581,6 +681,10 @@ class Fold:
             return _NOTHING
         return self._decreases(stored, own)
 
+    def _note_clocks(self, where: Where, requested_at_ns: int | None) -> None:
+        if requested_at_ns is not None and requested_at_ns >= where.arrived_at_ns:
+            self._clocks = True
+
     def _rise(self, at_ns: int, index: int) -> None:
         self._highest = index
         self._rise_count += 1
@@ -590,7 +694,7 @@ class Fold:
 
     def _decreases(self, stored: Stored, own: int | None) -> Sequence[Told]:
         """Another connection had a higher index before the push was sent. On one connection its session tells it."""
-        if stored.pushed_at_ns is None or (own is not None and own > stored.index):
+        if self._clocks or stored.pushed_at_ns is None or (own is not None and own > stored.index):
             return _NOTHING
         at = bisect_left(self._rises, (stored.pushed_at_ns,)) - 1
         if at < 0 or self._rises[at].number <= self._rise_count - MOST_RISES:
@@ -607,7 +711,7 @@ class Fold:
         if at < 0:
             return
         first, last, where = self._pending[at]
-        sent = stored.pushed_at_ns is not None and stored.pushed_at_ns <= where.arrived_at_ns
+        sent = stored.pushed_at_ns is not None and (self._clocks or stored.pushed_at_ns <= where.arrived_at_ns)
         if sent and stored.index <= last:
             rest = (_Pending(first, stored.index - 1, where), _Pending(stored.index + 1, last, where))
             self._pending[at : at + 1] = [pending for pending in rest if pending.first <= pending.last]
@@ -617,6 +721,7 @@ class Fold:
     def _deliver(self, delivered: Delivered) -> Sequence[Told]:
         where, requested, runs, consumer = delivered.where, delivered.requested, delivered.runs, delivered.consumer
         self._see(where)
+        self._note_clocks(where, delivered.requested_at_ns)
         if not runs:
             return _NOTHING
         for first, last in runs:
@@ -845,7 +950,7 @@ class Fold:
         return _NOTHING
 
     def _note_partial(self, partial: Partial) -> Sequence[Told]:
-        self._partial = True
+        self._partial, self._asked = True, None
         self._settle()
         self._pending = [pending for pending in self._pending if pending.where.arrived_at_ns <= self._settled_ns]
         return _NOTHING
@@ -862,7 +967,7 @@ class Fold:
         self._closed.clear()
         while len(self._open) > MOST_CONNECTIONS:
             self._lose(self._open.pop(next(iter(self._open))))
-        told: list[Told] = [*self._never_confirmed(), *self._rows()]
+        told: list[Told] = [*self._not_given(), *self._never_confirmed(), *self._rows()]
         self._keep_rises()
         self._changed = self._shared_changed = False
         for client in self._clients.values():
@@ -918,7 +1023,6 @@ class Fold:
         """What is settled, from before the first push that is open now; what came after one that stays so is let go."""
         if not self._pending:
             return []
-        self._settle()
         opened = [*chain.from_iterable(self._open.values()), *([] if self._lost_ns is None else [self._lost_ns])]
         first_ns = min(opened, default=None)
         told: list[Told] = []
@@ -999,6 +1103,7 @@ class Fold:
         told = {
             "version": STATE_VERSION,
             "first": None if self._first is None else _where_to_json(self._first),
+            "asked": None if self._asked is None else _where_to_json(self._asked),
             "alive": [connection_id.hex() for connection_id in self._alive],
             "open": [[connection_id.hex(), times] for connection_id, times in self._open.items()],
             "own": [[connection_id.hex(), index] for connection_id, index in self._own.items()],
@@ -1020,6 +1125,7 @@ class Fold:
         for name in _INTERVALS:
             setattr(self, "_" + name, Intervals.from_json(told[name]))
         self._first = None if told["first"] is None else _where_from_json(told["first"])
+        self._asked = None if told["asked"] is None else _where_from_json(told["asked"])
         self._sharing = [(name, partition) for name, partition in told["sharing"]]
         self._alive = {bytes.fromhex(connection): None for connection in told["alive"]}
         self._open = {bytes.fromhex(connection): times for connection, times in told["open"]}
@@ -1036,10 +1142,15 @@ _PLAIN: Final = (
     "last_at_ns",
     "settled_ns",
     "partial",
+    "clocks",
+    "blamed",
     "name",
     "partition",
     "current",
     "addresses",
+    "given",
+    "inits",
+    "resumed",
     "sharing",
     "confirms",
     "indexes",
@@ -1050,6 +1161,11 @@ _PLAIN: Final = (
     "lost_ns",
 )
 _INTERVALS: Final = ("confirmed", "unconfirmed", "passed")
+
+
+def node_of(stream_address: str) -> str:
+    """The node that the address of a stream begins with."""
+    return stream_address.rpartition("=>")[0]
 
 
 def _stream(name: str, partition: int | None) -> str:

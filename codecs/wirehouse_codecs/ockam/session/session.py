@@ -17,6 +17,8 @@ takes the messages of one connection in arrival order, gives one `Outcome` for e
 - An index response answers the oldest GetIndex of its requester that it can be about. Where its bytes have two
   readings, the one that fits that request is taken.
 - A request that can't be decoded may be taken by the service. So one answer that fits no other request is its own.
+- A push or pull to an address that no Init of the connection gave is marked: another connection may have had the Init.
+- What a reset cut off may have been answered in its last second.
 - An error answers the oldest request to its address. If that request is answered after all, the error was for the next.
 - Of pulls with one id that are open together, a response answers the one that it fits best.
 - A push that is sent again once, directly after its confirm, may have crossed it: that is no reuse of its id.
@@ -78,6 +80,8 @@ SNAPSHOT_VERSION: Final = 3
 MOST_KNOWN: Final = 4096
 #: Runs of indexes, request ids and partitions.
 MOST_RUNS: Final = 64
+#: An answer may be so long on its way when its connection is reset.
+IN_FLIGHT_NS: Final = 10**9
 #: Characters of a text that is remembered.
 MOST_CHARACTERS: Final = 255
 _ORDER: Mapping[str, int] = {rule.name: number for number, rule in enumerate(RULES)}
@@ -104,11 +108,13 @@ class Role(StrEnum):
 
 
 #: Why a message is no account of what the service has: its request was answered before, or never sent; it is an Init
-#: with another name, or an index for another key than was asked for; it is a request that its address can't take.
+#: with another name, or an index for another key than was asked for; it is a request that its address can't take, or
+#: whose address no Init of its connection gave.
 ANSWERS_NOTHING: Final = "answers_nothing"
 OTHER_NAME: Final = "other_name"
 OTHER_KEY: Final = "other_key"
 WRONG_SERVICE: Final = "wrong_service"
+NOT_GIVEN: Final = "address_not_given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +306,10 @@ class Session:
             self._found_at[direction] = received.place
         # What waited for its beginning to be found came before this place.
         is_fresh = self._peer_received is None or self._found_at.get(direction) != received.place
-        self._is_behind = is_fresh and self.peer_received(direction, end) > self.taken[other]
+        is_behind = self._peer_received is not None and self.peer_received(direction, end) > self.taken[other]
+        self._is_behind = is_fresh and is_behind
+        # An answer that waited so may answer what comes after it.
+        self._is_early = is_behind and direction is Direction.SERVER
         self._may_be_told = direction is Direction.CLIENT and bool(self.unasked_end)
         if self._may_be_told and is_fresh:
             self._may_be_told = self.peer_received(direction, end) < self.unasked_end
@@ -383,6 +392,9 @@ class Session:
         if how is End.CAPTURE_END:
             return tuple(found)
         for request in self.requests.close():
+            waited_ns = place.arrived_at_ns - request.where.place.arrived_at_ns
+            if how is End.RESET and waited_ns < IN_FLIGHT_NS:
+                continue
             unanswered = self._unanswered(request, "no answer before the connection was closed")
             if unanswered is not None:
                 found.append(unanswered)
@@ -744,10 +756,14 @@ class Session:
             return False
         self._stream_address = self._stream_of()
         if self._role is Role.UNKNOWN:
+            if not self._at:
+                if self._is_complete(self.streams):
+                    self._break("address_not_from_init", "no Init gave the empty address")
+                return True
             if self._is_complete(self.streams):
-                self._break("address_not_from_init", f"no Init gave {self._at or 'the empty address'}")
-            elif self._at:
-                _remember(self.streams, self._at, _Stream(None, 0))
+                # An Init on another connection may have given it.
+                self._ignored = NOT_GIVEN
+            _remember(self.streams, self._at, _Stream(None, 0))
         return True
 
     # Index
@@ -973,9 +989,7 @@ class Session:
     def _is_complete(self, known: Mapping[Any, Any] | None = None) -> bool:
         """Nothing was missed, nor forgotten, that would be `known`, or an open request."""
         room = not self.requests.forgotten if known is None else len(known) < MOST_KNOWN
-        # What begins a connection may wait for its envelope to be known: only answers need what came before.
-        is_asked = self._is_behind and self._where.direction is Direction.SERVER
-        return room and not self.partial and not is_asked
+        return room and not self.partial and not self._is_early
 
     # Carried state
 

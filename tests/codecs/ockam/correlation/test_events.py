@@ -17,7 +17,16 @@ from wirehouse_codecs.ockam.correlation.events import Heard
 from wirehouse_codecs.ockam.correlation.streams import ConsumerRow, Found, Hole, StreamRow, Told
 from wirehouse_codecs.ockam.log.log import SCHEMA, starter
 from wirehouse_codecs.ockam.options import OckamOptions
-from wirehouse_codecs.ockam.wire.messages import IndexSave
+from wirehouse_codecs.ockam.wire.messages import (
+    CreateRequest,
+    CreateResponse,
+    IndexSave,
+    PullRequest,
+    PullResponse,
+    PushRequest,
+    PushResponse,
+    Status,
+)
 
 SESSIONS = Path(__file__).parents[3] / "vectors" / "ockam" / "sessions"
 CAPTURES = sorted(path.name.removesuffix(".pcap") for path in SESSIONS.glob("*.pcap"))
@@ -120,3 +129,58 @@ def test_of_several_clients_of_one_address_it_is_not_known_who_pulled() -> None:
     rows = split(*STORED, other, *consumed("a1", "a2"))
     assert rows["orders-1", "me"].delivered is None
     assert rows["orders-1", "me"].lag == 6
+
+
+def confirmed(connection: str, at_s: float, number: int, address: str) -> list[Said]:
+    return [
+        (at_s, connection, PushRequest(number, b"data"), address, "pub"),
+        (at_s + 0.1, connection, PushResponse(number, Status.OK, number), "pub", address),
+    ]
+
+
+def given(connection: str, at_s: float, address: str) -> list[Said]:
+    return [
+        (at_s, connection, CreateRequest("orders"), "stream", "pub"),
+        (at_s + 0.1, connection, CreateResponse("orders"), "pub", address),
+    ]
+
+
+def test_two_addresses_of_one_name_that_both_go_on_answering() -> None:
+    restarted = [*given("a", 0, "orders-1"), *confirmed("a", 1, 0, "orders-1")]
+    restarted += [*given("b", 2, "orders-2"), *confirmed("b", 3, 0, "orders-2"), *confirmed("b", 4, 1, "orders-2")]
+    split(*restarted)
+    heard = Heard()
+    both = [*restarted, *confirmed("a", 5, 1, "orders-1"), *confirmed("a", 6, 2, "orders-1")]
+    for row in tcp_inspection.read(landed_packets(captured(*both)), starter(OckamOptions()), SCHEMA, PORT):
+        heard.take(row)
+    found = [one for one in heard.told() if isinstance(one, Found)]
+    assert [(one.rule.name, one.stream_address) for one in found] == [("address_changed", "orders-1")]
+
+
+def pulls(connection: str, at_s: float, number: int) -> list[Said]:
+    return [
+        (at_s, connection, PullRequest(number, 0, 10), "orders-1", "con"),
+        (at_s + 0.1, connection, PullResponse(number, ()), "con", "orders-1"),
+    ]
+
+
+def found_in(*said: Said, without: int = -1) -> list[tuple[str, int]]:
+    """Rules that are broken, and the records of the packets; a packet may be missing."""
+    heard, packets = Heard(), list(captured(*said))
+    kept = [packet for at, packet in enumerate(packets) if at != without]
+    for row in tcp_inspection.read(landed_packets(kept), starter(OckamOptions()), SCHEMA, PORT):
+        heard.take(row)
+    return [(one.rule.name, one.where.record_number) for one in heard.told() if isinstance(one, Found)]
+
+
+def test_an_address_may_be_given_on_another_connection() -> None:
+    assert found_in(*given("a1", 0, "orders-1"), *pulls("a2", 1, 1), *pulls("b1", 1.5, 1)) == []
+    # Nobody was given it: one finding, at the first request to it.
+    made_up = [*given("a1", 0, "orders-2"), *pulls("a2", 1, 1), *pulls("a2", 2, 2), *pulls("b1", 3, 1)]
+    assert [name for name, _ in found_in(*made_up)] == ["address_not_from_init"]
+    # A packet to the host was missed, which may have been the Init; one to another host can't have been.
+    other: list[Said] = [(0.5, "a1", PushRequest(1, b"data"), "orders-2", "pub")]
+    other += [(0.6, "a1", PushResponse(1, Status.OK, 0), "pub", "orders-2")]
+    init = next(at for at, packet in enumerate(captured(*made_up)) if b"orders-2" in packet.data)
+    assert found_in(*made_up, *other, without=init) == []
+    assert [name for name, _ in found_in(*made_up, *confirmed("c1", 0.5, 1, "orders-2"), without=-1)] != []

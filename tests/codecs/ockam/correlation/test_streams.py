@@ -27,6 +27,7 @@ from wirehouse_codecs.ockam.correlation.streams import (
     Observation,
     OpenPushes,
     Partial,
+    Replied,
     Saved,
     Stored,
     StreamRow,
@@ -44,7 +45,7 @@ ADDRESS = "ST_S_1"
 KEY = address_key(ADDRESS)
 NAME_KEY = name_key("orders", None)
 LARGEST = 2**64 - 1
-MODELLED = SET_RULES - {"address_shared", "create_other_name", "data_changed", "saved_index_lowered"}
+MODELLED = SET_RULES - {"address_changed", "address_shared", "create_other_name", "data_changed", "saved_index_lowered"}
 NEXT, PROCESSED = IndexConvention
 
 
@@ -142,7 +143,7 @@ def speaks_on(step: Step) -> list[bytes]:
     match step:
         case Answered(_, stored):
             return [stored.where.connection_id]
-        case Init() | Stored() | Delivered() | Saved() | Got():
+        case Init() | Stored() | Replied() | Delivered() | Saved() | Got():
             return [step.where.connection_id]
     return []
 
@@ -827,11 +828,12 @@ def test_the_data_at_an_index(told: str, places: list[int]) -> None:
 
 
 def lowered(*gets: tuple[str, int | None, int | None, str]) -> list[str]:
-    """GetIndexes of one client as connection, index, time since it was sent, and service."""
+    """GetIndexes of one client as connection, index, how many answers ago it was sent, and service."""
     talk = Talk()
-    for connection, index, since_ns, service in gets:
+    for connection, index, since, service in gets:
+        talk.now_ns += 9
         at = talk.where(connection)
-        sent_at_ns = None if since_ns is None else at.arrived_at_ns - since_ns
+        sent_at_ns = None if since is None else at.arrived_at_ns - (10 * since or 1)
         talk.steps.append(Got(at, "me", "orders", None, index, requested_at_ns=sent_at_ns, service=service))
     events = [step for step in talk.steps if isinstance(step, Got)]
     fold = Fold(NAME_KEY)
@@ -865,7 +867,7 @@ def test_a_service_that_began_anew_may_answer_less() -> None:
     for address, index in (("old", 10), ("new", 3)):
         init = Init(talk.where(address), "orders", None, False, address)
         at = talk.where(address)
-        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns, service="i")
+        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns - 1, service="i")
         told += [one for event in (init, got) for one in fold.take(event)]
     assert [one for one in told if isinstance(one, Found) and one.rule.name == "saved_index_lowered"] == []
 
@@ -944,3 +946,83 @@ def test_a_save_under_a_guessed_address_is_not_judged() -> None:
     talk.steps.append(Saved(talk.where("d"), "me", "orders", None, 20, guessed=True))
     assert talk.save(30).found() == []
     assert Talk().store(*range(30)).get(0).pull(0, *range(10)).save(20).found() != []
+
+
+SECOND_ADDRESS = "ST_S_2"
+
+
+def replied(*said: tuple[str, str, int | None], seen_by: dict[str, str] | None = None) -> list[tuple[str, str | None]]:
+    """Replies under a name with two addresses, as connection, address and how many answers ago they were asked for.
+
+    A connection is given the addresses that its name has; `seen_by` says who captured it.
+    """
+    fold, talk, captures = Fold(NAME_KEY), Talk(), seen_by or {}
+    events: list[Event] = []
+    # The first address is given everywhere before the second one is given anywhere.
+    given = [(address, name) for address in "12" for name in sorted({one for one, *_ in said}) if address in name]
+    for address, name in given:
+        init = Init(talk.where(name), "orders", None, False, f"ST_S_{address}", captures.get(name, ""))
+        events.append(init)
+    for name, address, since in said:
+        talk.now_ns += 9
+        where = talk.where(name)
+        sent_ns = None if since is None else where.arrived_at_ns - (10 * since or 1)
+        events.append(Replied(where, address, sent_ns, captures.get(name, "")))
+    told: list[Told] = []
+    for event in events:
+        told += [*fold.take(event), *fold.end_window()]
+        fold = Fold(NAME_KEY, snapshot=fold.snapshot())
+    return [(one.rule.name, one.stream_address) for one in of(Found, told)]
+
+
+def test_an_address_that_answers_on_is_found_once_whatever_the_connections() -> None:
+    old, new = ("a1", ADDRESS, 0), ("b2", SECOND_ADDRESS, 0)
+    assert replied(old, new, old, new, old) == [("address_changed", ADDRESS)]
+    # A capture that began later knows of no answer before.
+    assert replied(new, old) == [("address_changed", ADDRESS)]
+    # The new one alone answers from then on.
+    assert replied(old, new, new) == []
+    assert replied(old, old, new) == []
+
+
+def test_an_old_address_may_still_answer_what_was_sent_before_the_new_one_did() -> None:
+    old, new = ("a1", ADDRESS, 0), ("b2", SECOND_ADDRESS, 0)
+    assert replied(old, new, ("a1", ADDRESS, 1)) == []
+    assert replied(old, new, ("a1", ADDRESS, None)) == []
+    # An answer that is captured before its request is of another clock.
+    assert replied(old, new, ("a1", ADDRESS, -1)) == []
+    # Two captures have two clocks.
+    assert replied(old, new, old, seen_by={"a1": "one", "b2": "two"}) == []
+    # A session finds it on a connection that was given both.
+    assert replied(new, ("a12", ADDRESS, 0), ("a1", ADDRESS, 0)) == []
+
+
+def test_an_index_is_not_lowered_between_clocks() -> None:
+    # The lower answer was asked for first, or comes before its request.
+    assert lowered(("one", 10, 0, "i"), ("two", 3, -1, "i")) == []
+    fold, talk = Fold(NAME_KEY), Talk()
+    told: list[Told] = []
+    for index, capture in ((10, "one"), (3, "two")):
+        talk.now_ns += 9
+        at = talk.where(capture)
+        got = Got(at, "me", "orders", None, index, requested_at_ns=at.arrived_at_ns - 1, service="i", seen_by=capture)
+        told += fold.take(got)
+    assert told == []
+
+
+def test_nothing_is_ordered_by_pushes_of_another_clock() -> None:
+    """Answers are captured before what they answer, or held back until it comes."""
+
+    def found(ahead_ns: int) -> list[str]:
+        fold, talk, told = Fold(KEY), Talk(now_ns=100), list[Told]()
+        for connection, index in (("one", 1), ("two", 9), ("one", 5)):
+            talk.now_ns += 9
+            where = talk.where(connection)
+            told += fold.take(Stored(where, index, where.arrived_at_ns - 1 + ahead_ns))
+            told += fold.end_window()
+            fold = Fold(KEY, snapshot=fold.snapshot())
+        return [one.rule.name for one in of(Found, told)]
+
+    assert found(0) == ["index_decreases"]
+    assert found(1) == []
+    assert found(9) == []
