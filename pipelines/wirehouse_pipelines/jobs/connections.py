@@ -37,7 +37,7 @@ from wirehouse_pipelines.stages import Input, Order, Stage
 from wirehouse_pipelines.tables import all_tables
 
 #: Of what all protocols over TCP share: raise it and every window of each is stale.
-VERSION = "4"
+VERSION = "5"
 #: Condition of the rows of a log that carry state.
 CARRIED = f"row_kind = '{STATE}'"
 _ARRIVAL = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")

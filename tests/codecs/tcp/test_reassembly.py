@@ -1252,6 +1252,16 @@ def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: i
     assert talk.connection.client.packets == 4
 
 
+def test_data_captured_before_the_end_of_another_connection_are_of_their_own() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old", FIN | ACK)
+    assert talk.send(C, 2**30, b"new") == []
+    assert plain(talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)) == ["closed fin"]
+    before = talk.connection
+    assert plain(talk.send(C, 2**30 - 1, flags=SYN)) == ["open syn", ("client", 0, b"new")]
+    assert (before.client.strays, before.client.ignored_bytes, before.client.take_ignored()) == (0, 0, [])
+
+
 def test_a_new_connection_takes_nothing_that_was_delivered() -> None:
     talk = Dialogue().open()
     talk.send(C, 3, b"def")
@@ -1283,6 +1293,8 @@ def test_what_is_ignored_is_said(at: int, why: Why) -> None:
         talk.send(S, 0, flags=RST)
     talk.send(C, at, b"more")
     talk.send(C, at - 10, b"and more")
+    assert talk.connection.client.take_ignored() == [], "a SYN may follow"
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
     assert talk.connection.client.take_ignored() == [(C, why, 12, talk.sent[-2].place)]
 
 
