@@ -87,9 +87,10 @@ class _Part(NamedTuple):
 
 def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     """For the client (True) and the server (False) the readings that are right; the first is the usual one."""
-    if packets and packets[0].rst and any(one.syn for one in packets):
-        # Of a connection before.
-        packets = packets[next(n for n, one in enumerate(packets) if one.syn) :]
+    first = next((n for n, one in enumerate(packets) if not one.rst), 0)
+    if packets and packets[first].syn:
+        # The RSTs are of a connection before.
+        packets = packets[first:]
     end = _end(packets)
     again = next((n for n in range(end, len(packets)) if packets[n].syn), None)
     if again is not None and not any(one.sent for one in packets[:end]):
@@ -308,7 +309,13 @@ def _starts(
         return list(dict.fromkeys([0, *early, *acknowledged[: not opens]]))
     if packets[0].syn:
         # All that the side sent was sent while the other one was captured.
-        return [min([*acknowledged, *(part.start for part in parts[:1])], default=0)]
+        begins = min([*acknowledged, *(part.start for part in parts[:1])], default=0)
+        if not any(one.syn for one in own):
+            return [begins]
+        # Its own SYN has another number. Two segments say so together: the stream may begin with the lower of them.
+        return list(
+            dict.fromkeys([begins, min([_position(one.first, base) for one in own if one.sent][:2], default=0)])
+        )
     if not own:
         # Of what was acknowledged later all, some or nothing may have been sent before the capture began.
         return sorted(set(acknowledged))
@@ -336,7 +343,10 @@ def _starts_in_middle(
         start = _position(one.first, base)
         joined = start if start < joined <= start + one.sent else joined
     answers = [min(acknowledged)] if has_syn and acknowledged else []
-    settled = _settled(parts, known, acknowledged_at)
+    # What was acknowledged before its first byte was captured may not be waited for any more.
+    data_ns = next((one.ns for one in own if one.sent), own[0].ns)
+    had = [number for ns, number in acknowledged_at if ns <= data_ns]
+    settled = [one for place in (known, max(had, default=known)) for one in _settled(parts, place, acknowledged_at)]
     places = [min(known, first), first, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
     return list(dict.fromkeys(places))
 

@@ -23,7 +23,9 @@ Numbering
 ---------
 
 - Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
-  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds.
+  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds. If the SYN that holds
+  wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
+  bytes, which were ignored as strays, are taken after all.
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
@@ -290,8 +292,10 @@ class Side:
     #: The last stray, and the sequence number after it.
     last_stray: Place | None = field(default=None, repr=False)
     _stray: int = _UNKNOWN
-    #: The other sequence number that its first byte may have, while SYNs with two of them have been seen.
+    #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
+    #: so, only an acknowledgment or the first bytes.
     _other: int = _UNKNOWN
+    _other_assumed: bool = False
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
     _wanted: int = _UNKNOWN
     #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
@@ -418,8 +422,12 @@ class Side:
         for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
             if start < lowest <= start + size:
                 lowest = start
-        if lowest < 0:
-            self.begin((first + lowest) & SEQUENCE_MASK)
+        start = (first + lowest) & SEQUENCE_MASK
+        if self._expected == _UNKNOWN and 1 < self._sent_since_first(start) < WINDOW_BYTES:
+            # As in `begin_with_bytes`.
+            self.begin(self._sent_from)
+        elif lowest < 0:
+            self.begin(start)
 
     def begin_to_send(self, sequence: int) -> None:
         """In the middle, its first packet that was captured: what stands before `sequence` was sent before."""
@@ -444,8 +452,13 @@ class Side:
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
         self.begin(sequence)
+        ahead = _distance(self._expected, sequence)
+        if not self._next and not self._is_untouched and 0 < ahead < WINDOW_BYTES:
+            # What waits came before it, and was numbered by less.
+            self._leave_out(-ahead)
+            self._initial = (sequence - 1) & SEQUENCE_MASK
         if self._is_untouched and sequence != self._expected:
-            self._other = sequence
+            self._other, self._other_assumed = sequence, False
 
     @property
     def _is_untouched(self) -> bool:
@@ -464,16 +477,30 @@ class Side:
             peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
         peer._heard_last = _UNKNOWN
 
-    def select_numbering(self, sequence: int) -> None:
-        """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
+    def select_numbering(self, sequence: int) -> bool:
+        """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible.
+
+        True if it isn't the one that held until now.
+        """
         if self._other == _UNKNOWN:
-            return
+            return False
         nearer = min((self._expected, self._other), key=lambda first: abs(_distance(sequence, first)))
-        if abs(_distance(sequence, nearer)) < WINDOW_BYTES:
-            if nearer != self._expected:
-                # What was acknowledged of the other numbers says nothing.
-                self._renumber(WINDOW_BYTES)
-            self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
+        if abs(_distance(sequence, nearer)) >= WINDOW_BYTES:
+            return False
+        is_other = nearer != self._expected
+        if is_other:
+            # What was acknowledged of the other numbers says nothing.
+            self._renumber(WINDOW_BYTES)
+            self._assumed = self._other_assumed
+        self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
+        return is_other
+
+    def select_by_bytes(self, sequence: int, size: int) -> bool:
+        """As `select_numbering`. Bytes number a stream, too, if the next segment goes on behind them."""
+        goes_on = self._is_untouched and sequence == self._stray
+        if goes_on:
+            self._other, self._other_assumed = sequence, True
+        return bool(size or goes_on) and self.select_numbering(sequence)
 
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
@@ -516,7 +543,7 @@ class Side:
                 self._assumed = True
             if self._is_untouched and abs(_distance(acknowledgment, self._expected)) >= WINDOW_BYTES:
                 # The answer to a SYN that counts may be one that wasn't captured.
-                self._other = acknowledgment
+                self._other, self._other_assumed = acknowledgment, True
             return
         if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
             self._wanted = self._next
@@ -554,7 +581,11 @@ class Side:
 
     def is_credible(self, sequence: int) -> bool:
         """`sequence` is near what is expected, or nothing is known to be."""
-        return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+        return self._expected == _UNKNOWN or self._assumed or self.is_near(sequence)
+
+    def is_near(self, sequence: int) -> bool:
+        """`sequence` is near what is expected."""
+        return abs(_distance(sequence, self._expected)) < WINDOW_BYTES
 
     def peer_received(self, byte_end: int) -> int:
         """So many bytes of the other side its host had received when it sent the byte before `byte_end`, at most.
@@ -639,8 +670,6 @@ class Side:
 
         If `needs` is None, the bytes wait for what those before them wait for. `heard` is as in a piece.
         """
-        if size:
-            self.select_numbering(sequence)
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
@@ -817,6 +846,9 @@ class Side:
     def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
         self.last_stray = place
+        if size and self._is_untouched and self._other == _UNKNOWN:
+            # The SYN that counts may be one that wasn't captured.
+            self._other, self._other_assumed = sequence, True
         self.ignored_bytes += len(payload)
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
@@ -1062,6 +1094,7 @@ _NUMBERS: Final = (
     "_fin_acknowledges",
     "_stray",
     "_other",
+    "_other_assumed",
     "_wanted",
     "_assumed",
     "_opening",
@@ -1201,6 +1234,16 @@ class Connection:
         size = sum(len(one.payload) for one in self._held)
         return len(self._held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
 
+    def sent_by(self, side: Side) -> int:
+        """As `Side.sent`; while nothing numbers the side, as the segments that are held have it."""
+        if side.expected != _UNKNOWN or not self._held:
+            return side.sent
+        if self._held[0].direction is side.direction:
+            ends = [(one.sequence + one.payload_bytes + bool(one.flags & FIN)) & SEQUENCE_MASK for one in self._held]
+        else:
+            ends = [one.acknowledgment for one in self._held if one.flags & ACK]
+        return max(ends, key=lambda end: _distance(end, ends[0]), default=_UNKNOWN)
+
     def numbers_held(self, segment: TcpSegment) -> bool:
         """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
         first = self._held[0]
@@ -1231,6 +1274,19 @@ class Connection:
         ours.packets -= len(given)
         self._gave = bool(given)
         return [one.segment for one in given]
+
+    def take_back(self, side: Side) -> list[TcpSegment]:
+        """The segments of a side that were ignored, and are credible now."""
+        back = [
+            one
+            for one in self._apart
+            if one.fate is Fate.STRAY and one.segment.direction is side.direction and side.is_near(one.segment.sequence)
+        ]
+        self._apart = [one for one in self._apart if one not in back]
+        side.last_stray = None
+        side.strays -= len(back)
+        side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
+        return [one.segment for one in back]
 
     def keep_early(self, until_ns: int | None = None) -> None:
         """No SYN came in time for the segments that arrived until then, or for all: they are of this connection."""
@@ -1578,14 +1634,9 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
             theirs.begin(segment.acknowledgment)
     is_numbered_by_this = theirs.expected == _UNKNOWN and not flags & SYN
     if flags & ACK:
-        theirs.select_numbering(segment.acknowledgment)
-        theirs.note_acknowledgment(segment.acknowledgment)
-        events += theirs.settle_opening(place)
-        age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-        if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
-            events += theirs.pass_unheard(place)
-        elif connection.opened == "middle":
-            theirs.follow()
+        events += _take_acknowledgment(connection, ours, theirs, segment)
+    if ours.select_by_bytes(sequence, size):
+        events += _take_back(connection, ours, place, sequence)
     if not size and not flags & FIN:
         return events
     ours.begin_with_bytes(sequence, in_middle=connection.opened == "middle")
@@ -1600,6 +1651,34 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if ours._fin is not None and not had_end and flags & ACK:
         ours._fin_acknowledges = segment.acknowledgment
     return events
+
+
+def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segment: TcpSegment) -> list[Event]:
+    """What the acknowledgment of our segment says of the other side's bytes."""
+    place, acknowledgment = segment.place, segment.acknowledgment
+    events: list[Event] = []
+    is_other = theirs.select_numbering(acknowledgment)
+    theirs.note_acknowledgment(acknowledgment)
+    if is_other:
+        events += _take_back(connection, theirs, place)
+    events += theirs.settle_opening(place)
+    age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+    if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+        events += theirs.pass_unheard(place)
+    elif connection.opened == "middle":
+        theirs.follow()
+    return events
+
+
+def _take_back(connection: Connection, side: Side, place: Place, *sequences: int) -> list[Event]:
+    """Take what was ignored of a side because another SYN had numbered its bytes; those of `sequences` come next."""
+    again = connection.take_back(side)
+    if not again:
+        return []
+    firsts = [*(one.sequence for one in again), *sequences]
+    lowest = min(firsts, key=lambda first: _distance(first, firsts[0]))
+    side.begin_with_bytes(lowest, in_middle=False)
+    return [event for segment in again for event in _take_again(connection, segment, place)]
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -1627,25 +1706,23 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 def _reset(connection: Connection, segment: TcpSegment, *, was_heard: bool) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
-    events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
+    ours.ignore(Why.RESET, len(segment.payload), segment.place)
     acknowledgment = segment.acknowledgment if segment.flags & ACK else None
-    own = ours.sent
+    own = end = connection.sent_by(ours)
     if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
         own = segment.sequence
-    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
+    reset = _Reset(segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own)
     is_asked = connection.opened == "syn" and not was_heard and ours.expected == _UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
-    if ours.may_end_at(segment.sequence) or is_refusal:
+    if ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal:
         connection._reset = reset
-        ours.ignore(Why.RESET, len(segment.payload), segment.place)
-        return events + _close(connection, "reset", segment.place)
-    ours.ignore(Why.RESET, len(segment.payload), segment.place)
+        return _close(connection, "reset", segment.place)
     if not was_heard:
         ours._unproven, ours.packets = ours.packets, 0
     connection._reset = connection._reset or reset
-    return events
+    return []
 
 
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:

@@ -373,6 +373,51 @@ def test_the_second_answer_to_a_syn_may_be_missing() -> None:
     assert plain(talk.send(S, 0, b"hello")) == [("server", 0, b"hello")], "it was garbled"
 
 
+@pytest.mark.parametrize("payload", [b"more", b""])
+def test_bytes_that_go_on_number_a_stream_whose_syn_was_not_captured(payload: bytes) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 2**30, flags=SYN | ACK)
+    assert talk.send(S, 0, b"some") == []
+    assert joined(talk.send(S, 4, payload)) == [("server", 0, b"some" + payload)]
+    server = talk.connection.server
+    assert (server.strays, server.ignored_bytes, server.missing_bytes, server.take_ignored()) == (0, 0, 0, [])
+
+
+def test_an_acknowledgment_numbers_bytes_whose_syn_was_not_captured() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 2**30, flags=SYN | ACK)
+    talk.send(S, 4, b"more")
+    assert talk.send(C, 0, acknowledgment=0) == []
+    assert joined(talk.send(S, 0, b"some")) == [("server", 0, b"somemore")]
+
+
+def test_a_syn_that_is_captured_late_numbers_what_waits() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 2**30, flags=SYN | ACK)
+    talk.send(C, 0, acknowledgment=2)
+    assert talk.send(S, 4, b"more") == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert joined(talk.send(S, 0, b"some")) == [("server", 0, b"somemore")]
+
+
+def test_a_garbled_reset_does_not_begin_a_stream() -> None:
+    talk = Dialogue()
+    talk.send(C, 5, b"5")
+    talk.send(C, 3, b"34")
+    assert talk.send(C, 9999, flags=RST) == []
+    assert talk.send(C, 0, b"012") == []
+    assert joined(talk.send(S, 0, acknowledgment=0)) == [("client", 0, b"012345")]
+
+
+def test_a_reset_behind_bytes_that_are_held_closes() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 0, b"abc")) == ["open middle"]
+    assert plain(talk.send(C, 3, flags=RST)) == [("client", 0, b"abc"), "closed reset"]
+
+
 def test_a_fast_open_may_be_captured_after_its_answer() -> None:
     talk = Dialogue()
     talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
