@@ -413,14 +413,17 @@ class Side:
             self._assumed = not 0 <= ahead < WINDOW_BYTES
         self.begin(sequence)
 
-    def begin_before(self, held: Sequence[tuple[int, int]]) -> None:
-        """Of the first bytes that were captured some lie before the others, and go on up to where the stream begins."""
+    def begin_before(self, held: Sequence[tuple[int, int]], *, in_middle: bool) -> None:
+        """Of the first bytes that were captured some lie before the others.
+
+        Where the capture begins `in_middle`, those count that go on up to where the stream begins.
+        """
         if self._expected != _UNKNOWN and not self._assumed:
             return
         first = held[0][0] if self._expected == _UNKNOWN else self._expected
         lowest = min(_distance(held[0][0], first), 0)
         for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
-            if start < lowest <= start + size:
+            if start < lowest and (lowest <= start + size or (not in_middle and -start < WINDOW_BYTES)):
                 lowest = start
         start = (first + lowest) & SEQUENCE_MASK
         if self._expected == _UNKNOWN and 1 < self._sent_since_first(start) < WINDOW_BYTES:
@@ -495,12 +498,11 @@ class Side:
         self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
         return is_other
 
-    def select_by_bytes(self, sequence: int, size: int) -> bool:
+    def select_by_own(self, sequence: int) -> bool:
         """As `select_numbering`. Bytes number a stream, too, if the next segment goes on behind them."""
-        goes_on = self._is_untouched and sequence == self._stray
-        if goes_on:
+        if self._is_untouched and sequence == self._stray:
             self._other, self._other_assumed = sequence, True
-        return bool(size or goes_on) and self.select_numbering(sequence)
+        return self.select_numbering(sequence)
 
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
@@ -629,7 +631,13 @@ class Side:
         end = self.sent
         if self._assumed:
             return sequence in (self._expected, end, self._sent_from)
-        return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
+        follows = self._next
+        for piece in self._waiting:
+            if piece.start == follows:
+                # It waits for the other side only.
+                follows = piece.end
+        first = (self._expected + follows - self._next) & SEQUENCE_MASK
+        return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
@@ -673,7 +681,7 @@ class Side:
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
-                self._ignore_stray(sequence, payload, size, place)
+                self._ignore_stray(sequence, payload, size + fin, place)
                 return []
             self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
@@ -1603,7 +1611,8 @@ def _release_held(connection: Connection) -> list[Event]:
     held, connection._held = connection._held, []
     if held:
         ours, _ = connection.sides(held[0].direction)
-        ours.begin_before([(segment.sequence, segment.payload_bytes) for segment in held])
+        sent = [(segment.sequence, segment.payload_bytes) for segment in held]
+        ours.begin_before(sent, in_middle=connection.opened == "middle")
     for segment in held:
         events += _take_again(connection, segment, segment.place)
     return events
@@ -1635,7 +1644,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     is_numbered_by_this = theirs.expected == _UNKNOWN and not flags & SYN
     if flags & ACK:
         events += _take_acknowledgment(connection, ours, theirs, segment)
-    if ours.select_by_bytes(sequence, size):
+    if (size or not flags & SYN) and ours.select_by_own(sequence):
         events += _take_back(connection, ours, place, sequence)
     if not size and not flags & FIN:
         return events

@@ -412,6 +412,21 @@ def test_a_garbled_reset_does_not_begin_a_stream() -> None:
     assert joined(talk.send(S, 0, acknowledgment=0)) == [("client", 0, b"012345")]
 
 
+def test_held_bytes_behind_a_syn_all_count() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert talk.send(S, 8, b"more") == talk.send(S, 0, b"some") == []
+    assert joined(talk.send(C, 0, acknowledgment=4)) == [("server", 0, b"some")]
+
+
+def test_a_reset_where_bytes_wait_for_the_other_side_closes_nothing() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"answer", acknowledgment=5)
+    assert talk.send(S, 0, flags=RST) == []
+    assert talk.send(C, 5, acknowledgment=6) == []
+    assert joined(talk.send(C, 0, b"asked")) == [("client", 0, b"asked"), ("server", 0, b"answer")]
+
+
 def test_a_reset_behind_bytes_that_are_held_closes() -> None:
     talk = Dialogue()
     assert plain(talk.send(C, 0, b"abc")) == ["open middle"]
