@@ -1207,6 +1207,8 @@ class Connection:
     #: may still say that they are of the next connection.
     _apart: list[_Apart] = field(default_factory=list, repr=False)
     _regular: bool = False
+    #: A SYN of it was captured.
+    has_syn: bool = False
     #: The next connection took segments that were counted here.
     _gave: bool = False
 
@@ -1235,6 +1237,11 @@ class Connection:
             return age_ns >= ours.options.hole_wait_ns
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
         return self.opened != "syn" or ours._initial != _UNKNOWN
+
+    @property
+    def in_middle(self) -> bool:
+        """The capture begins in its middle: its first packets are none that a late SYN explains."""
+        return self.opened == "middle" and not self.has_syn
 
     @property
     def holds_enough(self) -> bool:
@@ -1338,6 +1345,7 @@ class Connection:
             "opened": self.opened,
             "closed": self.closed,
             "ordinal": self.ordinal,
+            "has_syn": self.has_syn,
             "reset": self._reset and self._reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self._held],
             "apart": [[_segment_to_json(segment), fate] for segment, fate in self._apart],
@@ -1363,6 +1371,7 @@ class Connection:
             [_segment_from_json(segment) for segment in state["held"]],
             [_Apart(_segment_from_json(segment), Fate(fate)) for segment, fate in state["apart"]],
         )
+        connection.has_syn = state["has_syn"]
         connection.judge_regular()
         return connection
 
@@ -1596,7 +1605,9 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             theirs.begin(segment.acknowledgment)
     elif is_near and flags & ACK:
         ahead = _distance(held[0].acknowledgment, segment.sequence)
-        if 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
+        if flags & SYN:
+            ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+        elif 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
@@ -1639,6 +1650,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         ours.announce(sequence)
+        connection.has_syn = True
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
     is_numbered_by_this = theirs.expected == _UNKNOWN and not flags & SYN
@@ -1648,7 +1660,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         events += _take_back(connection, ours, place, sequence)
     if not size and not flags & FIN:
         return events
-    ours.begin_with_bytes(sequence, in_middle=connection.opened == "middle")
+    ours.begin_with_bytes(sequence, in_middle=connection.in_middle)
     needs, heard = None, _UNKNOWN
     if flags & ACK:
         needs = theirs.needs(segment.acknowledgment)
@@ -1674,7 +1686,7 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
     if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
         events += theirs.pass_unheard(place)
-    elif connection.opened == "middle":
+    elif connection.in_middle:
         theirs.follow()
     return events
 

@@ -427,6 +427,28 @@ def test_a_reset_where_bytes_wait_for_the_other_side_closes_nothing() -> None:
     assert joined(talk.send(C, 0, b"asked")) == [("client", 0, b"asked"), ("server", 0, b"answer")]
 
 
+def test_bytes_held_before_a_late_answer_to_their_syn_wait_for_what_they_acknowledge() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, acknowledgment=0)
+    for at, acknowledged in ((0, 0), (3, 9), (6, 12)):
+        assert talk.send(C, at, b"ask", acknowledgment=acknowledged) == []
+    assert joined(talk.send(S, -1, flags=SYN | ACK)) == [("client", 0, b"ask")]
+    assert joined(talk.send(S, 0, b"answered!", acknowledgment=3)) == [
+        ("server", 0, b"answered!"),
+        ("client", 3, b"ask"),
+    ]
+
+
+def test_an_acknowledgment_before_its_syn_is_no_beginning_in_the_middle() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, acknowledgment=0)
+    assert talk.send(C, 0, b"ask", acknowledgment=0) == []
+    assert joined(talk.send(C, -1, flags=SYN)) == [("client", 0, b"ask")]
+    assert talk.send(C, 3, b"more", acknowledgment=6) == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert joined(talk.send(S, 0, b"answer", acknowledgment=3)) == [("server", 0, b"answer"), ("client", 3, b"more")]
+
+
 def test_a_reset_behind_bytes_that_are_held_closes() -> None:
     talk = Dialogue()
     assert plain(talk.send(C, 0, b"abc")) == ["open middle"]
