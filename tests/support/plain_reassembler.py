@@ -87,9 +87,10 @@ class _Part(NamedTuple):
 
 def reassemble(packets: Sequence[Packet]) -> dict[bool, list[Reading]]:
     """For the client (True) and the server (False) the readings that are right; the first is the usual one."""
-    if packets and packets[0].rst and any(one.syn for one in packets):
-        # Of a connection before.
-        packets = packets[next(n for n, one in enumerate(packets) if one.syn) :]
+    first = next((n for n, one in enumerate(packets) if not one.rst), 0)
+    if packets and packets[first].syn:
+        # The RSTs are of a connection before.
+        packets = packets[first:]
     end = _end(packets)
     again = next((n for n in range(end, len(packets)) if packets[n].syn), None)
     if again is not None and not any(one.sent for one in packets[:end]):
@@ -210,11 +211,16 @@ def _base(packets: Iterable[Packet], client: bool) -> int | None:
     packets = list(packets)
     starts = list(dict.fromkeys(one.first for one in packets if one.client is client and one.syn and not one.rst))
     evidence = [number for one in packets if not one.rst for number in _says(one, client)]
+    stands = [one.first for one in packets if one.client is client and not (one.syn or one.rst or one.sent or one.fin)]
     near = [number for number in evidence if any(abs(distance(number, start)) < FAR for start in starts)]
     if len(starts) > 1 and near:
         return min(starts, key=lambda start: abs(distance(near[0], start)))
-    if evidence and not near:
-        # Also of a SYN whose number nothing goes on from.
+    if (
+        evidence
+        and not near
+        and (not starts or any(abs(distance(one, evidence[0])) < FAR for one in evidence[1:] + stands))
+    ):
+        # Also of a SYN whose number nothing goes on from, if there are two.
         return evidence[0]
     return starts[0] if starts else None
 
@@ -308,7 +314,14 @@ def _starts(
         return list(dict.fromkeys([0, *early, *acknowledged[: not opens]]))
     if packets[0].syn:
         # All that the side sent was sent while the other one was captured.
-        return [min([*acknowledged, *(part.start for part in parts[:1])], default=0)]
+        begins = min([*acknowledged, *(part.start for part in parts[:1])], default=0)
+        if not any(one.syn for one in own):
+            # What says that it began before comes too late behind its first bytes and what acknowledges them.
+            return list(dict.fromkeys([begins, *_known_first(parts, acknowledged_at)]))
+        # Its own SYN has another number. Two segments say so together: the stream may begin with the lower of them.
+        two = [_position(one.first, base) for one in own if one.sent][:2]
+        lowest = min(_position(one.first, base) for one in own if not one.syn) if two else 0
+        return list(dict.fromkeys([begins, min(two, default=0), *two[:1], lowest]))
     if not own:
         # Of what was acknowledged later all, some or nothing may have been sent before the capture began.
         return sorted(set(acknowledged))
@@ -336,9 +349,22 @@ def _starts_in_middle(
         start = _position(one.first, base)
         joined = start if start < joined <= start + one.sent else joined
     answers = [min(acknowledged)] if has_syn and acknowledged else []
-    settled = _settled(parts, known, acknowledged_at)
-    places = [min(known, first), first, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
+    # What was acknowledged before its first byte was captured may not be waited for any more.
+    data_ns = next((one.ns for one in own if one.sent), own[0].ns)
+    had = [number for ns, number in acknowledged_at if ns <= data_ns]
+    settled = [one for place in (known, max(had, default=known)) for one in _settled(parts, place, acknowledged_at)]
+    # A byte before may have been a keep-alive.
+    places = [min(known, first), first, first + 1, known, joined, *data, *lowest, *asked, *settled, *before, *answers]
     return list(dict.fromkeys(places))
+
+
+def _known_first(parts: Sequence[_Part], acknowledged_at: Sequence[tuple[int, int]]) -> list[int]:
+    """The lowest position that is known when the first bytes have been acknowledged."""
+    first_ns = min((part.ns for part in parts), default=0)
+    until_ns = next((ns for ns, _ in acknowledged_at if ns > first_ns), first_ns)
+    known = [part.start for part in parts if part.ns <= until_ns]
+    known += [at for ns, at in acknowledged_at if ns <= until_ns]
+    return [min(known)] if known else []
 
 
 def _settled(parts: Sequence[_Part], known: int, acknowledged_at: Sequence[tuple[int, int]]) -> list[int]:

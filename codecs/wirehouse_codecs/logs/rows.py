@@ -472,6 +472,8 @@ class FlowLog:
         """The window is over: what ends with time alone does, and what changed in it is told."""
         before = self._connection
         self.expire(window.end_ns)
+        if before is not None and before.has_news:
+            self._touched = True
         if self._touched:
             self.flush()
             self._conclude()
@@ -523,7 +525,7 @@ class FlowLog:
         self._log.find(CAPTURE_RULE[rule], message, event.place, where)
 
     def _open(self, connection: Connection) -> None:
-        if self._connection is not None and self._touched:
+        if self._connection is not None and (self._touched or self._connection.has_news):
             self._conclude()
         self._connection, self._packets, self._dialect = connection, 0, (None, None)
         self._log.connection_id = connection.connection_id

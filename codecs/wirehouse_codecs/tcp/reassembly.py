@@ -23,7 +23,9 @@ Numbering
 ---------
 
 - Bytes are numbered from the first after SYN. Two SYNs of one side may differ (a server may have lost its first
-  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds.
+  answer). Then the other side's acknowledgment, or the first byte, selects the one that holds. If the SYN that holds
+  wasn't captured, an acknowledgment near the first bytes, or a segment that goes on behind them, says so. Then these
+  bytes, which were ignored as strays, are taken after all.
 - If a side's SYN was not captured, the first acknowledgment of the other side numbers its bytes. That is an
   assumption: a SYN or the first bytes of the side itself override it.
 - A side of which no packet was captured within `hole_wait_ns` is taken as not captured at all. What is acknowledged
@@ -90,7 +92,8 @@ The end
   a copy does. Otherwise it is a retransmission.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
   ignored. Data may be captured shortly before the SYN of its connection: then it moves to that connection.
-- What is ignored is counted, and `Side.take_ignored` says why and where it begins.
+- What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
+  claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 """
 
 from __future__ import annotations
@@ -111,7 +114,7 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, FIN, RST, SYN
 
-FLOW_VERSION: Final = 14
+FLOW_VERSION: Final = 15
 #: Sequence numbers so far from the one that is expected are not credible; senders have some MiB in flight at most.
 WINDOW_BYTES: Final = 1 << 24
 #: Where a capture begins in the middle, so many segments of a side are held until the other side has acknowledged.
@@ -190,6 +193,10 @@ class Why(StrEnum):
     AFTER = "they came after the end of the connection"
     FAR = "their sequence number is far from what was expected"
     RESET = "a RST carried them"
+
+
+#: A bit for each.
+_REASONS: Final = {why: 1 << at for at, why in enumerate(Why)}
 
 
 class Ignored(NamedTuple):
@@ -282,10 +289,13 @@ class Side:
     #: Where the FIN stands, and what it acknowledges.
     _fin: int | None = None
     _fin_acknowledges: int = _UNKNOWN
-    #: The sequence number after the last stray.
+    #: The last stray, and the sequence number after it.
+    last_stray: Place | None = field(default=None, repr=False)
     _stray: int = _UNKNOWN
-    #: The other sequence number that its first byte may have, while SYNs with two of them have been seen.
+    #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
+    #: so, only an acknowledgment or the first bytes.
     _other: int = _UNKNOWN
+    _other_assumed: bool = False
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
     _wanted: int = _UNKNOWN
     #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
@@ -296,9 +306,9 @@ class Side:
     _sent_from: int = _UNKNOWN
     #: RSTs that may be forged, while nothing else of it was captured: no packets of its own until they are believed.
     _unproven: int = 0
-    #: What was ignored and isn't said yet, and the reasons that were, as the sum of 1 << their positions.
+    #: What was ignored and isn't reported yet; and the reasons that were, as a sum of _REASONS.
     _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
-    _said: int = 0
+    _reported: int = 0
     #: Since when a gap begins at `_next`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
     _gap_end: int = 0
@@ -403,17 +413,24 @@ class Side:
             self._assumed = not 0 <= ahead < WINDOW_BYTES
         self.begin(sequence)
 
-    def begin_before(self, held: Sequence[tuple[int, int]]) -> None:
-        """Of the first bytes that were captured some lie before the others, and go on up to where the stream begins."""
+    def begin_before(self, held: Sequence[tuple[int, int]], *, in_middle: bool) -> None:
+        """Of the first bytes that were captured some lie before the others.
+
+        Where the capture begins `in_middle`, those count that go on up to where the stream begins.
+        """
         if self._expected != _UNKNOWN and not self._assumed:
             return
         first = held[0][0] if self._expected == _UNKNOWN else self._expected
         lowest = min(_distance(held[0][0], first), 0)
         for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
-            if start < lowest <= start + size:
+            if start < lowest and (lowest <= start + size or (not in_middle and -start < WINDOW_BYTES)):
                 lowest = start
-        if lowest < 0:
-            self.begin((first + lowest) & SEQUENCE_MASK)
+        start = (first + lowest) & SEQUENCE_MASK
+        if self._expected == _UNKNOWN and 1 < self._sent_since_first(start) < WINDOW_BYTES:
+            # As in `begin_with_bytes`.
+            self.begin(self._sent_from)
+        elif lowest < 0:
+            self.begin(start)
 
     def begin_to_send(self, sequence: int) -> None:
         """In the middle, its first packet that was captured: what stands before `sequence` was sent before."""
@@ -438,8 +455,13 @@ class Side:
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
         self.begin(sequence)
+        ahead = _distance(self._expected, sequence)
+        if not self._next and not self._is_untouched and 0 < ahead < WINDOW_BYTES:
+            # What waits came before it, and was numbered by less.
+            self._leave_out(-ahead)
+            self._initial = (sequence - 1) & SEQUENCE_MASK
         if self._is_untouched and sequence != self._expected:
-            self._other = sequence
+            self._other, self._other_assumed = sequence, False
 
     @property
     def _is_untouched(self) -> bool:
@@ -458,16 +480,29 @@ class Side:
             peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
         peer._heard_last = _UNKNOWN
 
-    def select_numbering(self, sequence: int) -> None:
-        """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible."""
+    def select_numbering(self, sequence: int) -> bool:
+        """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible.
+
+        True if it isn't the one that held until now.
+        """
         if self._other == _UNKNOWN:
-            return
+            return False
         nearer = min((self._expected, self._other), key=lambda first: abs(_distance(sequence, first)))
-        if abs(_distance(sequence, nearer)) < WINDOW_BYTES:
-            if nearer != self._expected:
-                # What was acknowledged of the other numbers says nothing.
-                self._renumber(WINDOW_BYTES)
-            self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
+        if abs(_distance(sequence, nearer)) >= WINDOW_BYTES:
+            return False
+        is_other = nearer != self._expected
+        if is_other:
+            # What was acknowledged of the other numbers says nothing.
+            self._renumber(WINDOW_BYTES)
+            self._assumed = self._other_assumed
+        self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
+        return is_other
+
+    def select_by_own(self, sequence: int) -> bool:
+        """As `select_numbering`. Bytes number a stream, too, if the next segment goes on behind them."""
+        if self._is_untouched and sequence == self._stray:
+            self._other, self._other_assumed = sequence, True
+        return self.select_numbering(sequence)
 
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
@@ -510,7 +545,7 @@ class Side:
                 self._assumed = True
             if self._is_untouched and abs(_distance(acknowledgment, self._expected)) >= WINDOW_BYTES:
                 # The answer to a SYN that counts may be one that wasn't captured.
-                self._other = acknowledgment
+                self._other, self._other_assumed = acknowledgment, True
             return
         if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
             self._wanted = self._next
@@ -548,7 +583,11 @@ class Side:
 
     def is_credible(self, sequence: int) -> bool:
         """`sequence` is near what is expected, or nothing is known to be."""
-        return self._expected == _UNKNOWN or self._assumed or abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+        return self._expected == _UNKNOWN or self._assumed or self.is_near(sequence)
+
+    def is_near(self, sequence: int) -> bool:
+        """`sequence` is near what is expected."""
+        return abs(_distance(sequence, self._expected)) < WINDOW_BYTES
 
     def peer_received(self, byte_end: int) -> int:
         """So many bytes of the other side its host had received when it sent the byte before `byte_end`, at most.
@@ -592,7 +631,13 @@ class Side:
         end = self.sent
         if self._assumed:
             return sequence in (self._expected, end, self._sent_from)
-        return sequence in (self._expected, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
+        follows = self._next
+        for piece in self._waiting:
+            if piece.start == follows:
+                # It waits for the other side only.
+                follows = piece.end
+        first = (self._expected + follows - self._next) & SEQUENCE_MASK
+        return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
@@ -633,12 +678,10 @@ class Side:
 
         If `needs` is None, the bytes wait for what those before them wait for. `heard` is as in a piece.
         """
-        if size:
-            self.select_numbering(sequence)
         events: list[Event] = []
         if not self.is_credible(sequence):
             if sequence != self._stray or self._fin is not None:
-                self._ignore_stray(sequence, payload, size, place)
+                self._ignore_stray(sequence, payload, size + fin, place)
                 return []
             self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
@@ -652,7 +695,7 @@ class Side:
         if self._fin is not None and end > self._fin:
             kept = payload[: max(self._fin - start, 0)]
             self.ignored_bytes += len(payload) - len(kept)
-            self._ignore(Why.AFTER, len(payload) - len(kept), place)
+            self.ignore(Why.AFTER, len(payload) - len(kept), place)
             payload = kept
             end = self._fin
         differ: list[OverlapDiffers] = []
@@ -694,16 +737,16 @@ class Side:
         self._time_gap(place)
         return events
 
-    def gives_away(self, segment: TcpSegment, syn: TcpSegment, *, closed: bool, is_stray: bool) -> bool:
+    def gives_away(self, apart: _Apart, syn: TcpSegment) -> bool:
         """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
+        segment = apart.segment
         is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
         behind = _distance(segment.sequence, syn.sequence)
         if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
             return False
-        if closed or is_stray:
-            self.strays -= not closed
+        if apart.fate is not Fate.WAITS:
+            self.strays -= apart.fate is Fate.STRAY
             self.ignored_bytes -= len(segment.payload)
-            self._ignore(Why.AFTER if closed else Why.FAR, -len(segment.payload), segment.place)
             return True
         if not self.is_credible(segment.sequence):
             # It was delivered.
@@ -788,34 +831,33 @@ class Side:
         self._recent, self._recent_bytes = [], 0
         return events
 
-    def ignore_late(self, sequence: int, payload: bytes, place: Place) -> None:
-        """The connection has ended; of `payload` nothing is taken any more. It may be sent again, or be new."""
+    def ignore_late(self, sequence: int, payload: bytes) -> bool:
+        """The connection has ended; of `payload` nothing is taken any more. Its bytes are new, not sent again."""
         self.ignored_bytes += len(payload)
         at = self.position(sequence)
         end = self._next if self._fin is None else self._fin
-        if at is None or at + len(payload) > end:
-            self._ignore(Why.AFTER, len(payload), place)
+        return at is None or at + len(payload) > end
 
     def take_ignored(self) -> list[Ignored]:
-        """What is ignored for reasons of which this wasn't said before."""
-        ignored = []
-        for at, why in enumerate(Why):
-            if why in self._ignored and not self._said >> at & 1:
-                self._said |= 1 << at
-                ignored.append(self._ignored[why])
+        """What is ignored for reasons that were not reported before."""
+        ignored = [self._ignored[why] for why in Why if why in self._ignored]
+        self._reported |= sum(_REASONS[why] for why in self._ignored)
         self._ignored = {}
         return ignored
 
-    def _ignore(self, why: Why, size: int, place: Place) -> None:
-        """Note that bytes are ignored; if `size` is negative, that some aren't."""
-        known = self._ignored.pop(why, Ignored(self.direction, why, 0, place))
-        if known.size + size > 0:
+    def ignore(self, why: Why, size: int, place: Place) -> None:
+        """Note that bytes are ignored, unless bytes of this reason were reported."""
+        if size and not self._reported & _REASONS[why]:
+            known = self._ignored.get(why, Ignored(self.direction, why, 0, place))
             self._ignored[why] = known._replace(size=known.size + size)
 
     def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
+        self.last_stray = place
+        if size and self._is_untouched and self._other == _UNKNOWN:
+            # The SYN that counts may be one that wasn't captured.
+            self._other, self._other_assumed = sequence, True
         self.ignored_bytes += len(payload)
-        self._ignore(Why.FAR, len(payload), place)
         if size:
             self._stray = (sequence + size) & SEQUENCE_MASK
 
@@ -827,7 +869,7 @@ class Side:
             piece = self._waiting.pop()
             data = piece.data[: max(fin - piece.start, 0)]
             self.ignored_bytes += len(piece.data) - len(data)
-            self._ignore(Why.AFTER, len(piece.data) - len(data), place)
+            self.ignore(Why.AFTER, len(piece.data) - len(data), place)
             self._waiting_bytes -= len(piece.data) - len(data)
             if data:
                 self._waiting.append(piece._replace(end=fin, data=data))
@@ -837,7 +879,7 @@ class Side:
         """Bytes from before `_next`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
-        self._ignore(Why.BEFORE, ignored, place)
+        self.ignore(Why.BEFORE, ignored, place)
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
         skipped = max(self._next - len(kept) - start, 0)
@@ -1034,7 +1076,7 @@ class Side:
             side._waiting_bytes += len(data)
         side._limit_all()
         for name, size, place in state["ignored"]:
-            side._ignore(Why[name], size, Place.from_json(place))
+            side.ignore(Why[name], size, Place.from_json(place))
         side._recent = [b64decode(state["recent"])]
         side._recent_bytes = len(side._recent[0])
         return side
@@ -1060,12 +1102,13 @@ _NUMBERS: Final = (
     "_fin_acknowledges",
     "_stray",
     "_other",
+    "_other_assumed",
     "_wanted",
     "_assumed",
     "_opening",
     "_sent_from",
     "_unproven",
-    "_said",
+    "_reported",
     "_gap_since_ns",
     "_gap_end",
 )
@@ -1120,12 +1163,28 @@ class _Reset(NamedTuple):
         return cls(Direction(direction), Place.from_json(place), *numbers)
 
 
+class Fate(StrEnum):
+    """What became of a segment that did not go on where its side ended."""
+
+    #: It waits behind a gap, or did.
+    WAITS = "waits"
+    #: It was ignored, as its number is not credible.
+    STRAY = "stray"
+    #: It was ignored, as the connection had ended; it brought new bytes, or repeated what was known.
+    LATE = "late"
+    REPEATED = "repeated"
+
+    @property
+    def why(self) -> Why | None:
+        """For what reason its bytes are ignored; None if nothing is lost by that."""
+        return {Fate.STRAY: Why.FAR, Fate.LATE: Why.AFTER}.get(self)
+
+
 class _Apart(NamedTuple):
     """A segment that did not go on where its side ended."""
 
     segment: TcpSegment
-    #: It was ignored, as its number is not credible.
-    is_stray: bool
+    fate: Fate
 
 
 @dataclass(slots=True)
@@ -1144,9 +1203,14 @@ class Connection:
     _reset: _Reset | None = None
     #: The first segments with bytes of a side that nothing has numbered.
     _held: list[TcpSegment] = field(default_factory=list, repr=False)
-    #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap.
+    #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap. A SYN
+    #: may still say that they are of the next connection.
     _apart: list[_Apart] = field(default_factory=list, repr=False)
     _regular: bool = False
+    #: A SYN of it was captured.
+    has_syn: bool = False
+    #: The next connection took segments that were counted here.
+    _gave: bool = False
 
     def __post_init__(self) -> None:
         self.client._peer, self.server._peer = self.server, self.client
@@ -1175,10 +1239,25 @@ class Connection:
         return self.opened != "syn" or ours._initial != _UNKNOWN
 
     @property
+    def in_middle(self) -> bool:
+        """The capture begins in its middle: its first packets are none that a late SYN explains."""
+        return self.opened == "middle" and not self.has_syn
+
+    @property
     def holds_enough(self) -> bool:
         """No more segments may be held."""
         size = sum(len(one.payload) for one in self._held)
         return len(self._held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
+
+    def sent_by(self, side: Side) -> int:
+        """As `Side.sent`; while nothing numbers the side, as the segments that are held have it."""
+        if side.expected != _UNKNOWN or not self._held:
+            return side.sent
+        if self._held[0].direction is side.direction:
+            ends = [(one.sequence + one.payload_bytes + bool(one.flags & FIN)) & SEQUENCE_MASK for one in self._held]
+        else:
+            ends = [one.acknowledgment for one in self._held if one.flags & ACK]
+        return max(ends, key=lambda end: _distance(end, ends[0]), default=_UNKNOWN)
 
     def numbers_held(self, segment: TcpSegment) -> bool:
         """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
@@ -1191,22 +1270,55 @@ class Connection:
             near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
         return near is not None and abs(_distance(*near)) < WINDOW_BYTES
 
-    def keep_apart(self, segment: TcpSegment, *, is_stray: bool) -> None:
-        """Remember a segment that may be of the next connection, captured before its SYN."""
-        apart = self._apart
-        apart.append(_Apart(segment, is_stray))
-        if len(apart) > EARLY_SEGMENTS:
-            del apart[0]
-        while sum(len(one.segment.payload) for one in apart) > EARLY_BYTES:
-            del apart[0]
+    def keep_apart(self, segment: TcpSegment, fate: Fate) -> None:
+        """Remember a segment with bytes: it may be of the next connection, captured before its SYN."""
+        if segment.flags & (SYN | RST):
+            self._ignore(segment, fate)
+            return
+        self._apart.append(_Apart(segment, fate))
+        many, size = len(self._apart), sum(len(one.segment.payload) for one in self._apart)
+        while many > EARLY_SEGMENTS or size > EARLY_BYTES:
+            many, size = many - 1, size - len(self._apart[0].segment.payload)
+            self._keep_first()
 
     def give_away(self, syn: TcpSegment) -> list[TcpSegment]:
         """The segments of the connection which `syn` opens; they no longer count here."""
         ours, _ = self.sides(syn.direction)
-        closed = self.closed is not None
-        given = [one for one, is_stray in self._apart if ours.gives_away(one, syn, closed=closed, is_stray=is_stray)]
+        given = [one for one in self._apart if ours.gives_away(one, syn)]
+        self._apart = [one for one in self._apart if one not in given]
         ours.packets -= len(given)
-        return given
+        self._gave = bool(given)
+        return [one.segment for one in given]
+
+    def take_back(self, side: Side) -> list[TcpSegment]:
+        """The segments of a side that were ignored, and are credible now."""
+        back = [
+            one
+            for one in self._apart
+            if one.fate is Fate.STRAY and one.segment.direction is side.direction and side.is_near(one.segment.sequence)
+        ]
+        self._apart = [one for one in self._apart if one not in back]
+        side.last_stray = None
+        side.strays -= len(back)
+        side.ignored_bytes -= sum(len(one.segment.payload) for one in back)
+        return [one.segment for one in back]
+
+    def keep_early(self, until_ns: int | None = None) -> None:
+        """No SYN came in time for the segments that arrived until then, or for all: they are of this connection."""
+        while self._apart and (until_ns is None or self._apart[0].segment.place.arrived_at_ns <= until_ns):
+            self._keep_first()
+
+    def _keep_first(self) -> None:
+        self._ignore(*self._apart.pop(0))
+
+    def _ignore(self, segment: TcpSegment, fate: Fate) -> None:
+        if fate.why is not None:
+            self.sides(segment.direction)[0].ignore(fate.why, len(segment.payload), segment.place)
+
+    @property
+    def has_news(self) -> bool:
+        """Its row is no longer right, or notes are to be written, without a segment of its own."""
+        return self._gave or bool(self.client._ignored or self.server._ignored)
 
     @property
     def reset_waits_since(self) -> Place:
@@ -1225,19 +1337,18 @@ class Connection:
         is_settled = self.closed is None and self._reset is None
         self._regular = is_settled and self.client.regular and self.server.regular
 
-    def _is_recent(self, segment: TcpSegment) -> bool:
-        return self.last.arrived_at_ns - segment.place.arrived_at_ns < self.client.options.hole_wait_ns
-
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
+        self.keep_early(self.last.arrived_at_ns - self.client.options.hole_wait_ns)
         return {
             "connection_id": self.connection_id.hex(),
             "opened": self.opened,
             "closed": self.closed,
             "ordinal": self.ordinal,
+            "has_syn": self.has_syn,
             "reset": self._reset and self._reset.to_json(),
             "held": [_segment_to_json(segment) for segment in self._held],
-            "apart": [[_segment_to_json(one), stray] for one, stray in self._apart if self._is_recent(one)],
+            "apart": [[_segment_to_json(segment), fate] for segment, fate in self._apart],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
             "client": self.client.to_json(),
@@ -1258,8 +1369,9 @@ class Connection:
             state["ordinal"],
             state["reset"] and _Reset.from_json(state["reset"]),
             [_segment_from_json(segment) for segment in state["held"]],
-            [_Apart(_segment_from_json(segment), is_stray) for segment, is_stray in state["apart"]],
+            [_Apart(_segment_from_json(segment), Fate(fate)) for segment, fate in state["apart"]],
         )
+        connection.has_syn = state["has_syn"]
         connection.judge_regular()
         return connection
 
@@ -1370,6 +1482,7 @@ class Flow:
             return []
         events: list[Event] = []
         last, options = connection.last, self._options
+        connection.keep_early(ns - options.hole_wait_ns)
         if connection._held and connection._held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
             events += _release_held(connection)
             connection.judge_regular()
@@ -1391,12 +1504,13 @@ class Flow:
     def _receive_any(self, segment: TcpSegment) -> list[Event]:
         place, flags = segment.place, segment.flags
         events = self.expire(place.arrived_at_ns)
-        connection = self.connection
         ordinal, early = 0, []
+        connection = self.connection
         if connection is not None and connection._reset is not None:
             events += _doubt_reset(connection, connection._reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             early = [] if flags & RST else connection.give_away(segment)
+            connection.keep_early()
             if connection.closed is None:
                 events += _close(connection, "reset" if connection._reset else "reuse", place)
             if connection.first.arrived_at_ns == place.arrived_at_ns:
@@ -1406,26 +1520,7 @@ class Flow:
             connection = self.connection = self._open(segment, ordinal)
             events.append(Opened(connection))
         connection.last = place
-        ours, theirs = connection.sides(segment.direction)
-        was_heard = ours.packets > 0
-        ours.packets += 1 + ours._unproven
-        ours._unproven = 0
-        before = ours.expected if connection.closed is None else _UNKNOWN
-        strays = ours.strays
-        if connection.closed is not None:
-            ours.ignore_late(segment.sequence, segment.payload, place)
-        elif flags & RST:
-            events += _reset(connection, segment, was_heard=was_heard)
-        elif not _hold_back(connection, segment):
-            events += _take_turn(connection, segment)
-            events += _advance(connection, place)
-            for one in early:
-                ours.packets += 1
-                events += [*_take(connection, one), *_advance(connection, place)]
-            if ours.ended and theirs.ended:
-                events += _close(connection, "fin", place)
-        if segment.payload and segment.sequence != before and not flags & (SYN | RST):
-            connection.keep_apart(segment, is_stray=ours.strays > strays)
+        events += _receive_in(connection, segment, early)
         connection.judge_regular()
         return events
 
@@ -1452,6 +1547,35 @@ class Flow:
         if state.get("version") != FLOW_VERSION:
             raise StateVersionError(what="TCP flow", found=state.get("version"), expected=FLOW_VERSION)
         self.connection = Connection.from_json(self._options, state["connection"])
+
+
+def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[TcpSegment]) -> list[Event]:
+    """Take a segment of the connection, and behind it those that came before the connection was known."""
+    place, flags = segment.place, segment.flags
+    ours, theirs = connection.sides(segment.direction)
+    was_heard = ours.packets > 0
+    ours.packets += 1 + ours._unproven
+    ours._unproven = 0
+    before = ours.expected if connection.closed is None else _UNKNOWN
+    fate = Fate.WAITS
+    events: list[Event] = []
+    if connection.closed is not None:
+        fate = Fate.LATE if ours.ignore_late(segment.sequence, segment.payload) else Fate.REPEATED
+    elif flags & RST:
+        events += _reset(connection, segment, was_heard=was_heard)
+    elif not _hold_back(connection, segment):
+        events += _take_turn(connection, segment)
+        events += _advance(connection, place)
+        for one in early:
+            ours.packets += 1
+            events += _take_again(connection, one, place)
+        if ours.ended and theirs.ended:
+            events += _close(connection, "fin", place)
+    if ours.last_stray is place:
+        fate = Fate.STRAY
+    if segment.payload and segment.sequence != before:
+        connection.keep_apart(segment, fate)
+    return events
 
 
 def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
@@ -1481,7 +1605,9 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
             theirs.begin(segment.acknowledgment)
     elif is_near and flags & ACK:
         ahead = _distance(held[0].acknowledgment, segment.sequence)
-        if 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
+        if flags & SYN:
+            ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
+        elif 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
             # What is held answers bytes of this side that are captured late. One byte less is a keep-alive.
             ours.begin(segment.sequence)
         theirs.begin_at_acknowledgment(segment.acknowledgment)
@@ -1496,9 +1622,19 @@ def _release_held(connection: Connection) -> list[Event]:
     held, connection._held = connection._held, []
     if held:
         ours, _ = connection.sides(held[0].direction)
-        ours.begin_before([(segment.sequence, segment.payload_bytes) for segment in held])
+        sent = [(segment.sequence, segment.payload_bytes) for segment in held]
+        ours.begin_before(sent, in_middle=connection.opened == "middle")
     for segment in held:
-        events += [*_take(connection, segment), *_advance(connection, segment.place)]
+        events += _take_again(connection, segment, segment.place)
+    return events
+
+
+def _take_again(connection: Connection, segment: TcpSegment, place: Place) -> list[Event]:
+    """Take a segment that came before, when nobody knew where it belongs."""
+    events = [*_take(connection, segment), *_advance(connection, place)]
+    ours, _ = connection.sides(segment.direction)
+    if ours.last_stray is segment.place:
+        ours.ignore(Why.FAR, len(segment.payload), segment.place)
     return events
 
 
@@ -1514,21 +1650,17 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if flags & SYN:
         sequence = (sequence + 1) & SEQUENCE_MASK
         ours.announce(sequence)
+        connection.has_syn = True
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
     is_numbered_by_this = theirs.expected == _UNKNOWN and not flags & SYN
     if flags & ACK:
-        theirs.select_numbering(segment.acknowledgment)
-        theirs.note_acknowledgment(segment.acknowledgment)
-        events += theirs.settle_opening(place)
-        age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
-        if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
-            events += theirs.pass_unheard(place)
-        elif connection.opened == "middle":
-            theirs.follow()
+        events += _take_acknowledgment(connection, ours, theirs, segment)
+    if (size or not flags & SYN) and ours.select_by_own(sequence):
+        events += _take_back(connection, ours, place, sequence)
     if not size and not flags & FIN:
         return events
-    ours.begin_with_bytes(sequence, in_middle=connection.opened == "middle")
+    ours.begin_with_bytes(sequence, in_middle=connection.in_middle)
     needs, heard = None, _UNKNOWN
     if flags & ACK:
         needs = theirs.needs(segment.acknowledgment)
@@ -1540,6 +1672,34 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if ours._fin is not None and not had_end and flags & ACK:
         ours._fin_acknowledges = segment.acknowledgment
     return events
+
+
+def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segment: TcpSegment) -> list[Event]:
+    """What the acknowledgment of our segment says of the other side's bytes."""
+    place, acknowledgment = segment.place, segment.acknowledgment
+    events: list[Event] = []
+    is_other = theirs.select_numbering(acknowledgment)
+    theirs.note_acknowledgment(acknowledgment)
+    if is_other:
+        events += _take_back(connection, theirs, place)
+    events += theirs.settle_opening(place)
+    age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
+    if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
+        events += theirs.pass_unheard(place)
+    elif connection.in_middle:
+        theirs.follow()
+    return events
+
+
+def _take_back(connection: Connection, side: Side, place: Place, *sequences: int) -> list[Event]:
+    """Take what was ignored of a side because another SYN had numbered its bytes; those of `sequences` come next."""
+    again = connection.take_back(side)
+    if not again:
+        return []
+    firsts = [*(one.sequence for one in again), *sequences]
+    lowest = min(firsts, key=lambda first: _distance(first, firsts[0]))
+    side.begin_with_bytes(lowest, in_middle=False)
+    return [event for segment in again for event in _take_again(connection, segment, place)]
 
 
 def _advance(connection: Connection, place: Place, *, ending: bool = False) -> list[Event]:
@@ -1567,25 +1727,23 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
 
 def _reset(connection: Connection, segment: TcpSegment, *, was_heard: bool) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
-    events = _release_held(connection)
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
+    ours.ignore(Why.RESET, len(segment.payload), segment.place)
     acknowledgment = segment.acknowledgment if segment.flags & ACK else None
-    own = ours.sent
+    own = end = connection.sent_by(ours)
     if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
         own = segment.sequence
-    reset = _Reset(segment.direction, segment.place, acknowledgment, theirs.sent, own)
+    reset = _Reset(segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own)
     is_asked = connection.opened == "syn" and not was_heard and ours.expected == _UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
-    if ours.may_end_at(segment.sequence) or is_refusal:
+    if ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal:
         connection._reset = reset
-        ours._ignore(Why.RESET, len(segment.payload), segment.place)
-        return events + _close(connection, "reset", segment.place)
-    ours._ignore(Why.RESET, len(segment.payload), segment.place)
+        return _close(connection, "reset", segment.place)
     if not was_heard:
         ours._unproven, ours.packets = ours.packets, 0
     connection._reset = connection._reset or reset
-    return events
+    return []
 
 
 def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
@@ -1637,6 +1795,7 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
         ours.packets, ours._unproven = ours.packets + ours._unproven, 0
         if connection._reset.acknowledgment is not None:
             theirs.note_acknowledgment(connection._reset.acknowledgment)
-    connection._reset, connection._apart = None, []
+    connection._reset = None
+    connection._apart = [one for one in connection._apart if one.fate is not Fate.WAITS]
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

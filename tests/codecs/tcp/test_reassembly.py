@@ -373,6 +373,88 @@ def test_the_second_answer_to_a_syn_may_be_missing() -> None:
     assert plain(talk.send(S, 0, b"hello")) == [("server", 0, b"hello")], "it was garbled"
 
 
+@pytest.mark.parametrize("payload", [b"more", b""])
+def test_bytes_that_go_on_number_a_stream_whose_syn_was_not_captured(payload: bytes) -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 2**30, flags=SYN | ACK)
+    assert talk.send(S, 0, b"some") == []
+    assert joined(talk.send(S, 4, payload)) == [("server", 0, b"some" + payload)]
+    server = talk.connection.server
+    assert (server.strays, server.ignored_bytes, server.missing_bytes, server.take_ignored()) == (0, 0, 0, [])
+
+
+def test_an_acknowledgment_numbers_bytes_whose_syn_was_not_captured() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 2**30, flags=SYN | ACK)
+    talk.send(S, 4, b"more")
+    assert talk.send(C, 0, acknowledgment=0) == []
+    assert joined(talk.send(S, 0, b"some")) == [("server", 0, b"somemore")]
+
+
+def test_a_syn_that_is_captured_late_numbers_what_waits() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    talk.send(S, 2**30, flags=SYN | ACK)
+    talk.send(C, 0, acknowledgment=2)
+    assert talk.send(S, 4, b"more") == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert joined(talk.send(S, 0, b"some")) == [("server", 0, b"somemore")]
+
+
+def test_a_garbled_reset_does_not_begin_a_stream() -> None:
+    talk = Dialogue()
+    talk.send(C, 5, b"5")
+    talk.send(C, 3, b"34")
+    assert talk.send(C, 9999, flags=RST) == []
+    assert talk.send(C, 0, b"012") == []
+    assert joined(talk.send(S, 0, acknowledgment=0)) == [("client", 0, b"012345")]
+
+
+def test_held_bytes_behind_a_syn_all_count() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, flags=SYN)
+    assert talk.send(S, 8, b"more") == talk.send(S, 0, b"some") == []
+    assert joined(talk.send(C, 0, acknowledgment=4)) == [("server", 0, b"some")]
+
+
+def test_a_reset_where_bytes_wait_for_the_other_side_closes_nothing() -> None:
+    talk = Dialogue().open()
+    talk.send(S, 0, b"answer", acknowledgment=5)
+    assert talk.send(S, 0, flags=RST) == []
+    assert talk.send(C, 5, acknowledgment=6) == []
+    assert joined(talk.send(C, 0, b"asked")) == [("client", 0, b"asked"), ("server", 0, b"answer")]
+
+
+def test_bytes_held_before_a_late_answer_to_their_syn_wait_for_what_they_acknowledge() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, acknowledgment=0)
+    for at, acknowledged in ((0, 0), (3, 9), (6, 12)):
+        assert talk.send(C, at, b"ask", acknowledgment=acknowledged) == []
+    assert joined(talk.send(S, -1, flags=SYN | ACK)) == [("client", 0, b"ask")]
+    assert joined(talk.send(S, 0, b"answered!", acknowledgment=3)) == [
+        ("server", 0, b"answered!"),
+        ("client", 3, b"ask"),
+    ]
+
+
+def test_an_acknowledgment_before_its_syn_is_no_beginning_in_the_middle() -> None:
+    talk = Dialogue()
+    talk.send(C, 0, acknowledgment=0)
+    assert talk.send(C, 0, b"ask", acknowledgment=0) == []
+    assert joined(talk.send(C, -1, flags=SYN)) == [("client", 0, b"ask")]
+    assert talk.send(C, 3, b"more", acknowledgment=6) == []
+    assert talk.send(S, -1, flags=SYN | ACK) == []
+    assert joined(talk.send(S, 0, b"answer", acknowledgment=3)) == [("server", 0, b"answer"), ("client", 3, b"more")]
+
+
+def test_a_reset_behind_bytes_that_are_held_closes() -> None:
+    talk = Dialogue()
+    assert plain(talk.send(C, 0, b"abc")) == ["open middle"]
+    assert plain(talk.send(C, 3, flags=RST)) == [("client", 0, b"abc"), "closed reset"]
+
+
 def test_a_fast_open_may_be_captured_after_its_answer() -> None:
     talk = Dialogue()
     talk.send(S, -1, flags=SYN | ACK, acknowledgment=5)
@@ -1252,6 +1334,16 @@ def test_data_captured_before_their_syn_are_of_its_connection(end: str, ahead: i
     assert talk.connection.client.packets == 4
 
 
+def test_data_captured_before_the_end_of_another_connection_are_of_their_own() -> None:
+    talk = Dialogue().open()
+    talk.send(C, 0, b"old", FIN | ACK)
+    assert talk.send(C, 2**30, b"new") == []
+    assert plain(talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)) == ["closed fin"]
+    before = talk.connection
+    assert plain(talk.send(C, 2**30 - 1, flags=SYN)) == ["open syn", ("client", 0, b"new")]
+    assert (before.client.strays, before.client.ignored_bytes, before.client.take_ignored()) == (0, 0, [])
+
+
 def test_a_new_connection_takes_nothing_that_was_delivered() -> None:
     talk = Dialogue().open()
     talk.send(C, 3, b"def")
@@ -1283,6 +1375,8 @@ def test_what_is_ignored_is_said(at: int, why: Why) -> None:
         talk.send(S, 0, flags=RST)
     talk.send(C, at, b"more")
     talk.send(C, at - 10, b"and more")
+    assert talk.connection.client.take_ignored() == [], "a SYN may follow"
+    talk.flow.expire(talk.ns + OPTIONS.hole_wait_ns)
     assert talk.connection.client.take_ignored() == [(C, why, 12, talk.sent[-2].place)]
 
 
