@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Asks OSV (api.osv.dev) for known weaknesses of what constraints.txt pins, by pip-audit in an environment of its own.
-# Where the service can't be reached that is said, and fails nothing.
+# Checks the packages pinned in constraints.txt for known vulnerabilities in OSV (api.osv.dev), with pip-audit in its
+# own environment. If the service can't be reached, that is reported, and the check doesn't fail.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ if ! [ -x $tool/bin/pip-audit ]; then
         $tool/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt pip-audit==2.10.1 ||
         skipped "pip-audit can't be installed"
 fi
-# PyPI's own answers are no use: an index that is a copy has none, and then all is said to be well.
+# PyPI's vulnerability data isn't used: a mirror has none, and would report that everything is fine.
 said=$($tool/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --vulnerability-service osv \
     --progress-spinner off 2>&1) && exit 0
 grep -q -e '^requests\.exceptions\.' -e 'Could not connect to' <<<"$said" &&

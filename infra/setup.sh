@@ -15,7 +15,7 @@ fingerprint() {
     printf '%s\n' "$PWD"
 }
 
-# Runs a command with its output in the log, which is shown if it fails.
+# Runs a command with its output in the log, and shows the log if the command fails.
 quietly() {
     "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "failed: $* (all of it in $log)"; }
 }
@@ -30,7 +30,7 @@ find_python() {
     fail "Python 3.11 or newer is needed (Debian, Ubuntu: apt-get install python3 python3-venv; macOS: brew install python@3.11)"
 }
 
-# uv resolves and installs in a half of the time of pip. It doesn't read pip's settings: those for a mirror are handed on.
+# uv takes half the time of pip. It doesn't read pip's settings, so those for a mirror are passed on.
 install_packages() {
     local pip="$venv/bin/python -m pip --disable-pip-version-check"
     quietly $pip install --quiet --constraint constraints.txt uv

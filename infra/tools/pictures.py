@@ -1,4 +1,4 @@
-"""Takes the pictures of README and docs/ in a real Chromium: `make pictures`, of the demo's lake or of CONFIG's."""
+"""`make pictures`: takes the screenshots of README and docs/ in Chromium, of the demo's lake or the lake of CONFIG."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAWN_MS: Final = 8_000
 
 @contextmanager
 def served(command: str) -> Iterator[str]:
-    """The URL of what `wirehouse` serves by this command."""
+    """The URL of the server that this `wirehouse` command starts."""
     program = "from wirehouse_orchestration.cli.command import main; main()"
     with started([sys.executable, "-u", "-c", program, command], stdout=subprocess.PIPE) as process:
         assert process.stdout

@@ -19,7 +19,7 @@ MEASURED: Final = _DOCS / "benchmarks.md"
 _TABLE: Final = re.compile(r"(?<=<!-- sizes)([^\n]*\n).*?(?=<!-- end of sizes -->)", re.DOTALL)
 TB: Final = 10**12
 DAY_SECONDS: Final = 86_400
-#: Of its time a cluster is to work so much: the rest is for hours with more traffic, and for what is computed again.
+#: Target utilisation of a cluster. The rest is for peak hours and for recomputed windows.
 BUSY: Final = 0.5
 #: What docs/sizes.md is about.
 PAGE_TB: Final = 10
@@ -62,7 +62,7 @@ def rates(page: str) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def needs(terabytes: float, page: str) -> list[Need]:
-    """What each measured protocol needs if all of the captures are its own."""
+    """The needs of each measured protocol, if all captures are of that protocol."""
     found = []
     for protocol, by_layer in rates(page):
         size = import_module(f"infra.tools.bench.{protocol}").UNIT_BYTES

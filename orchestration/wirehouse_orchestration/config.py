@@ -1,7 +1,7 @@
-"""Reads wirehouse.toml: where the lake is, its windows, and the sources of its captures.
+"""Reads the configuration file, wirehouse.toml: the lake's location, its windows, and the sources of its captures.
 
-All mistakes of a file are named at once, a line each with the file, the key and what is right. Relative places start
-at the file's folder.
+All mistakes in the file are reported at once, one per line with the file, the key and the expected value. Relative
+paths start at the file's folder.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from wirehouse_pipelines.lake.windows import Size, WindowNameError, Windows
 from wirehouse_pipelines.storage.storage import is_local
 
 VARIABLE = "WIREHOUSE_CONFIG"
-#: The lake's root, before what the file says.
+#: The lake's root; it overrides the file.
 ROOT_VARIABLE = "WIREHOUSE_ROOT"
-#: Beside the configuration file: what the runs of a lake in a bucket share on this machine.
+#: A folder beside the configuration file, for local data that the runs of a lake in a bucket share.
 HOME = ".wirehouse"
 DEFAULT = "wirehouse.toml"
 #: The folder of the demo's lake.
@@ -55,7 +55,7 @@ FIRST_DAY = "2015-01-01"
 SIZES: tuple[str, ...] = get_args(Size)
 
 _BUCKET_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
-#: Spark reads them as patterns, others as parts of an address, so that tables would go elsewhere than captures.
+#: Spark reads them as patterns, other tools as parts of an address: tables would be elsewhere than captures.
 _NOT_IN_ROOTS = "*?[]{}\\%|^"
 _NOT_IN_BUCKETS = f"{_NOT_IN_ROOTS}#"
 _OWNER = re.compile(r"team:[\w.-]+|[\w.+-]+@[\w-]+(\.[\w-]+)+")
@@ -68,14 +68,14 @@ T = TypeVar("T", bound=Options)
 
 
 class Mistake(NamedTuple):
-    """What is wrong at a key of the file; without a key, with the file as a whole."""
+    """What is wrong at a key of the file, or with the whole file if `key` is empty."""
 
     key: str
     reason: str
 
 
 class ConfigError(UsageError):
-    """The configuration can't be used: a line for each of `mistakes`."""
+    """The configuration is invalid. The message has a line for each of `mistakes`."""
 
     template = "{file}"
 
@@ -85,12 +85,12 @@ class ConfigError(UsageError):
 
 
 def place(path: str | Path | None) -> Path:
-    """The configuration file: `path`, else that of WIREHOUSE_CONFIG, else ./wirehouse.toml."""
+    """The path of the configuration file: `path`, else the value of WIREHOUSE_CONFIG, else ./wirehouse.toml."""
     return Path(path or os.environ.get(VARIABLE) or DEFAULT)
 
 
 def command() -> str:
-    """How a command that is shown begins: with the configuration, if this process was told of one."""
+    """The start of commands shown to people. It names the configuration if WIREHOUSE_CONFIG is set."""
     named = os.environ.get(VARIABLE)
     return f"wirehouse --config {shell_word(os.path.abspath(named))}" if named else "wirehouse"
 
@@ -106,7 +106,7 @@ def load(path: str | Path | None = None) -> Lake:
         mistakes = [mistake for details in error.errors() for mistake in _mistakes(details, raw)]
     if mistakes:
         raise ConfigError(file=str(file), mistakes=tuple(mistakes))
-    # A bucket is asked when something is landed: to load definitions no socket is opened.
+    # For a lake in a bucket, landing checks this: loading definitions must not open a socket.
     if is_local(lake.root):
         try:
             lake_json.check(lake)
@@ -137,7 +137,7 @@ def _parse(file: Path) -> dict[str, Any]:
 
 
 def _refuse(*mistakes: Mistake) -> NoReturn:
-    """Refuse the value that is being validated: keys are those within it."""
+    """Refuse the value being validated. Keys of `mistakes` are relative to it."""
     raise PydanticCustomError("refused", "refused", {"mistakes": mistakes})
 
 
@@ -146,7 +146,7 @@ def _because(reason: str) -> NoReturn:
 
 
 def _mistakes(details: ErrorDetails, raw: Mapping[str, Any]) -> Iterator[Mistake]:
-    """The mistakes of one error of pydantic, in our words and with the file's keys."""
+    """The mistakes in one error of pydantic, in our words and with the keys of the file."""
     key = _key(details["loc"], raw)
     match details["type"]:
         case "refused":
@@ -159,11 +159,11 @@ def _mistakes(details: ErrorDetails, raw: Mapping[str, Any]) -> Iterator[Mistake
         case "model_type":
             yield Mistake(key, f"must be a table, not {_shown(details['input'])}")
         case kind:
-            raise AssertionError(f"{kind} at {key}")  # Every field says its own reasons.
+            raise AssertionError(f"{kind} at {key}")  # Our validators report all other mistakes.
 
 
 def _key(path: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
-    """The place of a value in the file: a source goes by its name; one whose name is none, by its number."""
+    """The key of a value in the file. It contains the name of a source, or its number if the name is invalid."""
     if path[:1] != ("source",) or len(path) == 1:
         return ".".join(map(str, path))
     number = path[1]
@@ -174,13 +174,13 @@ def _key(path: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
 
 
 def _known(path: tuple[int | str, ...]) -> Iterator[str]:
-    """The keys of the table in which `path` is."""
+    """The valid keys of the table that contains `path`."""
     tables: dict[tuple[int | str, ...], type[BaseModel]] = {(): _File, ("lakehouse",): _Lakehouse}
     return iter(tables.get(path[:-1], _Source).model_fields)
 
 
 def _shown(value: object) -> str:
-    """A wrong value in words: dates and times of TOML are not text."""
+    """A wrong value in words. TOML's dates and times need a hint, because they are not text."""
     return value.isoformat() + " without quotes" if hasattr(value, "isoformat") else repr(value)
 
 
@@ -207,7 +207,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _options(table: type[T], value: Any) -> T:
-    """The options of a table; every key of it that is wrong is a mistake, else whatever `table` refuses as a whole."""
+    """The options in a table. Each invalid key is a mistake; if all are valid, contradictions between them are."""
     alone = [{name: value[name]} for name in value] if isinstance(value, dict) else []
     mistakes = [mistake for one in alone for mistake in _refusals(partial(read_options, one, table.READERS))]
     mistakes = mistakes or list(_refusals(partial(table.from_mapping, value)))
@@ -224,7 +224,7 @@ def _refusals(read: Callable[[], object]) -> Iterator[Mistake]:
 
 
 def _as_written(table: type[Options], value: Any) -> Mapping[str, Any]:
-    """A table that is kept as it was written; it is read once to see that it can be."""
+    """A table, unchanged, after checking that it can be read."""
     _options(table, value)
     return dict(value)
 
@@ -272,21 +272,21 @@ def _ratio(value: Any) -> Limits:
 
 
 def _resolved(path: str, folder: Path) -> str:
-    """`path` from the configuration's folder."""
+    """`path`, relative to the folder of the configuration."""
     if not is_local(path):
         _because(_NO_FOLDER.format(path))
     return os.path.normpath(folder / path)
 
 
 def _root(value: Any, info: ValidationInfo[Path]) -> str:
-    """The lake's root: a folder, or the address of a place in a bucket."""
+    """The lake's root: a folder, or an address s3://bucket/prefix."""
     value = os.environ.get(ROOT_VARIABLE) or value
     if value is None:
         _because("is missing")
     root = _text(value)
     remote = root.startswith("s3://")
     if remote and (not _BUCKET_ADDRESS.fullmatch(root) or {".", ".."} & set(root.split("/"))):
-        _because(f"{root!r} is no s3://bucket/prefix")
+        _because(f"{root!r} is not s3://bucket/prefix")
     root = root.rstrip("/") if remote else _resolved(root, info.context)
     signs = _NOT_IN_BUCKETS if remote else _NOT_IN_ROOTS
     if not root.isprintable() or set(root) & set(signs):
@@ -303,7 +303,7 @@ def _root(value: Any, info: ValidationInfo[Path]) -> str:
 
 
 class _Part(BaseModel):
-    """A table of the file. Values are read by functions that say in their own words what is wrong."""
+    """A table of the file. Functions of this module validate the values, so that messages are in our words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -321,7 +321,7 @@ class _Lakehouse(_Part):
     @model_validator(mode="after")
     def _begins_when_it_can(self) -> Self:
         if self.window == "hour" and "start" not in self.model_fields_set:
-            _refuse(Mistake("start", "is missing: with hour windows the first one has to be said, as 2026-11-14T22"))
+            _refuse(Mistake("start", "is missing: hour windows need the first window, such as 2026-11-14T22"))
         try:
             moment = self.windows.parse(self.start)
         except WindowNameError as error:
@@ -386,11 +386,11 @@ class _Source(_Part):
 
     @property
     def _named_ports(self) -> tuple[int, ...]:
-        """The ports that options name, where it is these that say what each port is for."""
+        """The ports named in the options, if the protocol's options define the purpose of each port."""
         return tuple(sorted(PROTOCOLS[self.protocol].options.from_mapping(self.options).ports))
 
     def source(self, folder: Path) -> Source:
-        """The source; its path begins at `folder`."""
+        """The source. A relative path starts at `folder`."""
         path = self.path if self.kind == KAFKA or self._in_bucket else os.path.normpath(folder / self.path)
         ports = self.ports or (self._named_ports if self.kind in PACKET_KINDS else ())
         return Source(
@@ -430,14 +430,14 @@ def _lake(written: _File, folder: Path) -> Lake:
 
 
 def _between(sources: Sequence[Source]) -> Iterator[Mistake]:
-    """What sources say that doesn't go together."""
+    """The mistakes of sources that contradict each other."""
     by_name = {source.name: source for source in sources}
     for name, count in Counter(source.name for source in sources).items():
         if count > 1:
             yield Mistake("source.name", f"two sources are called {name!r}")
     for source in sources:
         key = f"source.{source.name}.options.service"
-        # Rows have a service's name as their source: it has to be that of no source of another service.
+        # Rows have the service's name as their source, so a source of another service must not have that name.
         if by_name.get(source.service, source).service != source.service:
             yield Mistake(key, f"{source.service} is a source that belongs to another service")
         of_service = [other for other in sources if other.service == source.service]

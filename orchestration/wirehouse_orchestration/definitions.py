@@ -1,4 +1,4 @@
-"""The Dagster code location: what is defined for the lake of the configuration.
+"""The Dagster code location: the definitions for the configured lake.
 
 Loading it starts no JVM, opens no socket and needs no secret.
 """
@@ -16,7 +16,7 @@ from wirehouse_pipelines.lake.windows import Windows
 
 
 def configured_lake() -> Lake:
-    """The lake of the configuration; one without sources if there is no configuration."""
+    """The configured lake; a lake without sources if there is no configuration."""
     place = config.place(None)
     if place.exists():
         return config.load(place)
@@ -28,5 +28,5 @@ def configured_lake() -> Lake:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Read on use, so that a changed configuration shows after a reload."""
+    """The definitions. The configuration is read at each load, so a reload shows changes."""
     return assemble(configured_lake())

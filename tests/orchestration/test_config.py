@@ -271,7 +271,7 @@ def test_a_root_that_spark_or_delta_would_read_otherwise_is_refused(folder: Path
 
 @pytest.mark.parametrize("root", ["s3://bucket/a/../b", "s3://bucket/./a", "s3://bucket/a//b", "s3://b"])
 def test_a_root_that_is_no_place_in_a_bucket_is_refused(folder: Path, root: str) -> None:
-    with pytest.raises(ConfigError, match="is no s3://bucket/prefix"):
+    with pytest.raises(ConfigError, match="is not s3://bucket/prefix"):
         config.load(write(folder, f'[lakehouse]\nroot = "{root}"\n'))
 
 

@@ -1,4 +1,4 @@
-"""Files that hold captures: their formats, compression and archives.
+"""Capture files: their formats, compression and archives.
 
 It may import core and compiled.
 """

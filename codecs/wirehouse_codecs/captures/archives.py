@@ -1,6 +1,7 @@
-"""Tar archives as they are read member by member: POSIX.1-1988 and pax, GNU's long names.
+"""A reader of tar archives for untrusted input: POSIX.1-1988, pax, and GNU's long names.
 
-The standard library's reader follows chained headers and announced sizes without end.
+The input is a stream of bytes, the output the name and bytes of each member. Python's `tarfile` isn't used because it
+sets no limit to chained headers and announced sizes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Final
 
 from wirehouse_codecs.captures.inflate import ByteSource, fill
 
-#: What is passed over is read in pieces of this size.
+#: Skipped bytes are read in pieces of this size.
 PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 512
-#: A name that stands in a block of its own, or in a header of extensions, is at most so long.
+#: Maximum size of a GNU long name, and of a pax header.
 _MOST_NAME_BYTES: Final = 1 << 16
-#: Of the length of an extension.
+#: Maximum number of digits in the length of a pax record.
 _MOST_DIGITS: Final = 20
 _REGULAR: Final = (b"0", b"\0", b"7")
 _GNU_NAME: Final = b"L"
@@ -23,22 +24,23 @@ _EXTENSIONS: Final = b"x"
 
 
 class Archive:
-    """The members of a tar archive (POSIX.1-1988 and pax, GNU's long names), one after the other.
+    """Reads the members of a tar archive one after the other.
 
-    `read` gives the bytes of the member that `next` named. Nothing is held but a name.
+    `next` opens the next file and returns its name; `read` returns its bytes. Only names are held in memory.
     """
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
-        #: Bytes of the archive that were read, and of the open member that weren't, with and without its padding.
+        #: How many bytes of the archive have been read; then how many of the open member haven't, without and with
+        #: its padding.
         self.at = 0
         self._left = self._padded = 0
-        #: Why the archive ends early, and the bytes that were read there for a header.
+        #: Why the archive ends early; and the bytes at that position, which were expected to be a header.
         self.damage: str | None = None
         self.no_header = b""
 
     def next(self) -> str | None:
-        """The name of the next file; None at the end of the archive or at its damage."""
+        """Open the next file and return its name; None at the end of the archive or where it is damaged."""
         extended: dict[bytes, bytes] = {}
         while self._pass_over():
             header = self._take(_BLOCK_BYTES)
@@ -49,7 +51,7 @@ class Archive:
                 return None
             kind, size = header[156:157], _size(header, extended)
             if size is None:
-                self._lose("no header of a file", header)
+                self._lose("not the header of a file", header)
                 return None
             self._left, self._padded = size, size + -size % _BLOCK_BYTES
             if kind in (_GNU_NAME, _EXTENSIONS):
@@ -65,14 +67,14 @@ class Archive:
         return None
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes of the open file, empty at its end."""
+        """The next bytes of the open file; empty at its end."""
         piece = self._take(min(size, self._left) if size >= 0 else self._left)
         self._left -= len(piece)
         self._padded -= len(piece)
         return piece
 
     def seekable(self) -> bool:
-        """Damaged bytes can't be read again."""
+        """Always False: bytes can't be read again."""
         return False
 
     def _take(self, size: int) -> bytes:
@@ -81,7 +83,7 @@ class Archive:
         return data
 
     def _pass_over(self) -> bool:
-        """Leave the open file behind; False where the archive ends in it."""
+        """Skip the rest of the open file. Returns False if the archive ends within it."""
         while self._padded:
             piece = self._take(min(self._padded, PIECE_BYTES))
             self._padded -= len(piece)
@@ -96,18 +98,18 @@ class Archive:
 
     @property
     def cut_off(self) -> bool:
-        """The open file was read to its end, and that isn't where it should be."""
+        """Whether bytes of the open file are still unread; after reading it to the end, it was cut off."""
         return self._left > 0
 
 
 def begins_archive(start: bytes) -> bool:
-    """The first bytes of a file, 512 or more, are the header of an archive's member."""
+    """Whether `start`, the first bytes of a file, begins with a valid tar header of 512 bytes."""
     header = start[:_BLOCK_BYTES]
     return len(header) == _BLOCK_BYTES and _size(header, {}) is not None
 
 
 def _extensions(body: bytes) -> dict[bytes, bytes]:
-    """The records of a pax header, `LENGTH NAME=VALUE` and a line break, up to one that is none."""
+    """The records of a pax header (`LENGTH NAME=VALUE` and a line break), up to the first malformed one."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(body):
@@ -131,7 +133,7 @@ def _name(header: bytes) -> bytes:
 
 
 def _size(header: bytes, extended: Mapping[bytes, bytes]) -> int | None:
-    """The size that a header announces; None = it isn't one: its sum is wrong, or no number."""
+    """The size that a header announces; None if it isn't a header: its checksum is wrong, or a field isn't a number."""
     try:
         told = int(_text(header[148:156]), 8)
         if told != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
@@ -139,7 +141,7 @@ def _size(header: bytes, extended: Mapping[bytes, bytes]) -> int | None:
         if size := extended.get(b"size"):
             return max(int(size[:20]), 0)
         field = header[124:136]
-        # GNU's form for what eleven octal digits don't hold.
+        # GNU's binary form, for sizes that eleven octal digits can't hold.
         return int.from_bytes(field[1:], "big") if field[0] == 0x80 else max(int(_text(field).strip() or b"0", 8), 0)
     except ValueError:
         return None

@@ -1,8 +1,8 @@
-"""Avro Object Container Files from other people (Avro 1.12 specification, "Object Container Files").
+"""A reader of untrusted Avro Object Container Files (Avro 1.12 specification, "Object Container Files").
 
-fastavro decodes the records; what stands around them is read here, because an announced count, size or inflated size
-must not be believed, and because the records before and after a damage are wanted: blocks are found again behind the
-next sync marker. Damage is a value, never an exception.
+fastavro decodes the records. The container around them is read here, for two reasons: announced counts and sizes must
+not be trusted, and records before and after damaged bytes must be kept. After damage, reading continues behind the
+next sync marker. Callers get damage as a value, never as an exception.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wirehouse_codecs.captures.inflate import ByteSource
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
-#: Magic, metadata and sync marker of a container take at most this.
+#: Maximum size of a container's header: magic, metadata and sync marker.
 MAX_HEADER_BYTES = 4 << 20
-#: A block takes at most this, compressed and inflated.
+#: Maximum size of a block, both compressed and inflated.
 MAX_BLOCK_BYTES = 32 << 20
-#: So many records are decoded before they are handed out.
+#: Maximum length of the lists in which records are returned.
 LIST_RECORDS = 10_000
-#: xz takes at most this to inflate a block; it is as much as its highest preset needs.
+#: Memory limit of xz while it inflates a block. Its highest preset needs this much.
 MAX_XZ_MEMORY_BYTES = 128 << 20
 MAX_SCHEMA_DEPTH = 16
 _READ_BYTES = 1 << 20
@@ -37,7 +37,7 @@ _LONG_BYTES = 10
 
 
 class Damage(Exception):
-    """Why a container can't be read on; stays inside this module's readers and their callers."""
+    """Why a container can't be read further. Only this module and its direct callers see this exception."""
 
 
 class Cursor:
@@ -47,11 +47,11 @@ class Cursor:
         self._source = source
         self._held = b""
         self._next = 0
-        #: Bytes handed out so far.
+        #: Number of bytes returned so far.
         self.position = 0
 
     def _hold(self, size: int) -> int:
-        """Have `size` bytes at hand, if the source has as many; how many are."""
+        """Buffer `size` bytes, or all that the source still has. Returns how many are buffered."""
         have = len(self._held) - self._next
         if have < size:
             pieces = [self._held[self._next :]]
@@ -62,11 +62,11 @@ class Cursor:
         return have
 
     def at_end(self) -> bool:
-        """No byte is left."""
+        """Whether no byte is left."""
         return not self._hold(1)
 
     def read(self, size: int) -> bytes:
-        """`size` bytes; fewer only at the end of the source."""
+        """The next `size` bytes; fewer only at the end of the source."""
         self._hold(size)
         piece = self._held[self._next : self._next + size]
         self._next += len(piece)
@@ -74,23 +74,23 @@ class Cursor:
         return piece
 
     def ahead(self, skipped: int, size: int) -> bytes:
-        """The `size` bytes behind so many that are skipped, fewer at the end of the source; none is handed out."""
+        """Look ahead: the `size` bytes after the next `skipped` ones, fewer at the end of the source."""
         self._hold(skipped + size)
         return self._held[self._next + skipped : self._next + skipped + size]
 
     def through(self, mark: bytes) -> Iterator[bytes]:
-        """Bytes up to behind the next `mark`, or to the end of the source, in pieces."""
+        """The bytes through the end of the next `mark`, or to the end of the source, in pieces."""
         found = -1
         while found < 0 and self._hold(len(mark)) >= len(mark):
             found = self._held.find(mark, self._next)
-            # A mark may begin in the last bytes.
+            # The last buffered bytes may be the beginning of a mark.
             end = len(self._held) - len(mark) + 1 if found < 0 else found + len(mark)
             yield self.read(end - self._next)
         if found < 0:
             yield self.read(len(mark))
 
     def exact(self, size: int, what: str) -> bytes:
-        """`size` bytes; Damage if they aren't there."""
+        """The next `size` bytes. Raises Damage if there are fewer."""
         at = self.position
         piece = self.read(size)
         if len(piece) < size:
@@ -98,32 +98,32 @@ class Cursor:
         return piece
 
     def long(self, what: str) -> int:
-        """A zig-zag varint of at most 64 bits."""
+        """The next Avro long: a zig-zag varint of at most 64 bits."""
         value = 0
         for i in range(_LONG_BYTES):
             byte = self.exact(1, what)[0]
             value |= (byte & 0x7F) << (7 * i)
             if byte < 0x80:
                 return (value >> 1) ^ -(value & 1)
-        raise Damage(f"{what} at byte {self.position - _LONG_BYTES} is no Avro long")
+        raise Damage(f"{what} at byte {self.position - _LONG_BYTES} is not an Avro long")
 
 
 class Remains(NamedTuple):
-    """Bytes of a container that are no records, and why."""
+    """Bytes of a container that can't be read as records, and why."""
 
     data: bytes
     reason: str
 
 
-#: A record and its bytes.
+#: A decoded record and its bytes.
 Record = tuple[Any, bytes]
 
 
 class Container:
-    """The records of a container; `damage` says what was wrong first."""
+    """The records of a container. `damage` is the first damage met in it."""
 
     def __init__(self, source: ByteSource) -> None:
-        """Raises Damage if the header can't be read or its schema isn't one to decode foreign bytes with."""
+        """Raises Damage if the header can't be read, or its schema isn't safe for untrusted bytes."""
         self.damage: str | None = None
         self._source = source
         self._cursor = Cursor(source)
@@ -136,7 +136,7 @@ class Container:
         self._parsed = _parse(self.schema)
         codec = metadata.get("avro.codec", b"null").decode("utf-8", "replace")
         if codec not in _INFLATE:
-            raise Damage(f"compressed by {codec!r}, which is none of {', '.join(_INFLATE)}")
+            raise Damage(f"compressed by {codec!r}, expected one of {', '.join(_INFLATE)}")
         self._inflate = _INFLATE[codec]
 
     def _metadata(self) -> dict[str, bytes]:
@@ -156,7 +156,7 @@ class Container:
         return self._cursor.exact(size, what)
 
     def blocks(self) -> Iterator[list[Record] | Remains]:
-        """Records, some at a time, and what is none."""
+        """Lists of records, and between them bytes that aren't records."""
         while not self._cursor.at_end():
             at, begin = self._cursor.position, self._cursor.ahead(0, 2 * _LONG_BYTES)
             try:
@@ -182,7 +182,7 @@ class Container:
         return reason
 
     def _framed(self) -> tuple[int, bytes]:
-        """A block as it is stored: how many records it announces, and its data."""
+        """The next block: the number of records it announces, and its data, still compressed."""
         count = self._cursor.long("its count")
         size = self._cursor.long("its size")
         if not 0 <= size <= MAX_BLOCK_BYTES:
@@ -195,8 +195,8 @@ class Container:
         return count, data
 
     def _decode(self, count: int, data: bytes) -> Iterator[list[Record] | Remains]:
-        """The records of a block in lists of bounded length, and what follows them."""
-        # A record takes at least one byte: `_plain_schema` saw to it.
+        """The records of a block in lists of bounded length, then the bytes that can't be decoded."""
+        # `_plain_schema` refuses schemas whose records can be empty, so a record has at least one byte.
         if not 0 <= count <= len(data):
             yield Remains(data, f"announces {count} records in {len(data)} bytes")
             return
@@ -206,7 +206,7 @@ class Container:
             at = stream.tell()
             try:
                 record = fastavro.schemaless_reader(stream, self._parsed, None)
-            except Exception as error:  # fastavro raises whatever its C code trips over
+            except Exception as error:  # fastavro can raise any exception on malformed bytes
                 yield records
                 reason = f"record {number} can't be decoded: {type(error).__name__} {error}".strip()
                 yield Remains(data[at:], reason)
@@ -283,14 +283,14 @@ _INFLATE: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def _plain_schema(text: bytes) -> dict[str, Any]:
-    """The schema without logical types, safe to decode foreign bytes with; Damage if it isn't."""
+    """The schema without logical types. Raises Damage if it isn't safe for untrusted bytes."""
     try:
         schema = json.loads(text)
         least = _least_bytes(schema, {}, 0)
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise Damage(f"its schema can't be read: {type(error).__name__} {error}") from None
     if not isinstance(schema, dict) or schema.get("type") != "record" or not least:
-        raise Damage("its schema is no record with content")
+        raise Damage("its schema is not a record with content")
     plain: dict[str, Any] = _without_logical_types(schema)
     return plain
 
@@ -307,7 +307,7 @@ _PRIMITIVE_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "d
 
 
 def _least_bytes(schema: Any, named: dict[str, int | None], depth: int) -> int:
-    """The fewest bytes a value takes. Damage for types that let few bytes stand for endless values."""
+    """The fewest bytes that a value takes. Raises Damage for types that let few bytes encode endless values."""
     if depth > MAX_SCHEMA_DEPTH:
         raise Damage(f"its schema is nested deeper than {MAX_SCHEMA_DEPTH}")
     if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""Files that are written plain or compressed, by the end of their name. The same content gives the same file."""
+"""Writes files plain, gzip or zstd, depending on the suffix of their name. Equal content gives equal files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def endings(suffix: str, write: T) -> dict[str, T]:
-    """`write` by the names that a file of `suffix` may end in."""
+    """A mapping from `suffix`, plain and with each suffix for compression, to `write`."""
     return {suffix + packing: write for packing in PACKINGS}
 
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """The file at `path` to write to: gzip if that ends in `.gz`, zstd if in `.zst`, else plain."""
+    """Open the file at `path` for writing: gzip if it ends in `.gz`, zstd if in `.zst`, else plain."""
     with Path(path).open("wb") as file:
         if str(path).endswith(".gz"):
-            # Without a time in its header.
+            # No name and no time in the header, so that equal content gives equal files.
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
                 yield cast(IO[bytes], packed)
         elif str(path).endswith(".zst"):

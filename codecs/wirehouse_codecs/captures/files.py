@@ -1,11 +1,11 @@
-"""Captures of files that hold blocks or entries of a protocol, to Arrow batches of bounded size.
+"""Reads captured files of a protocol, such as block files and logs, into Arrow batches of bounded size.
 
-What comes together - a block, an entry of a log - is one record; what is longer than PIECE_BYTES stands in consecutive
-records of at most that, `part` 0, 1, and so on, of which `last` ends it. A protocol says how its files are cut: by a
-`Cutter`, or a reader of its own that yields FileRecords.
+One entry of a file (a block, an entry of a log) becomes one record. An entry longer than PIECE_BYTES becomes several
+consecutive records, numbered by `part` from 0; `last` marks the final one. A protocol provides a `Cutter` that cuts
+its files into entries, or a reader of its own that yields FileRecords.
 
-Nothing raises on what a capture holds. What can't be read is a record with its bytes in `damaged` and the reason in
-`damage`; `damage` beside `data` says why that ends early.
+Captured content never raises an exception. Bytes that can't be read become a record with `damaged` and the reason in
+`damage`. If a record has both `data` and `damage`, the latter says why its data ends early.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow as pa
 from wirehouse_codecs.captures.inflate import Ahead, fill, open_inflated
 from wirehouse_codecs.captures.source import Origin
 
-#: A record has at most so many bytes.
+#: Maximum size of a record.
 PIECE_BYTES: Final = 4 << 20
 #: A capture is read in pieces of this size.
 BLOCK_BYTES: Final = 1 << 20
-#: A batch has at most so many rows, and is closed when it has so many bytes.
+#: A batch ends when it has this many rows, or this many bytes.
 MOST_ROWS: Final = 4_096
 BATCH_BYTES: Final = 4 << 20
 INT64_MAX: Final = (1 << 63) - 1
@@ -43,9 +43,9 @@ FILE_SCHEMA: Final = pa.schema(
 class FileRecord(NamedTuple):
     """A row of FILE_SCHEMA."""
 
-    #: Nanoseconds since 1970 UTC, within 64 bits; None: it has no time.
+    #: Nanoseconds since 1970 UTC, within 64 bits; None if the record has no time.
     ts_ns: int | None
-    #: Path within an archive, else the file's own name.
+    #: The path within an archive, else the name of the file.
     name: str
     data: bytes | None
     damaged: bytes | None = None
@@ -55,7 +55,7 @@ class FileRecord(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The bytes of an entry as they came; or bytes that are none, and why."""
+    """The bytes of one entry, unchanged; or bytes that aren't an entry, with the reason."""
 
     data: bytes
     ts_ns: int | None = None
@@ -63,24 +63,24 @@ class Cut(NamedTuple):
 
 
 class Cutter(Protocol):
-    """Cuts the bytes of one file into entries. No byte is left out but what stands between them, as blank lines."""
+    """Cuts the bytes of one file into entries. Only separators, such as blank lines, are dropped."""
 
-    #: Why the file can't be read to its end, once that is known.
+    #: Why the file can't be read to its end; None until that is known.
     damage: str | None
 
     def receive(self, data: bytes) -> Iterable[Cut]:
-        """What `data` completes."""
+        """Add `data`, and return the entries that it completes."""
         ...
 
     def finish(self) -> Iterable[Cut]:
-        """What is left at the end of the file."""
+        """Return what is left at the end of the file."""
         ...
 
 
 class Form(NamedTuple):
-    """How files of entries are told, and cut."""
+    """A file format: how to recognise it, and how to cut it into entries."""
 
-    #: Why a file that begins so isn't one, else None; it is given BLOCK_BYTES, or all of a smaller file.
+    #: Given the first BLOCK_BYTES of a file, or all of a smaller one: why it isn't of this format; None if it is.
     refuse: Callable[[bytes], str | None]
     cutter: Callable[[Origin], Cutter]
 
@@ -100,7 +100,7 @@ class EntryCapture:
         self.damage: str | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """See origins.Capture."""
+        """See source.Capture."""
         return gathered(self._records() if self.unreadable is None else ())
 
     def _records(self) -> Iterator[FileRecord]:
@@ -121,7 +121,7 @@ def _in_pieces(cut: Cut, name: str) -> Iterator[FileRecord]:
 
 
 def within_64_bits(ns: int) -> int:
-    """The time, or the bound of 64 bits that it is beyond."""
+    """`ns`, limited to the range of 64 bits."""
     return max(-INT64_MAX - 1, min(INT64_MAX, ns))
 
 

@@ -1,8 +1,8 @@
-"""Captures as a stream of bytes, plain or inflated, up to where they are damaged.
+"""Reads a capture as a stream of bytes, decompressed if necessary, up to its end or its damage.
 
-What is compressed is told by its first bytes: gzip (members may follow each other), zstd (frames too), else plain.
-Inflating is bounded: every read gives at most what was asked for, and a capture that inflates beyond the limits below
-is damaged at that place. Damage is a value, never an exception: captures are other people's bytes.
+The first bytes decide the compression: gzip (one or more members), zstd (one or more frames), or none. Decompression
+is bounded: a read returns at most the requested size, and a capture that inflates beyond the limits below counts as
+damaged at that position. Damage is a value, never an exception, because captures are untrusted input.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow as pa
 MAX_INFLATED_BYTES = 1 << 38
 #: ... and to at most this many times its compressed size ...
 MAX_INFLATED_RATIO = 250
-#: ... of which the first bytes are not judged: little captures of few messages compress well.
+#: ... except that this many bytes are always allowed: small captures of few messages compress well.
 UNJUDGED_BYTES = 64 << 20
 #: Compressed bytes are read in pieces of this size.
 INPUT_BYTES = 64 << 10
-#: Arrow loses the output of a read that fails, so a read is not larger than this.
+#: Maximum size of a read from Arrow, which loses the output of a read that fails.
 ZSTD_READ_BYTES = 64 << 10
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -33,9 +33,9 @@ MAGIC_BYTES = 4
 
 
 class ByteSource(Protocol):
-    """Bytes of a capture from its start to its end or its damage."""
+    """The bytes of a capture from its start to its end or its damage."""
 
-    #: Why the bytes end early; None while they don't.
+    #: Why the bytes end early; None as long as no damage was met.
     damage: str | None
 
     def read(self, size: int) -> bytes:
@@ -45,13 +45,13 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What compressed bytes may inflate to."""
+    """Limits of decompression."""
 
     inflated_bytes: int = MAX_INFLATED_BYTES
     inflated_ratio: int = MAX_INFLATED_RATIO
 
     def exceeded(self, given: int, taken: int) -> str | None:
-        """Why `given` bytes are too many for `taken` compressed ones, else None."""
+        """Why `given` bytes of output are too many for `taken` compressed bytes; None if they aren't."""
         if given > self.inflated_bytes:
             return f"inflates to more than {self.inflated_bytes} bytes"
         if given > UNJUDGED_BYTES and given > self.inflated_ratio * taken:
@@ -63,7 +63,7 @@ LIMITS = Limits()
 
 
 class Plain:
-    """A capture as it is."""
+    """A capture that isn't compressed."""
 
     damage: str | None = None
 
@@ -80,7 +80,7 @@ class Plain:
 
 
 class _Counted:
-    """How much has gone in and come out, held against the limits."""
+    """Counts input and output of a decompressor, and checks them against the limits."""
 
     def __init__(self, source: Plain, limits: Limits) -> None:
         self._source = source
@@ -94,7 +94,7 @@ class _Counted:
         return piece
 
     def give(self, size: int) -> str | None:
-        """Why `size` more bytes are too many, else None."""
+        """Count `size` more bytes of output. Returns why they are too many; None if they aren't."""
         self.given += size
         return self._limits.exceeded(self.given, self.taken)
 
@@ -116,14 +116,14 @@ class Gzip:
                 return b""
             piece = self._inflate(size)
             if piece:
-                # Of a bomb, what goes beyond the limit isn't handed out.
+                # Output beyond the limit is not returned.
                 too_much = self._count.give(len(piece))
                 self.damage = too_much or self.damage
                 return b"" if too_much else piece
         return b""
 
     def _open_member(self) -> bool:
-        """Begin the next member; False at the end of the capture or at what is no member."""
+        """Begin the next member. Returns False at the end of the capture, or if no member begins here."""
         if self._members:
             self._input = self._input.lstrip(b"\0")
         while len(self._input) < len(_GZIP_MAGIC) and (more := self._count.take(INPUT_BYTES)):
@@ -131,7 +131,7 @@ class Gzip:
         if not self._input:
             return False
         if not self._input.startswith(_GZIP_MAGIC):
-            self.damage = f"after {self._members} gzip members, byte {self._at()} begins no other"
+            self.damage = f"after {self._members} gzip members, byte {self._at()} doesn't begin another"
             return False
         self._members += 1
         self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -141,7 +141,7 @@ class Gzip:
         return self._count.taken - len(self._input)
 
     def _inflate(self, size: int) -> bytes:
-        """Output of the open member; empty when more input was read, the member ended or damage was met."""
+        """Output of the open member; empty if only input was read, the member ended, or damage was met."""
         member = self._member
         assert member is not None
         before = member.copy()
@@ -161,7 +161,7 @@ class Gzip:
 
 
 def _inflate_bytewise(member: zlib._Decompress, data: bytes) -> bytes:
-    """What `member` gives of `data` before its damage."""
+    """The output of `member` for `data` up to the damage."""
     piece = bytearray()
     try:
         for i in range(len(data)):
@@ -205,7 +205,7 @@ class Zstd:
         return bytes(piece)
 
     def _salvage(self, damage: str) -> None:
-        """Inflate once more, up to the damage byte by byte: a read that fails takes its output with it."""
+        """Decompress again, byte by byte near the damage: Arrow loses the output of a failed read."""
         self.damage = damage
         given = self._count.given
         if not self._stream.seekable():
@@ -224,7 +224,7 @@ class Zstd:
 
 
 class _Feed(io.RawIOBase):
-    """The compressed bytes as a file for Arrow."""
+    """The compressed bytes as a file that Arrow can read."""
 
     def __init__(self, count: _Counted) -> None:
         self._count = count
@@ -237,7 +237,7 @@ class _Feed(io.RawIOBase):
 
 
 class Ahead:
-    """A source whose first bytes can be looked at before they are read."""
+    """A source that lets its first bytes be inspected before they are read."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -253,7 +253,7 @@ class Ahead:
         self._source.damage = reason
 
     def look(self, size: int) -> bytes:
-        """The first `size` bytes, or all if there are fewer; before anything is read."""
+        """The first `size` bytes, or all if there are fewer. To be called before the first read."""
         self._start = fill(self._source, size)
         return self._start
 
@@ -266,7 +266,7 @@ class Ahead:
 
 
 def open_inflated(stream: BinaryIO, limits: Limits = LIMITS) -> ByteSource:
-    """The bytes of the capture in `stream`, which stands at its start; what is compressed is told by its magic."""
+    """The decompressed bytes of the capture in `stream`, which must be at its start. The magic decides the format."""
     start = stream.read(MAGIC_BYTES)
     if start.startswith(_GZIP_MAGIC):
         return Gzip(Plain(stream, start), limits)

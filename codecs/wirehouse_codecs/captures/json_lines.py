@@ -1,7 +1,8 @@
-"""The vectorised twin of `captures.read_line`: a block of lines of JSON to Arrow columns.
+"""The fast path for JSON Lines: a block of lines to Arrow columns, in a compiled loop.
 
-It reads what programs write: objects with the known names in any order, texts of base64 and ASCII without escapes,
-whole numbers, null. Every other line is left to the readable twin; both stand under the same tests.
+It reads lines as programs write them: an object with the known names in any order, whose values are base64, ASCII
+without escapes, whole numbers or null. Every other line is left to the reference path, `captures.messages.read_line`.
+The same tests check both.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ Array = np.ndarray[Any, Any]
 
 INT64_MAX: Final = 2**63 - 1
 NS_PER_MS: Final = 1_000_000
-#: Digits of a number that is read here; it can't overflow 64 bits.
+#: Maximum number of digits that the fast path reads, so that the number can't overflow 64 bits.
 MAX_DIGITS: Final = 18
 MAX_TOPIC_BYTES: Final = 1024
 
-#: Names as positions in NAMES, and as bits of the set of names that a line has had; those of numbers come first.
+#: The fields of a line: positions in NAMES, and bits of the set of names seen in a line. Those of numbers come first.
 PARTITION, OFFSET, TIMESTAMP = 0, 1, 2
 TS_TYPE, KEY, VALUE, HEADERS, TOPIC = 3, 4, 5, 6, 7
-#: Marks of a row: a number, the code of its `timestamp_type`, where each of its texts ends; and what it has at all.
+#: What the loop writes for a row, by field: the number, the code of `timestamp_type`, or the end of the text in its
+#: column; and in PRESENT the set of fields that have a value.
 MARKS = 9
 PRESENT = 8
-#: Columns of bytes, in the order of their rooms.
+#: The fields whose bytes go to the output arrays, in the order of these arrays.
 TEXTS = (KEY, VALUE, TOPIC)
 UNKNOWN = -1
 #: Values of `timestamp_type`.
@@ -40,11 +42,11 @@ NEWLINE, RETURN, TAB, SPACE, DELETE = 10, 13, 9, 32, 127
 ZERO, NINE = ord("0"), ord("9")
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-#: Value of a base64 digit, negative for every other byte.
+#: The value of each base64 digit; negative for every other byte.
 DIGITS: Final = np.array([_ALPHABET.find(byte) for byte in range(256)], np.int32)
 NULL: Final = tuple(b"null")
 NAMES: Final = b"partition offset timestamp_ms timestamp_type key_b64 value_b64 headers topic create append"
-#: The known names one after the other, and where each begins; a name ends one before the next.
+#: The known names with a space after each, and where each begins.
 NAME_BYTES: Final = np.frombuffer(NAMES + b" ", np.uint8)
 NAME_STARTS: Final = np.array(
     [0] + [i + 1 for i in range(len(NAMES)) if NAMES[i] == SPACE] + [len(NAMES) + 1], np.int64
@@ -53,17 +55,17 @@ FIELDS: Final = 8
 
 
 class Scanned(NamedTuple):
-    """What a block of lines holds."""
+    """The result for a block of lines."""
 
-    #: Rows read here, without headers and damage.
+    #: The rows that were read, without the columns for headers, other fields and damage.
     columns: dict[str, pa.Array]
     rows: int
-    #: Begin and end of each line that was left, and the number of rows read before it.
+    #: For each line left to the reference path: its begin and end, and the number of rows read before it.
     odd: Array
 
 
 def scan_lines(block: bytes, max_line_bytes: int) -> Scanned:
-    """Read the lines of `block`; longer ones than `max_line_bytes` are left."""
+    """Read the lines of `block`; lines longer than `max_line_bytes` are left to the reference path."""
     data = np.frombuffer(block, np.uint8)
     lines = block.count(b"\n") + 1
     marks = np.zeros((lines + 1, MARKS), np.int64)
@@ -95,14 +97,14 @@ def _texts(marks: Array, out: Array, rows: int, name: int, kind: pa.DataType) ->
     absent = _absent(marks, rows, name)
     bitmap = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
     offsets = marks[: rows + 1, name].astype(np.int32)
-    # A copy of what is used, so that the column doesn't keep the whole room for it.
+    # A copy, so that the column doesn't keep the whole output array in memory.
     used = out[TEXTS.index(name), : offsets[-1]].copy()
     return pa.Array.from_buffers(kind, rows, [bitmap, pa.py_buffer(offsets), pa.py_buffer(used)])
 
 
 @inlined
 def skip_space(data: Array, at: int, end: int) -> int:
-    """The position of the first byte at or after `at` that is no JSON whitespace."""
+    """The position of the first byte at or after `at` that isn't JSON whitespace."""
     while at < end and (data[at] == SPACE or data[at] == TAB or data[at] == RETURN):
         at += 1
     return at
@@ -110,7 +112,10 @@ def skip_space(data: Array, at: int, end: int) -> int:
 
 @compiled
 def read_name(data: Array, at: int, end: int, first: int, count: int, guess: int) -> tuple[int, int]:
-    """Which of `count` known names from `first` stands in quotes at `at`, tried from `guess` on; the position after."""
+    """Read a known name in quotes at `at`. Returns it, or UNKNOWN, and the position after it.
+
+    The names are the `count` ones from `first` on; they are tried from `guess` on.
+    """
     if at >= end or data[at] != QUOTE:
         return UNKNOWN, at
     for i in range(count):
@@ -132,7 +137,7 @@ def read_name(data: Array, at: int, end: int, first: int, count: int, guess: int
 
 @inlined
 def is_null(data: Array, at: int, end: int) -> bool:
-    """`null` stands at `at`."""
+    """Whether there is `null` at `at`."""
     if at + 4 > end:
         return False
     same: bool = data[at] == NULL[0] and data[at + 1] == NULL[1] and data[at + 2] == NULL[2] and data[at + 3] == NULL[3]
@@ -141,7 +146,7 @@ def is_null(data: Array, at: int, end: int) -> bool:
 
 @compiled
 def read_number(data: Array, at: int, end: int) -> tuple[int, int]:
-    """The whole number at `at` and the position after it, -1 if it is none or a long one."""
+    """The whole number at `at`, and the position after it; -1 if it isn't one or has too many digits."""
     negative = at < end and data[at] == MINUS
     if negative:
         at += 1
@@ -159,7 +164,10 @@ def read_number(data: Array, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def read_text(data: Array, at: int, end: int, out: Array, to: int) -> tuple[int, int]:
-    """Copy the text in quotes at `at`; the positions after it in `data` (-1 if it isn't plain) and in `out`."""
+    """Copy the text in quotes at `at` to `out`. Returns the positions after it in `data` and `out`.
+
+    The former is -1 unless the text is ASCII without escapes and not too long.
+    """
     if at >= end or data[at] != QUOTE:
         return -1, to
     at += 1
@@ -175,7 +183,7 @@ def read_text(data: Array, at: int, end: int, out: Array, to: int) -> tuple[int,
 
 @compiled
 def read_base64(data: Array, at: int, end: int, out: Array, to: int) -> tuple[int, int]:
-    """Decode the base64 in quotes at `at`; positions as of read_text."""
+    """Decode the base64 in quotes at `at`. Returns the same positions as read_text."""
     if at >= end or data[at] != QUOTE:
         return -1, to
     at += 1
@@ -204,7 +212,7 @@ def read_base64(data: Array, at: int, end: int, out: Array, to: int) -> tuple[in
 
 @inlined
 def read_whole(data: Array, at: int, end: int, name: int, row: int, marks: Array) -> int:
-    """Read a number into its mark; the position after it, -1 if it can't be one."""
+    """Read a number into `marks`. Returns the position after it; -1 if it isn't a valid one."""
     number, after = read_number(data, at, end)
     if name == PARTITION and not -(2**31) <= number < 2**31:
         after = -1
@@ -221,7 +229,7 @@ def read_whole(data: Array, at: int, end: int, name: int, row: int, marks: Array
 
 @inlined
 def read_value(data: Array, at: int, end: int, name: int, row: int, marks: Array, out: Array) -> int:
-    """Read what stands at `at` as the value of `name`; the position after it, -1 if it can't be read here."""
+    """Read the value of `name` at `at`. Returns the position after it; -1 if the fast path can't read it."""
     after, to = -1, 0
     if name <= TIMESTAMP:
         after = read_whole(data, at, end, name, row, marks)
@@ -246,11 +254,11 @@ def read_value(data: Array, at: int, end: int, name: int, row: int, marks: Array
 
 @inlined
 def read_one(data: Array, at: int, end: int, row: int, marks: Array, out: Array) -> bool:
-    """Read the object that stands at `at` and takes the rest of the line into `row`; False if it can't be."""
+    """Read the object at `at`, which takes the rest of the line, into `row`. Returns False if that is not possible."""
     if data[at] != OPEN:
         return False
     seen = 0
-    # Programs write names in the order of NAMES, mostly, but for the topic, which comes first.
+    # Programs mostly write the topic first, then the names in the order of NAMES.
     name = TOPIC - 1
     while True:
         at = skip_space(data, at + 1, end)
@@ -279,7 +287,7 @@ def read_one(data: Array, at: int, end: int, row: int, marks: Array, out: Array)
 
 @inlined
 def begin_row(row: int, marks: Array) -> None:
-    """Make `row` one without values: its texts end where those of the row before do."""
+    """Initialise `row` without values: its texts end where those of the previous row end."""
     for name in range(MARKS):
         marks[row, name] = 0
     for name in (KEY, VALUE, TOPIC):
@@ -288,7 +296,7 @@ def begin_row(row: int, marks: Array) -> None:
 
 @compiled
 def read_lines(data: Array, max_line_bytes: int, marks: Array, out: Array, odd: Array) -> tuple[int, int]:
-    """Read all lines: the number of rows read, and of lines left to `odd`. Blank lines are neither."""
+    """Read all lines. Returns the number of rows read, and of lines listed in `odd`. Blank lines are skipped."""
     row = left = at = 0
     size = len(data)
     while at < size:

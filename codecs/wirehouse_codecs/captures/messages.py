@@ -1,12 +1,12 @@
-"""Captures of broker messages: JSON Lines and Avro container files, to Arrow batches of bounded size.
+"""Reads captures of broker messages, JSON Lines or Avro container files, into Arrow batches of bounded size.
 
 A line of JSON is an object with `key_b64` and `value_b64` (base64, or null for a message without one) and, where known,
 `topic`, `partition`, `offset`, `timestamp_ms`, `timestamp_type` (`create` or `append`) and `headers` (a list of
 `{"key": ..., "value_b64": ...}`). An Avro record has the same names without `_b64`. Fields of other names are kept as
-JSON. Which of the two a capture is, and how it is compressed, is told by its content.
+JSON. The content decides which format a capture has, and how it is compressed.
 
-Nothing raises on what a capture holds: what isn't a message becomes a row with its bytes in `damaged` and the reason
-in `damage`; where a capture can't be read on, `MessageCapture.damage` says why.
+Captured content never raises an exception. Bytes that aren't a message become a row with `damaged` and the reason in
+`damage`. If a capture can't be read to its end, `MessageCapture.damage` says why.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from wirehouse_codecs.captures.source import NOWHERE, Origin
 
 #: Lines are read in blocks of about this size; a batch holds the messages of one block.
 BLOCK_BYTES: Final = 4 << 20
-#: A longer line isn't read as a message. Its key and value would be too large for the readers of landed objects.
+#: A longer line isn't read as a message: readers of landed objects couldn't hold its key and value.
 MAX_LINE_BYTES: Final = 24 << 20
-#: What is no message is kept in pieces of at most this size.
+#: Bytes that aren't a message are kept in pieces of at most this size.
 PIECE_BYTES: Final = 8 << 20
-#: Topics and header names take at most this in UTF-8.
+#: Maximum size of topics and header names in UTF-8.
 MAX_NAME_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 10_000
-#: Fields of other names take at most this as JSON.
+#: Maximum size of all fields of other names as JSON.
 MAX_EXTRA_BYTES: Final = 512 << 10
 _NAMES: Final = frozenset({"topic", "partition", "offset", "timestamp_ms", "timestamp_type", "headers"})
 _LINE_NAMES: Final = _NAMES | {"key_b64", "value_b64"}
@@ -63,12 +63,12 @@ MESSAGE_SCHEMA: Final = pa.schema(
 
 
 class Row(NamedTuple):
-    """A row of MESSAGE_SCHEMA: a message, or bytes that are none (`damaged`, with the reason in `damage`)."""
+    """A row of MESSAGE_SCHEMA: a message, or `damaged` bytes that aren't one, with the reason in `damage`."""
 
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
-    #: Nanoseconds since 1970 UTC, at the bounds of 64 bits if beyond.
+    #: Nanoseconds since 1970 UTC, limited to the range of 64 bits.
     ts_ns: int | None = None
     ts_type: str | None = None
     key: bytes | None = None
@@ -82,14 +82,14 @@ class Row(NamedTuple):
 
 
 class NotAMessage(ValueError):
-    """Why a line or Avro record is no message; becomes `damage`."""
+    """Why a line or Avro record isn't a message; becomes `damage`."""
 
 
 class MessageCapture:
     """The messages of one capture, read once from start to end."""
 
     def __init__(self, stream: BinaryIO, origin: Origin = NOWHERE) -> None:
-        """`stream` stands at the capture's first byte."""
+        """`stream` must be at the capture's first byte."""
         #: Why this isn't a capture of messages at all; None if it is.
         self.unreadable: str | None = None
         #: Why the capture ends early; final once `batches` is exhausted.
@@ -112,7 +112,7 @@ class MessageCapture:
         missing = [repr(name) for name in ("key", "value") if name not in names]
         if missing:
             fields = " and ".join(missing)
-            self.unreadable = f"the schema of the Avro records lacks {fields}, so they are no broker messages"
+            self.unreadable = f"the schema of the Avro records lacks {fields}, so they aren't broker messages"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows in the capture's order."""
@@ -129,7 +129,7 @@ class MessageCapture:
 
 
 def _looks_like_lines(start: bytes) -> bool:
-    """It is empty, begins as an object does, or has a line that is one."""
+    """Whether `start` is empty, begins like a JSON object, or has a line that is one."""
     text = start.removeprefix(_BOM).strip()
     if not text or text.startswith(b"{"):
         return True
@@ -151,7 +151,7 @@ def _line_batches(source: ByteSource) -> Iterator[pa.RecordBatch]:
 
 
 def read_block(block: bytes) -> pa.RecordBatch:
-    """The rows of a block of whole lines: the plain ones by the vectorised twin, each odd one by `read_line`."""
+    """The rows of a block of whole lines. The fast path reads most lines, `read_line` the others."""
     scanned = scan_lines(block, MAX_LINE_BYTES)
     rest = {name: pa.nulls(scanned.rows, MESSAGE_SCHEMA.field(name).type) for name in ("extra", "damaged", "damage")}
     rest["headers"] = _no_headers(scanned.rows)
@@ -166,21 +166,21 @@ def _no_headers(rows: int) -> pa.Array:
 
 
 def _with_odd(plain: pa.RecordBatch, block: bytes, odd: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """`plain` with the rows of the odd lines at their places."""
+    """`plain` with the rows of the lines in `odd` inserted at their positions."""
     rows: list[Row] = []
     places: list[int] = []
     for begin, end, place in odd.tolist():
         found = list(_line_rows(block[begin:end]))
         rows += found
         places += [place] * len(found)
-    # An odd row that stands at place n comes before plain row n.
+    # An odd row with place n comes before row n of `plain`.
     after = np.concatenate([np.arange(plain.num_rows) + 0.5, np.array(places)])
     batches = pa.concat_batches([plain, to_batch(rows)])
     return batches.take(pa.array(np.argsort(after, kind="stable")))
 
 
 def _line_blocks(source: ByteSource) -> Iterator[tuple[bytes, str | None]]:
-    """Blocks of whole lines, or parts of a line that is too long (with the reason)."""
+    """Blocks of whole lines; and parts of lines that are too long, with the reason."""
     too_long = f"a line of more than {MAX_LINE_BYTES} bytes"
     pending = fill(source, len(_BOM)).removeprefix(_BOM)
     within = False
@@ -217,20 +217,20 @@ def _pieces(data: bytes, damage: str) -> list[Row]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise NotAMessage(f"{name} is no JSON value")
+    raise NotAMessage(f"{name} is not a JSON value")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise NotAMessage(f"{name[:100]!r} stands twice in one object")
+            raise NotAMessage(f"{name[:100]!r} appears twice in one object")
         fields[name] = value
     return fields
 
 
 def read_line(line: bytes) -> Row:
-    """The message of one line of JSON; NotAMessage if it is none."""
+    """The message of one line of JSON. Raises NotAMessage if it isn't one."""
     try:
         fields = json.loads(line.decode(), parse_constant=_refuse_constant, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
@@ -257,7 +257,7 @@ def read_line(line: bytes) -> Row:
 
 def _line_header(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, dict):
-        raise NotAMessage("a header is no object")
+        raise NotAMessage("a header is not an object")
     return _required_name(header.get("key")), _base64(header.get("value_b64"), "value_b64 of a header")
 
 
@@ -265,7 +265,7 @@ def _base64(text: Any, name: str) -> bytes | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise NotAMessage(f"{name} is no text")
+        raise NotAMessage(f"{name} is not a string")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -302,7 +302,7 @@ def _avro_rows(fields: Mapping[str, Any], data: bytes) -> list[Row]:
 
 def _avro_header(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, dict):
-        raise NotAMessage("a header is no record")
+        raise NotAMessage("a header is not a record")
     return _required_name(header.get("key")), _octets(header.get("value"))
 
 
@@ -311,7 +311,7 @@ def _octets(value: Any) -> bytes | None:
         return value.encode("utf-8", "surrogatepass")
     if value is None or isinstance(value, bytes):
         return value
-    raise NotAMessage("a key or value is no bytes")
+    raise NotAMessage("a key or value is not bytes")
 
 
 def _row(
@@ -335,7 +335,7 @@ def _row(
 
 
 def _extra(fields: Mapping[str, Any], known: frozenset[str]) -> str | None:
-    """The fields of other names as JSON; bytes in it are base64, what JSON has no form for is its text."""
+    """The fields of other names as JSON. Bytes are written as base64, other values unknown to JSON as text."""
     others = {name: value for name, value in fields.items() if name not in known}
     if not others:
         return None
@@ -357,7 +357,7 @@ def _header_list(fields: Mapping[str, Any]) -> list[Any]:
     if isinstance(headers, dict):
         headers = [{"key": key, "value": value, "value_b64": value} for key, value in headers.items()]
     if headers is not None and not isinstance(headers, list):
-        raise NotAMessage("headers is no list")
+        raise NotAMessage("headers is not a list")
     if headers and len(headers) > MAX_HEADERS:
         raise NotAMessage(f"more than {MAX_HEADERS} headers")
     return headers or []
@@ -367,7 +367,7 @@ def _name(text: Any, what: str) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise NotAMessage(f"{what} is no text")
+        raise NotAMessage(f"{what} is not a string")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -388,7 +388,7 @@ def _integer(number: Any, what: str, bits: int) -> int | None:
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool):
-        raise NotAMessage(f"{what} is no whole number")
+        raise NotAMessage(f"{what} is not a whole number")
     if not -(1 << bits) <= number < 1 << bits:
         raise NotAMessage(f"{what} doesn't fit {bits + 1} bits")
     return number
@@ -398,7 +398,7 @@ def _nanoseconds(timestamp_ms: Any) -> int | None:
     if timestamp_ms is None:
         return None
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-        raise NotAMessage("timestamp_ms is no whole number")
+        raise NotAMessage("timestamp_ms is not a whole number")
     return max(-_INT64_MAX - 1, min(_INT64_MAX, timestamp_ms * _NS_PER_MS))
 
 

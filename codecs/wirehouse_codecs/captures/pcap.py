@@ -1,12 +1,16 @@
-"""Captures of packets: pcap and pcapng files, to Arrow batches of bounded size.
+"""Reads captures of packets, pcap or pcapng files, into Arrow batches of bounded size.
 
-pcap as of draft-ietf-opsawg-pcap (versions 2.0 to 2.4, both byte orders, micro- and nanoseconds, and the modified
-format with longer packet headers), pcapng as of draft-ietf-opsawg-pcapng (version 1: section headers, interfaces,
-enhanced, simple and obsolete packet blocks; other blocks are passed over). Files may follow each other in one capture,
-also of the two formats. Which of them a capture is, and how it is compressed, is told by its content.
+- pcap follows draft-ietf-opsawg-pcap: versions 2.0 to 2.4, both byte orders, micro- and nanoseconds, and the modified
+  format with longer packet headers.
+- pcapng follows draft-ietf-opsawg-pcapng, version 1: section headers, interfaces, and enhanced, simple and obsolete
+  packet blocks. Other blocks are skipped.
 
-Nothing raises on what a capture holds. Where it is damaged its packets end: `PacketCapture.damage` says where and why,
-and the bytes from there on are rows with `damaged` pieces. A length is believed only when its bytes are there.
+Several files, also of both formats, may follow each other in one capture. The content decides which format a capture
+has, and how it is compressed.
+
+Captured content never raises an exception. Packets end where the capture is damaged: `PacketCapture.damage` says
+where and why, and the remaining bytes become rows with pieces of them in `damaged`. A length is only trusted if as many
+bytes follow.
 """
 
 from __future__ import annotations
@@ -56,11 +60,11 @@ from wirehouse_codecs.captures.source import NOWHERE, Origin
 
 #: A capture is read in blocks of this size; a batch holds the packets of one block ...
 BLOCK_BYTES: Final = 4 << 20
-#: ... but small files and sections that follow each other share one, until it has so many rows.
+#: ... but consecutive small files and sections share one, until it has this many rows.
 LEAST_ROWS: Final = 1_000
-#: What can't be read is kept in pieces of at most this size.
+#: Bytes that can't be read are kept in pieces of at most this size.
 PIECE_BYTES: Final = 8 << 20
-#: A section has at most so many interfaces; what is known of each is kept.
+#: Maximum number of interfaces in a section, all of which are held in memory.
 MAX_INTERFACES: Final = 1 << 16
 
 #: Magic, version, zone, accuracy, snap length, link type.
@@ -69,7 +73,7 @@ PCAP_HEADER_BYTES: Final = 24
 SECTION_HEADER_BYTES: Final = 28
 #: Type, length, link type, reserved, snap length, length.
 INTERFACE_BYTES: Final = 20
-#: So many bytes tell whether another file begins.
+#: Number of bytes needed to recognise the start of a file.
 START_BYTES: Final = 12
 
 _IF_TSRESOL, _IF_TSOFFSET = 9, 14
@@ -78,7 +82,7 @@ _MICROSECOND_EXPONENT, _NANOSECOND_EXPONENT = 6, 9
 _NS_PER_S = 10**9
 #: Magics of pcap files whose numbers are big-endian.
 _SWAPPED: Final = (MICROSECONDS_SWAPPED, NANOSECONDS_SWAPPED, MODIFIED_SWAPPED)
-#: So many packet headers say how long they are.
+#: Number of packet headers that are checked to find out how long they are.
 _HEADERS_LOOKED_AT: Final = 3
 _INT64_MAX = 2**63 - 1
 
@@ -95,13 +99,13 @@ PACKET_SCHEMA: Final = pa.schema(
 
 
 class Packet(NamedTuple):
-    """A row of PACKET_SCHEMA: a packet, or bytes that can't be read (`damaged`, with the reason in `damage`)."""
+    """A row of PACKET_SCHEMA: a packet, or `damaged` bytes that can't be read, with the reason in `damage`."""
 
-    #: Nanoseconds since 1970 UTC, at the bounds of 64 bits if beyond; None of a packet without a time.
+    #: Nanoseconds since 1970 UTC, limited to the range of 64 bits; None for a packet without a time.
     ts_ns: int | None = None
     #: As registered at tcpdump.org/linktypes.html.
     link_type: int | None = None
-    #: Bytes on the wire, of which `data` may have fewer.
+    #: Length on the wire; `data` may have fewer bytes.
     original_length: int | None = None
     data: bytes | None = None
     damaged: bytes | None = None
@@ -109,43 +113,43 @@ class Packet(NamedTuple):
 
 
 class Damage(Exception):
-    """Why a capture can't be read on; stays inside this module."""
+    """Why a capture can't be read further. Only this module sees this exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Where packets were captured, and what their times count."""
+    """A capture interface: its link type, and the format of its timestamps."""
 
     link_type: int
-    #: Bytes kept of a packet; 0: all.
+    #: Maximum number of captured bytes per packet; 0 for no limit.
     snap_length: int = 0
-    #: Units of a second: 10 or 2 to the power of `exponent`.
+    #: Timestamps count units of which a second has `base` (10 or 2) to the power of `exponent`.
     base: int = 10
     exponent: int = _MICROSECOND_EXPONENT
-    #: Seconds to be added to every time.
+    #: Seconds to add to every timestamp.
     offset: int = 0
 
     def nanoseconds(self, units: int) -> int:
-        """A time of this interface, in whole nanoseconds since 1970 within 64 bits."""
+        """A timestamp of this interface as whole nanoseconds since 1970, limited to the range of 64 bits."""
         per_second: int = self.base**self.exponent
         ns = units * _NS_PER_S // per_second + self.offset * _NS_PER_S
         return max(-_INT64_MAX - 1, min(_INT64_MAX, ns))
 
     @property
     def factor(self) -> int:
-        """Nanoseconds of a unit; 0 if they are not a whole number."""
+        """Nanoseconds per unit; 0 if that is not a whole number."""
         return 0 if self.base != 10 or self.exponent > 9 else int(10 ** (9 - self.exponent))
 
     @property
     def end(self) -> int:
-        """Times before this need no more than `factor` and `offset` to be right."""
+        """Timestamps below this can be converted with `factor` and `offset` alone, without overflow."""
         shift = self.offset * _NS_PER_S
         if not self.factor or not -_INT64_MAX <= shift <= _INT64_MAX:
             return 0
         return (_INT64_MAX - max(shift, 0)) // self.factor
 
 
-#: What the times of many packets are counted by: see Interface.
+#: Converts the timestamps of many packets at once: see Interface.
 _FACTS = np.dtype([("link_type", np.int32), ("factor", np.int64), ("shift_ns", np.int64), ("end", np.uint64)])
 
 
@@ -154,9 +158,9 @@ class Section:
 
     def __init__(self, big: bool, blocks: bool) -> None:
         self.big = big
-        #: It is made of pcapng's blocks.
+        #: Whether this is a pcapng section, made of blocks.
         self.blocks = blocks
-        #: Of a pcap file: bytes of a packet's header, and which of its two lengths comes first.
+        #: In a pcap file: size of a packet header, and which of its two lengths comes first.
         self.header_bytes = RECORD_HEADER_BYTES
         self.lengths = CAPTURED_FIRST
         self.order = ">" if big else "<"
@@ -174,16 +178,16 @@ class Section:
 
     @property
     def units_per_second(self) -> int:
-        """What the fractions in a pcap file count."""
+        """How many units of the fraction in a pcap timestamp a second has."""
         return int(10 ** self.interfaces[0].exponent)
 
     def lengths_of(self, first: int, second: int) -> tuple[int, int]:
-        """Captured and original length of a packet, of the two that its header has."""
+        """Captured and original length of a packet, from the two lengths in its header."""
         swapped = self.lengths == ORIGINAL_FIRST or (self.lengths == SMALLER_CAPTURED and second < first)
         return (second, first) if swapped else (first, second)
 
     def scan(self, data: Array, at: int, room: tuple[Array, Array]) -> tuple[pa.RecordBatch | None, int]:
-        """The plain packets from `at` on, if there are any, and the position after them."""
+        """The valid packets from `at` on, or None, and the position after them."""
         if self.blocks:
             snap_length = self.interfaces[0].snap_length if self.interfaces else 0
             rows, end = pcap_scan.scan_blocks(data, at, self.big, len(self.interfaces), snap_length, *room)
@@ -197,7 +201,7 @@ class Section:
         timeless = found[:, pcap_scan.INTERFACE] == NO_TIME
         interface = np.where(timeless, 0, found[:, pcap_scan.INTERFACE])
         facts = self._facts[interface]
-        # A time that isn't simple may overflow here; it is counted anew.
+        # Other timestamps may overflow here; they are computed again below.
         ts_ns = units.astype(np.int64) * facts["factor"] + facts["shift_ns"]
         for row in np.flatnonzero(units >= facts["end"]).tolist():
             ts_ns[row] = self.interfaces[interface[row]].nanoseconds(int(units[row]))
@@ -223,7 +227,7 @@ class PacketCapture:
     """The packets of one capture, read once from start to end."""
 
     def __init__(self, stream: BinaryIO, origin: Origin = NOWHERE) -> None:
-        """`stream` stands at the capture's first byte."""
+        """`stream` must be at the capture's first byte."""
         #: Why this isn't a capture of packets at all; None if it is.
         self.unreadable: str | None = None
         #: Why the capture ends early; final once `batches` is exhausted.
@@ -233,9 +237,9 @@ class PacketCapture:
         self._held = b""
         self._room = pcap_scan.room_for(0)
         self._at = 0
-        #: Bytes of the capture before those held.
+        #: Number of bytes of the capture before the buffered ones.
         self._before = 0
-        #: The source has no more.
+        #: Whether the source is at its end.
         self._whole = False
         self._hold(START_BYTES)
         if self._held and not self._begins_file():
@@ -248,7 +252,7 @@ class PacketCapture:
         try:
             yield from _gathered(self._packets())
         except Damage as damage:
-            # What isn't whole at the end of damaged data isn't damage of its own.
+            # A record cut off where the compressed data is damaged is not damage of its own.
             ends = self._whole and self._source.damage
             self.damage = self._source.damage if ends else str(damage)
             yield from self._remains(f"after the damage: {self.damage}")
@@ -262,7 +266,7 @@ class PacketCapture:
                 yield Packet(**row)
 
     def _extend(self) -> bool:
-        """Hold the next block too, and let go of what was read; False if there is no more."""
+        """Buffer the next block, and drop what was read. Returns False at the end of the capture."""
         piece = b"" if self._whole else fill(self._source, BLOCK_BYTES)
         self._before += self._at
         self._held, self._at = self._held[self._at :] + piece, 0
@@ -272,7 +276,7 @@ class PacketCapture:
         return not self._whole
 
     def _packets(self) -> Iterator[pa.RecordBatch]:
-        """Raises Damage where the capture can't be read on."""
+        """The packets. Raises Damage where the capture can't be read further."""
         section: Section | None = None
         while self._at < len(self._held) or self._extend():
             if section is not None:
@@ -287,9 +291,10 @@ class PacketCapture:
             elif left and section is not None:
                 before = self._at, len(self._held)
                 self._read_odd(section)
-                # The loops and the judges know the same conditions; if they ever don't, this is no endless loop.
+                # The compiled loops and `_read_odd` check the same conditions. If they ever differ, this prevents an
+                # endless loop.
                 if before == (self._at, len(self._held)):
-                    raise Damage(f"what stands at {self._here()} is neither a packet nor known not to be one")
+                    raise Damage(f"the bytes at {self._here()} are neither a packet nor known not to be one")
 
     def _remains(self, damage: str) -> Iterator[pa.RecordBatch]:
         while self._at < len(self._held) or self._extend():
@@ -303,7 +308,7 @@ class PacketCapture:
         return self._place.format(self._before + self._at)
 
     def _hold(self, size: int) -> bool:
-        """Hold `size` bytes from here on, if the capture has as many."""
+        """Buffer `size` bytes from here on. Returns False if the capture has fewer."""
         while len(self._held) - self._at < size:
             if not self._extend():
                 return False
@@ -333,7 +338,8 @@ class PacketCapture:
             raise Damage(f"the pcap header at {self._here()} is cut off")
         section = Section(magic in _SWAPPED, blocks=False)
         fine = magic in (NANOSECONDS, NANOSECONDS_SWAPPED)
-        # The upper half of the link type says how long frame check sequences are; headers say where payloads end.
+        # The upper half of the link type has the length of frame check sequences. It isn't needed: the headers of
+        # packets say where their payload ends.
         major, minor, *_, link_type = self._numbers(section.order + "HHIIII", 4)
         exponent = _NANOSECOND_EXPONENT if fine else _MICROSECOND_EXPONENT
         section.describe(Interface(link_type & 0xFFFF, exponent=exponent))
@@ -347,7 +353,7 @@ class PacketCapture:
         return section
 
     def _modified_header(self, section: Section) -> int:
-        """Bytes of a packet header of a modified pcap file: nothing but the packets themselves says it."""
+        """The size of packet headers in a modified pcap file, which can only be derived from the packets."""
         for size in (MODIFIED_HEADER_BYTES, LONGER_HEADER_BYTES):
             if self._may_have_headers(section, size):
                 return size
@@ -370,7 +376,7 @@ class PacketCapture:
         return True
 
     def _read_odd(self, section: Section) -> None:
-        """Read what is no plain packet: more of the file is held, an interface added, or it is Damage."""
+        """Handle bytes at which the compiled loop stopped: buffer more, add an interface, or raise Damage."""
         if not section.blocks:
             self._judge_record(section)
             return
@@ -380,12 +386,12 @@ class PacketCapture:
             section.describe(self._interface(section, length))
             self._at += length
         elif kind == SECTION_HEADER:
-            raise Damage(f"the section header at {self._here()} has a byte-order magic that is none")
+            raise Damage(f"the section header at {self._here()} has an invalid byte-order magic")
         elif kind in (ENHANCED_PACKET, PACKET, SIMPLE_PACKET):
             self._judge_block(section, kind, length)
 
     def _judge_record(self, section: Section) -> None:
-        """Hold the packet of a pcap file that stands here; Damage if it isn't whole or can't be one."""
+        """Buffer the pcap packet that begins here. Raises Damage if it is cut off or invalid."""
         size, held = section.header_bytes, len(self._held) - self._at
         if not self._hold(size):
             raise Damage(f"the packet header at {self._here()} is cut off")
@@ -394,7 +400,7 @@ class PacketCapture:
         if captured > MAX_CAPTURED_BYTES:
             raise Damage(_too_large(self._here(), captured))
         if not any(header):
-            # What follows decides.
+            # The bytes after the zeros decide.
             self._hold(size * MAX_ZERO_HEADERS + RECORD_HEADER_BYTES)
             if held < len(self._held) - self._at:
                 return
@@ -404,7 +410,7 @@ class PacketCapture:
             raise Damage(f"the packet at {self._here()} is cut off: {held} of its {captured} bytes are there")
 
     def _whole_block(self, section: Section, least: int, what: str) -> int:
-        """Hold the block that stands here; its length. Damage if it isn't whole."""
+        """Buffer the block that begins here, and return its length. Raises Damage if it is cut off or invalid."""
         if not self._hold(8):
             raise Damage(f"the {what} at {self._here()} is cut off")
         kind: int
@@ -424,7 +430,7 @@ class PacketCapture:
         return length
 
     def _interface(self, section: Section, length: int) -> Interface:
-        """The interface described by the block that stands here."""
+        """The interface described by the block that begins here."""
         order = section.order
         if length < INTERFACE_BYTES:
             raise Damage(f"the interface at {self._here()} has only {length} bytes")
@@ -442,7 +448,7 @@ class PacketCapture:
         )
 
     def _options(self, order: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The options between these distances from here that times depend on."""
+        """The options that timestamps depend on, from `begin` to `end` bytes after the current position."""
         while begin + 4 <= end:
             code, size = self._numbers(order + "HH", begin)
             if not code:
@@ -454,7 +460,7 @@ class PacketCapture:
             begin += 4 + size + -size % 4
 
     def _judge_block(self, section: Section, kind: int, length: int) -> None:
-        """Say what is wrong with the packet block that stands here, if it is."""
+        """Raise Damage if the packet block that begins here is invalid."""
         if not section.interfaces:
             raise Damage(f"the packet block at {self._here()} comes before any interface")
         least = SIMPLE_PACKET_BLOCK_BYTES if kind == SIMPLE_PACKET else PACKET_BLOCK_BYTES
@@ -469,7 +475,7 @@ class PacketCapture:
             if interface >= len(section.interfaces):
                 known = len(section.interfaces)
                 raise Damage(
-                    f"the packet block at {self._here()} is of interface {interface}, but {known} are described"
+                    f"the packet block at {self._here()} names interface {interface}, but only {known} are described"
                 )
         if captured > MAX_CAPTURED_BYTES:
             raise Damage(_too_large(self._here(), captured))
@@ -479,7 +485,7 @@ class PacketCapture:
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that aren't tiny, as those of many small files in one capture would be."""
+    """The same rows in fewer batches: many small files in one capture would give tiny ones."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     try:
@@ -512,12 +518,12 @@ def _why_unreadable(start: bytes, damage: str | None) -> str:
         order = ">HH" if magic in _SWAPPED else "<HH"
         return "pcap of version {}.{}; 2.0 to 2.4 are read".format(*struct.unpack_from(order, start, 4))
     if magic == SECTION_HEADER:
-        return f"pcapng whose byte-order magic is none; {BYTE_ORDER:#x} was expected"
+        return f"pcapng with an invalid byte-order magic; {BYTE_ORDER:#x} was expected"
     return "neither pcap nor pcapng, plain or compressed by gzip or zstd"
 
 
 def cut_by_snap_length(batch: pa.RecordBatch) -> tuple[int, int]:
-    """How many packets of `batch` have fewer bytes than were on the wire, and the most bytes that one of these has."""
+    """How many packets of `batch` have fewer bytes than on the wire, and the most bytes that one of these has."""
     sizes = pc.binary_length(batch.column("data"))
     cut = sizes.filter(pc.less(sizes, batch.column("original_length")), null_selection_behavior="drop")
     return len(cut), pc.max(cut).as_py() or 0

@@ -1,7 +1,7 @@
-"""The loops over the packets of a capture file as machine code: where they stand, and their bytes put together.
+"""Compiled loops over the packets of a capture file: they locate the packets and join their bytes.
 
-Only plain packets are read here. At anything else (the start of another file, an interface, what isn't whole or can't
-be) a loop stops, and `captures.pcap` looks at what stands there.
+The loops read only valid packets. At anything else (the start of another file, an interface, a packet that is cut off
+or invalid) a loop stops, and `captures.pcap` handles the bytes there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 #: A packet has at most this many captured bytes, libpcap's own limit (MAXIMUM_SNAPLEN).
 MAX_CAPTURED_BYTES: Final = 262_144
-#: A pcapng block takes at most this, Wireshark's own limit; a larger one is a length that was garbled.
+#: Maximum size of a pcapng block, Wireshark's own limit; a larger length is damage.
 MAX_BLOCK_BYTES: Final = 16 << 20
 
 #: Magics of pcap as little-endian numbers: microseconds, nanoseconds, and microseconds with longer packet headers, each
@@ -29,7 +29,7 @@ MODIFIED: Final = 0xA1B2CD34
 MODIFIED_SWAPPED: Final = 0x34CDB2A1
 #: Versions 2.0 to 2.4 are read. DG/UX wrote 543.0, which is 2.2.
 MAJOR, LAST_MINOR, MAJOR_OF_DG_UX = 2, 4, 543
-#: A section header is recognised in both byte orders; its magic then tells which.
+#: The type of a section header reads the same in both byte orders; its magic shows which one is used.
 SECTION_HEADER: Final = 0x0A0D0D0A
 BYTE_ORDER: Final = 0x1A2B3C4D
 BYTE_ORDER_SWAPPED: Final = 0x4D3C2B1A
@@ -40,26 +40,26 @@ SIMPLE_PACKET: Final = 3
 ENHANCED_PACKET: Final = 6
 
 RECORD_HEADER_BYTES: Final = 16
-#: Of modified pcap: with the interface, protocol and kind of the packet; some systems added the processors.
+#: Modified pcap adds interface, protocol and packet type; on some systems also the processor.
 MODIFIED_HEADER_BYTES: Final = 24
 LONGER_HEADER_BYTES: Final = 28
-#: So many packet headers in a row may be all zeros.
+#: Maximum number of consecutive packet headers that are all zeros.
 MAX_ZERO_HEADERS: Final = 4_096
-#: Which of the two lengths in a packet header comes first: the captured one since version 2.3, the original one before.
-#: Some files of 2.3 are as those before; there the smaller is the captured one.
+#: Which of the two lengths in a packet header comes first: the original one before version 2.3, the captured one since.
+#: Some 2.3 files still have the original one first, so in 2.3 the smaller one is the captured length.
 CAPTURED_FIRST, ORIGINAL_FIRST, SMALLER_CAPTURED = 0, 1, 2
-#: Type and length before the body of a block, the length again after it.
+#: A block has its type and length before its body, and the length again after it.
 LEAST_BLOCK_BYTES: Final = 12
-#: A block of each kind without packet data.
+#: Size of a block of each kind without packet data.
 PACKET_BLOCK_BYTES: Final = 32
 SIMPLE_PACKET_BLOCK_BYTES: Final = 16
-#: No packet takes less of a file.
+#: Minimum size of a packet in a file.
 LEAST_PACKET_BYTES: Final = 16
 
-#: What is found of a packet: where its data begins, captured and original length, the interface.
+#: Columns of the output: where the data of a packet begins, its captured and original length, its interface.
 BEGIN, CAPTURED, ORIGINAL, INTERFACE = 0, 1, 2, 3
 FOUND = 4
-#: Added to the interface of a packet that has no time.
+#: Takes the place of the interface for a packet without a timestamp.
 NO_TIME: Final = 1 << 32
 
 
@@ -72,9 +72,9 @@ def number_at(data: Array, at: int, big: bool) -> int:
 
 @compiled
 def begins_file(data: Array, at: int) -> bool:
-    """A pcap file or a pcapng section begins at `at`; 12 bytes are there.
+    """Whether a pcap file or a pcapng section begins at `at`, where there must be 12 bytes.
 
-    As a packet it would have the magic as its second and the version as the fraction of it.
+    A packet header with these bytes would have the magic as its seconds and the version as their fraction.
     """
     first, second = number_at(data, at, False), number_at(data, at + 4, False)
     if first == SECTION_HEADER:
@@ -95,13 +95,13 @@ def _is_version(major: int, minor: int) -> bool:
 
 @inlined
 def _captured_of(first: int, second: int, order: int) -> int:
-    """The captured one of a packet header's two lengths."""
+    """The captured length, from the two lengths in a packet header."""
     return second if order == ORIGINAL_FIRST or (order == SMALLER_CAPTURED and second < first) else first
 
 
 @compiled
 def zero_headers(data: Array, at: int, size: int) -> int:
-    """How many packet headers of `size` bytes from `at` on begin with 16 zeros, at most MAX_ZERO_HEADERS."""
+    """How many consecutive packet headers of `size` bytes from `at` on begin with 16 zeros, up to MAX_ZERO_HEADERS."""
     count = 0
     while count < MAX_ZERO_HEADERS and at + size <= len(data):
         for each in range(RECORD_HEADER_BYTES):
@@ -114,13 +114,13 @@ def zero_headers(data: Array, at: int, size: int) -> int:
 
 @compiled
 def may_be_header(data: Array, at: int, big: bool, units_per_second: int, order: int) -> bool:
-    """A packet header or a file may begin at `at`, where 16 bytes are."""
+    """Whether a packet header or a file may begin at `at`, where there must be 16 bytes."""
     if begins_file(data, at):
         return True
     seconds, fraction = number_at(data, at, big), number_at(data, at + 4, big)
     first, second = number_at(data, at + 8, big), number_at(data, at + 12, big)
     captured = _captured_of(first, second, order)
-    # Zeros may end amid a header, which then seems to have no time and no bytes.
+    # If the zeros end in the middle of a header, it seems to have no time and no bytes.
     known = seconds | fraction | captured
     return (
         bool(known) and fraction < units_per_second and captured <= min(MAX_CAPTURED_BYTES, first + second - captured)
@@ -138,13 +138,13 @@ def scan_records(
     found: Array,
     units: Array,
 ) -> tuple[int, int]:
-    """Find the packets of a pcap file from `at` on: how many, and the position after the last.
+    """Locate the packets of a pcap file from `at` on. Returns how many there are, and the position after the last.
 
-    Their headers have `size` bytes, the lengths in them are in `order`. `units` are of the file's resolution, since
-    1970.
+    Packet headers have `size` bytes, and their lengths are in `order`. `units` receives the timestamps since 1970 in
+    the file's resolution.
     """
     rows = 0
-    # Headers that are all zeros, and known to be followed by another one.
+    # Number of headers from here on that are all zeros and known to be followed by a valid one.
     zeros = 0
     while at + size <= len(data):
         seconds, fraction = number_at(data, at, big), number_at(data, at + 4, big)
@@ -175,10 +175,10 @@ def scan_records(
 def scan_blocks(
     data: Array, at: int, big: bool, interfaces: int, snap_length: int, found: Array, units: Array
 ) -> tuple[int, int]:
-    """Find the packets of a pcapng section from `at` on: how many, and the position after the last block.
+    """Locate the packets of a pcapng section from `at` on. Returns how many, and the position after the last block.
 
-    `snap_length` is that of the first of its `interfaces` (0: no limit), which simple packets depend on. Blocks that
-    hold no packet and no interface are passed over.
+    Simple packets depend on `snap_length`, that of the first of the section's `interfaces` (0: no limit). Blocks of
+    other types are skipped.
     """
     rows = 0
     while at + LEAST_BLOCK_BYTES <= len(data):
@@ -225,7 +225,7 @@ def scan_blocks(
 
 @compiled
 def put_together(data: Array, found: Array, offsets: Array, out: Array) -> None:
-    """Copy the packets' bytes one after the other to `out`, and say in `offsets` where each begins and ends."""
+    """Join the bytes of the packets in `out`, and write to `offsets` where each begins and ends."""
     to = 0
     offsets[0] = 0
     for row in range(len(found)):
@@ -235,6 +235,6 @@ def put_together(data: Array, found: Array, offsets: Array, out: Array) -> None:
 
 
 def room_for(size: int) -> tuple[Array, Array]:
-    """What the loops put their findings into, large enough for all packets of `size` bytes."""
+    """Output arrays for the loops, large enough for all packets in `size` bytes."""
     most = size // LEAST_PACKET_BYTES + 1
     return np.empty((most, FOUND), np.int64), np.empty(most, np.uint64)

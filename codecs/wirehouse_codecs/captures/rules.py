@@ -1,6 +1,6 @@
-"""The rules `capture.*`: what landing and reassembly find about captures, whatever their protocol.
+"""The rules `capture.*`, which landing and reassembly check in captures of any protocol.
 
-None of them breaks a specification, so all are notes: they say where the record of the wire itself is in doubt.
+All are notes, because none belongs to a specification: they mark where the capture itself is incomplete or in doubt.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ def _note(name: str, sentence: str, place: str) -> Rule:
     return Rule(PROTOCOL, name, Severity.NOTE, sentence, place)
 
 
-#: Those that reading a connection may find, whatever its protocol.
+#: The rules that reassembling a connection may find broken.
 REASSEMBLY_RULES: tuple[Rule, ...] = (
     _note(
         "ip_fragment",
-        "A packet is a fragment of an IP datagram; fragments are not put together.",
+        "A packet is a fragment of an IP datagram; fragments are not reassembled.",
         "Reassembly, packets",
     ),
     _note(
         "overlap_differs",
-        "A TCP segment repeats bytes of an earlier one with other content; the first to arrive counts.",
+        "A TCP segment repeats bytes of an earlier one with different content; those that arrived first are used.",
         "Reassembly, streams",
     ),
     _note(
         "bytes_ignored",
-        "Captured bytes are no part of their TCP stream: they come before its first byte or after its end, or their "
-        "sequence number isn't credible. Said once for a connection, direction and reason; the connection counts them.",
+        "Captured bytes are not part of their TCP stream: they come before its first byte or after its end, or their "
+        "sequence number isn't plausible. Reported once per connection, direction and reason; the connection counts "
+        "them.",
         "Reassembly, streams",
     ),
     _note(
         "reset_ignored",
-        "A RST isn't where its sender's stream stands, and the sender went on: somebody else may have sent it.",
+        "The sequence number of an RST doesn't match its sender's stream, and the sender continued: the RST may be "
+        "forged.",
         "Reassembly, streams",
     ),
     _note(
         "hole",
-        "Bytes of a TCP stream were acknowledged or passed over, but are not in the capture.",
+        "Bytes of a TCP stream were acknowledged or skipped, but are not in the capture.",
         "Reassembly, streams",
     ),
 )
@@ -47,28 +49,29 @@ REASSEMBLY_RULES: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     _note(
         "time_suspect",
-        "A record's time is later than the moment it was landed; it is kept, but does not move the order of arrival.",
+        "The timestamp of a record is later than the time of landing; it is kept, but does not change the order of "
+        "arrival.",
         "Landing, order of arrival",
     ),
     _note(
         "file_damaged",
-        "A capture is cut off, damaged or inflates beyond the limits, and is landed up to there; or a record of it "
-        "can't be read, and its bytes are kept.",
+        "A capture is cut off, damaged or inflates beyond the limits, and is landed up to that point; or one of its "
+        "records can't be read, and its bytes are kept.",
         "Landing, capture files",
     ),
     _note(
         "reversed",
-        "The packets of a capture stand in the reverse order of their times; they are read as they stand.",
+        "The packets of a capture are in the reverse order of their times; they are read in the order of the file.",
         "Landing, order of arrival",
     ),
     _note(
         "offset_gap",
-        "Offsets of a partition are missing within the range that was read from the broker: it dropped their records "
-        "before they were landed, or compacted them away.",
+        "Offsets of a partition are missing in the range read from the broker: it deleted their records before they "
+        "were landed, or compacted them away.",
         "Landing, topics of a broker",
     ),
     *REASSEMBLY_RULES,
 )
 
-#: The same rules by their short name.
+#: The rules by their short name.
 RULE: dict[str, Rule] = by_name(RULES)

@@ -1,4 +1,4 @@
-"""What is known of a capture besides its bytes, and what every reader of captures gives."""
+"""The interface of capture readers: `Origin`, facts about a capture besides its bytes, and `Capture`, its records."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from wirehouse_codecs.captures.inflate import LIMITS, Limits
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a capture comes from, and how it may be read."""
+    """Where a capture comes from, and the limits for reading it."""
 
-    #: The file's own name.
+    #: The name of the file.
     name: str = ""
-    #: Records of files that know no time stand from here on, one nanosecond after the other.
+    #: In files without timestamps, records get times from here on, one nanosecond apart.
     start_ns: int = 0
     limits: Limits = LIMITS
 
 
-#: Nothing is known.
+#: An unknown origin.
 NOWHERE: Final = Origin()
 
 
 class Capture(Protocol):
     """The records of one capture, read once from start to end."""
 
-    #: Why this isn't a capture of its kind at all; None if it is.
+    #: Why this isn't a capture of this kind at all; None if it is.
     unreadable: str | None
-    #: Why it ends early, or what of it can't be read; final once `batches` is exhausted.
+    #: Why it ends early, or which part can't be read; final once `batches` is exhausted.
     damage: str | None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -39,5 +39,5 @@ class Capture(Protocol):
         ...
 
 
-#: Opens a capture; the stream stands at its first byte.
+#: Opens a capture from a stream that is at its first byte.
 Reader = Callable[[BinaryIO, Origin], Capture]

@@ -1,4 +1,4 @@
-"""Loops compiled to machine code, and the hashes made of them.
+"""Loops compiled to machine code by Numba, and hashes that such loops can call.
 
 It may import core.
 """

@@ -1,4 +1,4 @@
-"""Arrow columns of what compiled loops found: numbers of 64 bits, byte strings and lists of them, by offsets."""
+"""Arrow columns from the output of compiled loops: 64-bit numbers, byte strings and lists given by offsets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from wirehouse_codecs.compiled.jit import compiled, copy_bytes, wide
 
 Array = np.ndarray[Any, Any]
 
-#: Arrow's offsets into bytes have 31 bits.
+#: Arrow's offsets into byte data have 31 bits.
 MOST_BYTES: Final = (1 << 31) - 1
-#: So many rows of the same text are kept.
+#: Length of the cached columns that repeat one text.
 _MOST_REPEATED: Final = 1 << 13
-#: An unsigned number of 64 bits, as tables hold it.
+#: The type of unsigned 64-bit numbers in tables.
 UNSIGNED: Final = pa.decimal128(20, 0)
 
 
 def frozen(data: Array) -> Array:
-    """Read-only, as Arrow's buffers are: a compiled loop is made once for each kind of array. ValueError: too large."""
+    """A read-only view of `data`. Raises ValueError if it is too large.
+
+    Arrow's buffers are read-only too. Numba compiles a loop once per array type, so all input should have the same.
+    """
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data)} bytes at once, at most {MOST_BYTES}")
     view = data.view()
@@ -31,12 +34,12 @@ def frozen(data: Array) -> Array:
 
 
 def validity(has: Array) -> pa.Buffer:
-    """Arrow's bits for what isn't 0."""
+    """Arrow's validity bitmap: set where `has` is true or not 0."""
     return pa.py_buffer(np.packbits(has if has.dtype == np.bool_ else has != 0, bitorder="little"))
 
 
 def repeated(word: str, rows: int) -> pa.Array:
-    """The same text so often. Of few rows a part of what is there already."""
+    """A column of `rows` times the same text. Short columns are slices of a cached one."""
     return _repeated(word).slice(0, rows) if rows <= _MOST_REPEATED else pa.repeat(pa.scalar(word), rows)
 
 
@@ -46,14 +49,14 @@ def _repeated(word: str) -> pa.Array:
 
 
 def names(codes: Array, shown: Sequence[str], has: Array) -> pa.Array:
-    """Names by their position in `shown`, null where `has` is false."""
+    """The names in `shown` at the positions `codes`, null where `has` is false."""
     return pa.DictionaryArray.from_arrays(
         pa.array(codes.astype(np.int8), mask=~has), pa.array(map(str, shown), pa.string())
     )
 
 
 def unsigned(words: Array, has: Array | None = None) -> pa.Array:
-    """Unsigned numbers of 64 bits, null where `has` is 0."""
+    """A column of unsigned 64-bit numbers, null where `has` is 0."""
     both = np.zeros((len(words), 2), np.uint64)
     both[:, 0] = words
     known = None if has is None else validity(has)
@@ -61,14 +64,14 @@ def unsigned(words: Array, has: Array | None = None) -> pa.Array:
 
 
 def offsets_of(sizes: Array) -> Array:
-    """Where each of these sizes begins and ends when they stand one after the other."""
+    """Arrow's offsets of consecutive items with these sizes."""
     offsets = np.zeros(len(sizes) + 1, np.int32)
     _add_up(sizes, offsets)
     return offsets
 
 
 def parts(data: Array, starts: Array, sizes: Array, kind: pa.DataType, has: Array | None = None) -> pa.Array:
-    """The byte strings of `data` at `starts`, copied, as `kind`; null where `has` is 0."""
+    """Copies of the byte strings of `data` at `starts`, as a column of `kind`; null where `has` is 0."""
     offsets = offsets_of(sizes)
     out = np.empty(offsets[-1], np.uint8)
     _gather(data, starts, offsets, out)
@@ -76,7 +79,7 @@ def parts(data: Array, starts: Array, sizes: Array, kind: pa.DataType, has: Arra
 
 
 def strings(offsets: Array, data: Array, kind: pa.DataType, has: Array | None = None) -> pa.Array:
-    """The byte strings between `offsets`, as `kind`."""
+    """The byte strings between `offsets`, as a column of `kind`; null where `has` is 0."""
     known = None if has is None else validity(has)
     return pa.Array.from_buffers(kind, len(offsets) - 1, [known, pa.py_buffer(offsets), pa.py_buffer(data)])
 

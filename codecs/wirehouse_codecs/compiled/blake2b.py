@@ -1,4 +1,4 @@
-"""BLAKE2b within compiled loops: that of libsodium, which comes with PyNaCl."""
+"""BLAKE2b for compiled loops. They call libsodium's function, which comes with PyNaCl."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 #: The longest digest, in bytes.
 DIGEST: Final = 64
 
-#: A name by which machine code that is kept on disk finds it again.
+#: The name of the function in machine code, including code cached on disk.
 _SYMBOL: Final = "wirehouse_blake2b"
 llvmlite.binding.add_symbol(
     _SYMBOL, int(ffi.cast("intptr_t", ffi.addressof(lib, "crypto_generichash_blake2b_salt_personal")))
@@ -36,13 +36,13 @@ def put_digest(data: Array, begin: int, end: int, out: Array, to: int) -> None:
 
 @compiled
 def put_digests(data: Array, begins: Array, ends: Array, out: Array) -> None:
-    """Write the digests of byte strings of `data` to `out`, one behind the other."""
+    """Write the digests of the byte strings `data[begin:end]` to `out`, one after the other."""
     for row in range(len(begins)):
         put_digest(data, begins[row], ends[row], out, row * DIGEST)
 
 
 class Digest:
-    """The digest of bytes that come piece by piece; its state can be carried."""
+    """The digest of bytes that arrive in pieces. Its state can be stored and restored."""
 
     def __init__(self, state: bytes | None = None) -> None:
         self._hash = generichash.generichash_blake2b_init(digest_size=DIGEST)
@@ -50,16 +50,16 @@ class Digest:
             ffi.buffer(self._hash._statebuf)[:] = state
 
     def update(self, data: bytes | bytearray) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         generichash.generichash_blake2b_update(self._hash, bytes(data))
 
     @property
     def value(self) -> bytes:
-        """That of all bytes that came."""
+        """The digest of all bytes added so far."""
         digest: bytes = generichash.generichash_blake2b_final(self._hash.copy())
         return digest
 
     @property
     def state(self) -> bytes:
-        """What a Digest goes on from."""
+        """The state, from which a new Digest continues."""
         return bytes(ffi.buffer(self._hash._statebuf))

@@ -1,4 +1,4 @@
-"""What every decoder builds on: errors, rules and findings, state machines, option tables.
+"""The base of every decoder: errors, rules and findings, state machines, option tables.
 
-It imports no other room.
+It imports no other package of the codecs.
 """

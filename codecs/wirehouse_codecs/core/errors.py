@@ -1,7 +1,7 @@
-"""Our own misuse and refused configuration: exceptions that carry their fields, pickle, and say what to do.
+"""Exceptions for misuse of Wirehouse and for invalid configuration.
 
-Trouble in captured data is never one of these: malformed bytes become quarantine rows and broken rules
-become violation rows.
+Each exception keeps the values it was raised with, can be pickled, and says what to do. Captured data never raises
+one of them: malformed bytes become quarantine rows, and broken rules become violation rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 class WirehouseError(Exception):
     """Base of every exception Wirehouse raises on purpose.
 
-    Subclasses set `template`; it is filled from the keyword arguments, which stay readable as `fields`.
+    A subclass sets `template`. The message is the template filled with the keyword arguments, which are kept in
+    `fields`.
     """
 
     template = "{reason}"
@@ -31,7 +32,7 @@ def _rebuild(kind: type[WirehouseError], fields: dict[str, Any]) -> WirehouseErr
 
 
 class UsageError(WirehouseError):
-    """What the caller asked for can't be, and nothing was begun: the command line ends with another code for it."""
+    """The request is impossible, and nothing was started. The command line has an exit code of its own for it."""
 
 
 class OptionError(WirehouseError):
@@ -49,6 +50,6 @@ class StateVersionError(WirehouseError):
 
 
 class StateDamagedError(WirehouseError):
-    """Carried state isn't what any version of the decoder wrote."""
+    """No version of the decoder can have written this carried state."""
 
     template = "carried state of {what} can't be read ({reason}): run the window before it again"

@@ -1,4 +1,7 @@
-"""Sets of integers that mostly come in runs, such as the indexes of a log: a sorted list of runs, of bounded length."""
+"""A set of integers stored as a sorted list of runs, whose length can be bounded.
+
+It suits integers that are mostly consecutive, such as the indexes of a log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Run(NamedTuple):
 
 
 def runs_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(first, last) of the runs of `numbers`, in their order: one that does not follow the one before begins a run."""
+    """(first, last) of each run in `numbers`, in their order. A number that isn't its predecessor + 1 begins a run."""
     if not numbers:
         return ()
     first, last = numbers[0], numbers[-1]
@@ -28,11 +31,11 @@ def runs_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 class Intervals:
-    """A set of integers of 0 and above as runs, neither overlapping nor adjacent.
+    """A set of non-negative integers, stored as runs that neither overlap nor touch.
 
-    With `most`, at most so many runs are held: of more, the lowest quarter goes. Below `floor` nothing is known any
-    more: nothing there is held, is new, or is missing. Adding at the end costs the same whatever is held; elsewhere it
-    moves the runs behind it.
+    `most` limits the number of runs: when there are more, the lowest quarter is dropped. Integers below `floor` have
+    been dropped: they are not in the set, adding them has no effect, and they never count as missing. Adding at the
+    end takes constant time; adding elsewhere moves the runs after it.
     """
 
     __slots__ = ("_firsts", "_lasts", "count", "floor", "most")
@@ -41,14 +44,14 @@ class Intervals:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         self.most = most
-        #: How many integers are held.
+        #: Number of integers in the set.
         self.count = 0
         self.floor = 0
         for first, last in runs:
             self.add(first, last)
 
     def __len__(self) -> int:
-        """How many runs are held."""
+        """Number of runs."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[Run]:
@@ -58,22 +61,22 @@ class Intervals:
         return self.holds(number, number)
 
     def holds(self, first: int, last: int) -> bool:
-        """All from `first` to `last` are held."""
+        """Whether all integers from `first` to `last` are in the set."""
         at = bisect_right(self._firsts, first) - 1
         return at >= 0 and last <= self._lasts[at]
 
     def overlaps(self, first: int, last: int) -> bool:
-        """One at least from `first` to `last` is held."""
+        """Whether at least one integer from `first` to `last` is in the set."""
         at = bisect_left(self._lasts, first)
         return at < len(self._firsts) and self._firsts[at] <= last
 
     def within(self, first: int, last: int) -> Iterator[Run]:
-        """What is held from `first` to `last`."""
+        """The runs of the set, cut to the range from `first` to `last`."""
         for at in range(bisect_left(self._lasts, first), bisect_right(self._firsts, last)):
             yield Run(max(first, self._firsts[at]), min(last, self._lasts[at]))
 
     def missing(self, first: int, last: int) -> Iterator[Run]:
-        """What is not held from `first` to `last`."""
+        """The runs from `first` to `last` that aren't in the set."""
         expected = max(first, self.floor)
         for run in self.within(expected, last):
             if run.first > expected:
@@ -83,7 +86,7 @@ class Intervals:
             yield Run(expected, last)
 
     def counts_from(self, numbers: Iterable[int]) -> list[int]:
-        """For each of `numbers`, how many are held that are equal or above."""
+        """For each of `numbers`, how many integers of the set are equal to it or greater."""
         firsts, lasts = self._firsts, self._lasts
         through = [0, *accumulate(last - first + 1 for first, last in zip(firsts, lasts, strict=True))]
         counts = []
@@ -94,7 +97,7 @@ class Intervals:
         return counts
 
     def add(self, first: int, last: int | None = None) -> int:
-        """Add all from `first` to `last`, or `first` alone; how many of them are new."""
+        """Add all integers from `first` to `last`, or just `first`. Returns how many of them are new."""
         last = first if last is None else last
         first = max(first, self.floor)
         if last < first:
@@ -115,7 +118,7 @@ class Intervals:
         return new
 
     def _merge(self, first: int, last: int) -> int:
-        # The runs that the new one overlaps or touches become one with it.
+        # Runs that the new one overlaps or touches are merged with it.
         start = bisect_left(self._lasts, first - 1)
         if self._firsts[start] <= first and last <= self._lasts[start]:
             return 0
@@ -128,7 +131,7 @@ class Intervals:
         return last - first + 1 - held
 
     def remove(self, first: int, last: int) -> None:
-        """Take out all from `first` to `last`."""
+        """Remove all integers from `first` to `last`."""
         start, end = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         if start >= end:
             return
@@ -139,19 +142,19 @@ class Intervals:
         self.count -= taken
 
     def forget_below(self, floor: int) -> None:
-        """Know nothing below `floor` any more."""
+        """Drop everything below `floor`, and raise the floor to it."""
         if floor > self.floor:
             if self._firsts and self._firsts[0] < floor:
                 self.remove(self._firsts[0], floor - 1)
             self.floor = floor
 
     def keep(self, runs: int) -> None:
-        """Know nothing any more below the `runs` highest runs."""
+        """Keep only the `runs` highest runs; the floor rises to the end of the others."""
         if len(self) > runs:
             self.forget_below(self._lasts[-runs - 1] + 1)
 
     def to_json(self) -> list[Any]:
-        """The set as carried state writes it: `most`, `floor`, and the ends of the runs, each counted from the last."""
+        """The set in carried state: `most`, `floor`, and the ends of the runs, each as the difference to the last."""
         ends = chain.from_iterable(zip(self._firsts, self._lasts, strict=True))
         return [self.most, self.floor, [later - earlier for earlier, later in pairwise(chain((0,), ends))]]
 
@@ -164,6 +167,6 @@ class Intervals:
         return intervals
 
     def replace(self, firsts: list[int], lasts: list[int], floor: int) -> None:
-        """Hold these runs, which rise and don't touch, and know nothing below `floor`."""
+        """Replace the content with these runs, which must ascend and not touch, and set `floor`."""
         self._firsts, self._lasts, self.floor = firsts, lasts, floor
         self.count = sum(lasts) - sum(firsts) + len(firsts)

@@ -1,4 +1,7 @@
-"""State machines as the docs draw them: `session/machines.py` of each protocol names its tables."""
+"""State machines as lists of edges, from which the docs are drawn.
+
+`session/machines.py` of each protocol passes its transition tables to `Machine`.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +13,40 @@ from typing import Any, NamedTuple
 
 
 class Edge(NamedTuple):
-    """What an input does in a state, in the words of the table."""
+    """The effect of one input in one state, with the names used in the table."""
 
     state: str
     input: str
-    #: The state after it; None: the input is not foreseen there.
+    #: The next state; None if the table has no entry for the input.
     becomes: str | None
     #: Name of the rule that the input breaks.
     rule: str | None = None
-    #: On which condition.
+    #: The condition of this edge; empty if it has none.
     when: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A table `transitions`, (state, input, …) -> step, where states and inputs are members of enumerations.
+    """A table `transitions`, (state, input, …) -> step, whose states and inputs are members of enumerations.
 
-    A step has `state`, the state after it; `settled`, that on a condition, if the machine has one; and perhaps `rule`.
+    A step has `state`, the next state. It has `settled`, the next state if `settled_when` holds, where the machine
+    has such a condition. It may have `rule`, the rule that the input breaks.
     """
 
-    #: What has these states, as "connection".
+    #: The thing that has these states, such as "connection".
     name: str
-    #: The state that it begins in.
+    #: The initial state.
     start: Enum
     transitions: Mapping[Any, Any]
-    #: The condition under which `settled` is the state after a step.
+    #: The condition under which `settled` is the next state.
     settled_when: str = ""
-    #: The rule that a pair breaks which the table hasn't.
+    #: Gives the rule broken by a pair of state and input that isn't in the table.
     unlisted: Callable[..., str | None] | None = None
-    #: What changes the state besides inputs: (state, what happens) -> state.
+    #: State changes that no input causes: (state, cause) -> next state.
     besides: Mapping[Any, Enum] = field(default_factory=dict)
 
     def edges(self) -> list[Edge]:
-        """By state: every pair that the table has, what changes the state besides, and pairs that break a rule."""
+        """All edges, sorted by state: those of the table, those without an input, and pairs that break a rule."""
         states = [_word(state) for state in type(self.start)]
         return sorted([*self._listed(), *self._unlisted()], key=lambda edge: states.index(edge.state))
 
@@ -68,5 +72,5 @@ def _words(key: tuple[Enum, ...]) -> str:
 
 
 def _word(member: Enum) -> str:
-    """A member as the specification calls it: its text, or the name of the class that it stands for."""
+    """The specification's name of a member: its text, or the name of the class that is its value."""
     return member.value.__name__ if isinstance(member.value, type) else str(member.value)

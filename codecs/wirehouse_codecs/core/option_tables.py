@@ -1,7 +1,7 @@
-"""Options from the configuration file: what the tables of options of all protocols have in common.
+"""Protocol options from the configuration file: the base class of all option tables, and readers of values.
 
-A table of options is a frozen dataclass below OptionTable; its READERS say by name which options there are, and what
-reads the value of each.
+The options of a protocol are a frozen dataclass derived from OptionTable. Its READERS map the name of each option to
+the function that checks and converts its value.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from wirehouse_codecs.core.errors import OptionError
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MS: Final = 1_000_000
 MOST_PORT: Final = 65_535
-#: Names of sources and services have at most so many characters.
+#: Maximum length of the name of a source or service.
 NAME_CHARACTERS: Final = 64
-#: Larger bounds than this are written as powers of two.
+#: Messages write larger limits as powers of two.
 _MOST_WRITTEN: Final = 1 << 31
 _NAME: Final = re.compile(rf"[a-z0-9_-]{{1,{NAME_CHARACTERS}}}")
-#: Gives the value of an option, or raises OptionError with the key it was given.
+#: Converts (value, key) to the value of an option, or raises OptionError with that key.
 Read = Callable[[Any, str], Any]
 
 
 class Options(Protocol):
-    """What is read from a table of the configuration file."""
+    """Any class that can be read from a table of the configuration file."""
 
-    #: By name: what reads an option.
+    #: The reader of each option, by name.
     READERS: ClassVar[Mapping[str, Read]]
 
     @classmethod
@@ -38,10 +38,10 @@ class Options(Protocol):
 
 
 class OptionTable:
-    """Options that are read from a table of the configuration file, and have one text."""
+    """Options read from a table of the configuration file; equal options have the same canonical text."""
 
     __slots__ = ()
-    #: By name, in the order of the text: what reads an option.
+    #: The reader of each option, by name, in the order of the canonical text.
     READERS: ClassVar[Mapping[str, Read]]
 
     @classmethod
@@ -55,24 +55,24 @@ class OptionTable:
         return options
 
     def check(self, mapping: Mapping[str, Any]) -> None:
-        """Raise OptionError if these options, of which `mapping` was told, contradict one another."""
+        """Raise OptionError if these options contradict one another. `mapping` has those that were configured."""
 
     @property
     def turned(self) -> bool:
-        """In rows of the protocol the side that accepted the connection is called client, and the other one server."""
+        """Whether the side that accepted the connection is called the client in rows, and the other side the server."""
         return False
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The servers' ports, if it is these options that say what each is for."""
+        """The servers' ports, if these options define the purpose of each port; else empty."""
         return ()
 
     def told(self) -> Mapping[str, Any]:
-        """The options as a table of the configuration file says them; None: not at all."""
+        """The options as they are written in the configuration file; None for one that isn't written."""
         return {name: plain(getattr(self, name)) for name in self.READERS}
 
     def canonical(self) -> str:
-        """One JSON text for equal options: for digests, and read back by `from_canonical`."""
+        """The options as JSON, the same text for equal options. Used in digests; `from_canonical` reads it."""
         told = {key: value for key, value in self.told().items() if value is not None}
         return json.dumps(told, separators=(",", ":"))
 
@@ -83,13 +83,13 @@ class OptionTable:
 
 
 def read_options(mapping: Mapping[str, Any], readers: Mapping[str, Read]) -> dict[str, Any]:
-    """What `mapping` has of the options that there are readers for. Raises OptionError, also for an unknown key."""
+    """The values of the options that are in `mapping`. Raises OptionError, also for a key without a reader."""
     options: dict[str, Any] = record(readers)(mapping, "")
     return options
 
 
 def plain(value: Any) -> Any:
-    """`value`; 5.0 and 5 are one time, so they are one text."""
+    """`value`, with 5.0 as 5, so that equal times have the same text."""
     return int(value) if isinstance(value, float) and value == int(value) else value
 
 
@@ -104,21 +104,21 @@ def flag(value: Any, key: str) -> bool:
 
 
 def text(value: Any, key: str) -> str:
-    """A text that isn't empty."""
+    """A non-empty string."""
     if not isinstance(value, str) or not value:
         raise OptionError(key=key, reason=f"must be a text that isn't empty, not {value!r}")
     return value
 
 
 def source_name(value: Any, key: str) -> str:
-    """The name of a source, or of the service that several sources see: they are judged together."""
+    """The name of a source, or of a service, which several sources share and whose traffic is judged together."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise OptionError(key=key, reason=f"must be of a-z, 0-9, _ and - ({NAME_CHARACTERS} at most), not {value!r}")
     return value
 
 
 def one_of(names: Iterable[str]) -> Read:
-    """One of `names`; of a StrEnum, its member."""
+    """One of `names`. For a StrEnum the value is its member."""
     known = {str(name): name for name in names}
 
     def read(value: Any, key: str) -> str:
@@ -144,7 +144,7 @@ def whole(most: int, least: int = 1) -> Read:
 
 
 def unsigned(bits: int) -> Read:
-    """A whole number of so many bits."""
+    """An unsigned whole number of `bits` bits."""
     return whole((1 << bits) - 1, 0)
 
 
@@ -166,7 +166,7 @@ def seconds(most: int) -> Read:
 
 
 def list_of(read: Read) -> Read:
-    """A list, whose items are read by `read`; a tuple of them."""
+    """A list whose items `read` converts. The value is a tuple."""
 
     def read_all(value: Any, key: str) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
@@ -177,14 +177,14 @@ def list_of(read: Read) -> Read:
 
 
 def table(value: Any, key: str) -> Mapping[str, Any]:
-    """A table, whatever its keys."""
+    """A table with any keys."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise OptionError(key=key, reason=f"must be a table, not {value!r}")
     return value
 
 
 def record(readers: Mapping[str, Read], needed: Collection[str] = ()) -> Read:
-    """A table of keys that there are `readers` for, and has all that are `needed`; a dict of them."""
+    """A table that has only keys of `readers` and all keys of `needed`. The value is a dict."""
 
     def read(value: Any, key: str) -> dict[str, Any]:
         within, found = f"{key}." if key else "", table(value, key)

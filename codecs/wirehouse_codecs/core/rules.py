@@ -1,7 +1,7 @@
-"""What a rule is, where a record stands, and what is found when a rule is broken.
+"""Rules, findings, and the location of a finding.
 
-Every protocol lists its rules as data (`PROTOCOL/rules.py`); the same id stands in the code that finds it,
-in the violations table, in the suite and on the generated rules page.
+Each protocol lists its rules as data in `PROTOCOL/rules.py`. The id of a rule is the same in the code that checks it,
+in the violations table, in the suite of expectations, and on the generated rules page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Severity(StrEnum):
-    """How strong the specification's sentence is."""
+    """How serious it is to break the rule."""
 
     VIOLATION = "violation"
     WARNING = "warning"
@@ -22,21 +22,21 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One normative sentence of a specification (or one fact about captures)."""
+    """One normative sentence of a specification, or one fact about captures."""
 
     protocol: str
     name: str
     severity: Severity
-    #: What breaks it, one sentence.
+    #: What breaks the rule, in one sentence.
     sentence: str
-    #: Where the specification says so.
+    #: The section of the specification.
     place: str
-    #: The bytes that break it go to quarantine and take no part in what follows.
+    #: Bytes that break the rule are quarantined and excluded from all further checks.
     quarantines: bool = False
 
     @property
     def id(self) -> str:
-        """`PROTOCOL.NAME`, as written to every table."""
+        """`PROTOCOL.NAME`, the id in every table."""
         return f"{self.protocol}.{self.name}"
 
 
@@ -47,7 +47,7 @@ def by_name(rules: tuple[Rule, ...]) -> dict[str, Rule]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a landed record stands. The first four fields are the arrival order of a source."""
+    """The location of a landed record. The first four fields are the order of arrival in a source."""
 
     arrived_at_ns: int
     capture_arrived_at_ns: int
@@ -59,17 +59,17 @@ class Place:
 
     @classmethod
     def before(cls, ns: int) -> Place:
-        """A moment: before every record that arrived at `ns`, after all that came earlier."""
+        """The location just before all records that arrived at `ns`, and after all that arrived earlier."""
         return cls(ns, 0, b"", 0)
 
     def to_json(self) -> list[Any]:
-        """The place as carried state writes it."""
+        """The location as it is written in carried state."""
         order = [self.arrived_at_ns, self.capture_arrived_at_ns, self.capture_id.hex(), self.record_number]
         return [*order, self.topic, self.partition, self.offset]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Place:
-        """The place that `to_json` wrote."""
+        """The location that `to_json` wrote."""
         return cls(row[0], row[1], bytes.fromhex(row[2]), *row[3:])
 
     @property
@@ -80,7 +80,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule broken at a place. `message` names the offending values in words a person can act on."""
+    """A rule that was broken, and where. `message` gives the offending values in words a person can act on."""
 
     rule: Rule
     place: Place

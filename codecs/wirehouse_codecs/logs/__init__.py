@@ -1,4 +1,4 @@
-"""From the bytes of connections and files to the rows of a log, window by window.
+"""Turns the bytes of connections and files into the rows of a protocol's log, window by window.
 
 It may import tcp and what is below it.
 """

@@ -1,8 +1,8 @@
-"""What the connections of a capture begin with, by which a protocol over TCP knows its own.
+"""The first bytes of the connections in a capture, from which protocols over TCP are recognised.
 
-The module `inspection` of each such protocol has `recognises(client, server)`: the first bytes of both sides in, at
-most HEAD_BYTES of each; out why they are taken for the protocol's, or None. It is asked where several protocols come in
-captures of packets and none was named.
+The module `inspection` of each such protocol has `recognises(client, server)`. It takes the first bytes of both sides,
+at most HEAD_BYTES of each, and returns why they belong to the protocol, or None. It is used when a capture of packets
+is inspected without naming a protocol.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from wirehouse_codecs.logs import rows, tcp_inspection
 from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-#: Of a capture so many packets are looked at.
+#: Number of packets at the start of a capture that are examined.
 HEAD_PACKETS: Final = 10_000
 HEAD_BYTES: Final = 4_096
 
 
 class Head(NamedTuple):
-    """What client and server sent first. Empty: nothing was seen."""
+    """The first bytes of client and server; empty if none were captured."""
 
     client: bytes
     server: bytes
@@ -32,7 +32,7 @@ Recognise = Callable[[bytes, bytes], str | None]
 
 
 class _Head:
-    """A dialogue that keeps the first bytes of each side, up to a hole."""
+    """A dialogue that keeps the first bytes of each side, up to the first hole."""
 
     dialect = None, None
 
@@ -60,9 +60,9 @@ class _Head:
 
 
 def heads(batches: Iterable[pa.RecordBatch], port: int | None = None) -> list[Head]:
-    """The heads of the connections among the first packets in `batches` (inspecting.LANDED_PACKETS).
+    """The heads of the connections among the first packets in `batches` (inspection.LANDED_PACKETS).
 
-    The servers are those at `port`, as for `logs.tcp_inspection.read`.
+    `port` is the servers' port, as in `logs.tcp_inspection.read`.
     """
     found: list[_Head] = []
 

@@ -1,9 +1,10 @@
-"""From landed files to the rows of a protocol's log: the part that every protocol with files shares.
+"""Turns the records of landed files into the rows of a protocol's log. All protocols with files share it.
 
-The records of one file after another come in arrival order, a long one in pieces. A `Reading` of the protocol takes
-them, and what it has to say goes to a `Log` (stream_log); what landing couldn't read is quarantined. A file that a
-window cuts goes on from its state; one of which nothing came for TcpOptions.idle_ns has ended. Spark runs this for each
-file, `inspect` in memory; the rows are the same.
+The input is the records of one file after the other, in order of arrival; a long record comes in pieces. The
+protocol's `Reading` receives them and adds its rows to a `Log` (logs.rows). Bytes that landing couldn't read are
+quarantined. If a file continues in the next window, its reading is stored as state and restored there. A file ends
+when nothing of it arrived for TcpOptions.idle_ns. Spark runs this for each file, `inspect` runs it in memory; both get
+the same rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wirehouse_codecs.tcp.options import TcpOptions
 
 STATE_VERSION: Final = 1
 ID_BYTES: Final = 16
-#: Columns of bronze.files, with the id of each file and its carried state.
+#: Columns of bronze.files, plus the id of the file and its carried state.
 FILE_COLUMNS: Final = (
     *("source", "flow", "window_start", "state"),
     *("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number", "name", "part", "last", "data"),
@@ -33,34 +34,34 @@ FILE_COLUMNS: Final = (
 
 
 class Piece(NamedTuple):
-    """A landed record, or a part of one that is long."""
+    """A landed record, or a part of a long one."""
 
     place: Place
-    #: Path within the archive, or the file's own name.
+    #: The path within the archive, or the name of the file.
     name: str
     part: int
     last: bool
     data: bytes
-    #: Why it ends early.
+    #: Why it ends early; None if it doesn't.
     damage: str | None
-    #: Of its first byte: how many of the file were landed before it.
+    #: How many bytes of the file were landed before its first byte.
     byte_start: int
 
 
 class Reading(Protocol):
-    """What a protocol reads in one file. It adds its rows to the log that it was made with."""
+    """A protocol's reader of one file. It adds its rows to the log that it was created with."""
 
     def receive(self, piece: Piece) -> None:
-        """The next piece."""
+        """Read the next piece."""
 
     def finish(self, place: Place) -> None:
-        """Nothing more comes."""
+        """Handle the end of the file."""
 
     def snapshot(self) -> str | None:
-        """The state, from which a reading goes on as this one; None = the next record needs none."""
+        """The state from which another reading continues; None if the next record needs no state."""
 
 
-#: Makes the reading of a file, given its id; given a snapshot, it goes on from there.
+#: Creates the reading of a file from its id, and from a snapshot to continue one.
 Start = Callable[[Log, bytes, str | None], Reading]
 
 
@@ -72,7 +73,7 @@ def file_id(source: str, capture_id: bytes, name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """How the files of a source are read, and through which windows."""
+    """How to read the files of a source, and the windows to fill."""
 
     start: Start
     idle_ns: int
@@ -83,15 +84,15 @@ class SourceFiles:
 def read(
     batches: Iterable[pa.RecordBatch], sources: Mapping[str, SourceFiles], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the log for `batches` of FILE_COLUMNS, sorted by source, id, and in these by arrival.
+    """The rows of the log for `batches` of FILE_COLUMNS, which are sorted by source, id and arrival.
 
-    The state of a file at the end of the window before, if it has one, is the first of its rows.
+    If a file has state from the previous window, the first of its rows carries it.
     """
     log = Log(schema)
     file: _File | None = None
     for batch in batches:
         columns = [batch.column(name) for name in FILE_COLUMNS]
-        # One row after another: of large pieces a batch holds enough already.
+        # Rows are converted one at a time, because a batch of large pieces takes enough memory already.
         for row in range(batch.num_rows):
             source, key, window, state, *fields = (column[row].as_py() for column in columns)
             if file is None or not file.is_of(source, key):
@@ -108,7 +109,7 @@ def read(
 
 
 def rows(batches: Iterable[pa.RecordBatch], start: Start, schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """Rows of one capture, whose records are `batches` of inspecting.LANDED_FILES."""
+    """The rows of the log for one capture, given as `batches` of inspection.LANDED_FILES."""
     log = Log(schema)
     how = SourceFiles(start, TcpOptions().idle_ns, (_ALWAYS,))
     file: _File | None = None
@@ -131,7 +132,7 @@ _ALWAYS: Final = Window("", 1 << 62)
 
 
 class _File:
-    """One file's way through the windows. Raises StateVersionError or StateDamagedError for a state that is none."""
+    """One file through consecutive windows. Raises StateVersionError or StateDamagedError for invalid state."""
 
     def __init__(self, log: Log, source: str, how: SourceFiles, key: bytes, state: str | None) -> None:
         self._log, self._source, self._how, self._key = log, source, how, key
@@ -158,7 +159,7 @@ class _File:
         return key == self._key and source == self._source
 
     def receive(self, window: str, *record: Any) -> None:
-        """The next record, which arrived in `window`: FILE_COLUMNS from its arrival on."""
+        """Handle the next record, which arrived in `window`. `record` has the FILE_COLUMNS from `arrived_at_ns` on."""
         while window > self._how.windows[self._at].name:
             self._end_window()
         arrived, capture_arrived, capture_id, number, name, part, last, data, damaged, damage = record
@@ -175,7 +176,7 @@ class _File:
         self._last, self._touched = place, True
 
     def finish(self) -> None:
-        """No more of it comes in these windows."""
+        """End all remaining windows: no more of the file arrived in them."""
         while self._at < len(self._how.windows) and (self._touched or self._last is not None):
             self._end_window()
 
@@ -196,7 +197,7 @@ class _File:
             self._log.window_start = self._how.windows[self._at].name
 
     def _expire(self, ns: int) -> None:
-        """The file has ended if nothing came of it for long enough at `ns`."""
+        """End the file if, at `ns`, nothing of it has arrived for `idle_ns`."""
         if self._reading is None or self._last is None:
             return
         ends_ns = self._last.arrived_at_ns + self._how.idle_ns

@@ -1,7 +1,8 @@
-"""What looking into one capture gives, whatever its protocol.
+"""The interface of `inspect`, which decodes one capture without a lake.
 
-Every protocol has a module `inspection` with `INSPECT`: by kind of source what takes batches of its records
-(LANDED_MESSAGES, LANDED_PACKETS or LANDED_FILES) and gives rows. Of packets, `port` may say which one is the servers'.
+The module `inspection` of each protocol has `INSPECT`, a mapping from the kind of source to a function. The function
+takes batches of records (LANDED_MESSAGES, LANDED_PACKETS or LANDED_FILES) and yields rows. For packets, its argument
+`port` may name the servers' port.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from wirehouse_codecs.captures.messages import MESSAGE_SCHEMA
 from wirehouse_codecs.captures.pcap import PACKET_SCHEMA
 from wirehouse_codecs.core.rules import Finding
 
-#: Kinds of rows: a decoded message, bytes that could not be decoded, what is known and has no content, a broken rule,
-#: a TCP connection, and what is known of an entry that messages hold.
+#: Kinds of rows: a decoded message, bytes that could not be decoded, a record without content to decode, a broken rule,
+#: a TCP connection, and the facts about an entry that messages carry.
 MESSAGE, QUARANTINE, SKIP, VIOLATION, CONNECTION = "message", "quarantine", "skip", "violation", "connection"
 ENTRY: Final = "entry"
-#: A kind, and a row by the column names of the tables that hold such rows.
+#: A kind of row, and the row by the column names of the table for that kind.
 Inspected = tuple[str, dict[str, Any]]
 Inspect = Callable[..., Iterator[Inspected]]
 
@@ -30,14 +31,14 @@ _PLACE: Final = (
     ("capture_arrived_at_ns", pa.int64()),
     ("capture_id", pa.binary()),
 )
-#: Records of a capture with their place in it.
+#: The records of a capture with their location in it.
 LANDED_MESSAGES: Final = pa.schema([*_PLACE, *MESSAGE_SCHEMA])
 LANDED_PACKETS: Final = pa.schema([*_PLACE, *PACKET_SCHEMA])
 LANDED_FILES: Final = pa.schema([*_PLACE, *FILE_SCHEMA])
 
 
 def violation(finding: Finding, **about: Any) -> Inspected:
-    """The row of a broken rule. `about` are columns of the protocol's own."""
+    """The row of a broken rule. `about` has the values of the protocol's own columns."""
     rule, place = finding.rule, finding.place
     told = {"protocol": rule.protocol, "rule": rule.id, "severity": rule.severity.value, "message": finding.message}
     where = {

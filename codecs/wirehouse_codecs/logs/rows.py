@@ -1,8 +1,17 @@
-"""From TCP segments to the rows of a protocol's log: the part that every protocol over TCP shares.
+"""Turns TCP segments into the rows of a protocol's log. All protocols over TCP share it.
 
-Segments of one port pair after another come in arrival order. `tcp.reassembly.Flow` puts their bytes together, a
-`Dialogue` of the protocol reads them, and what it has to say goes to a `Log`, which makes Arrow batches of it. Spark
-runs this for each port pair, `inspect` in memory; the rows are the same.
+The input is the segments of one port pair, in order of arrival. They pass three stages:
+
+1. `tcp.reassembly.Flow` reassembles the byte streams of a connection.
+2. A `Dialogue` of the protocol reads these bytes.
+3. A `Log` collects the rows that the dialogue adds, and gives them out as Arrow batches.
+
+`FlowLog` connects the stages, and carries their state from one window to the next. Most segments are ordinary: they
+continue their stream. A vectorised fast path (`tcp.segments`) passes runs of them on together; all others take the
+reference path, `FlowLog.receive`. Bytes are buffered until something else happens on the connection, so a dialogue gets
+long runs of bytes at once.
+
+Spark runs this for each port pair, `inspect` runs it in memory; both get the same rows.
 """
 
 from __future__ import annotations
@@ -40,22 +49,22 @@ from wirehouse_codecs.tcp.reassembly import (
 )
 from wirehouse_codecs.tcp.segments import FEW_SEGMENTS, Pieces, Plain, SegmentRows
 
-#: Kinds of rows that every log has.
+#: The kinds of rows in every log.
 MESSAGE, QUARANTINE, VIOLATION, CONNECTION, STATE = "message", "quarantine", "violation", "connection", "state"
 STATE_VERSION: Final = 1
-#: Rows of a batch that leaves the log.
+#: A log is full when it has this many rows ...
 BATCH_ROWS: Final = 20_000
-#: So many bytes of `raw` are a batch too.
+#: ... or this many bytes in `raw`.
 BATCH_BYTES: Final = 8 << 20
-#: Rows that wait as they are; those of few bytes may be very many, so more are packed.
+#: Number of rows that wait uncompressed. A few bytes of traffic may give very many rows, so more are compressed.
 MOST_WAITING: Final = 2 * BATCH_ROWS
 _PACKED: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-#: Rows of columns for which nulls are kept.
+#: Length of the cached columns of nulls.
 FEW_ROWS: Final = 512
-#: Bytes that a dialogue is given at once: of more, what loops make is too large to be kept by the allocator.
+#: Maximum number of bytes that a dialogue gets at once. The arrays for more are too large for the allocator to reuse.
 RUN_BYTES: Final = 2 << 20
 
-#: What is counted of each direction of a connection.
+#: The counters of each direction of a connection.
 COUNTERS: Final = (
     *("packets", "delivered_bytes", "missing_bytes", "retransmitted_bytes", "ignored_bytes"),
     *("strays", "out_of_order", "zero_windows", "overlaps_differ"),
@@ -80,7 +89,7 @@ CONNECTION_TYPE: Final = pa.struct(
     ]
 )
 FINDING_TYPE: Final = pa.struct([("rule", pa.string()), ("severity", pa.string()), ("message", pa.string())])
-#: The columns of a log that aren't the protocol's own.
+#: The columns that all logs have in common.
 COMMON: Final = (
     ("source", pa.string()),
     ("window_start", pa.string()),
@@ -102,11 +111,11 @@ COMMON: Final = (
 
 
 def schema(own: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The columns of a log with the protocol's `own`."""
+    """The columns of a protocol's log: the common ones and its `own`."""
     return pa.schema([*COMMON, *own])
 
 
-#: What of a place is told; what comes with time alone, without a record, has but the time.
+#: Columns for the location of a row. Events caused only by time have no record, so only the timestamp is set.
 _PLACED: Final = ("arrived_at_ns", "capture_arrived_at_ns", "capture_id", "record_number")
 
 
@@ -118,7 +127,7 @@ def _placed(place: Place) -> tuple[int, int | None, bytes | None, int | None]:
 
 
 def place_columns(places: Iterable[Place]) -> dict[str, pa.Array]:
-    """The columns of a log that say where its rows stand."""
+    """The location columns for rows at `places`."""
     listed, types = list(places), dict(COMMON)
     recorded = [place if place.capture_id else _NO_RECORD for place in listed]
     columns = {name: list(map(attrgetter(name), recorded)) for name in _PLACED}
@@ -127,7 +136,7 @@ def place_columns(places: Iterable[Place]) -> dict[str, pa.Array]:
 
 
 class Where(NamedTuple):
-    """Bytes of one direction of a connection that a row is about."""
+    """The range of bytes in one direction of a connection that a row is about."""
 
     direction: Direction
     byte_start: int
@@ -135,32 +144,35 @@ class Where(NamedTuple):
 
 
 class Log:
-    """Collects rows, and gives them as batches of `schema`. The connection and the window are those of the moment."""
+    """Collects rows and gives them out as batches of `schema`.
+
+    The attributes `source`, `window_start` and `connection_id` are copied to each row that is added.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.source = self.window_start = ""
         self.connection_id: bytes | None = None
-        #: Of the connection whose dialogue is made.
+        #: The client of the connection whose dialogue is being created.
         self.client: Endpoint | None = None
         self._rows: list[dict[str, Any]] = []
-        #: What waits: packed, and after that as it is, and how many rows the latter has.
+        #: Batches that wait: the earlier ones compressed, then the others, and how many rows the latter have.
         self._packed: list[pa.Buffer] = []
         self._batches: list[pa.RecordBatch] = []
         self._unpacked_rows = 0
-        #: By type: so many nulls.
+        #: Cached columns of FEW_ROWS nulls, by type.
         self._few: dict[pa.DataType, pa.Array] = {}
-        #: Rows that `take` would give, and how many bytes their `raw` has.
+        #: Number of rows that `take` would give, and the bytes in their `raw`.
         self.waiting = 0
         self._raw_bytes = 0
 
     @property
     def full(self) -> bool:
-        """What waits is a batch."""
+        """Whether enough rows wait to be taken."""
         return self.waiting >= BATCH_ROWS or self._raw_bytes >= BATCH_BYTES
 
     def add(self, kind: str, place: Place, where: Where | None = None, **content: Any) -> None:
-        """A row of one of the log's kinds; `content` are columns of the log."""
+        """Add a row of one of the log's kinds. `content` has further columns of the log."""
         row: dict[str, Any] = {
             "source": self.source,
             "window_start": self.window_start,
@@ -174,17 +186,17 @@ class Log:
         self._rows.append(row)
         self.waiting += 1
         self._raw_bytes += len(row.get("raw") or b"")
-        # A single run of bytes may have hundreds of thousands of frames; a row of an Arrow batch is far smaller.
+        # A single run of bytes may have hundreds of thousands of frames, and rows are far smaller in an Arrow batch.
         if len(self._rows) >= BATCH_ROWS:
             self._close_rows()
 
     def find(self, rule: Rule, message: str, place: Place, where: Where | None = None, **content: Any) -> None:
-        """A broken rule."""
+        """Add a violation: a rule that was broken."""
         finding = {"rule": rule.id, "severity": rule.severity.value, "message": message}
         self.add(VIOLATION, place, where, finding=finding, **content)
 
     def add_batch(self, columns: Mapping[str, pa.Array], rows: int) -> None:
-        """Rows of the connection as columns; those that say which connection and window are added."""
+        """Add rows of the connection, given as columns. Source, window and connection are filled in."""
         constant = {
             "source": repeated(self.source, rows),
             "window_start": repeated(self.window_start, rows),
@@ -201,7 +213,7 @@ class Log:
         self.waiting += rows
 
     def _nulls(self, rows: int, kind: pa.DataType) -> pa.Array:
-        """Of few rows a part of what is there already, as some types have many parts."""
+        """A column of nulls. Short ones are slices of a cached one: for nested types, nulls are slow to create."""
         if rows > FEW_ROWS:
             return pa.nulls(rows, kind)
         if kind not in self._few:
@@ -209,7 +221,7 @@ class Log:
         return self._few[kind].slice(0, rows)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What was collected, in its order."""
+        """The collected rows, in the order in which they were added. The log is empty afterwards."""
         self._close_rows()
         packed, batches = self._packed, self._batches
         self._packed, self._batches = [], []
@@ -239,7 +251,7 @@ class Log:
 
 
 def pack(rows: pa.Table) -> pa.Buffer:
-    """Rows, compressed, without columns in which there is nothing: nulls that share memory would no longer do so."""
+    """The rows, compressed, without columns that are all null: cached nulls share memory, unpacked ones wouldn't."""
     told = [
         name for name, column in zip(rows.column_names, rows.columns, strict=True) if column.null_count < len(column)
     ]
@@ -250,7 +262,7 @@ def pack(rows: pa.Table) -> pa.Buffer:
 
 
 def unpack(packed: pa.Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a log with `schema` that were packed."""
+    """The rows that `pack` compressed, as batches of `schema`."""
     for batch in pa.ipc.open_stream(packed):
         columns = {name: batch.column(name) for name in batch.schema.names}
         arrays = [columns[one.name] if one.name in columns else pa.nulls(batch.num_rows, one.type) for one in schema]
@@ -258,60 +270,63 @@ def unpack(packed: pa.Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 class Dialogue(Protocol):
-    """What a protocol reads in one connection. It adds its rows to the log that it was made with."""
+    """A protocol's reader of one connection. It adds its rows to the log that it was created with."""
 
     def receive(self, pieces: Sequence[Data]) -> None:
-        """Bytes of both directions, in arrival order."""
+        """Read bytes of both directions, in order of arrival."""
 
     def hole(self, hole: Hole) -> None:
-        """Bytes that never came."""
+        """Handle bytes that were lost."""
 
     def close(self, closed: Closed) -> None:
-        """The connection has ended; nothing comes after it."""
+        """Handle the end of the connection. Nothing follows it."""
 
     def conclude(self) -> None:
-        """A window ends, or the connection has: add a row of each entity that changed."""
+        """Add a row for each entity that changed. Called at the end of a window or of the connection."""
 
     @property
     def dialect(self) -> tuple[str | None, str | None]:
-        """The dialect spoken and why it is taken for that; None where the protocol has one only, or it isn't known."""
+        """The dialect of the connection and how it was recognised; None if unknown, or if the protocol has only one."""
 
     def snapshot(self) -> str:
-        """The state, from which a dialogue goes on as this one."""
+        """The state from which another dialogue continues."""
 
 
-#: Makes the dialogue of a connection with a server; given a snapshot, it goes on from there.
+#: Creates the dialogue of a connection with a server, and from a snapshot to continue one.
 Start = Callable[[Log, Connection, Endpoint, str | None], Dialogue]
 
 
 class Gathering(Protocol):
-    """What the dialogues share of all connections between two addresses."""
+    """The state shared by the dialogues of all connections between two addresses."""
 
     def start(self, log: Log, connection: Connection, server: Endpoint, snapshot: str | None) -> Dialogue:
-        """As `Start`."""
+        """Create a dialogue, like `Start`."""
 
     def conclude(self) -> None:
-        """A window ends: add a row of each entity that changed and isn't of a single connection."""
+        """Add a row for each changed entity that doesn't belong to a single connection, at the end of a window."""
 
     def snapshot(self) -> str | None:
-        """What is shared, from which it goes on; None: nothing is to be carried."""
+        """The shared state to carry to the next window; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Dialogues that share something. `begin` makes what those of two addresses share; given a snapshot it goes on."""
+    """Marks a protocol whose dialogues share state.
+
+    `begin` creates the state shared between two addresses, and continues from a snapshot if one is given.
+    """
 
     begin: Callable[[Log, str | None], Gathering]
 
 
 class Seal(Protocol):
-    """Keeps carried state from readers: it holds bytes of the wire, and with them secrets."""
+    """Encrypts carried state, because it holds captured bytes that may contain secrets."""
 
     def close(self, text: str, about: bytes) -> str:
-        """`text` as only who has the key reads it; equal texts about one thing stay equal."""
+        """Encrypt `text`. Equal texts with the same `about` give equal results."""
 
     def open(self, sealed: str, about: bytes) -> str:
-        """What `close` was given."""
+        """Decrypt a result of `close`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,14 +337,15 @@ class Window:
     end_ns: int
 
 
-#: What reading carried state ends in if it isn't what was written.
+#: The exceptions that reading damaged state may raise.
 NO_STATE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError)
 
 
 class FlowLog:
-    """The connections of one port pair through consecutive windows, from the state at the end of the one before.
+    """The connections of one port pair through consecutive windows.
 
-    Raises StateVersionError if `state` was written by another version, StateDamagedError if by none.
+    `state` is the carried state of the previous window. Raises StateVersionError if another version of the decoder
+    wrote it, and StateDamagedError if no version can have written it.
     """
 
     def __init__(
@@ -355,9 +371,9 @@ class FlowLog:
                 shown = f"{type(error).__name__}: {error}"
                 raise StateDamagedError(what=f"the port pair {server} and {client}", reason=shown) from error
         self._pieces = Pieces()
-        #: So many segments are looked at one by one, as those before them were not plain.
+        #: How many of the next segments take the reference path, because recent ones couldn't use the fast path.
         self._apart = 0
-        #: The connection that the rows are about, whether it had anything in this window, and how many packets.
+        #: The connection that rows are about, whether anything happened to it in this window, and its packets there.
         self._connection = self._flow.connection
         self._touched = False
         self._packets = 0
@@ -378,24 +394,24 @@ class FlowLog:
 
     @property
     def connection(self) -> Connection | None:
-        """The connection that segments belong to, as `Flow.connection`."""
+        """The connection that new segments belong to: see `Flow.connection`."""
         return self._flow.connection
 
     @property
     def ends_ns(self) -> int | None:
-        """When silence alone does something to the connection, as `Flow.ends_ns`."""
+        """When the next timeout of the connection ends: see `Flow.ends_ns`."""
         return self._flow.ends_ns
 
     @property
     def idle(self) -> bool:
-        """There is no connection, and nothing to be told: until a segment comes windows pass without a row."""
+        """Whether there is no connection and nothing to report: windows stay empty until a segment arrives."""
         return self._flow.connection is None and self._connection is None and not self._touched
 
     def receive(self, segment: TcpSegment) -> None:
-        """The next segment."""
+        """Handle the next segment. This is the reference path."""
         connection = self._flow.connection
         if connection is not None and connection.sides(segment.direction)[0].is_guessed:
-            # What was received so far is read without this side.
+            # The bytes so far must be read before this segment is known.
             self.flush()
         for event in self._flow.receive(segment):
             self._take(event)
@@ -403,9 +419,9 @@ class FlowLog:
         self._packets += 1
 
     def receive_rows(self, rows: SegmentRows, row: int, end: int) -> int:
-        """The segment at `row`, and plain ones behind it before `end`; the row after them.
+        """Handle the segment at `row`, and following ones before `end` if the fast path can. Returns the next row.
 
-        `let_go` before `rows` do.
+        Call `let_go` before the memory of `rows` is released.
         """
         connection = self._flow.connection
         if connection is None or not connection.is_regular or self._apart or end - row < FEW_SEGMENTS:
@@ -423,7 +439,7 @@ class FlowLog:
         return plain.stop
 
     def _pass_plain(self, connection: Connection, plain: Plain, segments: int) -> None:
-        """As `receive` does with each."""
+        """Handle `segments` plain segments at once, with the same result as `receive` for each."""
         for stretch in plain.stretches(connection.client, connection.server):
             ours, theirs = connection.sides(stretch.direction)
             if ours.is_guessed:
@@ -446,14 +462,14 @@ class FlowLog:
             self._apart = 2 * FEW_SEGMENTS
 
     def let_go(self) -> None:
-        """Hold nothing of the rows that were received."""
+        """Flush, and copy the bytes that are still needed, so that no reference to the received rows remains."""
         self.flush()
         if self._flow.connection is not None:
             self._flow.connection.client.keep_bytes()
             self._flow.connection.server.keep_bytes()
 
     def flush(self) -> None:
-        """Give the dialogue the bytes that wait: what the segments so far say is in the log."""
+        """Pass the buffered bytes to the dialogue. Afterwards the log has all rows for the segments so far."""
         self._log.connection_id = None if self._connection is None else self._connection.connection_id
         if self._pieces.parts:
             pieces, self._pieces = self._pieces, Pieces()
@@ -464,12 +480,12 @@ class FlowLog:
                     self._connection.sides(direction)[0].forget_heard(byte_end)
 
     def expire(self, ns: int) -> None:
-        """Until `ns` no segment has come: what ends with time alone does."""
+        """Expire the timeouts that end by `ns`. No segment arrived until then."""
         for event in self._flow.expire(ns):
             self._take(event)
 
     def end_window(self, window: Window) -> None:
-        """The window is over: what ends with time alone does, and what changed in it is told."""
+        """End the window: expire timeouts, and add rows for what changed in it, including the state to carry."""
         before = self._connection
         self.expire(window.end_ns)
         if before is not None and before.has_news:
@@ -483,7 +499,7 @@ class FlowLog:
         self._connection, self._touched = self._flow.connection, False
 
     def finish(self) -> None:
-        """No segment comes any more: a connection that is open ends as one that was silent for long enough."""
+        """End the flow: an open connection is closed as idle."""
         connection = self._flow.connection
         if connection is not None:
             self.end_window(Window("", connection.last.arrived_at_ns + self._options.idle_ns))
@@ -533,7 +549,7 @@ class FlowLog:
         self._dialogue = self._start(self._log, connection, self._ends[0], None)
 
     def _close(self, event: Closed) -> None:
-        # Also what ends with time alone, before a packet of another connection, is told.
+        # Also if a timeout ended the connection, before a packet of another connection: the end must be reported.
         self._touched = True
         if self._dialogue is not None:
             self._dialogue.close(event)
@@ -541,14 +557,14 @@ class FlowLog:
             self._dialogue = None
 
     def _conclude(self) -> None:
-        """Tell where the connection stands."""
+        """Add the rows about the state of the connection."""
         connection = self._connection
         assert connection is not None
         self._log.connection_id = connection.connection_id
         if self._dialogue is not None:
             self._conclude_dialogue(self._dialogue)
         for ignored in (*connection.client.take_ignored(), *connection.server.take_ignored()):
-            # How many the connection counts: more may come in other windows.
+            # The message has no number: the connection counts such bytes, and more may follow in other windows.
             message = f"bytes of the {ignored.direction} from here on: {ignored.why}"
             self._log.find(CAPTURE_RULE["bytes_ignored"], message, ignored.place)
         told = _connection_row(*self._ends, connection, self._packets, self._dialect)
@@ -561,7 +577,7 @@ class FlowLog:
 
 
 def endpoints(flow: bytes) -> tuple[Endpoint, Endpoint]:
-    """Server and client of a flow: address and port of each, 6 or 18 bytes."""
+    """Server and client of a flow, whose key has address and port of each: 6 or 18 bytes."""
     half = len(flow) // 2
     return _endpoint(flow[:half]), _endpoint(flow[half:])
 

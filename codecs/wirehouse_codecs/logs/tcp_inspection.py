@@ -1,12 +1,12 @@
-"""What looking into one capture of packets gives, for every protocol over TCP.
+"""Inspects one capture of packets, for all protocols over TCP.
 
-Packets are read as the pipeline reads them; each port pair has its `FlowLog`. Which side is the server: the one at the
-port that was named. Without one the handshake tells, the SYN is the client's; where none is seen, the server is the
-side with the lower port, and of equal ones that with the lower address.
+Packets are decoded as in the pipeline, with a `FlowLog` for each port pair. The server is the side at the given port.
+Without a port, the handshake decides: the sender of the SYN is the client. Without a handshake, the server is the side
+with the lower port, or with the lower address if the ports are equal.
 
-At most MOST_PAIRS port pairs are held: of more, as in a flood of SYNs, those that were silent for longest are told as
-idle. Of connections that have ended the last MOST_ENDED are kept for what may still come; later segments of another one
-would be a new connection that began in the middle.
+Memory is bounded. At most MOST_PAIRS port pairs are held: if there are more, as in a SYN flood, those that were silent
+for longest are reported as idle. The last MOST_ENDED connections that ended are kept, because late segments may follow;
+a late segment of any other connection would count as a new connection captured from the middle.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from wirehouse_codecs.tcp.options import TcpOptions
 from wirehouse_codecs.tcp.packets import ACK, SYN, parse
 from wirehouse_codecs.tcp.reassembly import TcpSegment
 
-#: Packets that are read at once: their rows are held, and brought into the order of arrival.
+#: Number of packets read at once. Their rows are held in memory and sorted by arrival.
 PIECE_PACKETS: Final = 1_000
 MOST_ENDED: Final = 4_096
 MOST_PAIRS: Final = 65_536
-#: Where servers are: the port, all ports, or it isn't known.
+#: The servers' port or ports; None if unknown.
 Port = int | tuple[int, ...] | None
 #: A row of the protocol's log, or one of kind SKIP with the column `skip`.
 Row = dict[str, Any]
 
 Order = np.ndarray[Any, Any]
 
-#: Of a row that isn't told: the first of a batch is due.
+#: A kind of row that is not returned. It marks the position of a batch among sorted rows.
 _BEGIN: Final = "begin"
-#: Rows of a batch that are held as such.
+#: Number of rows of a batch that are held as Python objects.
 _FEW_ROWS: Final = 256
 
 _PLACE: Final = ("capture_id", "record_number", "arrived_at_ns")
@@ -73,11 +73,11 @@ def read(
     schema: pa.Schema,
     port: int | tuple[int, ...] | None = None,
 ) -> Iterator[Row]:
-    """Rows of the packets in `batches` (inspecting.LANDED_PACKETS), in order of arrival piece by piece.
+    """The rows for the packets in `batches` (inspection.LANDED_PACKETS), sorted by arrival in each piece.
 
-    `start` makes the dialogues of a log with `schema`; `port` is the servers', or all of theirs. Rows of what belongs
-    to a connection come when it has ended, its own when no more of it can come, all at the latest at the end. When a
-    batch was read, what had ended `TcpOptions.idle_ns` before its last packet is told.
+    `start` creates the dialogues of a log with `schema`; `port` is the servers' port or ports. The rows within a
+    connection come when it has ended. The row of the connection itself comes when no more of it can follow: at the end
+    of the batch whose last packet is `TcpOptions.idle_ns` later, or at the end of the capture.
     """
     connections = _Connections(Log(schema), start, port)
     for batch in batches:
@@ -87,7 +87,10 @@ def read(
 
 
 def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
-    """A row that every log has, as `inspect` tells it; `own` are the protocol's own columns of violations."""
+    """A row of a log, of a kind that all protocols share, in the form that `inspect` shows; None for other kinds.
+
+    `own` are the protocol's own columns of violations.
+    """
     place = {name: row[name] for name in _PLACE}
     finding: dict[str, str] = row.get("finding") or {}
     stream_place = {name: row.get(name) for name in _STREAM_PLACE}
@@ -108,14 +111,14 @@ def shown(row: Row, protocol: str, own: Iterable[str] = ()) -> Inspected | None:
 
 
 def _only_side(connection: Row) -> Direction | None:
-    """The side of a connection whose packets alone were captured; None: both sides' were."""
+    """The only side whose packets were captured; None if both sides' were."""
     if not connection["server_packets"]:
         return Direction.CLIENT
     return None if connection["client_packets"] else Direction.SERVER
 
 
 def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[str] = ()) -> Inspected:
-    """A broken rule that is found at the place of `row`."""
+    """A broken rule at the location of `row`."""
     told = {"protocol": rule.partition(".")[0], "rule": rule, "severity": severity, "message": message}
     stream_place = {name: row.get(name) for name in (*_STREAM_PLACE, *own)}
     return inspection.VIOLATION, told | stream_place | {name: row[name] for name in _PLACE}
@@ -123,27 +126,27 @@ def violation(rule: str, severity: str, message: str, row: Row, own: Iterable[st
 
 @dataclass(slots=True)
 class _Pair:
-    """A port pair: its log, and which side the server is."""
+    """A port pair: its log, and which side is the server."""
 
     log: FlowLog
-    #: The server isn't the side that it was taken for without a handshake.
+    #: Whether a handshake showed that the server is not the side assumed from ports and addresses.
     turned: bool
-    #: A handshake, or the port, says who the server is.
+    #: Whether a handshake or the given port shows which side is the server.
     known: bool
-    #: Those that its dialogues share something with.
+    #: The port pairs with which its dialogues share state.
     gathered: GatheredFlows | None = None
 
 
 class _Connections:
-    """All port pairs of a capture, those that were silent for longest first."""
+    """All port pairs of a capture, ordered by their last segment."""
 
     def __init__(self, log: Log, start: Start | Gather, port: Port) -> None:
         self._log, self._start, self._port = log, start, (port,) if isinstance(port, int) else port
         self._options = TcpOptions()
         self._pairs: OrderedDict[bytes, _Pair] = OrderedDict()
-        #: Those whose connection has ended, in the order in which they did.
+        #: Port pairs whose connection has ended, in the order of their ends.
         self._ended: OrderedDict[bytes, None] = OrderedDict()
-        #: By the addresses of server and client: the port pairs whose dialogues share something.
+        #: Port pairs whose dialogues share state, by the addresses of server and client.
         self._gathered: dict[bytes, GatheredFlows] = {}
 
     def receive(self, packets: pa.RecordBatch) -> Iterator[Row]:
@@ -168,7 +171,7 @@ class _Connections:
         yield from self._rows(_left_out(packets, flows.skips(parsed, claimed)))
 
     def finish(self) -> Iterator[Row]:
-        """The rows of what ends with the capture."""
+        """The rows of everything that was still open at the end of the capture."""
         for pair in self._pairs.values():
             self._finish(pair)
             if self._log.full:
@@ -177,7 +180,7 @@ class _Connections:
         yield from self._rows()
 
     def _servers(self, parsed: pa.RecordBatch) -> tuple[pa.BooleanArray, pa.BooleanArray]:
-        """Whether the receiver's, and the sender's, port may be a server's."""
+        """For each packet, whether the receiver's port may be a server's, and whether the sender's may be."""
         ports = [parsed.column(end).fill_null(-1) for end in ("destination_port", "source_port")]
         if self._port is None:
             return pc.greater_equal(ports[0], 0), pc.greater_equal(ports[1], 0)
@@ -185,7 +188,7 @@ class _Connections:
         return pc.is_in(ports[0], servers), pc.is_in(ports[1], servers)
 
     def _pair(self, key: bytes, sender: Direction, flags: int) -> tuple[_Pair, Direction]:
-        """The pair that a segment belongs to, and who sends it; `sender` is so if the server is the lower side."""
+        """The port pair of a segment, and its sender. `sender` assumes that the server has the lower port."""
         pair = self._pairs.get(key)
         known = self._port is not None or bool(flags & SYN)
         if pair is None or (known and not pair.known):
@@ -212,7 +215,7 @@ class _Connections:
         return _Pair(gathered.add(flow), turned, known, gathered)
 
     def _finish(self, pair: _Pair) -> None:
-        """No segment of the pair comes any more."""
+        """End a port pair: it has no more segments."""
         if pair.gathered is not None:
             pair.gathered.remove(pair.log)
             if pair.gathered.idle:
@@ -226,7 +229,7 @@ class _Connections:
             self._ended[key] = None
 
     def _forget(self, now_ns: int) -> None:
-        """Let go of pairs that were silent for long, and of those that ended or fell silent first if they are many."""
+        """Drop pairs that are idle; if there are too many, also those that ended or fell silent first."""
         while self._pairs:
             key, pair = next(iter(self._pairs.items()))
             connection = pair.log.connection
@@ -243,7 +246,7 @@ class _Connections:
         self._ended.pop(key, None)
 
     def _rows(self, left_out: Iterable[Row] = ()) -> Iterator[Row]:
-        """What the log has and these, in order of arrival."""
+        """The rows in the log and `left_out`, in order of arrival."""
         batches = (
             batch.slice(at, BATCH_ROWS) for batch in self._log.take() for at in range(0, batch.num_rows, BATCH_ROWS)
         )
@@ -253,9 +256,10 @@ class _Connections:
 
 
 def _by_arrival(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a log's batch, sorted by `_arrival`, behind one of kind _BEGIN that stands no later than the first.
+    """The rows of a log's batch, sorted by `_arrival`, after a row of kind _BEGIN at the location of the first.
 
-    The batch is packed until that has had its turn, and few rows are held at once: one takes some kilobytes.
+    The batch stays compressed until the merge has passed the _BEGIN row. Only a few rows at a time are Python objects,
+    because each takes some kilobytes.
     """
     kinds, numbers = batch.column("row_kind"), batch.column("record_number").fill_null(-1)
     order = np.lexsort((numbers, batch.column("arrived_at_ns"), pc.equal(kinds, CONNECTION)))
@@ -274,7 +278,7 @@ def _unpacked(begin: Row, packed: pa.Buffer, schema: pa.Schema, order: Order) ->
 
 
 def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
-    """Rows of the packets that are no segments of a connection."""
+    """Rows for the packets that aren't segments of a connection."""
     mask = skips.is_valid()
     names = (*_PLACE, "damaged", "damage")
     columns = [skips.filter(mask), *(packets.column(name).filter(mask) for name in names)]
@@ -282,7 +286,7 @@ def _left_out(packets: pa.RecordBatch, skips: pa.StringArray) -> Iterator[Row]:
         row = dict(zip(names, fields, strict=True))
         if row["damaged"] is not None:
             found = _finding(CAPTURE_RULE["file_damaged"], row["damage"])
-            # Its bytes may be those of any packet, also of one with a secret. The damage itself is the capture's.
+            # Damaged bytes may come from any packet, also from one with a secret. The reason is about the capture only.
             yield row | {"row_kind": QUARANTINE} | found
             continue
         yield row | {"row_kind": SKIP, "skip": skip}
@@ -295,6 +299,6 @@ def _finding(rule: Rule, message: str) -> Row:
 
 
 def _arrival(row: Row) -> tuple[bool, int, int]:
-    """Connections come last: their place is that of their first packet."""
+    """The sort key of rows by arrival. Connections come last, because their location is that of their first packet."""
     number = row["record_number"]
     return row["row_kind"] == CONNECTION, row["arrived_at_ns"], -1 if number is None else number

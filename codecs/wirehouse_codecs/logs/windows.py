@@ -1,7 +1,8 @@
-"""From the segments of sources to the rows of their logs, through windows: what Spark runs for each port pair.
+"""Turns segments into the rows of logs through consecutive windows. Spark runs this for each port pair.
 
-Segments of one port pair after another come in arrival order; each has its `logs.rows.FlowLog`. Where the dialogues of
-several port pairs share something, those between two addresses are read together, by `GatheredFlows`.
+The input is the segments of one port pair after the other, in order of arrival. Each port pair has a
+`logs.rows.FlowLog`. If a protocol shares state between connections, `GatheredFlows` reads all port pairs between two
+addresses together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SEGMENT_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """How the connections of a source are read, and through which windows."""
+    """How to read the connections of a source, and the windows to fill."""
 
     start: Start | Gather
     options: TcpOptions
@@ -42,10 +43,10 @@ class SourceLog:
 def read(
     batches: Iterable[pa.RecordBatch], sources: Mapping[str, SourceLog], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the log for `batches` of SEGMENT_COLUMNS, sorted by source, flow, and in these by arrival.
+    """The rows of the log for `batches` of SEGMENT_COLUMNS, which are sorted by source, flow and arrival.
 
-    Where the source gathers its dialogues, they are sorted by `addresses` in place of the flow. The state of a flow at
-    the end of the window before, if it has one, is the first of its rows; likewise that of addresses.
+    If the source gathers its dialogues, the batches are sorted by `addresses` in place of the flow. If a flow or its
+    addresses have state from the previous window, the first rows carry it.
     """
     log = Log(schema)
     reading: _Reading | None = None
@@ -72,7 +73,7 @@ def read(
 
 
 class _Reading:
-    """The way of one flow through the windows, or of those that are gathered."""
+    """One flow, or the gathered flows between two addresses, through consecutive windows."""
 
     def __init__(self, log: Log, source: str, how: SourceLog, flow: bytes) -> None:
         self._log, self._source, self._how, self._windows = log, source, how, how.windows
@@ -99,7 +100,7 @@ class _Reading:
         return self._flows
 
     def receive(self, flow: bytes, window: str, rows: SegmentRows, row: int, end: int) -> int:
-        """As `FlowLog.receive_rows`."""
+        """Like `FlowLog.receive_rows`."""
         flows = self._flows or self._begun()
         while window > self._windows[self._at].name:
             if flows.idle:
@@ -107,12 +108,12 @@ class _Reading:
             else:
                 self._next_window(flows)
         if isinstance(flows, GatheredFlows):
-            # Between any two segments another connection may end.
+            # One segment at a time, because another connection may end between any two.
             return flows.turn_to(flow, rows.arrived_at_ns(row)).receive_rows(rows, row, row + 1)
         return flows.receive_rows(rows, row, end)
 
     def let_go(self) -> None:
-        """As `FlowLog.let_go`."""
+        """Like `FlowLog.let_go`."""
         if self._flows is not None:
             self._flows.let_go()
 
@@ -132,10 +133,10 @@ class _Reading:
 
 
 class GatheredFlows:
-    """The port pairs between two addresses, whose dialogues share something, through consecutive windows.
+    """The port pairs between two addresses, whose dialogues share state, through consecutive windows.
 
-    What they say is told in the order in which it can be. Errors are those of FlowLog; `states` are by port pair, that
-    of what is shared by `addresses`.
+    Bytes reach the dialogues in the order in which the segments arrived, across all port pairs. `states` maps each port
+    pair to its state, and `addresses` to the shared state. Raises the errors of FlowLog.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class GatheredFlows:
             self.add(flow, states[flow])
         #: The port pair of the last segment.
         self._last: FlowLog | None = None
-        #: When silence alone does something to the others at the earliest, in the order of a heap; and by port pair.
+        #: The time at which each port pair needs attention if no segment arrives: a heap, and by port pair.
         self._due: list[tuple[int, bytes]] = []
         self._due_by: dict[bytes, int] = {}
         for one in self._flows.values():
@@ -169,18 +170,18 @@ class GatheredFlows:
 
     @property
     def idle(self) -> bool:
-        """As `FlowLog.idle`."""
+        """Like `FlowLog.idle`."""
         return not self._flows
 
     def add(self, flow: bytes, state: str | None = None) -> FlowLog:
-        """A port pair."""
+        """Add a port pair."""
         start = self._gathering.start
         log = FlowLog(self._log, start, self._source, flow, self._options, state, self._seal)
         self._flows[flow] = log
         return log
 
     def remove(self, flow: FlowLog) -> None:
-        """A port pair that is let go of; what was said before it ends is told."""
+        """Drop a port pair, after flushing the segments that arrived before."""
         if self._last is not None:
             self._last.flush()
         if flow is self._last:
@@ -188,7 +189,7 @@ class GatheredFlows:
         del self._flows[flow.key]
 
     def turn_to(self, flow: bytes, ns: int) -> FlowLog:
-        """The port pair of the next segment, which arrives at `ns`: all that was said before is told."""
+        """The port pair of the next segment, which arrives at `ns`. Segments of other pairs are flushed before it."""
         log = self._flows.get(flow) or self.add(flow)
         is_due = bool(self._due) and ns >= self._due[0][0]
         if self._last is not None and (log is not self._last or is_due):
@@ -207,14 +208,14 @@ class GatheredFlows:
             heappush(self._due, (ends_ns, log.key))
 
     def let_go(self) -> None:
-        """As `FlowLog.let_go`."""
+        """Like `FlowLog.let_go`."""
         if self._last is not None:
             self._last.flush()
         for log in self._flows.values():
             log.let_go()
 
     def _expire(self, ns: int, besides: FlowLog | None = None) -> None:
-        """What ends until `ns` with time alone does, in its order."""
+        """Expire whatever timeouts end by `ns`, in the order of time."""
         while self._due and self._due[0][0] <= ns:
             ends_ns, flow = heappop(self._due)
             if self._due_by.get(flow) != ends_ns:
@@ -227,7 +228,7 @@ class GatheredFlows:
                 self._note_due(log)
 
     def end_window(self, window: Window) -> None:
-        """As `FlowLog.end_window`."""
+        """Like `FlowLog.end_window`."""
         if self._last is not None:
             self._last.flush()
             self._note_due(self._last)
@@ -245,7 +246,7 @@ class GatheredFlows:
 
 
 def addresses(flow: bytes) -> bytes:
-    """The addresses of server and client of a flow, 4 or 16 bytes each; of addresses the same."""
+    """The addresses of server and client of a flow, 4 or 16 bytes each. Addresses are returned unchanged."""
     if len(flow) in (8, 32):
         return flow
     half = len(flow) // 2

@@ -1,4 +1,4 @@
-"""What the simulators of all protocols share: scripts of connections, packets, files.
+"""The common part of all simulators: scripts of connections, packets, capture files.
 
 It may import logs and what is below it; only simulators, tools and commands import it.
 """

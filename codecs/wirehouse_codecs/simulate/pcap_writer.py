@@ -1,4 +1,4 @@
-"""Writes pcap files, and the packets of TCP connections to put into them: for simulators, excerpts and tests."""
+"""Builds TCP packets and writes pcap files, for simulators, excerpts and tests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MAX_IP_BYTES = 65_535
 
 
 class CapturedPacket(NamedTuple):
-    """A packet as it is written to a capture."""
+    """A packet to write to a capture."""
 
     #: Nanoseconds since 1970 UTC.
     ts_ns: int
     #: Captured bytes.
     data: bytes
-    #: Bytes on the wire; None: as many as in `data`.
+    #: Length on the wire; None if it is that of `data`.
     original_length: int | None = None
 
 
@@ -42,7 +42,7 @@ def write_pcap(
 ) -> None:
     """Write a pcap file (draft-ietf-opsawg-pcap) with the first `snap_length` bytes of each packet.
 
-    Times must lie within 1970 to 2106; with the resolution `us` their last three digits are lost.
+    Times must be from 1970 to 2106; with the resolution `us` they are truncated to microseconds.
     """
     order = "<" if byte_order == "little" else ">"
     magic, unit_ns = (NANOSECONDS, 1) if resolution == "ns" else (MICROSECONDS, 1_000)
@@ -56,7 +56,10 @@ def write_pcap(
 
 
 def write_file(packets: Iterable[CapturedPacket], path: Path, *, link_type: int = ETHERNET) -> int:
-    """Write a pcap file with nanoseconds, compressed if `path` ends in `.gz` or `.zst`. Returns how many packets."""
+    """Write a pcap file with nanoseconds, compressed if `path` ends in `.gz` or `.zst`.
+
+    Returns the number of packets.
+    """
     written = 0
 
     def counted() -> Iterator[CapturedPacket]:
@@ -70,7 +73,7 @@ def write_file(packets: Iterable[CapturedPacket], path: Path, *, link_type: int 
     return written
 
 
-#: What writes captures, by the end of their name.
+#: Functions that write captures, by the suffix of the file name.
 WRITERS: Final = endings(".pcap", write_file)
 
 
@@ -85,9 +88,10 @@ def tcp_packet(
     options: bytes = b"",
     payload: bytes = b"",
 ) -> bytes:
-    """An Ethernet frame with a TCP segment over IPv4 or IPv6, as the addresses are, with right checksums.
+    """An Ethernet frame with a TCP segment over IPv4 or IPv6, depending on the addresses, with valid checksums.
 
-    `options` are TCP's, a multiple of 4 bytes. ValueError if the addresses are of two kinds or the payload is too long.
+    `options` are TCP options, a multiple of 4 bytes. Raises ValueError if one address is IPv4 and the other IPv6, or
+    if the payload is too long.
     """
     return ethernet(
         ip_packet(
@@ -99,7 +103,7 @@ def tcp_packet(
 
 
 def ethernet(packet: bytes) -> bytes:
-    """An Ethernet frame around an IP packet, between two local addresses that are always the same."""
+    """An Ethernet frame around an IP packet, always between the same two local addresses."""
     return bytes.fromhex("020000000002020000000001") + struct.pack(">H", _ETHERTYPES[packet[0] >> 4]) + packet
 
 

@@ -1,8 +1,9 @@
-"""Captures of TCP connections that never were: from what both sides send to packets, for every protocol's simulator.
+"""Simulates captures of TCP connections: turns what both sides send into packets. All simulators share it.
 
-A `Conversation` is the script of one connection. Its packets are those of an undisturbed connection between two hosts
-that are close (RFC 9293): handshake, segments, delayed ACKs (RFC 5681 section 4.2), timestamps (RFC 7323), FIN or RST.
-`disturb` does to them what networks and captures do. Everything is an iterator: no connection is held in memory.
+A `Conversation` is the script of one connection. Its packets are those of an undisturbed connection between two nearby
+hosts (RFC 9293): handshake, segments, delayed ACKs (RFC 5681 section 4.2), timestamps (RFC 7323), FIN or RST.
+`disturb` then adds the effects of networks and of capturing, such as reordering and loss. Everything is an iterator:
+no connection is held in memory.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from wirehouse_codecs.tcp.packets import ACK, FIN, PSH, RST, SYN
 
 #: Payload of a full segment: an Ethernet frame less the headers of IPv4 and TCP and the timestamps option.
 SEGMENT_BYTES: Final = 1448
-#: A full segment takes so long on a link of 1 Gb/s; no two packets of a connection are closer.
+#: Duration of a full segment on a link of 1 Gb/s, the minimum interval between packets of a connection.
 PACKET_NS: Final = 12_000
-#: The answer of the other host to a SYN or FIN comes after this.
+#: Time until the other host answers a SYN or FIN.
 ROUND_TRIP_NS: Final = 200_000
-#: Data is acknowledged after so much time, or with every second segment.
+#: Data is acknowledged after this time, or with every second segment.
 DELAYED_ACK_NS: Final = 40_000_000
 SEGMENTS_PER_ACK: Final = 2
 FIRST_WINDOW: Final = 64_240
-#: In units of 128 bytes, as the SYN announces.
+#: The window of later segments, in units of 128 bytes, as the SYN announces.
 WINDOW: Final = 502
 _WINDOW_SHIFT = 7
 _TIMESTAMPS_BYTES = 12
@@ -55,7 +56,7 @@ class Send(NamedTuple):
 
 
 class Close(NamedTuple):
-    """One side closes the connection, and the other agrees."""
+    """One side closes the connection, and the other one too."""
 
     ts_ns: int
     direction: Direction
@@ -71,21 +72,21 @@ class Conversation:
 
     client: Endpoint
     server: Endpoint
-    #: When the client asks for the connection, in nanoseconds since 1970 UTC.
+    #: When the client sends its SYN, in nanoseconds since 1970 UTC.
     opened_ns: int
-    #: In order of time. What comes too early for the connection is sent as soon as it can be. Nothing follows a Close;
-    #: without one the capture ends before the connection.
+    #: In order of time. An event too early for the connection happens as soon as possible. Nothing follows a Close;
+    #: without a Close, the capture ends before the connection.
     events: Iterable[Event]
     #: Initial sequence numbers.
     client_sequence: int = 0
     server_sequence: int = 0
     segment_bytes: int = SEGMENT_BYTES
-    #: Packets from before this moment were not captured.
+    #: Packets before this time are not captured.
     captured_from_ns: int = 0
 
 
 class Segment(NamedTuple):
-    """A TCP segment on its way."""
+    """A TCP segment on the network."""
 
     ts_ns: int
     direction: Direction
@@ -97,7 +98,7 @@ class Segment(NamedTuple):
 
 
 def packets(conversation: Conversation, disturbances: Disturbances | None = None) -> Iterator[CapturedPacket]:
-    """The conversation as it is captured, in order of time."""
+    """The captured packets of a conversation, in order of time."""
     sent = segments(conversation)
     if disturbances is not None:
         sent = disturb(sent, disturbances, Random(f"{disturbances.seed} {conversation.client_sequence}"))
@@ -123,18 +124,18 @@ def packets(conversation: Conversation, disturbances: Disturbances | None = None
 
 
 def merge(captures: Iterable[Iterable[CapturedPacket]]) -> Iterator[CapturedPacket]:
-    """Several captures as one, by time; each is in order itself."""
+    """Merge several captures by time. Each must be in order of time."""
     return heapq.merge(*captures, key=attrgetter("ts_ns"))
 
 
 def between(captured: Iterable[CapturedPacket], begins_ns: int, ends_ns: int) -> Iterator[CapturedPacket]:
-    """The part of a capture from `begins_ns` until before `ends_ns`: connections have begun before, and go on."""
+    """The part of a capture from `begins_ns` until before `ends_ns`. Connections may reach beyond it."""
     in_time = takewhile(lambda packet: packet.ts_ns < ends_ns, captured)
     return (packet for packet in in_time if packet.ts_ns >= begins_ns)
 
 
 def written(conversation: Conversation) -> dict[Direction, bytes]:
-    """All that each side writes, at once in memory."""
+    """All captured bytes that each side writes, held in memory."""
     streams = {direction: bytearray() for direction in Direction}
     for event in conversation.events:
         if isinstance(event, Send) and event.ts_ns >= conversation.captured_from_ns:
@@ -148,19 +149,19 @@ def segments(conversation: Conversation) -> Iterator[Segment]:
 
 
 class _Connection:
-    """Both ends of a connection: sequence numbers, what is to be acknowledged, what waits to be sent."""
+    """Both ends of a connection: sequence numbers, pending acknowledgments, and data that waits to be sent."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._now_ns = conversation.opened_ns
         #: The sequence number of the next byte of each side.
         self._next = {Direction.CLIENT: conversation.client_sequence, Direction.SERVER: conversation.server_sequence}
-        #: Segments of each side that the other has not acknowledged, and when it will at the latest.
+        #: Number of segments of each side that aren't acknowledged, and the latest time of their acknowledgment.
         self._unacknowledged = dict.fromkeys(Direction, 0)
         self._due_ns = dict.fromkeys(Direction, 0)
         #: The last timestamp that each side sent.
         self._clock = dict.fromkeys(Direction, 0)
-        #: The end of a write, less than a segment, that the next write may fill.
+        #: The end of a write, shorter than a segment, which the next write may fill up.
         self._tail: Send | None = None
 
     def segments(self) -> Iterator[Segment]:
@@ -189,7 +190,7 @@ class _Connection:
         yield self._segment(self._now_ns, close.direction, ACK)
 
     def _pass_time(self, event: Event) -> Iterator[Segment]:
-        """What leaves before `event`. A write at the same time, or to a link still busy, fills the last segment up."""
+        """The segments sent before `event`. A write at the same time, or to a busy link, fills the last segment up."""
         tail = self._tail
         if tail is not None:
             busy_ns = max(self._now_ns, tail.ts_ns)
@@ -218,7 +219,7 @@ class _Connection:
             yield self._segment(self._now_ns, other(direction), ACK)
 
     def _acknowledge(self, before_ns: int | None) -> Iterator[Segment]:
-        """The delayed ACKs that are due by `before_ns`; None = all."""
+        """The delayed ACKs due before `before_ns`; all of them if it is None."""
         for direction in sorted(Direction, key=self._due_ns.__getitem__):
             due_ns = self._due_ns[direction]
             if self._unacknowledged[direction] and (before_ns is None or due_ns < before_ns):
@@ -236,7 +237,7 @@ class _Connection:
         return Segment(ts_ns, direction, sequence, acknowledgment, flags, self._options(direction, flags), payload)
 
     def _options(self, direction: Direction, flags: int) -> bytes:
-        """Timestamps; with SYN also the largest segment, selective acknowledgments and the window's unit."""
+        """TCP options: timestamps; with SYN also maximum segment size, SACK permitted and window scale."""
         clock, echo = self._clock[direction], self._clock[other(direction)]
         if not flags & SYN:
             return struct.pack(">BBBBII", 1, 1, 8, 10, clock, echo)
@@ -249,21 +250,22 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Disturbances:
-    """What happens to the segments of a connection; the shares are of those with data. The same seed does the same.
+    """Disturbances of a connection, as shares of its segments with data. The same seed gives the same result.
 
-    Nothing comes later than what the other side says next, for that is its answer.
+    No segment is delayed beyond the next data of the other side, because that may be the response to it.
     """
 
     seed: int = 0
-    #: Come up to `distance` segments later.
+    #: Share of segments that arrive up to `distance` segments later.
     reordered: float = 0.0
-    #: Come again, up to `distance` segments later: whole, or only their end.
+    #: Share of segments that are repeated up to `distance` segments later, wholly or only their end.
     repeated: float = 0.0
-    #: Are not in the capture: a hole.
+    #: Share of segments that are missing from the capture, which leaves a hole.
     lost: float = 0.0
-    #: Are followed by a second one with the same numbers and other bytes.
+    #: Share of segments followed by another one with the same sequence number and different bytes.
     contradicted: float = 0.0
-    #: Are followed by a keep-alive (RFC 9293 section 3.8.4), half of them with a byte of garbage, and its answer.
+    #: Share of segments followed by a keep-alive (RFC 9293 section 3.8.4), half of which have a byte of garbage, and by
+    #: the response to it.
     kept_alive: float = 0.0
     distance: int = 3
 
@@ -277,7 +279,7 @@ class Disturbances:
 
 
 def disturb(sent: Iterable[Segment], disturbances: Disturbances, random: Random) -> Iterator[Segment]:
-    """`sent` with disturbances, in order of time: what comes later has the time at which it comes."""
+    """`sent` with disturbances, in order of time: a delayed segment gets the time of its new position."""
     now_ns = 0
     for segment in _disturbed(sent, disturbances, random):
         now_ns = max(now_ns, segment.ts_ns)
@@ -285,7 +287,7 @@ def disturb(sent: Iterable[Segment], disturbances: Disturbances, random: Random)
 
 
 def _disturbed(sent: Iterable[Segment], disturbances: Disturbances, random: Random) -> Iterator[Segment]:
-    #: Segments that wait for their position, at most a few for each of `distance`.
+    #: Segments that wait for their position: at most a few for each of the next `distance` positions.
     waiting: list[tuple[int, int, Segment]] = []
     order = count()
     talking: Direction | None = None
@@ -309,7 +311,7 @@ def _released(waiting: list[tuple[int, int, Segment]], position: int | None = No
 
 
 def _copies(segment: Segment, disturbances: Disturbances, random: Random) -> Iterator[tuple[int, Segment]]:
-    """What becomes of a segment with data: by how many positions each copy is late, and the copy."""
+    """The captured copies of a segment with data, each with the number of positions by which it is delayed."""
     if random.random() < disturbances.lost:
         return
     delay = random.randint(1, disturbances.distance) if random.random() < disturbances.reordered else 0
@@ -324,13 +326,13 @@ def _copies(segment: Segment, disturbances: Disturbances, random: Random) -> Ite
 
 
 def _end_of(segment: Segment, random: Random) -> Segment:
-    """A retransmission: the segment from its first byte on, or from a later one."""
+    """A retransmission of the whole segment, or of its end."""
     at = random.choice((0, random.randrange(len(segment.payload))))
     return segment._replace(sequence=(segment.sequence + at) % 2**32, payload=segment.payload[at:])
 
 
 def _kept_alive(segment: Segment, random: Random) -> Iterator[Segment]:
-    """A keep-alive names the last byte that was sent; the other side says which it waits for."""
+    """A keep-alive, with the sequence number of the last byte sent, and its response, which acknowledges that byte."""
     following = (segment.sequence + len(segment.payload)) % 2**32
     garbage = random.choice((b"", b"\0"))
     yield segment._replace(sequence=(following - 1) % 2**32, flags=ACK, payload=garbage)

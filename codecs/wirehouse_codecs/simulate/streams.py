@@ -1,4 +1,4 @@
-"""The plain bytes of the connections in a capture, as files: a folder with one a connection and direction."""
+"""Writes the byte streams of the connections in a capture to a folder, one file per connection and direction."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wirehouse_codecs.tcp.endpoints import Direction, Endpoint
 from wirehouse_codecs.tcp.link_types import ETHERNET
 from wirehouse_codecs.tcp.reassembly import Closed, Connection, Data, Hole
 
-#: Packets that are read at once.
+#: Number of packets read at once.
 _BATCH_PACKETS: Final = 1_000
 
 
 def write_streams(packets: Iterable[CapturedPacket], path: Path) -> int:
-    """Write what each side of each connection sent to `NUMBER-client.bin` and `NUMBER-server.bin` in the folder `path`.
+    """Write the bytes each side of a connection sent to `NUMBER-client.bin` and `NUMBER-server.bin` in folder `path`.
 
-    Connections are numbered from 0001 on as they begin; files of such names that are there are replaced. Bytes that are
-    not in the packets are left out. `packets` are Ethernet frames in order of time. Returns how many packets.
+    Connections are numbered from 0001 in the order in which they begin; existing files with such names are replaced.
+    Lost bytes are left out. `packets` are Ethernet frames in order of time. Returns the number of packets.
     """
     path.mkdir(exist_ok=True)
     for direction in Direction:
@@ -43,9 +43,10 @@ def write_streams(packets: Iterable[CapturedPacket], path: Path) -> int:
 
 
 def read(packets: Iterable[CapturedPacket], start: Start, after: Callable[[], None] = lambda: None) -> int:
-    """Let dialogues of `start`, which log nothing, take what each connection says; `after` each thousand packets.
+    """Pass the bytes of each connection to a dialogue created by `start`, which must not add rows to its log.
 
-    `packets` are Ethernet frames in order of time. Returns how many packets.
+    `packets` are Ethernet frames in order of time. `after` is called after each thousand packets. Returns the number of
+    packets.
     """
     count = 0
 
@@ -69,7 +70,7 @@ def read(packets: Iterable[CapturedPacket], start: Start, after: Callable[[], No
 
 
 class _Files:
-    """The files of one connection. A `Dialogue` that says nothing."""
+    """The files of one connection, as a `Dialogue` that adds no rows."""
 
     dialect = (None, None)
 
@@ -80,7 +81,7 @@ class _Files:
 
     def receive(self, pieces: Sequence[Data]) -> None:
         for direction, path in self._paths.items():
-            # Opened each time: there may be more connections than files that a process can hold open.
+            # Opened each time, because there may be more connections than a process can have open files.
             with path.open("ab") as file:
                 file.writelines(piece.data for piece in pieces if piece.direction is direction)
 

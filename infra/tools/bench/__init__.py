@@ -1,1 +1,1 @@
-"""What each protocol brings to `make bench`."""
+"""`make bench`: the runner, and one module of benchmarks per protocol."""

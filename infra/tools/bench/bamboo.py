@@ -1,4 +1,4 @@
-"""Bamboo in `make bench`: logs replicated over 20 connections; beside it the bare checks of their signatures."""
+"""Bamboo in `make bench`: logs replicated over 20 connections, compared with only verifying their signatures."""
 
 from __future__ import annotations
 

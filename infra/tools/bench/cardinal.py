@@ -1,4 +1,4 @@
-"""Cardinal Streams in `make bench`: two redundant producers; beside it the published reference consumer."""
+"""Cardinal Streams in `make bench`: two redundant producers, compared with the published reference consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Hiero block node in `make bench`: blocks of 1 MB by two publishers; beside it the codec alone."""
+"""The Hiero block node in `make bench`: blocks of 1 MB from two publishers, compared with the codec alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Ockam stream service in `make bench`: publishers and consumers of four streams; beside it the codec alone."""
+"""The Ockam stream service in `make bench`: publishers and consumers of four streams, compared with the codec alone."""
 
 from __future__ import annotations
 

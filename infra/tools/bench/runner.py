@@ -41,12 +41,12 @@ PAGE = Path(__file__).parents[3] / "docs" / "benchmarks.md"
 #: Times of captures begin in this window.
 START = "2023-11-14"
 START_MS = 1_700_000_000_000
-#: The increment comes so long after the history.
+#: Time between the history and the increment.
 LATER_MS = 2 * 86_400_000
 
 
 class Bench(Protocol):
-    """What a protocol brings: a module of `benches`."""
+    """The interface of a protocol's module in this package."""
 
     #: Its jobs, and the ratio to the floor that each is to reach.
     LAYERS: Mapping[str, float]
@@ -156,7 +156,7 @@ def _lake(bench: Bench, folder: Path, size: int) -> tuple[Path, Lake]:
 
 
 def run(spark: Any, lake: Lake, name: str, *, force: bool = True) -> None:
-    """Bring all windows of job `name` up to date, or compute them anew."""
+    """Bring all windows of job `name` up to date, or recompute them."""
     windows = runner.data_windows(lake)
     runner.run_job(spark, lake, name, windows[0], windows[-1], force=force)
 
@@ -236,7 +236,7 @@ def _increment(spark: Any, bench: Bench, lake: Lake, size: int, folder: Path) ->
 
 @dataclass
 class Results:
-    """What was measured of a protocol."""
+    """The measurements of a protocol."""
 
     layers: list[Layer] = field(default_factory=list)
     increments: list[tuple[int, float]] = field(default_factory=list)

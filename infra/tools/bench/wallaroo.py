@@ -1,4 +1,4 @@
-"""The Wallaroo connector protocol in `make bench`: 32 connections; beside it the codec alone, tcpflow and tshark."""
+"""Wallaroo connectors in `make bench`: 32 connections, compared with the codec alone, tcpflow and tshark."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _judge(runs: Sequence[list[Data]], options: WallarooOptions) -> None:
 
 
 def _programs(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
-    """tcpflow puts streams together, tshark dissects up to TCP; neither reads frames, judges or stores rows."""
+    """tcpflow reassembles streams, tshark dissects up to TCP. Neither decodes frames, checks rules or stores rows."""
     bronze, silver = (layer.seconds for layer in layers[-len(LAYERS) :][:2])
     size = layers[-1].size
     for command, what in (

@@ -1,4 +1,4 @@
-"""`make chaos`: each fault at so many moments, drawn from a seed; after each the next run, and every row compared."""
+"""`make chaos`: makes each fault at random moments, given by a seed; then runs the lake again and compares all rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _default_protocols() -> tuple[str, ...]:
 @click.option("--seed", default=1, show_default=True, help="What moments are drawn from.")
 @click.option("--keep", is_flag=True, help="Keep the lakes whose tables differed.")
 def main(names: Sequence[str], protocols: Sequence[str], moments: int, seed: int, keep: bool) -> None:
-    """Disturb small lakes and say whether the next run made every table what it is undisturbed."""
+    """Disturb small lakes, and report whether the next run made every table equal to the undisturbed one."""
     chosen = [fault for fault in FAULTS if not names or fault.name in names]
     folder = Path(tempfile.mkdtemp(prefix="wirehouse-chaos-"))
     _own_servers(folder / "servers")
@@ -53,7 +53,7 @@ def main(names: Sequence[str], protocols: Sequence[str], moments: int, seed: int
 
 
 def _own_servers(folder: Path) -> None:
-    """Servers that are killed here are nobody else's; only what is installed is shared."""
+    """Use servers of our own, because they are killed here. Only their installations are shared."""
     installed = server.run_folder() / "installed"
     installed.mkdir(parents=True, exist_ok=True)
     folder.mkdir()
@@ -62,7 +62,7 @@ def _own_servers(folder: Path) -> None:
 
 
 def _table_line(fault: Fault, folder: Path, sources: Sequence[Source], moments: int, seed: int) -> int:
-    """Make the fault at its moments, and print its line; how many came out otherwise."""
+    """Make the fault at its moments and print its line. Returns how many times tables differed."""
     begun, equal, told = time.monotonic(), 0, list[str]()
     if fault.servers:
         server.up(fault.servers, quiet)

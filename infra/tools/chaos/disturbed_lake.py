@@ -28,7 +28,7 @@ from wirehouse_pipelines.tables import all_tables
 
 #: A command that takes longer has hung.
 PATIENCE_SECONDS: Final = 1_800
-#: When something was landed is another moment each time.
+#: Columns with the time of landing, which differs between runs.
 _OF_THE_MOMENT: Final = {"landed_at_ns"}
 #: Hashes of secrets, and sealed state, are the same in all lakes.
 HASH_KEY_VALUE: Final = "chaos"
@@ -85,7 +85,7 @@ class Scene:
         return time.monotonic() - begun
 
     def last_line(self) -> str:
-        """The last that its commands said."""
+        """The last output of its commands."""
         lines = (self.folder / "output.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "nothing was said"
 
@@ -157,7 +157,7 @@ def kill_driver(draw: random.Random) -> Callable[[subprocess.Popen[bytes]], None
 
 
 def kill_process(pid: int) -> None:
-    """kill -9, if it is there."""
+    """Send SIGKILL to the process, if it exists."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What happens to a lake in `make chaos`, one function a fault: it disturbs a scene once, at a moment that is drawn.
+"""The faults of `make chaos`, one function each. A fault disturbs a lake once, at a random moment.
 
 What each gives is a line on what was disturbed. The run after it, and the comparison, are the same for all.
 """
@@ -40,11 +40,11 @@ from wirehouse_pipelines.jobs import runner
 from wirehouse_pipelines.lake.lake import KAFKA, Source
 
 COMMANDS: Final = (LAND, RUN)
-#: A server that was killed is away so long.
+#: How long a killed server stays down.
 _AWAY_SECONDS: Final = 3.0
 #: Libraries of the loader that move the clock of a process, and where Debian's package puts it.
 _FAKETIME: Final = "libfaketime"
-#: Jumps of the clock, forth and back.
+#: Jumps of the clock, forward and back.
 JUMPS: Final = ("+1h", "-2d", "+400d", "-90d", "+5m", "-1h")
 #: Size of the disk, as shares of what the lake takes.
 _LEAST, _MOST = 0.05, 0.95
@@ -58,7 +58,7 @@ class MissingError(WirehouseError):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of the undisturbed run."""
+    """Facts about the undisturbed run."""
 
     seconds: float
     bytes: int
@@ -220,7 +220,7 @@ def clock_jumps(scene: Scene, draw: random.Random, measured: Measured) -> str:
 
 
 def two_landings(scene: Scene, draw: random.Random, measured: Measured) -> str:
-    """Two land the same files at once."""
+    """Two processes land the same files at once."""
     first = scene.start(*LAND)
     time.sleep(draw.uniform(0, 1))
     second = scene.start(*LAND)

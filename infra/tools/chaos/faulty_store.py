@@ -30,12 +30,12 @@ _PATIENCE_SECONDS: Final = 60
 
 
 class BrokenOffError(Exception):
-    """A call that doesn't come to its end."""
+    """A call that isn't completed."""
 
 
 @dataclass
 class Moods:
-    """What the store does to calls, one after the other by chance, which the seed decides."""
+    """The failure rates of the store. The seed determines which calls fail, and how."""
 
     seed: int
     #: One call in so many is refused, one is slow, of one that gives data the answer breaks off, and of one that
@@ -54,7 +54,7 @@ class Moods:
         self._random = random.Random(self.seed)
 
     def next(self, *, commits: bool) -> str:
-        """What becomes of the next call: `refused`, `slowed`, `broken`, `unheard` or empty."""
+        """The fate of the next call: `refused`, `slowed`, `broken`, `unheard`, or empty if nothing happens to it."""
         with self._lock:
             self.calls += 1
             drawn = self._random.randrange(self.one_in)
@@ -84,13 +84,13 @@ class _Proxy(ThreadingHTTPServer):
     moods: Moods
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked was killed, or waits no longer: that is the fault that is made, and nothing to tell."""
+        """Ignore errors of clients that were killed or gave up: they are part of the test."""
         if not isinstance(sys.exc_info()[1], OSError | BrokenOffError):
             super().handle_error(request, client_address)
 
 
 class _Passing(BaseHTTPRequestHandler):
-    """Passes a call on, if the store is in the mood."""
+    """Forwards a call to the store, unless it is chosen to fail."""
 
     protocol_version = "HTTP/1.1"
     server: _Proxy
@@ -154,7 +154,7 @@ class _Passing(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        """Calls are counted, not told."""
+        """Log nothing: calls are counted instead."""
 
 
 def _passed(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

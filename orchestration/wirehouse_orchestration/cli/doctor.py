@@ -1,6 +1,6 @@
-"""`wirehouse doctor`: what this machine lacks to run Wirehouse, and how to mend it.
+"""`wirehouse doctor`: checks what this machine needs to run Wirehouse, and says how to fix what is missing.
 
-It changes nothing; in a lake's bucket it writes an object and deletes it, for no other way tells if that may be done.
+It changes nothing, except that it writes an object to the lake's bucket and deletes it, to test the permissions.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _PROBE = "doctor"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, how it is, and what to do if that isn't well."""
+    """What was checked, its state, and how to fix it if necessary."""
 
     what: str
     state: str
     mend: str | None = None
-    #: Things work without it.
+    #: Wirehouse works without it.
     optional: bool = False
 
 
 def examine(file: str | None, *, as_json: bool = False) -> bool:
-    """Print how everything is, as one JSON object a line if asked; whether nothing that is needed is missing."""
+    """Print all findings, as one JSON object per line if `as_json`. Returns whether everything required is there."""
     console = Console(soft_wrap=True)
     well = True
     for finding in findings(file):

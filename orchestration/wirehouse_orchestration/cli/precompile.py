@@ -1,8 +1,8 @@
-"""Prepares what takes its time at the first use, once at set-up: `python -m wirehouse_orchestration.cli.precompile`.
+"""Does slow one-time work at set-up rather than at first use: `python -m wirehouse_orchestration.cli.precompile`.
 
-The loops over bytes are machine code that is made on first use and kept on disk, and the library of the dashboards is
-put together: else the first landing and the first dashboard take ten seconds longer. The classes that Spark's JVM loads
-are kept as they are in memory: else each start takes some more.
+It compiles the loops over bytes to machine code, which is cached on disk, and bundles the library of the dashboards.
+Without this, the first landing and the first dashboard take ten seconds longer. It also archives the classes that
+Spark's JVM loads, which makes every start of Spark faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS = 2_000
 
 
 def main() -> None:
-    """Make the dashboards' library, compile the readers, and archive the classes that jobs load."""
+    """Bundle the dashboards' library, compile the readers, and archive the classes that jobs load."""
     drawing.library()
     with TemporaryDirectory() as folder:
         lakes = compile_readers(folder)

@@ -1,4 +1,4 @@
-"""All definitions of a lake, put together; what holds for all of them is applied here, once."""
+"""Combines all Dagster definitions of a lake, and applies policies common to all of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PARTS: tuple[Any, ...] = (landing, bronze, *OF_PROTOCOLS, automation, upkeep, al
 
 
 def _tagged(lake: Lake, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """With its layer and protocol as tags, by which the catalogue can be filtered, and the lake's owners."""
+    """The spec with the lake's owners, and with layer and protocol as tags to filter the catalogue by."""
     layer, _, protocol = (spec.group_name or "").partition("_")
     tags = {"layer": layer} | ({"protocol": protocol} if protocol else {})
     return spec.merge_attributes(tags=tags, owners=list(lake.owners))
 
 
 def assemble(lake: Lake, progress: resources.Progress | None = None) -> dg.Definitions:
-    """Everything Dagster knows of `lake`. `progress` takes what a run says, a line at a time, instead of its log."""
+    """All Dagster definitions of `lake`. `progress` receives the progress lines of a run, in place of its log."""
     merged = dg.Definitions.merge(*(part.definitions(lake) for part in PARTS), resources.definitions(lake, progress))
     assets: list[Any] = [*(merged.assets or ())]
     return dg.Definitions(

@@ -1,4 +1,4 @@
-"""What Dagster's page of an asset tells beside its runs: columns and where they come from, how to ask and to trace."""
+"""Metadata for the page of an asset in Dagster: columns and their lineage, and commands to query and trace rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.query import lineage, sql
 from wirehouse_pipelines.tables import Table
 
-#: Name of the check of the findings of a severity, and of their plot over the windows.
+#: By severity, the name of the check of such findings and of their plot over the windows.
 FINDINGS: Final = {Severity.VIOLATION: "violations", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
-#: What says to which landed record a row leads.
+#: The column that refers to a row's landed record.
 _RECORD: Final = "capture_id"
-#: Windows are computed so long after they ended, at most, while the daemon runs.
+#: While the daemon runs, a window is computed at most this long after it ended.
 _RUN: Final = timedelta(hours=1)
 
 
@@ -31,7 +31,7 @@ def asset_key(table: str) -> dg.AssetKey:
 
 
 def metadata(lake: Lake, table: Table) -> dict[str, Any]:
-    """Of a table or view: its columns and key, its docs, the statement of a view, and commands to go on with."""
+    """The metadata of a table or view: columns, key, docs, the SQL of a view, and commands to explore it."""
     columns = [dg.TableColumn(column.name, column.type, column.comment) for column in table.columns]
     page = f"data-dictionary.{'html' if lake.docs else 'md'}#{table.name.replace('.', '')}"
     told: dict[str, Any] = {
@@ -60,13 +60,13 @@ def _lineage(view: Table) -> dg.TableColumnLineage:
 
 
 def freshness(lake: Lake) -> dg.FreshnessPolicy:
-    """What nothing was written to in a window, or two, is not fresh: nothing came, or nothing is computed."""
+    """Warns if nothing was written for one window, fails after two: no data arrived, or nothing was computed."""
     window = timedelta(days=1) if lake.windows.size == "day" else timedelta(hours=1)
     return dg.FreshnessPolicy.time_window(warn_window=window + _RUN, fail_window=2 * window + _RUN)
 
 
 def findings_in_windows(lake: Lake, table: Table, windows: Collection[str]) -> Mapping[str, Mapping[str, int]]:
-    """How many findings of each severity the table holds, by window; of a table that holds none nothing."""
+    """The number of findings of each severity in the table, by window; empty for tables without findings."""
     stated = findings_of(table.name)
     if stated is None or not windows:
         return {}
@@ -79,21 +79,21 @@ def findings_in_windows(lake: Lake, table: Table, windows: Collection[str]) -> M
         f"WHERE window_start IN ({listed}) AND {stated.condition} GROUP BY window_start, {stated.rule}",
     )
     for row in counts.to_pylist():
-        # A rule that is not on the list is what an invariant tells of.
+        # An invariant reports rules that aren't listed.
         if plot := plots.get(row["rule"]):
             found[row["window_start"]][plot] += row["findings"]
     return found
 
 
 def traced(table: Table, samples: Collection[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sample rows, each with the command that leads to its bytes, if it has what that needs."""
+    """Sample rows, each with the command that shows its bytes, if it has the columns for that."""
     if not _leads_to_bytes(table):
         return list(samples)
     return [_beside(row, command) if (command := _trace(table, row)) else row for row in map(dict, samples)]
 
 
 def _beside(row: Mapping[str, Any], command: str) -> Mapping[str, Any]:
-    """`row` with the command behind its message: what follows is wider than a screen."""
+    """`row` with the command right after its message: later columns may be off the screen."""
     columns = list(row.items())
     columns.insert(list(row).index("message") + 1 if "message" in row else len(row), ("bytes", command))
     return dict(columns)

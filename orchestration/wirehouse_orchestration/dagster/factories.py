@@ -1,8 +1,8 @@
-"""Assets and checks made from the jobs and the table definitions: the same for every protocol.
+"""Creates Dagster assets and checks from jobs and table definitions, in the same way for every protocol.
 
-A job is one multi-asset with an asset for each of its physical tables, and one multi-check with, for each of them,
-a check a rule severity (what the data broke, WARN) and one of our own invariants (ERROR, blocking). A view is an asset
-without a job: it is never materialised, but has its place in the graph, its columns and where they come from.
+A job becomes one multi-asset, with an asset for each of its physical tables, and one multi-check. For each table, the
+latter has a check per rule severity (rules broken by the data, WARN) and one of our own invariants (ERROR, blocking).
+A view becomes an asset without a job: it is never materialised, but the graph shows it with its columns and lineage.
 """
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
@@ -36,35 +36,35 @@ from wirehouse_pipelines.landing.manifests import manifests
 from wirehouse_pipelines.storage.storage import unreached
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: A job that met another writer's commit is tried again so often, after so many seconds.
+#: How often a job is retried after a conflict with another writer's commit, and the delay in seconds.
 CONFLICT_RETRIES = 3
 CONFLICT_WAIT_SECONDS = 5
 INVARIANTS = "invariants"
 _ONE_WINDOW_EARLIER = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
-#: What S3A says, which tries again by itself.
+#: The message of S3A, which has already retried.
 _STORE_UNREACHED = re.compile(r"java\.net\.\w+Exception: [\w ]+ on s3a://.*")
 _CONFLICT = "CommitFailedError"
 
 
 def landing_key(source: str) -> dg.AssetKey:
-    """The key of what a source landed."""
+    """The key of a source's landing asset."""
     return dg.AssetKey(["landing", source])
 
 
 def group(table: Table) -> str:
-    """Layer and protocol, by which the graph is grouped."""
+    """Layer and protocol: the group in Dagster's graph."""
     return f"{table.layer}_{table.protocol}" if table.protocol else table.layer
 
 
 def partitions(windows: Windows) -> dg.TimeWindowPartitionsDefinition:
-    """The lake's windows; the last is the one that now lies in."""
+    """The lake's windows as partitions. The last one contains the present."""
     if windows.size == "day":
         return dg.DailyPartitionsDefinition(start_date=windows.start, end_offset=1)
     return dg.HourlyPartitionsDefinition(start_date=windows.start, fmt="%Y-%m-%dT%H", end_offset=1)
 
 
 def asked_windows(tags: Mapping[str, str]) -> tuple[str, str] | None:
-    """First and last window that a run with these tags is about; None if it is about none in particular."""
+    """First and last window requested by a run with these tags; None if it requests no particular windows."""
     if PARTITION_NAME_TAG in tags:
         return tags[PARTITION_NAME_TAG], tags[PARTITION_NAME_TAG]
     if ASSET_PARTITION_RANGE_START_TAG in tags:
@@ -73,14 +73,14 @@ def asked_windows(tags: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def window_tags(first: str, last: str) -> dict[str, str]:
-    """Tags of a run about windows `first` to `last`."""
+    """Tags of a run for windows `first` to `last`."""
     if first == last:
         return {PARTITION_NAME_TAG: first}
     return {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
 
 
 def step_name(job: Job) -> str:
-    """The job's name as that of a step, which holds no dot."""
+    """The name of the job's step: the job's name without dots."""
     return job.name.replace(".", "_")
 
 
@@ -90,7 +90,7 @@ def checks_name(job: Job) -> str:
 
 
 def shown_outputs(job: Job) -> list[Table]:
-    """The job's tables that people see: carried state is not one."""
+    """The job's tables that people see, which excludes carried state."""
     return [table for table in (all_tables()[name] for name in job.outputs) if not table.internal]
 
 
@@ -130,12 +130,12 @@ def view_spec(lake: Lake, view: Table) -> dg.AssetSpec:
 
 
 def views(lake: Lake, protocol: str | None) -> list[dg.AssetSpec]:
-    """All views of a protocol (None: those over all)."""
+    """All views of a protocol; for None those over all protocols."""
     return [view_spec(lake, table) for table in all_tables().values() if table.view and table.protocol == protocol]
 
 
 def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
-    """The job as one multi-asset: it brings the windows asked for up to date, or with `force` computes them all."""
+    """The job as one multi-asset. It computes the requested windows that are stale, or with `force` all of them."""
     specs = [_spec(lake, job, table) for table in shown_outputs(job)]
 
     @dg.multi_asset(
@@ -144,7 +144,7 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=job.pool,
         config_schema={
-            "force": dg.Field(bool, default_value=False, description="Compute windows that are not stale too")
+            "force": dg.Field(bool, default_value=False, description="Also compute windows that are not stale")
         },
         required_resource_keys={"session"},
     )
@@ -159,7 +159,7 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
             )
             rows = _rows(lake, table)
             if asked_windows(context.run.tags):
-                # The UI plots these over the partitions.
+                # The UI plots these values over the partitions.
                 asked = [window for window in report.windows if first <= window <= last]
                 findings = asset_pages.findings_in_windows(lake, table, asked)
                 for window in asked:
@@ -179,7 +179,7 @@ def job_assets(lake: Lake, job: Job) -> dg.AssetsDefinition:
 
 
 def _rows(lake: Lake, table: Table) -> Counter[str]:
-    """The table's rows by window."""
+    """The number of rows of the table, by window."""
     found: Counter[str] = Counter()
     for (_, window), rows in spark_tables.rows_by_window(lake, table.name).items():
         found[window] += rows
@@ -192,7 +192,7 @@ def _all_windows(lake: Lake) -> tuple[str, str]:
 
 
 def _run(session: RunSession, lake: Lake, job: Job, first: str, last: str, *, force: bool) -> runner.JobReport:
-    """Run the job, or report nothing without starting a JVM if nothing is stale."""
+    """Run the job. If nothing is stale, return an empty report without starting a JVM."""
     wanted = runner.stale(lake).get(job.name, set())
     if not force and not any(first <= window <= last for window in wanted):
         return runner.JobReport(job.name, (), {})
@@ -208,7 +208,7 @@ def _landed_records(lake: Lake, first: str, last: str) -> int:
 
 @contextmanager
 def failing_as_told() -> Iterator[None]:
-    """What goes wrong in a step is tried again where that helps; else our own errors fail it, by what they say."""
+    """Translate errors in a step for Dagster: retry where that helps, else fail with the message of our errors."""
     try:
         yield
     except Exception as error:
@@ -222,7 +222,7 @@ def failing_as_told() -> Iterator[None]:
 
 
 def retry_helps(error: Exception) -> bool:
-    """Another writer's commit came in between, or the error says so itself."""
+    """Whether a retry may help: after a conflict with another writer's commit, or if our error says so."""
     if isinstance(error, WirehouseError):
         return error.retry_helps
     return _CONFLICT in f"{type(error).__name__} {error}"
@@ -244,13 +244,13 @@ def _check_specs(table: Table) -> list[dg.AssetCheckSpec]:
         INVARIANTS,
         asset=asset_key(table.name),
         blocking=True,
-        description=f"Our own table holds, whatever the wire said:\n{invariants}",
+        description=f"Invariants that hold whatever the traffic was:\n{invariants}",
     )
     return [*specs, own] if invariants else specs
 
 
 def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
-    """The checks of the job's tables, of the windows asked for (or of all)."""
+    """The checks of the job's tables, for the requested windows or for all."""
     specs = [spec for table in shown_outputs(job) for spec in _check_specs(table)]
 
     @dg.multi_asset_check(
@@ -277,7 +277,7 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
                     passed.add(spec.key)
                 yield _check_result(spec, result)
         if broken:
-            # Dagster would fail the step anyway, and say how many checks failed.
+            # Dagster would fail the step anyway, but only report how many checks failed.
             raise dg.Failure(_advice(broken, first, last), allow_retries=False)
         if passed >= {spec.key for spec in specs if spec.name == INVARIANTS}:
             runner.pass_checks(lake, job.name, first, last, stale.get(job.name, ()))
@@ -286,7 +286,7 @@ def job_checks(lake: Lake, job: Job) -> dg.AssetChecksDefinition:
 
 
 def _advice(broken: Mapping[str, CheckResult], first: str, last: str) -> str:
-    """Which invariants of which tables don't hold, and what to do, in one line."""
+    """One line that names the broken invariants and their tables, and what to do."""
     found = [
         f"{table} breaks {name} ({count:,} row{'' if count == 1 else 's'})"
         for table, result in broken.items()
@@ -332,14 +332,14 @@ def _check_result(spec: dg.AssetCheckSpec, result: CheckResult) -> dg.AssetCheck
 
 
 def table_value(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Rows as the UI shows them; what a row lacks or holds as null is empty."""
+    """Rows as a table for the UI. Missing and null values are empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     records = [dg.TableRecord({name: "" if row.get(name) is None else row[name] for name in names}) for row in rows]
     return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name, "any") for name in names]))
 
 
 def definitions_of(lake: Lake, protocol: str | None) -> dg.Definitions:
-    """Assets, views and checks of a protocol (None: bronze and the views over all protocols)."""
+    """Assets, views and checks of a protocol; for None bronze and the views over all protocols."""
     mine = [job for job in runner.all_jobs().values() if job.protocol == protocol]
     return dg.Definitions(
         assets=[*(job_assets(lake, job) for job in mine), *views(lake, protocol)],

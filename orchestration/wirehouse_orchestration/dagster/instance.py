@@ -1,10 +1,11 @@
-"""The Dagster instance that every door to a lake shares: ROOT/.dagster, telemetry off.
+"""The Dagster instance of a lake, in ROOT/.dagster with telemetry off. The CLI, the UI and the daemon share it.
 
-Runs, schedules and events are kept in SQLite there, or in the PostgreSQL of WIREHOUSE_POSTGRES_URL; that one has a
-folder of its own, so that each keeps its settings. Runs of the command line and of the UI stand side by side in it, and
-its pools make writers of a table wait for one another. A run that was killed would hold its place in a pool for ever,
-so each run holds a lock file, which the operating system lets go of with the process; whoever starts next on this
-machine ends the runs whose lock is free.
+Runs, schedules and events are stored in SQLite there, or in PostgreSQL if WIREHOUSE_POSTGRES_URL is set. Each of the
+two has its own folder with its own settings. Concurrency pools of the instance allow one writer per table.
+
+A killed run would keep its slot in a pool for ever. Therefore each run holds a lock on a file, which the operating
+system releases when the process ends. Before new runs start on this machine, `end_abandoned_runs` marks runs whose lock
+is free as failed and frees their slots.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from wirehouse_codecs.core.errors import UsageError, WirehouseError
 from wirehouse_pipelines.lake.lake import Lake
 
-#: Where PostgreSQL is, if Dagster is to keep what it knows there.
+#: The address of PostgreSQL, if Dagster's data is to be stored there.
 POSTGRES_VARIABLE: Final = "WIREHOUSE_POSTGRES_URL"
-#: Dagster's driver has to be named: of SQLAlchemy another one is the default.
+#: Dagster's driver must be named, because SQLAlchemy's default is another one.
 _POSTGRES_DRIVER: Final = "postgresql+psycopg2"
-#: The secret stays in the environment: of every process that opens the instance.
+#: The secret stays in the environment, which each process that opens the instance needs.
 _POSTGRES: Final = f"""\
 storage:
   postgres:
@@ -65,30 +66,30 @@ run_monitoring:
   enabled: true
   free_slots_after_run_end_seconds: 30
 """
-#: Output of a run on the command line goes to its terminal, not to a file.
+#: The output of a run goes to the terminal, not to a file.
 _OUTPUT_STAYS = {
     "compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
 }
-#: Under which a database keeps the root of its lake.
+#: The key under which a database stores the root of its lake.
 _ROOT: Final = "wirehouse/root"
 UNFINISHED = (DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
 
 
 class PostgresAddressError(UsageError):
-    """The address of PostgreSQL can't be used."""
+    """The address of PostgreSQL is invalid."""
 
     template = "{variable} has to be {driver}://USER:PASSWORD@HOST:PORT/DATABASE"
 
 
 class PostgresError(WirehouseError):
-    """PostgreSQL doesn't answer, or refuses."""
+    """PostgreSQL doesn't answer, or refuses the request."""
 
     template = "the PostgreSQL of {variable} can't be used: {reason}"
     retry_helps = True
 
 
 class OthersDatabaseError(UsageError):
-    """PostgreSQL has what Dagster knows of another lake."""
+    """The PostgreSQL database belongs to another lake."""
 
     template = "the database of {variable} is that of the lake {root}: give each lake a database of its own"
 
@@ -101,7 +102,7 @@ class DatabaseError(WirehouseError):
 
 
 def home(lake: Lake) -> Path:
-    """The folder of the lake's instance, with its settings; made if missing. Raises PostgresAddressError."""
+    """The folder of the lake's instance with its settings, created if missing. Raises PostgresAddressError."""
     folder, storage = Path(lake.home, ".dagster"), ""
     if address := os.environ.get(POSTGRES_VARIABLE):
         try:
@@ -120,9 +121,9 @@ def home(lake: Lake) -> Path:
 
 
 def output(lake: Lake) -> Path:
-    """The folder for what the servers say that are started here; made if missing.
+    """The folder for the output of servers, created if missing.
 
-    It must not be called `logs`: Dagster sends all it finds there to its makers, telemetry or not (seen, 1.13.27).
+    It must not be called `logs`: Dagster uploads what it finds there even without telemetry (seen in 1.13.27).
     """
     folder = home(lake) / "output"
     folder.mkdir(exist_ok=True)
@@ -131,9 +132,9 @@ def output(lake: Lake) -> Path:
 
 @contextmanager
 def shared_instance(lake: Lake) -> Iterator[DagsterInstance]:
-    """The lake's instance; its databases are made if missing, by one process at a time.
+    """The lake's instance. Its databases are created if missing, by one process at a time.
 
-    Raises OthersDatabaseError, and PostgresError or DatabaseError, also of what the block does.
+    Raises OthersDatabaseError; and PostgresError or DatabaseError, also for errors inside the block.
     """
     folder = home(lake)
     try:
@@ -148,7 +149,7 @@ def shared_instance(lake: Lake) -> Iterator[DagsterInstance]:
 
 
 def _check_own(instance: DagsterInstance, lake: Lake) -> None:
-    """Note in a database of several machines whose it is. Raises OthersDatabaseError."""
+    """Record in PostgreSQL which lake the database belongs to. Raises OthersDatabaseError if it is another one."""
     if POSTGRES_VARIABLE not in os.environ:
         return
     notes = instance.daemon_cursor_storage
@@ -167,9 +168,9 @@ def _instance(folder: Path) -> Iterator[DagsterInstance]:
         except DagsterPostgresException as error:
             reason = str(error.__cause__ or error).splitlines()[0]
             raise PostgresError(reason=reason, variable=POSTGRES_VARIABLE) from error
-        # There are none, and looking for them configures the process's logging anew, which other runs are using.
+        # There are none, and looking for them would reconfigure logging, which other runs of the process are using.
         instance.get_yaml_python_handlers = list  # type: ignore[method-assign]
-        # The first look at each of the three databases makes it.
+        # The first access to each of the three databases creates it.
         instance.get_runs_count()
         instance.all_instigator_state()
         instance.get_concurrency_config()
@@ -188,13 +189,16 @@ def _locks_folder(instance: DagsterInstance) -> Path:
     return Path(instance.root_directory, "runs")
 
 
-#: Run -> its lock, of the runs of this process. Its end lets go of them.
+#: The locks of this process by run. They are released when the process ends.
 _locks: dict[str, TextIO] = {}
 
 
 @contextmanager
 def held(instance: DagsterInstance, run_id: str) -> Iterator[None]:
-    """Show from now on that the run's process lives, until the run is recorded as ended: on a full disk it never is."""
+    """Hold the run's lock, which shows that its process is alive.
+
+    The lock is kept after the block until the run is recorded as ended, which never happens if the disk is full.
+    """
     lock = _locks_folder(instance) / f"{run_id}.lock"
     with _alone(Path(instance.root_directory)):
         for known in [known for known in _locks if _has_ended(instance, known)]:
@@ -211,7 +215,7 @@ def _has_ended(instance: DagsterInstance, run_id: str) -> bool:
 
 
 def end_abandoned_runs(instance: DagsterInstance) -> list[str]:
-    """Mark runs whose process is gone as failed and free their places in the pools; their ids."""
+    """Mark runs whose process is gone as failed, and free their slots in the pools. Returns their ids."""
     ended = []
     with _alone(Path(instance.root_directory)):
         for lock in filter(_is_free, _locks_folder(instance).glob("*.lock")):
@@ -225,7 +229,7 @@ def end_abandoned_runs(instance: DagsterInstance) -> list[str]:
 
 
 def erase(instance: DagsterInstance, text: str) -> int:
-    """Remove what events, results of checks with their samples, and assets tell of with `text`; how many it were."""
+    """Remove events, check results and materialisations that contain `text`. Returns the number of rows changed."""
     storage = instance.event_log_storage
     assert isinstance(storage, SqlEventLogStorage)
     events, checks, assets = SqlEventLogStorageTable, AssetCheckExecutionsTable, AssetKeyTable
@@ -235,14 +239,14 @@ def erase(instance: DagsterInstance, text: str) -> int:
         checks.delete().where(checks.c.evaluation_event.contains(text)),
         assets.update().where(assets.c.last_materialization.contains(text)).values(last_materialization=None),
     ]
-    # What landing tells is of no run.
+    # Landing outside of Dagster reports events without a run.
     runs = (*instance.get_run_ids(), RUNLESS_RUN_ID)
     erased = sum(_executed(partial(storage.run_connection, run), of_runs) for run in runs)
     return erased + _executed(storage.index_connection, of_all)
 
 
 def _executed(connect: Callable[[], AbstractContextManager[Connection]], statements: Sequence[Any]) -> int:
-    """Execute `statements` and leave nothing of what they removed in the file; how many rows it were."""
+    """Execute `statements`, and make sure that removed data isn't left in the file. Returns the number of rows."""
     with connect() as connection:
         if in_file := connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA secure_delete = ON")

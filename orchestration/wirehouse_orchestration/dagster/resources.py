@@ -1,4 +1,4 @@
-"""What a run holds while it lasts: its place among the living runs, and one Spark session."""
+"""The resources of a run: its lock, which shows that it is alive, and one Spark session."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.spark_options import SparkOptions
 
 Progress = Callable[[str], None]
-#: Landed records up to which a run is small: over before code compiled for speed pays (seen: gold of 85,000 messages
-#: took 124 s of CPU time, 70 of them compiling).
+#: Runs with at most this many landed records are small. They end before whole-stage code generation pays off (seen:
+#: gold of 85,000 messages took 124 s of CPU time, 70 of them compiling).
 SMALL_RECORDS = 500_000
 _WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 #: Runs of one process share a session.
@@ -25,9 +25,9 @@ _one_at_a_time = threading.Lock()
 
 
 class RunSession:
-    """The Spark session of a run, started when a step first needs it, and where the run tells how it goes.
+    """The Spark session of a run, started when a step first needs it; and `say`, which reports the run's progress.
 
-    It is not stopped with the run: a run's process ends with it, and a process with several runs keeps it warm.
+    The session isn't stopped with the run. Usually the process ends too, and a process with several runs reuses it.
     """
 
     def __init__(self, say: Progress, options: SparkOptions) -> None:
@@ -36,7 +36,7 @@ class RunSession:
         self._spark: SparkSession | None = None
 
     def spark(self, records: int) -> SparkSession:
-        """The session, set for work on so many landed records; starts a JVM on first use."""
+        """The session, configured for work on `records` landed records. Starts a JVM on first use."""
         small = records <= SMALL_RECORDS
         with _one_at_a_time:
             if self._spark is None:
@@ -53,7 +53,7 @@ class RunSession:
 
     @property
     def started(self) -> SparkSession | None:
-        """The session, if one was needed."""
+        """The session; None if no step needed one."""
         return self._spark
 
 
@@ -64,7 +64,7 @@ def _running() -> SparkSession | None:
 
 
 def stop_jobs() -> None:
-    """Cancel what Spark is doing in this process, if it was started."""
+    """Cancel all Spark jobs of this process, if Spark was started."""
     session = _running()
     if session is not None:
         session.sparkContext.cancelAllJobs()
@@ -72,7 +72,7 @@ def stop_jobs() -> None:
 
 @contextmanager
 def _default(variable: str, value: str) -> Iterator[None]:
-    """The environment inside has `variable` as it is set, or else as `value`."""
+    """Set environment variable `variable` to `value` inside the block, unless it is set already."""
     if variable in os.environ:
         yield
         return
@@ -84,7 +84,7 @@ def _default(variable: str, value: str) -> Iterator[None]:
 
 
 def definitions(lake: Lake, progress: Progress | None = None) -> dg.Definitions:
-    """The resource `session`, one per run. `progress` takes what a run says, else its log does."""
+    """The resource `session`, one per run. `progress` receives its progress lines; by default the run's log does."""
 
     @dg.resource(description="One Spark session per run")
     def session(context: dg.InitResourceContext) -> Iterator[RunSession]:

@@ -1,7 +1,7 @@
-"""Runs started from the command line: executed in this process, through Dagster, and seen in its UI like any other.
+"""Executes runs of the command line in this process, through Dagster. The UI shows them like any other run.
 
-Bronze is a run of its own; behind it each protocol has one, and several go on at once in one Spark session: what takes
-the time of small windows is planning, which one core does.
+Bronze is a run of its own. After it each protocol has a run, and several of them execute at once in one Spark session:
+small windows spend most of their time on query planning, which uses only one core.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.lake.windows import WindowNameError
 
 Progress = Callable[[str], None]
-#: After an interrupt Spark's jobs are stopped so often, until the runs that wait for them have ended.
+#: After an interrupt, Spark's jobs are cancelled at this interval until the runs that wait for them have ended.
 STOP_SECONDS = 0.5
 
 
 class BeforeStartError(WindowNameError):
-    """A window before the lake's first one was asked for."""
+    """A window before the lake's first one was requested."""
 
     template = "window {window} lies before the lake's first window {start}: ask for a later one"
 
@@ -56,12 +56,12 @@ def materialize(
     progress: Progress | None = None,
     verbose: bool = False,
 ) -> bool:
-    """Bring windows `first` to `last` of jobs `names` up to date and check their tables; False if a job or an
-    invariant failed.
+    """Bring windows `first` to `last` of jobs `names` up to date and check their tables.
 
-    Windows near one another are one run, of bronze and then of each protocol that has data there. `force` computes
-    windows that are not stale too. `progress` takes a line a step, standard error one for each step that failed;
-    `verbose` shows Dagster's own log as well. Raises WindowNameError or BeforeStartError.
+    Nearby windows share a run: first of bronze, then of each protocol that has data there. `force` also computes
+    windows that aren't stale. `progress` receives a line per step; each failed step is reported on standard error, and
+    `verbose` adds Dagster's log. Returns False if a job or an invariant failed. Raises WindowNameError or
+    BeforeStartError.
     """
     for window in (first, last):
         if lake.windows.parse(window) < lake.windows.parse(lake.windows.start):
@@ -78,7 +78,7 @@ def materialize(
         threading.Thread(target=load_library, daemon=True).start()
         run = _Run(instance, definitions, lake, force, say, verbose)
         bronze = chosen.pop(BRONZE, [])
-        # All of them: what failed in some windows says nothing against the next.
+        # All windows are run: a failure in one doesn't affect the next.
         before = runner.stale(lake) if bronze else {}
         failed = [(span, run(bronze, *span)) for span in _spans(lake, bronze, first, last, before)]
         stopped = threading.Event()
@@ -89,7 +89,7 @@ def materialize(
             ]
             return all(done)
 
-        # Once for all: no protocol makes windows of another stale.
+        # Computed once for all protocols, because none makes windows of another stale.
         stale = runner.stale(lake) if chosen else {}
         following = [(those, _spans(lake, those, first, last, stale)) for those in chosen.values()]
         done = _beside([partial(follow, those, spans) for those, spans in following], stopped)
@@ -97,13 +97,13 @@ def materialize(
 
 
 class OthersRunError(UsageError):
-    """What has to be alone with the lake isn't."""
+    """A run is in progress, and the request must be alone with the lake."""
 
     template = "run {run_id} works on this lake: wait until it is done, or stop it in `wirehouse ui`"
 
 
 def check_alone(lake: Lake) -> None:
-    """Raise OthersRunError if a run is going on."""
+    """Raise OthersRunError if a run is in progress."""
     with instances.shared_instance(lake) as instance:
         instances.end_abandoned_runs(instance)
         for run in instance.get_runs(dg.RunsFilter(statuses=list(GOING_ON)), limit=1):
@@ -111,23 +111,23 @@ def check_alone(lake: Lake) -> None:
 
 
 def erase_told(lake: Lake, text: str) -> int:
-    """Remove from Dagster's history what tells of `text`; how many rows of it that were."""
+    """Remove everything that contains `text` from Dagster's history. Returns the number of rows changed."""
     with instances.shared_instance(lake) as instance:
         return instances.erase(instance, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an upkeep did."""
+    """The result of an upkeep."""
 
-    #: No part of it failed.
+    #: Whether all parts succeeded.
     done: bool
-    #: By table or source its part, and what was freed, as `upkeep.Freed` has it.
+    #: For each table or source, the part it belongs to and the fields of `upkeep.Freed`.
     freed: list[dict[str, Any]]
 
 
 def keep_up(lake: Lake, *, progress: Progress, verbose: bool = False) -> Kept:
-    """Do the upkeep of the lake, in the pools of those who write its tables."""
+    """Do the upkeep of the lake, in the concurrency pools of its tables."""
     with instances.shared_instance(lake) as instance:
         instances.end_abandoned_runs(instance)
         result = (
@@ -148,12 +148,12 @@ def _freed(result: ExecuteInProcessResult) -> Iterator[dict[str, Any]]:
 
 
 def _quiet(verbose: bool) -> dict[str, Any]:
-    """Dagster's own log is shown to who wants it."""
+    """Run configuration that shows Dagster's own log only if `verbose`."""
     return {"loggers": {"console": {"config": {"log_level": "DEBUG" if verbose else "CRITICAL"}}}}
 
 
 def _beside(calls: Sequence[Callable[[], bool]], stopped: threading.Event) -> list[bool]:
-    """What the calls give, as many at once as there are cores. An interrupt sets `stopped`, and stops Spark's jobs."""
+    """The results of the calls, run in a thread per core. An interrupt sets `stopped` and cancels Spark's jobs."""
     with ThreadPoolExecutor(os.cpu_count()) as together:
         futures = [together.submit(call) for call in calls]
         try:
@@ -180,14 +180,14 @@ def _spans(
 
 
 def _waits(chosen: Sequence[Job], span: _Span, failed: Sequence[tuple[_Span, set[str]]]) -> bool:
-    """Whether what failed was to give these jobs their rows."""
+    """Whether a failed job should have provided the input of these jobs."""
     reads = {name for job in chosen for name in job.reads}
     return any(names & reads and begin <= span[1] and span[0] <= end for (begin, end), names in failed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Executes jobs for a span of windows."""
+    """Executes jobs for a range of windows."""
 
     instance: dg.DagsterInstance
     definitions: dg.Definitions
@@ -197,7 +197,7 @@ class _Run:
     verbose: bool
 
     def __call__(self, chosen: Sequence[Job], first: str, last: str) -> set[str]:
-        """Run the jobs and their checks; the names of those of which something failed."""
+        """Run the jobs and their checks. Returns the names of the jobs that failed, or whose checks did."""
         keys = [asset_key(table.name) for job in chosen for table in shown_outputs(job)]
         whole = self.definitions.get_repository_def().get_implicit_job_def_for_assets(keys)
         assert whole is not None, f"no one job has all assets of {chosen}"
@@ -227,7 +227,7 @@ class _Run:
 
 
 def _failures(result: ExecuteInProcessResult) -> list[str]:
-    """A line for each step that failed, with the cause that a person can act on."""
+    """A line for each failed step, with a cause that a person can act on."""
     lines = []
     for event in result.filter_events(lambda event: event.is_step_failure):
         failure = event.step_failure_data

@@ -1,4 +1,4 @@
-"""`wirehouse ui`: Dagster's webserver and daemon on loopback, over one code server, until it is told to stop."""
+"""`wirehouse ui`: runs Dagster's webserver and daemon on loopback, with one code server, until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wirehouse_orchestration.servers.foreground import until_stopped
 from wirehouse_pipelines.lake.lake import Lake
 
 START_SECONDS = 90
-#: A server that was asked to stop is waited for so long; then it is killed.
+#: A server that doesn't stop within this time is killed.
 STOP_SECONDS = 20
 _LOCATION = "wirehouse"
 
@@ -34,18 +34,18 @@ _LOCATION = "wirehouse"
 class ServerError(WirehouseError):
     """A server did not start, or ended by itself."""
 
-    template = "the {server} {what}: {last}. All it said is in {log}"
+    template = "the {server} {what}: {last}. Its whole output is in {log}"
 
 
 class AlreadyServedError(UsageError):
-    """Another process serves the lake's UI; Dagster knows no second daemon."""
+    """Another process serves the lake's UI. Dagster allows only one daemon."""
 
-    template = "{url} is the UI of this lake already: look there, or stop it first"
+    template = "the UI of this lake already runs at {url}: use it, or stop it first"
 
 
 @dataclass
 class Server:
-    """A process started here, the leader of its own group: runs that it starts end with it."""
+    """A server process. It leads its own process group, so the runs that it starts end with it."""
 
     name: str
     log: Path
@@ -53,11 +53,11 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """It still runs."""
+        """Whether it still runs."""
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Ask it to stop, wait, and kill what is left of its group."""
+        """Ask it to stop, wait, then kill the rest of its group."""
         self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_SECONDS)
@@ -69,8 +69,8 @@ class Server:
             os.killpg(self.process.pid, number)
 
     def failed(self, what: str) -> ServerError:
-        """Why it is not there."""
-        lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        """The error for a server that isn't running, with the last line of its output."""
+        lines = self.log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"]
         return ServerError(server=self.name, what=what, last=lines[-1][:300], log=self.log)
 
 
@@ -90,7 +90,7 @@ class Servers:
 
 @contextmanager
 def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers]:
-    """The UI of `lake`, whose configuration is `file`, ready to answer; stopped when the block ends.
+    """Run the UI of `lake`, whose configuration is `file`, inside the block. It is ready when the block begins.
 
     Raises PortTakenError, AlreadyServedError and ServerError.
     """
@@ -122,7 +122,7 @@ def serving(lake: Lake, file: Path, port: int | None = None) -> Iterator[Servers
 
 @contextmanager
 def _only_one(home: Path, url: str) -> Iterator[None]:
-    """The lake's UI is at `url` in the block. Raises AlreadyServedError."""
+    """Record that the lake's UI is at `url` during the block. Raises AlreadyServedError."""
     with (home / "ui.lock").open("a+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,7 +168,7 @@ def _wait(servers: Servers, ready: Callable[[], bool]) -> None:
 
 
 def ask(url: str, query: str) -> Mapping[str, Any]:
-    """The data that the UI's GraphQL answers. Raises URLError while it doesn't."""
+    """The data of the UI's response to a GraphQL query. Raises URLError while the UI doesn't answer."""
     body = json.dumps({"query": query}).encode()
     request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=10) as answer:
@@ -186,7 +186,7 @@ def _is_loaded(url: str) -> bool:
 
 
 def serve(lake: Lake, file: Path, port: int | None, say: Callable[[str], None]) -> None:
-    """Serve the UI until SIGINT or SIGTERM. Raises what `serving` does, and ServerError if a server ends by itself."""
+    """Serve the UI until SIGINT or SIGTERM. Raises the errors of `serving`, and ServerError if a server ends."""
     with until_stopped(say):
         say("starting Dagster")
         with serving(lake, file, port) as servers:

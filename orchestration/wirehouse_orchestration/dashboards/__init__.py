@@ -1,5 +1,5 @@
-"""Dashboards: charts as data in infra/dashboards, and what shows them.
+"""Dashboards: charts defined as data in infra/dashboards, and the code that shows them.
 
-`boards` reads the data, `answers` asks the lake, `drawing` makes pictures of the answers; `serving` (by
-`pages`), `report` and `superset` show them.
+`boards` reads the definitions, `answers` queries the lake, `drawing` draws the results; `serving` (with `pages`),
+`report` and `superset` show them.
 """

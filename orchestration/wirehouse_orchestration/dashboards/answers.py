@@ -1,4 +1,4 @@
-"""What the lake answers to a chart: its SQL, written out for a span of windows and run without a JVM."""
+"""Runs the SQL of a chart for a range of windows, without a JVM."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ WORDS: Final = {"hex": "encode({}, 'hex')", "median": "MEDIAN({})"}
 
 
 class SpanError(UsageError):
-    """The span asked for is none of the lake's."""
+    """The requested span isn't in the lake."""
 
     template = "{reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Windows, ends included, and a source, that are asked for; None: all."""
+    """A requested range of windows, both ends included, and a source; None for all."""
 
     first: str | None = None
     last: str | None = None
@@ -97,7 +97,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the lake says to a question: rows by column name, in JSON's types, or why there are none."""
+    """The result of a query: rows by column name in JSON's types, or an error."""
 
     names: Sequence[str] = ()
     rows: Sequence[Mapping[str, Any]] = ()
@@ -136,7 +136,7 @@ class Evidence:
 
 
 def answer(lake: Lake, chart: Chart, span: Span) -> Answer:
-    """The rows of the chart's SQL. What goes wrong is in `error`."""
+    """The result of the chart's SQL. Errors are returned in `error`."""
     found = _asked(lake, lambda: statement(lake, chart, chart.sql, span), MOST_DRAWN)
     return found if found.cut else replace(found, cut=_first(chart, found.rows))
 

@@ -1,7 +1,7 @@
-"""`/metrics` of `wirehouse dashboard`: the state of a lake for Prometheus, read anew at each scrape, without a JVM.
+"""`/metrics` of `wirehouse dashboard`: the state of a lake for Prometheus, read at each scrape, without a JVM.
 
-All are gauges, because rows of a lake can also be computed again or forgotten. Times are seconds since 1970, as
-Prometheus prefers: `time() - wirehouse_newest_window_end_seconds` is an age.
+All metrics are gauges, because rows of a lake can be recomputed or forgotten. Times are seconds since 1970, as is usual
+in Prometheus: `time() - wirehouse_newest_window_end_seconds` is an age.
 """
 
 from __future__ import annotations

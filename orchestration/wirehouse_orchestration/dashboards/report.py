@@ -1,7 +1,7 @@
-"""`wirehouse report`: the boards of a range of windows as one file of HTML, for mail and archives.
+"""`wirehouse report`: writes the boards for a range of windows to one HTML file, for mail and archives.
 
-It needs nothing else: drawings are SVG, and there are no scripts. Findings stand with the sentence of their rule, the
-first rows and the bytes that prove the first of them.
+The file is self-contained: charts are SVG, and there are no scripts. It lists findings with the sentence of their rule,
+the first rows, and the bytes behind the first row.
 """
 
 from __future__ import annotations

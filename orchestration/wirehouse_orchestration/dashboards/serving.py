@@ -1,4 +1,4 @@
-"""`wirehouse dashboard`: the boards as a page on this machine's loopback, over SQL without a JVM."""
+"""`wirehouse dashboard`: serves the boards as web pages on this machine's loopback, with SQL that needs no JVM."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The boards as a bundle for Apache Superset: `python -m wirehouse_orchestration.dashboards.superset FOLDER`.
 
-`superset import-directory` loads what is written. A chart becomes a virtual dataset with its SQL as Spark takes it, and
-the chart that draws it; its question is its name, what it means if it is empty and the rows behind it stand in its
-description. A board has filters for source and window, which Superset writes into the SQL. Ids follow from names, so
-that a second import renews the first.
+`superset import-directory` loads the bundle. A chart becomes a virtual dataset with its SQL in Spark's dialect, and a
+chart that draws it. The chart's name is its question; its description explains an empty chart and gives the SQL of the
+rows behind it. A board has filters for source and window, which Superset inserts into the SQL. Ids are derived from
+names, so a second import updates the first.
 """
 
 from __future__ import annotations

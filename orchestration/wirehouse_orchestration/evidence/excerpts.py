@@ -1,4 +1,4 @@
-"""What a row says of a connection, byte for byte, and its packets as a pcap file of their own."""
+"""The bytes of a connection that a row is about, and their packets as a pcap file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Said:
-    """Bytes of a direction of a connection. What is known of them is there when `spans` were gone through."""
+    """A range of bytes in one direction of a connection. Iterating over `spans` fills the other attributes."""
 
     direction: str
     byte_start: int
@@ -61,9 +61,9 @@ class Said:
     def spans(
         self, carried: Iterable[Carried], told_by: tuple[bytes | None, int | None], told_at_ns: int
     ) -> Iterator[Span]:
-        """The packets with some of the bytes, until all have come and the record was reached that told of them.
+        """The packets that carry some of the bytes, up to the record that caused the row.
 
-        `told_by` are its capture and number, or None where only the time `told_at_ns` brought it about.
+        `told_by` are the capture and number of that record, or None if only the time `told_at_ns` caused the row.
         """
         reached, told = 0, False
         for packet, start, pieces, next_bytes in carried:
@@ -98,7 +98,7 @@ class Said:
 
 
 def write(packets: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write landed packets to a pcap file, which then is whole, or not there. Raises NoExcerptError."""
+    """Write landed packets to a pcap file, which is complete or absent afterwards. Raises NoExcerptError."""
     packets = iter(packets)
     first = next(packets, None)
     if first is None:

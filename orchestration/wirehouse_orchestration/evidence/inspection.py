@@ -1,7 +1,7 @@
-"""`wirehouse inspect`: what one capture says, without a lake, a configuration or Spark.
+"""`wirehouse inspect`: decodes one capture without a lake, a configuration or Spark.
 
-The same codecs as the pipeline's decode it in this process, as a consumer without options would; the rows have the
-columns of the silver and gold tables, but for those that only a lake has.
+It uses the codecs of the pipeline in this process, with the protocol's default options unless others are given. Rows
+have the columns of the silver and gold tables, except those that only exist in a lake.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from wirehouse_pipelines.landing.clock import Clock, capture_findings
 from wirehouse_pipelines.landing.manifests import CaptureFinding
 from wirehouse_pipelines.landing.window_objects import KINDS
 
-#: Arrival begins where that of a lake with day windows does, unless it is told otherwise.
+#: The default windows of a lake: arrival can't be before the first one.
 START: Final = Windows("day", "2015-01-01")
 
 
 class Format(NamedTuple):
-    """What is particular to captures of a kind of source."""
+    """How captures of one kind of source are read and shown."""
 
-    #: The records of a capture with their place in it.
+    #: The schema of records with their location in the capture.
     landed: pa.Schema
-    #: What the first columns on the terminal are called, and which columns of a row they show.
+    #: The names of the first columns on the terminal, and the columns of a row that they show.
     columns: Mapping[str, str]
 
 
-#: By kind of source; the first of which a file may be is taken for its.
+#: Formats by kind of source. A file has the first kind that can read it.
 FORMATS: Final = {
     "pcap": Format(LANDED_PACKETS, {"record": "record_number", "connection": "connection_id", "from": "direction"}),
     **{kind: Format(LANDED_FILES, {"record": "record_number"}) for kind in FILE_KINDS},
@@ -86,19 +86,19 @@ _TOLD_BY_ENDS: Final = frozenset({*_ENDS, "started_at_ns", "last_at_ns", "commun
 
 
 class UnreadableCaptureError(UsageError):
-    """The file can't be looked into."""
+    """The file can't be inspected."""
 
     template = "{path}: {reason}"
 
 
 class ProtocolNeededError(UsageError):
-    """The protocol can't be told from the file, or doesn't come in such files."""
+    """The protocol can't be recognised from the file, or doesn't use such files."""
 
     template = "say which protocol with --protocol: {known}"
 
 
 class ProtocolUnclearError(UsageError):
-    """The first bytes of the capture's connections are those of no protocol, or of several."""
+    """The first bytes of the capture's connections match no protocol, or several."""
 
     template = "{path}: {reason}: say which protocol with --protocol: {known}"
 
@@ -123,7 +123,7 @@ def inspect(
     port: int | None = None,
     options: Sequence[str] = (),
 ) -> None:
-    """Print what the capture at `path` says to `out`: a table, or one JSON object a line. The servers are at `port`.
+    """Print the content of the capture at `path`: a table, or one JSON object per line. `port` is the servers' port.
 
     `options` are those of the protocol, each as NAME=VALUE. Raises UnreadableCaptureError, ProtocolNeededError,
     ProtocolUnclearError, PortNotNeededError and InspectOptionError.
@@ -143,11 +143,11 @@ def inspect(
 
 
 class _Counts:
-    """What a capture holds, counted as it is read."""
+    """Counts the records of a capture while it is read."""
 
     def __init__(self) -> None:
         self.records = 0
-        #: Packets of which the capture has only the first bytes, and how many of these at most.
+        #: Number of packets cut by the snap length, and the most bytes that one of them has.
         self.cut = 0
         self._longest = 0
 
@@ -161,7 +161,7 @@ class _Counts:
         self._longest = max(self._longest, longest)
 
     def lines(self, kind: str) -> Iterator[str]:
-        """What is to be said of it besides its rows."""
+        """Notes about the capture to print after its rows."""
         if not self.records:
             yield f"the capture is empty: it has no {'packet' if kind == 'pcap' else 'record'}"
         if self.cut:
@@ -174,7 +174,7 @@ class _Counts:
 def inspected(
     path: str, protocol: str | None, now_ns: int | None = None, port: int | None = None
 ) -> Iterator[Inspected]:
-    """The rows of the capture at `path`, in its order; what is found about the capture itself comes last."""
+    """The rows of the capture at `path`, in its order. Findings about the capture itself come last."""
     with _opened(path) as stream:
         kind, capture = _capture(path, stream, protocol)
         rows_of = _inspection(path, stream, kind, protocol, port)
@@ -194,7 +194,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 
 
 def _capture(path: str, stream: BinaryIO, protocol: str | None) -> tuple[str, Capture]:
-    """The kind that the content of the file is of, among those that carry the protocol; and its records."""
+    """The kind of the file, recognised by content among the kinds of the protocol; and its records."""
     if protocol is not None and protocol not in PROTOCOLS:
         raise ProtocolNeededError(known=", ".join(PROTOCOLS))
     asked = PROTOCOLS.values() if protocol is None else [PROTOCOLS[protocol]]
@@ -249,7 +249,7 @@ def _options(protocol: str, listed: Sequence[str]) -> OptionTable:
 
 
 def _value(text: str) -> Any:
-    """A value as TOML writes it; what is none is a text, so that it needs no quotes."""
+    """A value in TOML syntax. Anything else is text, so that text needs no quotes."""
     try:
         read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -262,7 +262,7 @@ def _codec(protocol: str) -> Any:
 
 
 def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], port: int | None) -> str:
-    """The one of the protocols `known` that connections of the capture begin like; any if it has none."""
+    """The only protocol of `known` that connections of the capture match; any of them if it has no connections."""
     at = stream.tell()
     stream.seek(0)
     capture = KINDS[kind].read(stream, _origin(path))
@@ -280,7 +280,7 @@ def _recognised(path: str, stream: BinaryIO, kind: str, known: Sequence[str], po
     if len(found) == 1:
         stream.seek(at)
         return next(iter(found))
-    # What may be why, of the whole capture.
+    # The rest is read for notes about the whole capture, which may explain the failure.
     for _ in landed:
         pass
     notes = [*counts.lines(kind), *(finding.message for finding in (clock.reversed,) if finding)]

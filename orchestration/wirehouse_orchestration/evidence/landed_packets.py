@@ -1,6 +1,6 @@
-"""The landed packets of one TCP connection, in order of arrival: those that a row of silver or gold was made from.
+"""The landed packets of one TCP connection, in order of arrival, from which rows of silver and gold were computed.
 
-No Spark: the manifests say which objects may have any, and reassembly runs again over what they hold of the port pair.
+Spark isn't needed: manifests show which objects may have packets of the port pair, and these are reassembled again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS: Final = ("sequence", "acknowledgment", "flags", "window", "payload", "
 
 @dataclass(frozen=True, slots=True)
 class TracedConnection:
-    """A connection as a row of silver.connections tells it."""
+    """A connection, from a row of silver.connections."""
 
     source: str
     connection_id: bytes
@@ -58,11 +58,11 @@ class TracedConnection:
 
 
 class PacketsGoneError(UsageError):
-    """Landing doesn't give the connection that a row tells."""
+    """The connection of a row can't be found in landing."""
 
     template = (
-        "connection {connection} of source {source} can't be put together from what is landed; "
-        "if something was landed or removed since: `wirehouse run`"
+        "connection {connection} of source {source} can't be reassembled from what is landed; "
+        "if captures were landed or removed since, run `wirehouse run`"
     )
 
 

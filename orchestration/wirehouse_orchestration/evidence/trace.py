@@ -1,7 +1,7 @@
-"""`wirehouse trace TABLE KEY`: from a row back to the landed records it comes from, and their bytes.
+"""`wirehouse trace TABLE KEY`: shows the landed records behind a row, and their bytes.
 
-No Spark: the row is found by SQL, its capture by the manifest, its record in the landed objects. What was said on a TCP
-connection leads to all packets that carried it.
+Spark isn't needed: SQL finds the row, the manifest its capture, and the landed objects have its record. For a row about
+bytes of a TCP connection, all packets that carried them are found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wirehouse_pipelines.query.sql import UnknownTableError, query
 from wirehouse_pipelines.storage.storage import open_storage
 from wirehouse_pipelines.tables import Table, all_tables
 
-#: Rows that one key may stand for before it has to be said more exactly.
+#: Maximum number of rows shown for one key.
 MOST_ROWS: Final = 10
 #: Of a key or value so many bytes are shown.
 SHOWN_BYTES: Final = 16 << 10

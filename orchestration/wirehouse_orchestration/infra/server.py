@@ -1,7 +1,7 @@
-"""The real servers a team runs, installed on first use, started on this machine's loopback and stopped by process id.
+"""Installs, starts and stops the servers a team uses, on this machine's loopback. Servers are stopped by process id.
 
-Everything lies under `infra/.run`: what is installed, each server's data, log and settings, and `env`, the variables
-that say how to use those that run.
+Everything is in `infra/.run`: the installations; data, log and settings of each server; and `env`, a file with the
+environment variables for using the running servers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`wirehouse sql-server`: Spark's Thrift server on loopback, over every table of the lake by its name, to read alone.
+"""`wirehouse sql-server`: Spark's Thrift server on loopback, with read-only access to all tables of the lake by name.
 
-Statements are looked at before anything of them runs, and what clients ask for when they connect is left out: see
+Statements are checked before they run, and settings that clients request when they connect are ignored: see
 `ReadOnly.java` and `SqlServer.java` in wirehouse_pipelines/sql_server.
 """
 
@@ -33,23 +33,23 @@ from wirehouse_pipelines.tables import Table, all_tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Tables that weren't written yet are looked for so often.
+#: Interval at which the server looks for tables that weren't written before.
 LOOK_SECONDS: Final = 10
-#: Spark's own limit on a statement, which gives no reason, is later than ours by so much.
+#: Spark's own limit on a statement, which gives no reason, comes this much later than ours.
 GRACE_SECONDS: Final = 30
-#: Who has not logged in, or asked for anything, after so long is let go of.
+#: Clients that don't log in, or are idle, for this long are disconnected.
 LOGIN_SECONDS: Final = 30
 IDLE_SECONDS: Final = 3600
-#: Of PBKDF2, for each login.
+#: Number of PBKDF2 iterations for passwords.
 ROUNDS: Final = 600_000
 #: Keys of the store for this server alone, before those of the whole machine.
 OWN_KEYS: Final = {
     "WIREHOUSE_SQL_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID",
     "WIREHOUSE_SQL_SECRET_ACCESS_KEY": "AWS_SECRET_ACCESS_KEY",
 }
-#: Nothing that a server for readers needs.
+#: Variables that a server for readers doesn't need.
 _NOT_ITS_OWN: Final = ("WIREHOUSE_HASH_KEY", "WIREHOUSE_POSTGRES_URL", "WIREHOUSE_WEBHOOK", *OWN_KEYS)
-#: What asking a JVM that is no more raises.
+#: Exceptions raised by calls to a JVM that has ended.
 _GONE: Final = (Py4JError, OSError)
 _LAYERS: Final = {"bronze": "As landed", "silver": "What was said", "gold": "What it means"}
 
@@ -84,7 +84,7 @@ def set_password(file: Path, name: str, password: str) -> None:
 
 
 def take_own_keys(environment: MutableMapping[str, str], lake: Lake) -> None:
-    """Leave in `environment`, which the JVM is handed, what a server for readers needs."""
+    """Remove from `environment`, which the JVM inherits, what a server for readers doesn't need."""
     for own, name in OWN_KEYS.items():
         if own in environment:
             environment[name] = environment[own]
@@ -226,7 +226,7 @@ def _open(session: SparkSession, lake: Lake, table: Table, name: str) -> None:
 
 
 def _look(session: SparkSession, lake: Lake, missing: set[str], since: dict[int, float], most_seconds: int) -> None:
-    """Open those tables that have been written since, stop what takes too long. Raises SparkEndedError."""
+    """Open tables that have been written since, and stop jobs that take too long. Raises SparkEndedError."""
     if _has_ended(session):
         raise SparkEndedError
     for name in sorted(missing):

@@ -1,4 +1,4 @@
-"""Servers that run in the foreground, until Ctrl-C or SIGTERM."""
+"""Runs a server in the foreground until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def until_stopped(say: Callable[[str], None]) -> Iterator[None]:
-    """The block ends in order when it is stopped, which is said; whoever asks again meanwhile has to wait."""
+    """End the block cleanly on a signal, and report that. Further signals are ignored while it ends."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for asked in _SIGNALS:

@@ -8,18 +8,18 @@ from typing import Final
 from wirehouse_codecs.core.errors import UsageError
 
 HOST: Final = "127.0.0.1"
-#: What listens there if no other port is said: Dagster, the dashboard, Superset (infra/superset.sh) and the tables.
+#: Default ports of Dagster, the dashboard, Superset (infra/superset.sh) and the SQL server.
 UI, DASHBOARD, SUPERSET, SQL = 3000, 3100, 8088, 10000
 
 
 class PortTakenError(UsageError):
-    """The port asked for is in use."""
+    """The requested port is in use."""
 
     template = "port {port} is in use: name another with --port"
 
 
 def taken(asked: int | None, usual: int) -> socket.socket:
-    """A socket bound to port `asked`; without, to the `usual` one or any that is free. Raises PortTakenError."""
+    """A socket bound to port `asked`; if None, to port `usual` or any free one. Raises PortTakenError."""
     for port in (asked,) if asked else (usual, 0):
         probe = socket.socket()
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,6 +40,6 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Somebody does."""
+    """Whether a server listens on the port."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0

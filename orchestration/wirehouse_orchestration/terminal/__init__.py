@@ -1,4 +1,4 @@
-"""What a terminal shows: tables, colours, progress.
+"""Output on a terminal: tables, colours, progress.
 
 It imports no other room of orchestration.
 """

@@ -1,4 +1,4 @@
-"""What the command line prints: results of queries, the tables, the rules."""
+"""Prints results of queries, lists of tables, and rules on the command line."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MOST_ROWS = 1000
 SHORT_HEX = 12
 #: Columns narrower than this, on average, are hard to read.
 LEAST_COLUMN = 14
-#: Width where the output is no terminal.
+#: Width if the output isn't a terminal.
 FILE_COLUMNS = 200
-#: Columns of what EXPLAIN answers.
+#: Columns of the result of EXPLAIN.
 PLAN = ["plan_type", "plan"]
 SEVERITY_STYLE = {Severity.VIOLATION: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -59,7 +59,7 @@ def rows_of(reader: pa.RecordBatchReader) -> Iterator[Row]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values; of a column with a time that is in no calendar of Python's, all as text."""
+    """The values; all as text if one is a time outside of Python's calendar."""
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
@@ -127,7 +127,7 @@ def as_table(reader: pa.RecordBatchReader, file: TextIO) -> None:
 
 
 def _plan(rows: Sequence[Row], out: Console) -> None:
-    """How a statement would be run: a step a line."""
+    """Print the plan of a statement, one step per line."""
     for kind, steps in rows:
         out.print(Text(kind, "bold"))
         for step in steps.splitlines():
@@ -161,7 +161,7 @@ class FileError(UsageError):
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A file to write, which becomes `path` at the end, whole or not at all. FileError if it can't be written."""
+    """A temporary file that replaces `path` at the end of the block. Raises FileError if it can't be written."""
     try:
         number, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     except OSError as error:
@@ -184,7 +184,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def answer(reader: pa.RecordBatchReader, form: str, path: Path | None) -> None:
-    """Show the rows, or write them to a file, whole or not at all. FileError if it can't be written."""
+    """Print the rows, or write them to a file, which is complete or absent. Raises FileError if it can't be written."""
     if path is None:
         TEXTS[form](reader, sys.stdout)
         return

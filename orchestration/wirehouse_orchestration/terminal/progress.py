@@ -1,4 +1,4 @@
-"""Progress of long work on the terminal: a bar while it goes on, a line a step where nobody watches."""
+"""Shows the progress of long work: a bar on a terminal, a line per step elsewhere."""
 
 from __future__ import annotations
 

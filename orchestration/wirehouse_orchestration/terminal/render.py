@@ -1,7 +1,7 @@
 """Values of tables as text: JSON, CSV and the terminal.
 
-What comes from the wire may hold anything: control characters that drive a terminal, formulas that a spreadsheet
-runs. Each medium gets them escaped. Binary is lower-case hex and whole decimals are integers everywhere.
+Captured values are untrusted: they may contain control characters that drive a terminal, or formulas that a
+spreadsheet runs. They are escaped for each medium. Binary is lower-case hex, and whole decimals are integers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def json_line(row: Mapping[str, Any]) -> str:
 def csv_cell(value: Any) -> str | int | float:
     """`value` for a CSV cell: nested values as JSON, text that a spreadsheet would run as a formula behind a quote.
 
-    What would drive a terminal is escaped as there: files are looked at with `cat`, too.
+    Control characters are escaped as for a terminal, because files are also viewed with `cat`.
     """
     shown = plain(value)
     if shown is None:
@@ -74,7 +74,7 @@ def csv_cell(value: Any) -> str | int | float:
 
 
 def terminal(text: str) -> str:
-    r"""`text` with what would drive a terminal written as \x1b, \u202e."""
+    r"""`text` with control and other unprintable characters escaped, such as \x1b or \u202e."""
     if text.isprintable():
         return text
     return "".join(_escaped(char) if unicodedata.category(char) in UNPRINTABLE else char for char in text)

@@ -307,7 +307,7 @@ def test_of_a_damaged_archive_the_rest_is_kept() -> None:
     assert [row.name for row in rows] == ["1.blk", "a.tar"]
     assert rows[1].damaged == b"junk" * 1_000
     assert rows[1].damage == capture.damage
-    assert "no header of a file" in (capture.damage or "")
+    assert "not the header of a file" in (capture.damage or "")
     rows, capture = read(BlockCapture, data + b"junk", "a.tar")
     assert (rows[1].damaged or b"").endswith(b"junk")
     assert rows[1].damage == "after the end of the archive"

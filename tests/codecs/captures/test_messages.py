@@ -146,24 +146,24 @@ BAD_LINES = {
     b'{"value_b64": "aw=="}': "key_b64 is missing",
     b'{"key_b64": "aw=", "value_b64": null}': "key_b64 is not base64",
     b'{"key_b64": "a w==", "value_b64": null}': "key_b64 is not base64",
-    b'{"key_b64": 1, "value_b64": null}': "key_b64 is no text",
-    line(partition="0").strip(): "partition is no whole number",
+    b'{"key_b64": 1, "value_b64": null}': "key_b64 is not a string",
+    line(partition="0").strip(): "partition is not a whole number",
     line(partition=2**31).strip(): "partition doesn't fit 32 bits",
     line(offset=2**63).strip(): "offset doesn't fit 64 bits",
-    line(offset=1.0).strip(): "offset is no whole number",
-    line(offset=True).strip(): "offset is no whole number",
-    line(timestamp_ms="1").strip(): "timestamp_ms is no whole number",
+    line(offset=1.0).strip(): "offset is not a whole number",
+    line(offset=True).strip(): "offset is not a whole number",
+    line(timestamp_ms="1").strip(): "timestamp_ms is not a whole number",
     line(timestamp_type="made").strip(): "timestamp_type",
     line(timestamp_type=[]).strip(): "timestamp_type",
-    line(topic=7).strip(): "topic is no text",
+    line(topic=7).strip(): "topic is not a string",
     line(topic="x" * 70_000).strip(): "topic is longer",
     b'{"key_b64": null, "value_b64": null, "topic": "\\ud800"}': "topic is not Unicode",
     b'{"key_b64": null, "value_b64": null, "topic": "\xff"}': "not UTF-8",
-    b'{"key_b64": null, "value_b64": null, "offset": NaN}': "NaN is no JSON value",
+    b'{"key_b64": null, "value_b64": null, "offset": NaN}': "NaN is not a JSON value",
     b'{"key_b64": null, "value_b64": null, "offset": 01}': "not JSON",
     b'{"key_b64": null, "value_b64": null} trailing': "not JSON",
-    line(headers=3).strip(): "headers is no list",
-    line(headers=[3]).strip(): "a header is no object",
+    line(headers=3).strip(): "headers is not a list",
+    line(headers=[3]).strip(): "a header is not an object",
     line(headers=[{}]).strip(): "a header has no key",
     line(headers=[{"key": "h", "value_b64": "?"}]).strip(): "value_b64 of a header is not base64",
     b"[" * 100_000: "JSON nested too deep",
@@ -308,7 +308,7 @@ def test_zero_bytes_after_a_gzip_member_are_padding() -> None:
 def test_what_follows_a_gzip_member_and_is_none_is_damage() -> None:
     rows, capture = read(gzip.compress(lines(3)) + b"junk")
     assert len(rows) == 3
-    assert "begins no other" in (capture.damage or "")
+    assert "doesn't begin another" in (capture.damage or "")
 
 
 def test_a_zstd_file_may_begin_with_a_frame_to_be_skipped() -> None:
@@ -503,7 +503,7 @@ def test_fields_of_other_names_are_kept_as_json() -> None:
 def test_a_name_that_stands_twice_makes_the_line_no_message() -> None:
     line = b'{"key_b64":"aw==","key_b64":"bA==","value_b64":null}\n'
     rows, _ = read(line)
-    assert rows == [Row(damaged=line.rstrip(), damage="'key_b64' stands twice in one object")]
+    assert rows == [Row(damaged=line.rstrip(), damage="'key_b64' appears twice in one object")]
 
 
 def test_an_avro_record_that_is_no_message_keeps_its_bytes() -> None:
@@ -516,7 +516,7 @@ def test_an_avro_record_that_is_no_message_keeps_its_bytes() -> None:
     stream = io.BytesIO()
     fastavro.writer(stream, schema, [{"key": b"k", "value": b"v", "offset": "seven"}])
     rows, _ = read(stream.getvalue())
-    assert rows == [Row(damaged=b"\x02k\x02v\x0aseven", damage="offset is no whole number")]
+    assert rows == [Row(damaged=b"\x02k\x02v\x0aseven", damage="offset is not a whole number")]
 
 
 @pytest.mark.property
@@ -595,9 +595,9 @@ def record(*fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        (record(("key", "null")), "no record with content"),
-        (record(), "no record with content"),
-        ("string", "no record with content"),
+        (record(("key", "null")), "not a record with content"),
+        (record(), "not a record with content"),
+        ("string", "not a record with content"),
         (record(("key", "bytes"), ("x", {"type": "array", "items": "null"})), "values without bytes"),
         (record(("key", "bytes"), ("x", ["null", "r"])), "recursive"),
         (record(("key", "bytes"), ("x", "nothing")), "can't be read"),
@@ -629,7 +629,7 @@ KEY_SCHEMA = record(("key", "bytes"), ("value", "null"))
         (long(1) + long(2) + b"\x02k" + b"T" * 16, "sync marker"),
         (long(1) + long(2) + b"\x08k" + b"S" * 16, "can't be decoded"),
         (long(1) + long(3) + b"\x02kX" + b"S" * 16, "bytes follow"),
-        (b"\xff" * 20, "no Avro long"),
+        (b"\xff" * 20, "not an Avro long"),
     ],
 )
 def test_what_an_avro_block_announces_is_not_believed(body: bytes, reason: str) -> None:

@@ -274,7 +274,7 @@ def test_interfaces_belong_to_their_section() -> None:
     rows, capture = read(first + second + second + big.enhanced(3, b"c", 1, interface=1))
     assert [row.link_type for row in rows if row.damage is None] == [101, 113, 113]
     assert capture.damage is not None
-    assert "is of interface 1, but 1 are described" in capture.damage
+    assert "names interface 1, but only 1 are described" in capture.damage
 
 
 @pytest.mark.parametrize(("first", "second"), itertools.product(FORMS, FORMS))
@@ -500,15 +500,15 @@ HOSTILE = {
     OPENED + LITTLE.enhanced(1, b"abc", 3, captured=100): "has room for 20 bytes and announces 100",
     OPENED + LITTLE.enhanced(1, b"abc", 3, captured=2**31): "announces 2147483648 captured bytes",
     OPENED + LITTLE.enhanced(1, bytes(262_145), 3): "announces 262145 captured bytes",
-    OPENED + LITTLE.enhanced(1, b"abc", 3, interface=2**32 - 1): "is of interface 4294967295, but 1 are described",
-    OPENED + LITTLE.obsolete(1, b"abc", 3, interface=9): "is of interface 9, but 1 are described",
+    OPENED + LITTLE.enhanced(1, b"abc", 3, interface=2**32 - 1): "names interface 4294967295, but only 1 are described",
+    OPENED + LITTLE.obsolete(1, b"abc", 3, interface=9): "names interface 9, but only 1 are described",
     OPENED + LITTLE.simple(b"abc", 2**32 - 1): "announces 4294967295 captured bytes",
     OPENED + LITTLE.simple(b"abc", 9): "has room for 4 bytes and announces 9",
     OPENED + LITTLE.block(1, bytes(4)): "has only 16 bytes",
     OPENED + LITTLE.block(1, bytes(8) + struct.pack("<HH", 9, 60000)): "option 9 of the interface",
     OPENED
     + LITTLE.block(1, bytes(8) + LITTLE.option(14, b"123")): "option 14 of the interface at byte 64 can't have 3",
-    OPENED + LITTLE.block(0x0A0D0D0A, bytes(16)): "has a byte-order magic that is none",
+    OPENED + LITTLE.block(0x0A0D0D0A, bytes(16)): "has an invalid byte-order magic",
     LITTLE.section() + LITTLE.enhanced(1, b"abc", 3): "comes before any interface",
     LITTLE.section() + LITTLE.simple(b"abc", 3): "comes before any interface",
     LITTLE.section(major=2): "is of pcapng version 2.0",
@@ -552,7 +552,7 @@ def test_a_packet_that_the_loop_leaves_without_a_reason_is_damage(form: Form, mo
     for loop in ("scan_records", "scan_blocks"):
         monkeypatch.setattr(pcap_scan, loop, lambda data, at, *_: (0, at))
     rows, capture = read(form(packets(2)))
-    assert "is neither a packet nor known not to be one" in (capture.damage or "")
+    assert "are neither a packet nor known not to be one" in (capture.damage or "")
     assert form(packets(2)).endswith(kept(rows)[1])
 
 
@@ -578,7 +578,7 @@ NOT_CAPTURES = {
     b"\xd4\xc3\xb2\xa1\x05\x00\x01\x00" + bytes(16): "pcap of version 5.1; 2.0 to 2.4 are read",
     b"\xa1\xb2\xc3\xd4\x00\x02\x00\x05" + bytes(16): "pcap of version 2.5; 2.0 to 2.4 are read",
     b"\x34\xcd\xb2\xa1\x01\x00\x03\x00" + bytes(16): "pcap of version 1.3; 2.0 to 2.4 are read",
-    b"\x0a\x0d\x0d\x0a" + bytes(30): "pcapng whose byte-order magic is none",
+    b"\x0a\x0d\x0d\x0a" + bytes(30): "pcapng with an invalid byte-order magic",
 }
 
 

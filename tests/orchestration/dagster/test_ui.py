@@ -108,7 +108,7 @@ def test_without_a_configuration_the_demos_lake_is_shown(
 
 def test_a_second_ui_of_a_lake_is_told_where_the_first_is(file: Path) -> None:
     lake, url = config.load(file), "http://127.0.0.1:3001"
-    refused = pytest.raises(ui.AlreadyServedError, match=f"{url} is the UI")
+    refused = pytest.raises(ui.AlreadyServedError, match=f"{url}: use it")
     with ui._only_one(instance.home(lake), url), refused, ui.serving(lake, file):
         pass
     with ui._only_one(instance.home(lake), url):

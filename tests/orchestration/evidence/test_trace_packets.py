@@ -306,5 +306,5 @@ def test_what_landing_no_longer_tells_is_said_in_one_line(tmp_path: Path) -> Non
     last = [row for row in wire.of_kind("message") if row["connection_id"] == told["connection_id"]][-1]
     assert last["capture_id"] != told["capture_id"]
     Path(wire.lake.root, manifest_name("net", told["capture_id"].hex())).unlink()
-    with pytest.raises(PacketsGoneError, match=f"{told['connection_id'].hex()} of source net can't be put together"):
+    with pytest.raises(PacketsGoneError, match=f"{told['connection_id'].hex()} of source net can't be reassembled"):
         wire.message(last)

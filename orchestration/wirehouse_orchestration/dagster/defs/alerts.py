@@ -1,8 +1,8 @@
-"""Tells a webhook what somebody should look at: failed runs and checks, and new findings of severity violation.
+"""Posts alerts to a webhook: failed runs and checks, and new findings of severity violation.
 
-A check of our own tables that fails fails its run, which is told once, as checks that failed. Nothing is told of what
-was there before the sensor first looked. What couldn't be told is told by the next tick. While the tables can't be
-read that is told, once, and failed runs go on being told.
+A failed check of our own tables fails its run, which is reported once, as failed checks. Failures and findings from
+before the sensor's first tick aren't reported. Alerts that couldn't be posted are posted by the next tick. If the
+tables can't be read, that is reported once; failed runs are still reported.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from wirehouse_pipelines.delta import ledger
 from wirehouse_pipelines.lake.lake import Lake
 from wirehouse_pipelines.query import sql
 
-#: Where to post; a secret, since who knows it may post there too.
+#: The address to post to. It is a secret, because anyone who knows it can post there too.
 VARIABLE: Final = "WIREHOUSE_WEBHOOK"
 SENSOR_SECONDS: Final = 30
-#: For an answer, and for each piece of it.
+#: Timeouts for the whole response, and for each read of it.
 POST_SECONDS: Final = 20
 PIECE_SECONDS: Final = 10
-#: Runs that one tick tells of.
+#: Maximum number of runs that one tick reports.
 MOST_RUNS: Final = 20
-#: Windows, the newest, whose findings are counted apart: the cursor must not grow with the lake.
+#: Findings are counted per window only for this many newest windows, so that the cursor doesn't grow with the lake.
 MOST_WINDOWS: Final = 50
-#: How Dagster shows a failure that was told as one.
+#: The prefix that Dagster gives to the message of a `Failure`.
 _FAILURE: Final = f"{dg.Failure.__module__}.{dg.Failure.__name__}: "
 _FOUND: Final = """
     SELECT source, rule, window_start, COUNT(*) AS findings FROM gold.violations WHERE severity = 'violation'
@@ -71,9 +71,9 @@ def definitions(lake: Lake) -> dg.Definitions:
         seen: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         failed = list(_failed(context.instance, seen["looked"])) if seen else []
         if len(failed) == MOST_RUNS:
-            # The next tick goes on from the last of them.
+            # The next tick continues from the last of them.
             now = failed[-1]["at"]
-        # A run that failed while the last tick looked is found by both.
+        # A run that failed during the last tick is found by both ticks.
         told = [run for run in failed if run["run"] not in seen["runs"]]
         found: Mapping[str, Any] | None = seen.get("found")
         trouble = None
@@ -81,7 +81,7 @@ def definitions(lake: Lake) -> dg.Definitions:
             found, new = _look(lake, found)
             told += new
         except (WirehouseError, DeltaError, OSError) as error:
-            # An error's words may hold a time or a number of the request: one of its kind is enough.
+            # One alert per type of error: messages may differ only in a time or a request number.
             trouble = type(error).__name__
             told += [_unread(lake, error)] if trouble != seen.get("trouble") else []
         if told:
@@ -94,7 +94,7 @@ def definitions(lake: Lake) -> dg.Definitions:
 
 
 def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str, Any]]:
-    """Runs that failed since then, the first MOST_RUNS of them."""
+    """The first MOST_RUNS runs that failed since `since`."""
     wanted = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=datetime.fromtimestamp(since, UTC))
     for record in instance.get_run_records(wanted, limit=MOST_RUNS, order_by="update_timestamp", ascending=True):
         run = record.dagster_run
@@ -113,7 +113,7 @@ def _failed(instance: dg.DagsterInstance, since: float) -> Iterable[Mapping[str,
 
 
 def _checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
-    """The checks of our own tables that failed in it, as table and name."""
+    """The failed checks of the run, as table and check name."""
     found = []
     for entry in instance.all_logs(run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION):
         told = entry.dagster_event and entry.dagster_event.asset_check_evaluation_data
@@ -123,7 +123,7 @@ def _checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
 
 
 def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """What the first step that failed said, on one line."""
+    """The message of the first failed step, on one line."""
     for entry in instance.all_logs(run_id, of_type=DagsterEventType.STEP_FAILURE):
         failure = entry.dagster_event and entry.dagster_event.step_failure_data
         if failure and failure.error:
@@ -138,7 +138,7 @@ def _unread(lake: Lake, error: Exception) -> Mapping[str, Any]:
 
 
 def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
-    """What to remember of the findings, and alerts of those that are new."""
+    """The counts of findings to remember, and alerts for new ones."""
     committed = max((entry.committed_at_ns for entry in ledger.read(lake).values()), default=0)
     if before and before["committed"] == committed:
         return before, ()
@@ -153,7 +153,7 @@ def _look(lake: Lake, before: Mapping[str, Any] | None) -> tuple[Mapping[str, An
 
 
 def _folded(counts: Mapping[str, int], since: str) -> Mapping[str, int]:
-    """Findings by source, rule and window; those of windows before `since` count together, as of none."""
+    """The number of findings by source, rule and window. Windows before `since` are summed under an empty name."""
     folded: Counter[str] = Counter()
     for name, count in counts.items():
         broken, _, window = name.rpartition(" ")
@@ -162,7 +162,7 @@ def _folded(counts: Mapping[str, int], since: str) -> Mapping[str, int]:
 
 
 def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[str, Any]]:
-    """Findings that there were not."""
+    """Alerts for findings that weren't there before."""
     for name, count in sorted(now.items()):
         source, rule, window = name.split(" ")
         if (more := count - before.get(name, 0)) > 0:
@@ -181,7 +181,7 @@ def _new(before: Mapping[str, int], now: Mapping[str, int]) -> Iterable[Mapping[
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Where a post is sent on to, a page for logging in most of the time, nobody would read it."""
+    """Refuses redirects: they usually lead to a login page, where nobody would read the alert."""
 
     def redirect_request(self, *about: Any) -> None:
         """None."""
@@ -191,7 +191,7 @@ _OPENER: Final = urllib.request.build_opener(_NoRedirect)
 
 
 def _post(url: str, told: Mapping[str, Any]) -> None:
-    """Raises WebhookError, in which the address doesn't stand."""
+    """Post the alerts. Raises WebhookError, whose message doesn't contain the address."""
     url = url.strip()
     if not url.lower().startswith(("https://", "http://")):
         raise WebhookError(reason="it begins neither with https:// nor with http://")
@@ -205,14 +205,14 @@ def _post(url: str, told: Mapping[str, Any]) -> None:
         except Exception as error:
             answer.set_exception(error)
 
-    # Who answers byte by byte would hold up a thread that waits.
+    # In a thread, because a server that responds byte by byte would block the sensor.
     threading.Thread(target=post, daemon=True).start()
     try:
         answer.result(POST_SECONDS)
     except TimeoutError:
         raise WebhookError(reason=f"no answer within {POST_SECONDS} s") from None
     except (HTTPException, ValueError):
-        # These have parts of the address in them.
-        raise WebhookError(reason="that is no address, or what is there speaks no HTTP") from None
+        # The messages of these errors contain parts of the address.
+        raise WebhookError(reason="the address is invalid, or the server there doesn't speak HTTP") from None
     except OSError as error:
         raise WebhookError(reason=str(error)) from None

@@ -1,8 +1,9 @@
-"""What happens by itself while the daemon runs.
+"""Sensors and the schedule, which land and compute automatically while the daemon runs.
 
-`new_captures` lands what appears in a source's place once it stood still; `stale_windows` asks for the windows that
-landing touched, or that went stale for another reason (options, a new release, an earlier window), from the first on;
-`newest_window` does so by the clock, also for a window whose last run failed.
+- `new_captures` lands files that appear at a source's path, once they no longer change, and new records of brokers.
+- `stale_windows` requests runs for stale windows, the first ones first. Landing makes windows stale; so do changed
+  options, a new release, or a recomputed earlier window.
+- `newest_window` does the same every hour, also for windows whose last run failed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from wirehouse_pipelines.landing.manifests import manifests
 LAND, COMPUTE = "land_captures", "compute_windows"
 #: Marks every run that computes windows, whoever started it; its value is the lake's root.
 COMPUTES_TAG = "wirehouse/computes"
-#: Windows without data that a run may pass over: each costs it an event per table, a run of its own costs seconds.
+#: Maximum number of windows without data inside a run. Each costs an event per table; another run costs seconds.
 LARGEST_GAP = 14
 SENSOR_SECONDS = 15
 HOURLY = "7 * * * *"
@@ -41,7 +42,7 @@ GOING_ON = (
 
 
 def spans(lake: Lake, windows: Iterable[str]) -> list[tuple[str, str]]:
-    """First and last of the runs that `windows` make, in order: windows near one another go in one run."""
+    """The runs for `windows`, as first and last window, in order. Nearby windows share a run."""
     found: list[tuple[str, str]] = []
     for window in sorted(windows):
         if found and window <= lake.windows.after(found[-1][1], LARGEST_GAP):
@@ -52,11 +53,11 @@ def spans(lake: Lake, windows: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def settled_files(lake: Lake, source: Source) -> list[tuple[str, tuple[int | str, ...]]]:
-    """Name and identity of what landing has still to read: files that stood still for SETTLE_SECONDS, new records."""
+    """Name and identity of what can be landed: files unchanged for SETTLE_SECONDS, and ranges of new records."""
     if source.kind == KAFKA:
         known = [manifest.offsets for manifest in manifests(lake, source.name) if manifest.offsets]
         new = landing.source_broker(source).new(known, landing.starts(lake, source))
-        # Where a partition begins is to be kept before it has records. What the broker fails at, landing says too.
+        # The start of a partition must be stored before it has records. Landing reports errors of the broker too.
         ranges = [*(due.range for due in new.due), *new.starts]
         if new.failures and not ranges:
             raise new.failures[0]
@@ -77,9 +78,9 @@ def _digest(facts: Any) -> str:
 
 
 def _new_captures(lake: Lake) -> dg.SensorDefinition:
-    """The cursor holds, per source, a digest of the settled files that were last asked to be landed.
+    """The sensor that lands new captures. Its cursor has, for each source, a digest of the files last requested.
 
-    A lake that was landed by the command has nothing to ask for when the daemon starts: landing remembers its files.
+    Files landed by the command line aren't requested again when the daemon starts, because landing remembers them.
     """
 
     @dg.sensor(
@@ -115,7 +116,7 @@ def _selection(names: Iterable[str]) -> list[dg.AssetKey]:
 
 
 def _requests(lake: Lake, run_key: str | None = None) -> list[dg.RunRequest] | dg.SkipReason:
-    """A run for each stretch of windows that are due, first ones first; one that fails doesn't keep the others."""
+    """A run request for each range of windows that are due, the first ones first. A failed run doesn't stop others."""
     due = runner.due(lake)
     found = spans(lake, set().union(*due.values()))
     if not found:

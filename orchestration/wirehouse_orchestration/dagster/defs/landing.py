@@ -1,4 +1,4 @@
-"""Landing: an asset a source. Materialising it lands the captures of the source's place that aren't landed yet."""
+"""Landing: an asset for each source. Materialising it lands the captures at the source's path that are new."""
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ POOL = "landing"
 
 
 def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
-    """What `source` landed."""
+    """The landing asset of `source`."""
 
     @dg.asset(
         key=landing_key(source.name),
@@ -43,7 +43,7 @@ def landing_asset(lake: Lake, source: Source) -> dg.AssetsDefinition:
 
 
 def landed_metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str, Any]:
-    """What a landing tells: the new captures, and how many records the source has in all."""
+    """The metadata of a landing: the new captures, and the total number of records of the source."""
     captures = [
         {
             "path": manifest.path,
@@ -64,7 +64,7 @@ def landed_metadata(lake: Lake, source: Source, new: list[Manifest]) -> dict[str
 
 
 def tell(lake: Lake, new: Sequence[Manifest]) -> None:
-    """Tell Dagster what was landed outside of its runs: its assets show it as what the last materialisation gave."""
+    """Report to Dagster what was landed outside of its runs, as materialisations of the landing assets."""
     with shared_instance(lake) as instance:
         for source in lake.sources:
             mine = [manifest for manifest in new if manifest.source == source.name]

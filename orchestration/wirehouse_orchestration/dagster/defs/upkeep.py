@@ -1,6 +1,6 @@
 """Upkeep: an asset for the tables of each pool, one for the ledger and one for landing; a schedule materialises them.
 
-Tables are tidied in the pool of those who write them, landing in that of bronze, which reads it.
+Upkeep of tables runs in the pool of their writers; upkeep of landing runs in the pool of bronze, which reads it.
 """
 
 # Dagster reads the types of the functions below, so annotations are not put off here.
@@ -17,10 +17,10 @@ from wirehouse_pipelines.jobs.job import BRONZE
 from wirehouse_pipelines.lake.lake import Lake
 
 UPKEEP = "upkeep"
-#: What is told of a part: a row for each table or source.
+#: The metadata of a part: a row for each table or source.
 FREED = "freed"
-_KEPT = "Small files joined, old files and log entries removed: {tables}."
-_RELEASED = "Landed records let go of that are older or more than `[upkeep]` says, once bronze holds them."
+_KEPT = "Small files compacted, old files and log entries removed: {tables}."
+_RELEASED = "Landed records expired beyond the age and size limits of `[upkeep]`, once bronze holds them."
 Keep = Callable[[Callable[[str], None]], Sequence[Any]]
 
 
@@ -47,7 +47,7 @@ def _asset(part: str, pool: str, description: str, keep: Keep) -> dg.AssetsDefin
 
 
 def _metadata(freed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What was freed in all, and by table or source."""
+    """What was freed, in total and by table or source."""
     names = [name for name in (freed[0] if freed else ()) if name != "name"]
     return {name: sum(one[name] for one in freed) for name in names} | ({FREED: table_value(freed)} if freed else {})
 
@@ -73,6 +73,6 @@ def definitions(lake: Lake) -> dg.Definitions:
         cron_schedule=lake.upkeep.schedule,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="What `[upkeep]` of the configuration says is joined, removed and let go of.",
+        description="Compacts, removes and expires data as `[upkeep]` of the configuration says.",
     )
     return dg.Definitions(assets=assets, jobs=[job], schedules=[nightly])

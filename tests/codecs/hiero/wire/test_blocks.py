@@ -390,8 +390,11 @@ def headers(kind: bytes, size: int, body: bytes = b"", name: str = "x") -> bytes
         ),
         (headers(tarfile.REGTYPE, 1 << 62, bytes(1024)), "byte 1536 of the archive: it is cut off"),
         (headers(tarfile.REGTYPE, 1 << 62, bytes(1024), "7.blk"), "the archive is cut off"),
-        (headers(tarfile.REGTYPE, 0)[:-12] + bytes(12) + b"x" * 512, "byte 1024 of the archive: no header of a file"),
-        (headers(tarfile.REGTYPE, 0).replace(b"ustar", b"USTAR"), "byte 512 of the archive: no header of a file"),
+        (
+            headers(tarfile.REGTYPE, 0)[:-12] + bytes(12) + b"x" * 512,
+            "byte 1024 of the archive: not the header of a file",
+        ),
+        (headers(tarfile.REGTYPE, 0).replace(b"ustar", b"USTAR"), "byte 512 of the archive: not the header of a file"),
     ],
 )
 def test_a_hostile_archive_ends_where_it_cannot_be_read(data: bytes, damage: str) -> None:
