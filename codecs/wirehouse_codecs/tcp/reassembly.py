@@ -832,11 +832,11 @@ class Side:
         return events
 
     def ignore_late(self, sequence: int, payload: bytes) -> bool:
-        """The connection has ended; of `payload` nothing is taken any more. Its bytes are new, not sent again."""
+        """The connection has ended; of `payload` nothing is taken any more. Some of its bytes were not seen before."""
         self.ignored_bytes += len(payload)
         at = self.position(sequence)
         end = self._next if self._fin is None else self._fin
-        return at is None or at + len(payload) > end
+        return at is None or at < 0 or at + len(payload) > end
 
     def take_ignored(self) -> list[Ignored]:
         """What is ignored for reasons that were not reported before."""
@@ -1560,7 +1560,8 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     fate = Fate.WAITS
     events: list[Event] = []
     if connection.closed is not None:
-        fate = Fate.LATE if ours.ignore_late(segment.sequence, segment.payload) else Fate.REPEATED
+        sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
+        fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
     elif flags & RST:
         events += _reset(connection, segment, was_heard=was_heard)
     elif not _hold_back(connection, segment):

@@ -1390,6 +1390,34 @@ def test_what_is_sent_again_after_the_end_is_not_said() -> None:
     assert talk.connection.client.ignored_bytes == 3
 
 
+def test_in_reverse_order_what_was_ignored_is_said() -> None:
+    talk = Dialogue()
+    talk.send(C, 7, flags=ACK, acknowledgment=5)
+    talk.send(S, 4, flags=FIN | ACK, acknowledgment=7)
+    talk.send(C, 6, flags=FIN | ACK, acknowledgment=4)
+    assert talk.connection.closed == "fin"
+    talk.send(S, 0, b"that", acknowledgment=6)
+    talk.send(C, 3, b"it?")
+    talk.send(C, 0, b"Is ")
+    before = talk.connection
+    assert plain(talk.send(S, -1, flags=SYN | ACK)) == ["open syn_ack"]
+    assert before.client.take_ignored() == [(C, Why.AFTER, 6, talk.sent[4].place)]
+    # The new connection has it.
+    assert (before.server.ignored_bytes, before.server.take_ignored()) == (0, [])
+
+
+def test_a_syn_with_data_that_comes_again_after_the_end_is_not_said() -> None:
+    talk = Dialogue()
+    talk.send(C, -1, b"all", SYN, size=3)
+    talk.send(S, -1, flags=SYN | ACK, acknowledgment=3)
+    talk.send(C, 3, flags=FIN | ACK)
+    talk.send(S, 0, flags=FIN | ACK, acknowledgment=4)
+    assert talk.connection.closed == "fin"
+    talk.send(C, -1, b"all", SYN)
+    assert talk.connection.client.ignored_bytes == 3
+    assert talk.connection.client.take_ignored() == []
+
+
 def test_data_long_before_a_syn_are_not_of_its_connection() -> None:
     talk = Dialogue().open()
     talk.send(C, 0, flags=RST)
