@@ -37,6 +37,9 @@ Numbering
   stream begins at its acknowledgment, because the bytes between may be sent again. If they are not, they were sent
   before the capture began. That is no hole: the stream then begins with the first bytes that are there. What arrives
   from before its first byte is ignored.
+- A SYN, or the answer to one, may arrive while such bytes are held. It numbers them. Then all of them count, and the
+  connection does not begin in the middle: what is missing from its first byte on is a hole. Bytes that were held wait
+  for what they acknowledge, like all others.
 - A segment is credible within WINDOW_BYTES of the byte that is expected. Another one is a stray and ignored, unless
   it goes on where the last stray ended. Then both are believed, and what lies between is a hole (its length is known
   modulo 4 GiB). So one garbled segment costs nothing, and after a loss of gigabytes the stream is read on.
@@ -83,15 +86,20 @@ The end
 - A connection closes when both FINs were reached. Where they were acknowledged and bytes before them are missing, it
   closes after `hole_wait_ns` of silence, and these bytes are a hole.
 - A RST closes at once if it stands where its sender's stream does, or if it acknowledges the SYN that it answers
-  (RFC 9293 section 3.10.7.3). Anyone can send another one (RFC 5961), and a garbled or late one looks alike. So it
-  waits: time (`hole_wait_ns`) or a SYN confirms it, and it is ignored if its alleged sender later acknowledges new
-  data. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it is ignored if the
-  connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side.
+  (RFC 9293 section 3.10.7.3). The stream stands behind all that its sender is known to have sent, and behind the bytes
+  that are there without a gap. Bytes that are held, or that wait for the other side only, are there: a RST before them
+  is one that came late, or is forged.
+- Anyone can send another RST (RFC 5961), and a garbled or late one looks alike. So it waits: time (`hole_wait_ns`) or
+  a SYN confirms it. It is ignored if its alleged sender later acknowledges new data, or if the other side acknowledges
+  new data of that sender. If nothing else of its alleged sender was captured, only silence or a SYN confirms it, and it
+  is ignored if the connection still goes on after `hole_wait_ns`. Until it is believed it is no packet of that side,
+  and it numbers no bytes.
 - A SYN with another initial sequence number opens another connection. So does one with the same number after a reset
   (the connection was refused, and the client tries again), unless it arrived at the same moment as the first one, as
   a copy does. Otherwise it is a retransmission.
 - Segments after the end belong to the connection that ended, until it has been silent for `idle_ns`. Their bytes are
-  ignored. Data may be captured shortly before the SYN of its connection: then it moves to that connection.
+  ignored, and reported unless they are copies of bytes that were seen. Data may be captured shortly before the SYN of
+  its connection: then it moves to that connection.
 - What is ignored is counted at once. `Side.take_ignored` says why and where it begins: of bytes that a SYN may still
   claim only when none came within `hole_wait_ns`. So no note is written that the next window would take back.
 """
