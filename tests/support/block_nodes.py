@@ -217,7 +217,7 @@ class Call(dialogue.Call):
         if self.world.restored:
             self.conversation = self._conversation(self.conversation.snapshot())
         if self.acknowledges:
-            self.connection.sides(side)[0].note_heard(self.at[side], self.at[S if side is C else C])
+            self.connection.sides(side)[0].note_received(self.at[side], self.at[S if side is C else C])
         self.conversation.receive([Data(side, self.at[side], data, self.world.place())])
         self.at[side] += len(data)
         return self

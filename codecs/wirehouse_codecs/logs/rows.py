@@ -446,7 +446,7 @@ class FlowLog:
                 # As in `receive`.
                 self.flush()
             for start, acknowledgment in stretch.acknowledgments():
-                ours.hear(start, acknowledgment, theirs)
+                ours.note_acknowledged(start, acknowledgment, theirs)
             ours.deliver_stretch(stretch.data)
             self._pieces.add(stretch)
         connection.last = plain.rows.place(plain.stop - 1)
@@ -477,7 +477,7 @@ class FlowLog:
                 self._dialogue.receive(pieces)
             if self._connection is not None:
                 for direction, byte_end in pieces.ends.items():
-                    self._connection.sides(direction)[0].forget_heard(byte_end)
+                    self._connection.sides(direction)[0].forget_received(byte_end)
 
     def expire(self, ns: int) -> None:
         """Expire the timeouts that end by `ns`. No segment arrived until then."""

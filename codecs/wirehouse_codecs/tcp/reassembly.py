@@ -138,7 +138,7 @@ SEQUENCE_MASK: Final = 2**32 - 1
 #: Flags that say what a segment is.
 CONTROL: Final = SYN | FIN | RST | ACK
 #: In place of a sequence number.
-_UNKNOWN: Final = -1
+UNKNOWN: Final = -1
 
 Opening = Literal["syn", "syn_ack", "middle"]
 Ending = Literal["fin", "reset", "idle", "reuse"]
@@ -236,26 +236,26 @@ class Closed(NamedTuple):
 Event = Opened | Data | Hole | OverlapDiffers | ResetIgnored | Closed
 
 
-class _Needs(NamedTuple):
+class Needs(NamedTuple):
     """What bytes wait for: those of the other side that they acknowledge."""
 
     #: As sent, because the other side may be numbered later; -1 if there is nothing to wait for.
-    acknowledgment: int = _UNKNOWN
+    acknowledgment: int = UNKNOWN
     #: How many bytes of the other side had been seen when the acknowledgment arrived.
     seen_bytes: int = 0
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Bytes that wait behind a gap, or for bytes of the other side."""
 
     start: int
     end: int
     data: bytes
     arrived_at_ns: int
-    needs: _Needs = _Needs()
+    needs: Needs = Needs()
     #: The least that their sender had received of the other side, if its own acknowledgment says how much that was; -1
     #: if it doesn't.
-    heard: int = _UNKNOWN
+    received: int = UNKNOWN
 
 
 @dataclass(slots=True)
@@ -281,12 +281,13 @@ class Side:
     zero_windows: int = 0
     #: Events OverlapDiffers.
     overlaps_differ: int = 0
-    #: Bytes of the stream that were delivered or passed over, and the sequence number of the one after them.
-    _next: int = 0
-    _expected: int = _UNKNOWN
+    #: Position in the stream of the first byte that was neither delivered nor passed over.
+    next_byte: int = 0
+    #: The sequence number of that byte; -1 while none is numbered.
+    expected: int = UNKNOWN
     #: The sequence number before the first byte.
-    _initial: int = _UNKNOWN
-    #: How far bytes are known to have been sent; below `_next` if no further.
+    initial: int = UNKNOWN
+    #: How far bytes are known to have been sent; below `next_byte` if no further.
     _reach: int = 0
     #: How far they were acknowledged, if that is further than what was seen; and the last acknowledgment that was too
     #: far to be believed alone.
@@ -295,114 +296,104 @@ class Side:
     #: How far two segments acknowledged them.
     _confirmed: int = 0
     #: Where the FIN stands, and what it acknowledges.
-    _fin: int | None = None
-    _fin_acknowledges: int = _UNKNOWN
+    fin: int | None = None
+    fin_acknowledges: int = UNKNOWN
     #: The last stray, and the sequence number after it.
     last_stray: Place | None = field(default=None, repr=False)
-    _stray: int = _UNKNOWN
+    _stray: int = UNKNOWN
     #: The other sequence number that its first byte may have, while two of them have been seen; and whether no SYN says
     #: so, only an acknowledgment or the first bytes.
-    _other: int = _UNKNOWN
+    _other: int = UNKNOWN
     _other_assumed: bool = False
     #: The position that the receiver acknowledged last while a gap began there: it waits for these bytes, too.
-    _wanted: int = _UNKNOWN
+    _wanted: int = UNKNOWN
     #: Its bytes are numbered by what the other side acknowledged; nothing of its own has said otherwise yet.
-    _assumed: bool = False
+    assumed: bool = False
     #: It begins with a gap in which bytes may still come that were sent before the capture began.
     _opening: bool = False
     #: Where it stood when the first of its packets was captured, if the capture begins in the middle.
-    _sent_from: int = _UNKNOWN
+    _sent_from: int = UNKNOWN
     #: RSTs that may be forged, while nothing else of it was captured: no packets of its own until they are believed.
-    _unproven: int = 0
+    unproven: int = 0
     #: What was ignored and isn't reported yet; and the reasons that were, as a sum of _REASONS.
-    _ignored: dict[Why, Ignored] = field(default_factory=dict, repr=False)
+    unreported: dict[Why, Ignored] = field(default_factory=dict, repr=False)
     _reported: int = 0
-    #: Since when a gap begins at `_next`, and how far bytes were known to have been sent then.
+    #: Since when a gap begins at `next_byte`, and how far bytes were known to have been sent then.
     _gap_since_ns: int | None = None
     _gap_end: int = 0
     #: Behind a gap, or for bytes of the other side; in order, without overlaps.
-    _waiting: list[_Piece] = field(default_factory=list, repr=False)
+    _waiting: list[Piece] = field(default_factory=list, repr=False)
     _waiting_bytes: int = 0
     #: What waits up to each of these positions needs no more than this; both rise.
-    _limits: list[tuple[int, _Needs]] = field(default_factory=list, repr=False)
+    _limits: list[tuple[int, Needs]] = field(default_factory=list, repr=False)
     #: The other side.
-    _peer: Side = field(init=False, repr=False, compare=False)
+    peer: Side = field(init=False, repr=False, compare=False)
     #: From which position on its sender had received how many bytes of the other side. Both rise, unless that is
     #: numbered anew.
-    _heard: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
+    _receipts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], repr=False)
     #: The acknowledgment that was looked at last for this.
-    _heard_last: int = field(default=_UNKNOWN, repr=False)
-    #: The last bytes that were delivered, without a hole up to `_next`.
+    noted_acknowledgment: int = field(default=UNKNOWN, repr=False)
+    #: The last bytes that were delivered, without a hole up to `next_byte`.
     _recent: list[bytes | memoryview] = field(default_factory=list, repr=False)
     _recent_bytes: int = 0
 
     @property
     def delivered_bytes(self) -> int:
         """Bytes of Data events."""
-        return self._next - self.missing_bytes
+        return self.next_byte - self.missing_bytes
 
     @property
     def is_guessed(self) -> bool:
         """Nothing of its own says where its bytes begin, so that those before the first to come may be missing."""
-        return not self.packets or self._assumed or self._expected == _UNKNOWN
+        return not self.packets or self.assumed or self.expected == UNKNOWN
 
     @property
     def answers_wait(self) -> bool:
         """The next bytes are there, and wait for bytes of the other side."""
-        return bool(self._waiting) and self._waiting[0].start == self._next
+        return bool(self._waiting) and self._waiting[0].start == self.next_byte
 
     @property
     def is_finished(self) -> bool:
         """Its FIN was reached, or acknowledged: the other side has all bytes before it."""
-        return self.ended or (self._fin is not None and self._acknowledged > self._fin)
+        return self.ended or (self.fin is not None and self._acknowledged > self.fin)
 
     @property
     def ended(self) -> bool:
         """Its FIN was reached."""
-        return self._fin == self._next
+        return self.fin == self.next_byte
 
     def knew_end_of(self, theirs: Side) -> bool:
         """Its FIN acknowledges the other side's."""
-        known = self._fin_acknowledges != _UNKNOWN and theirs._fin is not None
-        return known and theirs.position(self._fin_acknowledges - 1) == theirs._fin
+        known = self.fin_acknowledges != UNKNOWN and theirs.fin is not None
+        return known and theirs.position(self.fin_acknowledges - 1) == theirs.fin
 
     def received_at_end(self, theirs: Side) -> int | None:
         """How many bytes of the other side its host had received when it sent its FIN, at most; None: nobody knows."""
-        return None if self._fin_acknowledges == _UNKNOWN else theirs.position(self._fin_acknowledges)
+        return None if self.fin_acknowledges == UNKNOWN else theirs.position(self.fin_acknowledges)
 
     @property
     def regular(self) -> bool:
         """There is a numbering, and only one; there is no gap and no end."""
-        is_numbered = self._expected != _UNKNOWN and self._other == _UNKNOWN
-        return is_numbered and self._gap_since_ns is None and self._fin is None
+        is_numbered = self.expected != UNKNOWN and self._other == UNKNOWN
+        return is_numbered and self._gap_since_ns is None and self.fin is None
 
     @property
     def incomplete(self) -> bool:
         """Bytes are known to have been sent that were neither delivered nor passed over."""
         return bool(self._waiting) or self._gap_since_ns is not None or self.lacks(self._acknowledged)
 
-    @property
-    def next_byte(self) -> int:
-        """Position in the stream of the first byte that was neither delivered nor passed over."""
-        return self._next
-
-    @property
-    def expected(self) -> int:
-        """The sequence number of that byte; -1 while none is numbered."""
-        return self._expected
-
     def position(self, sequence: int) -> int | None:
         """Position in the stream of the byte with this sequence number, near what is expected; None before any is."""
-        return None if self._expected == _UNKNOWN else self._next + _distance(sequence, self._expected)
+        return None if self.expected == UNKNOWN else self.next_byte + distance(sequence, self.expected)
 
     def begin(self, sequence: int) -> None:
         """Number the bytes from that with `sequence` on, unless they are numbered by more than an assumption."""
-        if self._expected == _UNKNOWN or (self._assumed and self._is_untouched):
-            if self._assumed:
-                self._renumber(_distance(sequence, self._expected))
-            self._expected = sequence & SEQUENCE_MASK
-            self._initial = (sequence - 1) & SEQUENCE_MASK
-        self._assumed = False
+        if self.expected == UNKNOWN or (self.assumed and self._is_untouched):
+            if self.assumed:
+                self._renumber(distance(sequence, self.expected))
+            self.expected = sequence & SEQUENCE_MASK
+            self.initial = (sequence - 1) & SEQUENCE_MASK
+        self.assumed = False
 
     def begin_with_bytes(self, sequence: int, *, in_middle: bool) -> None:
         """The first bytes that were captured have `sequence`.
@@ -410,15 +401,15 @@ class Side:
         Where the capture begins `in_middle`, bytes before them count if they are sent again, and they will be if the
         other side has acknowledged less. Otherwise bytes from the first one that it acknowledged are missing.
         """
-        if in_middle and self._expected == _UNKNOWN and 1 < self._sent_since_first(sequence) < WINDOW_BYTES:
+        if in_middle and self.expected == UNKNOWN and 1 < self._sent_since_first(sequence) < WINDOW_BYTES:
             # A byte less may have been a keep-alive.
             self.begin(self._sent_from)
-        if self._assumed and self._is_untouched:
+        if self.assumed and self._is_untouched:
             if in_middle:
                 self.follow()
-            ahead = _distance(sequence, self._expected)
+            ahead = distance(sequence, self.expected)
             self._opening = in_middle and 0 < ahead < WINDOW_BYTES
-            self._assumed = not 0 <= ahead < WINDOW_BYTES
+            self.assumed = not 0 <= ahead < WINDOW_BYTES
         self.begin(sequence)
 
     def begin_before(self, held: Sequence[tuple[int, int]], *, in_middle: bool) -> None:
@@ -426,15 +417,15 @@ class Side:
 
         Where the capture begins `in_middle`, those count that go on up to where the stream begins.
         """
-        if self._expected != _UNKNOWN and not self._assumed:
+        if self.expected != UNKNOWN and not self.assumed:
             return
-        first = held[0][0] if self._expected == _UNKNOWN else self._expected
-        lowest = min(_distance(held[0][0], first), 0)
-        for start, size in sorted(((_distance(sequence, first), size) for sequence, size in held), reverse=True):
+        first = held[0][0] if self.expected == UNKNOWN else self.expected
+        lowest = min(distance(held[0][0], first), 0)
+        for start, size in sorted(((distance(sequence, first), size) for sequence, size in held), reverse=True):
             if start < lowest and (lowest <= start + size or (not in_middle and -start < WINDOW_BYTES)):
                 lowest = start
         start = (first + lowest) & SEQUENCE_MASK
-        if self._expected == _UNKNOWN and 1 < self._sent_since_first(start) < WINDOW_BYTES:
+        if self.expected == UNKNOWN and 1 < self._sent_since_first(start) < WINDOW_BYTES:
             # As in `begin_with_bytes`.
             self.begin(self._sent_from)
         elif lowest < 0:
@@ -442,68 +433,68 @@ class Side:
 
     def begin_to_send(self, sequence: int) -> None:
         """In the middle, its first packet that was captured: what stands before `sequence` was sent before."""
-        if self._sent_from == _UNKNOWN:
+        if self._sent_from == UNKNOWN:
             self._sent_from = sequence
 
     def follow(self) -> None:
         """What was sent and acknowledged before the first byte that was captured is no part of the stream."""
-        if self._assumed and self._is_untouched:
+        if self.assumed and self._is_untouched:
             self._leave_out(min(self._acknowledged, self._sent_before(self._acknowledged)))
 
     def _sent_since_first(self, sequence: int) -> int:
         """How many bytes before `sequence` were sent after its first packet that was captured; 0 if there is none."""
-        return 0 if self._sent_from == _UNKNOWN else _distance(sequence, self._sent_from)
+        return 0 if self._sent_from == UNKNOWN else distance(sequence, self._sent_from)
 
     def _sent_before(self, most: int) -> int:
         """How many of the first `most` bytes were sent before its first packet was captured; all if none was."""
-        if self._sent_from == _UNKNOWN:
+        if self._sent_from == UNKNOWN:
             return most
-        return min(max(_distance(self._sent_from, self._expected), 0), most)
+        return min(max(distance(self._sent_from, self.expected), 0), most)
 
     def announce(self, sequence: int) -> None:
         """A SYN says that the bytes begin at `sequence`. If another said otherwise and no byte came, both may hold."""
         self.begin(sequence)
-        ahead = _distance(self._expected, sequence)
-        if not self._next and not self._is_untouched and 0 < ahead < WINDOW_BYTES:
+        ahead = distance(self.expected, sequence)
+        if not self.next_byte and not self._is_untouched and 0 < ahead < WINDOW_BYTES:
             # What waits came before it, and was numbered by less.
             self._leave_out(-ahead)
-            self._initial = (sequence - 1) & SEQUENCE_MASK
-        if self._is_untouched and sequence != self._expected:
+            self.initial = (sequence - 1) & SEQUENCE_MASK
+        if self._is_untouched and sequence != self.expected:
             self._other, self._other_assumed = sequence, False
 
     @property
     def _is_untouched(self) -> bool:
         """No byte and no end of it was seen or passed over."""
-        return not self._next and self._reach <= 0 and not self._waiting and self._fin is None
+        return not self.next_byte and self._reach <= 0 and not self._waiting and self.fin is None
 
     def _renumber(self, ahead: int) -> None:
         """Position 0 becomes that of the byte `ahead`; if that isn't credible, what was acknowledged says nothing."""
         is_near = abs(ahead) < WINDOW_BYTES
         for name in ("_acknowledged", "_claimed", "_confirmed"):
             setattr(self, name, max(getattr(self, name) - ahead, 0) if is_near else 0)
-        self._wanted = _UNKNOWN
-        peer = self._peer
-        if peer._heard[-1][1]:
+        self._wanted = UNKNOWN
+        peer = self.peer
+        if peer._receipts[-1][1]:
             # Of what was delivered nobody may have asked yet.
-            peer._heard.append((peer._next, max(peer._heard[-1][1] - ahead, 0) if is_near else 0))
-        peer._heard_last = _UNKNOWN
+            peer._receipts.append((peer.next_byte, max(peer._receipts[-1][1] - ahead, 0) if is_near else 0))
+        peer.noted_acknowledgment = UNKNOWN
 
     def select_numbering(self, sequence: int) -> bool:
         """Of two numberings the one nearer to `sequence`, of its bytes or acknowledged, holds, if that is credible.
 
         True if it isn't the one that held until now.
         """
-        if self._other == _UNKNOWN:
+        if self._other == UNKNOWN:
             return False
-        nearer = min((self._expected, self._other), key=lambda first: abs(_distance(sequence, first)))
-        if abs(_distance(sequence, nearer)) >= WINDOW_BYTES:
+        nearer = min((self.expected, self._other), key=lambda first: abs(distance(sequence, first)))
+        if abs(distance(sequence, nearer)) >= WINDOW_BYTES:
             return False
-        is_other = nearer != self._expected
+        is_other = nearer != self.expected
         if is_other:
             # What was acknowledged of the other numbers says nothing.
             self._renumber(WINDOW_BYTES)
-            self._assumed = self._other_assumed
-        self._expected, self._initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, _UNKNOWN
+            self.assumed = self._other_assumed
+        self.expected, self.initial, self._other = nearer, (nearer - 1) & SEQUENCE_MASK, UNKNOWN
         return is_other
 
     def select_by_own(self, sequence: int) -> bool:
@@ -514,146 +505,146 @@ class Side:
 
     def began_after(self, sequence: int) -> bool:
         """`sequence` is the initial sequence number."""
-        return self._initial == sequence & SEQUENCE_MASK
+        return self.initial == sequence & SEQUENCE_MASK
 
     def may_have_begun_at(self, sequence: int) -> bool:
         """Its bytes are numbered from `sequence`, or from a little behind it."""
-        first = self._expected - self._next
-        return self._expected != _UNKNOWN and 0 <= _distance(first, sequence) < WINDOW_BYTES
+        first = self.expected - self.next_byte
+        return self.expected != UNKNOWN and 0 <= distance(first, sequence) < WINDOW_BYTES
 
     def is_answered_by(self, acknowledgment: int) -> bool:
         """A SYN with this acknowledgment answers its own SYN, of which it may have taken data too (RFC 7413)."""
-        taken = (acknowledgment - self._initial) & SEQUENCE_MASK
-        return self._initial != _UNKNOWN and 0 < taken <= max(self._reach, self._next) + 1
+        taken = (acknowledgment - self.initial) & SEQUENCE_MASK
+        return self.initial != UNKNOWN and 0 < taken <= max(self._reach, self.next_byte) + 1
 
     def begin_at_acknowledgment(self, acknowledgment: int) -> None:
         """If nothing else numbers the bytes, what the other side acknowledged does."""
-        if self._expected == _UNKNOWN:
+        if self.expected == UNKNOWN:
             self.begin(acknowledgment)
-            self._assumed = True
+            self.assumed = True
 
     def note_acknowledgment(self, acknowledgment: int) -> None:
         """The other side has everything before `acknowledgment`; if nothing else does, that numbers the bytes."""
-        if self._expected == _UNKNOWN and 1 < self._sent_since_first(acknowledgment) <= ACKNOWLEDGED_BYTES:
+        if self.expected == UNKNOWN and 1 < self._sent_since_first(acknowledgment) <= ACKNOWLEDGED_BYTES:
             # As in `begin_with_bytes`.
             self.begin(self._sent_from)
-        if self._expected == _UNKNOWN:
+        if self.expected == UNKNOWN:
             self.begin_at_acknowledgment(acknowledgment)
             return
-        ahead = (acknowledgment - self._expected) & SEQUENCE_MASK
+        ahead = (acknowledgment - self.expected) & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
             if (
-                self._assumed
+                self.assumed
                 and self._is_untouched
-                and self._sent_from == _UNKNOWN
+                and self._sent_from == UNKNOWN
                 and -ahead & SEQUENCE_MASK < WINDOW_BYTES
             ):
                 # This one was sent before that which the numbering was taken from.
                 self.begin(acknowledgment)
-                self._assumed = True
-            if self._is_untouched and abs(_distance(acknowledgment, self._expected)) >= WINDOW_BYTES:
+                self.assumed = True
+            if self._is_untouched and abs(distance(acknowledgment, self.expected)) >= WINDOW_BYTES:
                 # The answer to a SYN that counts may be one that wasn't captured.
                 self._other, self._other_assumed = acknowledgment, True
             return
-        if not ahead and self._gap_since_ns is not None and self._acknowledged <= self._next:
-            self._wanted = self._next
-        end = self._next + ahead
+        if not ahead and self._gap_since_ns is not None and self._acknowledged <= self.next_byte:
+            self._wanted = self.next_byte
+        end = self.next_byte + ahead
         believed = end
-        if end > max(self._reach, self._next, self._acknowledged) + ACKNOWLEDGED_BYTES:
+        if end > max(self._reach, self.next_byte, self._acknowledged) + ACKNOWLEDGED_BYTES:
             believed, self._claimed = min(self._claimed, end), end
         self._confirmed = max(self._confirmed, min(self._acknowledged, believed))
         self._acknowledged = max(self._acknowledged, believed)
 
-    def needs(self, acknowledgment: int) -> _Needs | None:
+    def needs(self, acknowledgment: int) -> Needs | None:
         """What data of the other side with this acknowledgment wait for; None if it is far from what is expected."""
-        is_near = self._other != _UNKNOWN or self._opening or self.is_credible(acknowledgment)
-        return _Needs(acknowledgment, self._seen_bytes) if is_near else None
+        is_near = self._other != UNKNOWN or self._opening or self.is_credible(acknowledgment)
+        return Needs(acknowledgment, self._seen_bytes) if is_near else None
 
-    def needed(self, needs: _Needs) -> int:
+    def needed(self, needs: Needs) -> int:
         """The position after the bytes that are waited for; 0 if none are, or nobody knows which."""
-        if needs.acknowledgment == _UNKNOWN or self._expected == _UNKNOWN:
+        if needs.acknowledgment == UNKNOWN or self.expected == UNKNOWN:
             return 0
-        ahead = _distance(needs.acknowledgment, self._expected)
-        return self._next + ahead if abs(ahead) < WINDOW_BYTES else 0
+        ahead = distance(needs.acknowledgment, self.expected)
+        return self.next_byte + ahead if abs(ahead) < WINDOW_BYTES else 0
 
     def received(self, acknowledgment: int) -> int:
         """How many of its bytes the other side had received that acknowledges this; -1 if it isn't credible."""
         at = self.position(acknowledgment)
-        return _UNKNOWN if at is None or at > max(self._reach, self._next, self._acknowledged) + 1 else at
+        return UNKNOWN if at is None or at > max(self._reach, self.next_byte, self._acknowledged) + 1 else at
 
     def lacks(self, end: int) -> bool:
         """Bytes before `end`, which was acknowledged, are neither delivered nor passed over."""
-        if self._fin is not None:
-            end = min(end, self._fin)
-        elif end == max(self._reach, self._next) + 1:
+        if self.fin is not None:
+            end = min(end, self.fin)
+        elif end == max(self._reach, self.next_byte) + 1:
             end -= 1
-        return self._next < end
+        return self.next_byte < end
 
     def is_credible(self, sequence: int) -> bool:
         """`sequence` is near what is expected, or nothing is known to be."""
-        return self._expected == _UNKNOWN or self._assumed or self.is_near(sequence)
+        return self.expected == UNKNOWN or self.assumed or self.is_near(sequence)
 
     def is_near(self, sequence: int) -> bool:
         """`sequence` is near what is expected."""
-        return abs(_distance(sequence, self._expected)) < WINDOW_BYTES
+        return abs(distance(sequence, self.expected)) < WINDOW_BYTES
 
     def peer_received(self, byte_end: int) -> int:
         """So many bytes of the other side its host had received when it sent the byte before `byte_end`, at most.
 
         The application may have read fewer, and may have written its own bytes earlier. 0 if nothing is known. Answers
-        for bytes since the last `forget_heard`.
+        for bytes since the last `forget_received`.
         """
-        at = bisect_left(self._heard, (byte_end,)) - 1
-        return 0 if at < 0 else self._heard[at][1]
+        at = bisect_left(self._receipts, (byte_end,)) - 1
+        return 0 if at < 0 else self._receipts[at][1]
 
-    def note_heard(self, start: int, received: int) -> None:
+    def note_received(self, start: int, received: int) -> None:
         """The bytes from `start` on were sent after `received` bytes of the other side came in."""
-        if received > self._heard[-1][1]:
-            self._heard.append((start, received))
+        if received > self._receipts[-1][1]:
+            self._receipts.append((start, received))
 
-    def hear(self, start: int, acknowledgment: int, theirs: Side) -> None:
+    def note_acknowledged(self, start: int, acknowledgment: int, theirs: Side) -> None:
         """The bytes from `start` on acknowledge what was delivered of the other side, or less."""
-        self._heard_last = acknowledgment
-        behind = (theirs._expected - acknowledgment) & SEQUENCE_MASK
-        if theirs._next - behind > self._heard[-1][1]:
-            self._heard.append((start, theirs._next - behind))
+        self.noted_acknowledgment = acknowledgment
+        behind = (theirs.expected - acknowledgment) & SEQUENCE_MASK
+        if theirs.next_byte - behind > self._receipts[-1][1]:
+            self._receipts.append((start, theirs.next_byte - behind))
 
-    def forget_heard(self, byte_end: int) -> None:
+    def forget_received(self, byte_end: int) -> None:
         """Nobody asks what was known when the bytes before `byte_end` were sent."""
-        del self._heard[: max(bisect_left(self._heard, (byte_end,)) - 1, 0)]
+        del self._receipts[: max(bisect_left(self._receipts, (byte_end,)) - 1, 0)]
 
     @property
     def sent(self) -> int:
         """The sequence number after the furthest that it is known to have sent; -1 while none is numbered."""
-        if self._expected == _UNKNOWN:
-            return _UNKNOWN
-        return (self._expected + max(self._reach, self._acknowledged, self._next) - self._next) & SEQUENCE_MASK
+        if self.expected == UNKNOWN:
+            return UNKNOWN
+        return (self.expected + max(self._reach, self._acknowledged, self.next_byte) - self.next_byte) & SEQUENCE_MASK
 
     def may_end_at(self, sequence: int) -> bool:
         """A RST with `sequence` stands where its stream does: at the next byte, behind all of them, or behind its FIN.
 
         Where nothing was captured that says where that is, none does.
         """
-        if self._expected == _UNKNOWN:
+        if self.expected == UNKNOWN:
             return self._sent_from == sequence
         end = self.sent
-        if self._assumed:
-            return sequence in (self._expected, end, self._sent_from)
-        follows = self._next
+        if self.assumed:
+            return sequence in (self.expected, end, self._sent_from)
+        follows = self.next_byte
         for piece in self._waiting:
             if piece.start == follows:
                 # It waits for the other side only.
                 follows = piece.end
-        first = (self._expected + follows - self._next) & SEQUENCE_MASK
-        return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self._fin is not None))
+        first = (self.expected + follows - self.next_byte) & SEQUENCE_MASK
+        return sequence in (first, end, *[(end + 1) & SEQUENCE_MASK] * (self.fin is not None))
 
     def deliver(self, data: bytes, place: Place) -> Data:
         """The next bytes of the stream."""
-        start = self._next
+        start = self.next_byte
         size = len(data)
-        self._assumed = self._opening = False
-        self._next = start + size
-        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self.assumed = self._opening = False
+        self.next_byte = start + size
+        self.expected = (self.expected + size) & SEQUENCE_MASK
         self._recent.append(data)
         self._recent_bytes += size
         if self._recent_bytes > 2 * self.options.compared_bytes:
@@ -663,9 +654,9 @@ class Side:
     def deliver_stretch(self, data: memoryview) -> None:
         """The next bytes of the stream, those of several segments. `keep_bytes` before `data` changes."""
         size = len(data)
-        self._assumed = self._opening = False
-        self._next += size
-        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self.assumed = self._opening = False
+        self.next_byte += size
+        self.expected = (self.expected + size) & SEQUENCE_MASK
         self._recent.append(data)
         self._recent_bytes += size
         least, enough = 0, self.options.compared_bytes
@@ -680,53 +671,53 @@ class Side:
             self._kept()
 
     def take(
-        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: _Needs | None, heard: int
+        self, sequence: int, payload: bytes, size: int, fin: bool, place: Place, needs: Needs | None, received: int
     ) -> list[Event]:
         """Take a segment with `size` bytes from `sequence` on, of which `payload` was captured.
 
-        If `needs` is None, the bytes wait for what those before them wait for. `heard` is as in a piece.
+        If `needs` is None, the bytes wait for what those before them wait for. `received` is as in a piece.
         """
         events: list[Event] = []
         if not self.is_credible(sequence):
-            if sequence != self._stray or self._fin is not None:
+            if sequence != self._stray or self.fin is not None:
                 self._ignore_stray(sequence, payload, size + fin, place)
                 return []
-            self._reach = self._next + ((sequence - self._expected) & SEQUENCE_MASK)
+            self._reach = self.next_byte + ((sequence - self.expected) & SEQUENCE_MASK)
             events += self.tell_holes(place)
-        start = self._next + _distance(sequence, self._expected)
+        start = self.next_byte + distance(sequence, self.expected)
         end = start + size
-        if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self._next):
+        if size == 1 and not fin and end == (self._waiting[-1].end if self._waiting else self.next_byte):
             self.ignored_bytes += len(payload)
             return events
-        if fin and self._fin is None and end >= self._next:
+        if fin and self.fin is None and end >= self.next_byte:
             self._end_at(end, place)
-        if self._fin is not None and end > self._fin:
-            kept = payload[: max(self._fin - start, 0)]
+        if self.fin is not None and end > self.fin:
+            kept = payload[: max(self.fin - start, 0)]
             self.ignored_bytes += len(payload) - len(kept)
             self.ignore(Why.AFTER, len(payload) - len(kept), place)
             payload = kept
-            end = self._fin
+            end = self.fin
         differ: list[OverlapDiffers] = []
-        if start < self._next:
-            seen = self._next - start
+        if start < self.next_byte:
+            seen = self.next_byte - start
             differ += self._repeated(start, payload[:seen], place)
-            start, payload = self._next, payload[seen:]
+            start, payload = self.next_byte, payload[seen:]
         if payload:
             # What fills a gap was probably sent before, and then its sender knew less.
-            differ += self._hold(start, payload, place, needs, heard if start >= self._reach else _UNKNOWN)
+            differ += self._hold(start, payload, place, needs, received if start >= self._reach else UNKNOWN)
         if differ:
             self.overlaps_differ += 1
             events.append(differ[0]._replace(byte_end=differ[-1].byte_end))
         self._reach = max(self._reach, end)
-        before = self._next
+        before = self.next_byte
         events += self._release(place)
-        if self._reach <= self._next:
+        if self._reach <= self.next_byte:
             self._gap_since_ns = None
-        elif self._gap_since_ns is None or self._next > before:
+        elif self._gap_since_ns is None or self.next_byte > before:
             self._gap_since_ns, self._gap_end = place.arrived_at_ns, self._reach
         return events
 
-    def pass_unheard(self, place: Place) -> list[Event]:
+    def pass_uncaptured(self, place: Place) -> list[Event]:
         """Nothing of it is captured: what the other side acknowledged is a hole at once."""
         if not self.lacks(self._acknowledged):
             return []
@@ -745,11 +736,11 @@ class Side:
         self._time_gap(place)
         return events
 
-    def gives_away(self, apart: _Apart, syn: TcpSegment) -> bool:
+    def gives_away(self, apart: Apart, syn: TcpSegment) -> bool:
         """Part with a segment that was ignored or waits, if its bytes follow `syn` and it came shortly before."""
         segment = apart.segment
         is_recent = syn.place.arrived_at_ns - segment.place.arrived_at_ns < self.options.hole_wait_ns
-        behind = _distance(segment.sequence, syn.sequence)
+        behind = distance(segment.sequence, syn.sequence)
         if segment.direction is not self.direction or not is_recent or not 0 < behind < WINDOW_BYTES:
             return False
         if apart.fate is not Fate.WAITS:
@@ -759,7 +750,7 @@ class Side:
         if not self.is_credible(segment.sequence):
             # It was delivered.
             return False
-        start = self._next + _distance(segment.sequence, self._expected)
+        start = self.next_byte + distance(segment.sequence, self.expected)
         inside = [
             piece for piece in self._waiting if start <= piece.start and piece.end <= start + len(segment.payload)
         ]
@@ -768,7 +759,7 @@ class Side:
         self._waiting = [piece for piece in self._waiting if piece not in inside]
         self._limit_all()
         self._waiting_bytes -= len(segment.payload)
-        self._reach = max([self._next, *(piece.end for piece in self._waiting)])
+        self._reach = max([self.next_byte, *(piece.end for piece in self._waiting)])
         self._time_gap(syn.place)
         return True
 
@@ -794,16 +785,16 @@ class Side:
 
     def tell_answers(self, theirs: Side, place: Place) -> list[Event]:
         """Deliver the next bytes if they need not wait for the other side any more."""
-        if not self.answers_wait or theirs.lacks(theirs.needed(self._needs_at(self._next))):
+        if not self.answers_wait or theirs.lacks(theirs.needed(self._needs_at(self.next_byte))):
             return []
         return self._release_answers(place)
 
     def give_up(self, theirs: Side, place: Place, *, ending: bool) -> list[Event]:
         """Deliver the next bytes, which have waited for the other side: pass over what it lacks."""
-        needs = self._needs_at(self._next)
+        needs = self._needs_at(self.next_byte)
         end = theirs.needed(needs)
-        if theirs._fin is not None:
-            end = min(end, theirs._fin)
+        if theirs.fin is not None:
+            end = min(end, theirs.fin)
         seen = end <= theirs._reach
         events: list[Event] = []
         # At the end what was acknowledged is missing in any case.
@@ -811,7 +802,7 @@ class Side:
         if seen or (end <= theirs._acknowledged and is_believed):
             # What nobody sees any more may have been a FIN, if nothing behind it was acknowledged.
             end -= ending and not seen and end == theirs._acknowledged
-            while theirs._next < end and not theirs.answers_wait:
+            while theirs.next_byte < end and not theirs.answers_wait:
                 events += theirs._tell_hole(place, end, known=not ending)
         return events + self._release_answers(place)
 
@@ -822,18 +813,18 @@ class Side:
 
     def tell_next_hole(self, place: Place) -> list[Event]:
         """Give up the gap at the next byte, if there is one."""
-        return self._tell_hole(place) if self._reach > self._next and not self.answers_wait else []
+        return self._tell_hole(place) if self._reach > self.next_byte and not self.answers_wait else []
 
     def tell_holes(self, place: Place) -> list[Event]:
         """Give up all gaps."""
         events: list[Event] = []
-        while self._reach > self._next:
+        while self._reach > self.next_byte:
             events += self._release_answers(place) if self.answers_wait else self._tell_hole(place)
         return events
 
     def finish(self, place: Place) -> list[Event]:
         """No more bytes are taken: give up all gaps, and what was only acknowledged."""
-        if self._fin is None:
+        if self.fin is None:
             self._reach = max(self._reach, self._acknowledged - 1)
         events = self.tell_holes(place)
         self._recent, self._recent_bytes = [], 0
@@ -843,26 +834,26 @@ class Side:
         """The connection has ended; of `payload` nothing is taken any more. Some of its bytes were not seen before."""
         self.ignored_bytes += len(payload)
         at = self.position(sequence)
-        end = self._next if self._fin is None else self._fin
+        end = self.next_byte if self.fin is None else self.fin
         return at is None or at < 0 or at + len(payload) > end
 
     def take_ignored(self) -> list[Ignored]:
         """What is ignored for reasons that were not reported before."""
-        ignored = [self._ignored[why] for why in Why if why in self._ignored]
-        self._reported |= sum(_REASONS[why] for why in self._ignored)
-        self._ignored = {}
+        ignored = [self.unreported[why] for why in Why if why in self.unreported]
+        self._reported |= sum(_REASONS[why] for why in self.unreported)
+        self.unreported = {}
         return ignored
 
     def ignore(self, why: Why, size: int, place: Place) -> None:
         """Note that bytes are ignored, unless bytes of this reason were reported."""
         if size and not self._reported & _REASONS[why]:
-            known = self._ignored.get(why, Ignored(self.direction, why, 0, place))
-            self._ignored[why] = known._replace(size=known.size + size)
+            known = self.unreported.get(why, Ignored(self.direction, why, 0, place))
+            self.unreported[why] = known._replace(size=known.size + size)
 
     def _ignore_stray(self, sequence: int, payload: bytes, size: int, place: Place) -> None:
         self.strays += 1
         self.last_stray = place
-        if size and self._is_untouched and self._other == _UNKNOWN:
+        if size and self._is_untouched and self._other == UNKNOWN:
             # The SYN that counts may be one that wasn't captured.
             self._other, self._other_assumed = sequence, True
         self.ignored_bytes += len(payload)
@@ -871,7 +862,7 @@ class Side:
 
     def _end_at(self, fin: int, place: Place) -> None:
         """Note the FIN; what waits behind it is ignored."""
-        self._fin = fin
+        self.fin = fin
         self._reach, self._gap_end = min(self._reach, fin), min(self._gap_end, fin)
         while self._waiting and self._waiting[-1].end > fin:
             piece = self._waiting.pop()
@@ -884,15 +875,15 @@ class Side:
         self._limit_all()
 
     def _repeated(self, start: int, data: bytes, place: Place) -> list[OverlapDiffers]:
-        """Bytes from before `_next`."""
+        """Bytes from before `next_byte`."""
         ignored = min(max(-start, 0), len(data))
         self.ignored_bytes += ignored
         self.ignore(Why.BEFORE, ignored, place)
         self.retransmitted_bytes += len(data) - ignored
         kept = self._kept()
-        skipped = max(self._next - len(kept) - start, 0)
+        skipped = max(self.next_byte - len(kept) - start, 0)
         data, start = data[skipped:], start + skipped
-        first = start - (self._next - len(kept))
+        first = start - (self.next_byte - len(kept))
         return self._compare(start, kept[first : first + len(data)], data, place)
 
     def _kept(self) -> bytes:
@@ -920,14 +911,14 @@ class Side:
     @property
     def _is_wanted(self) -> bool:
         """The receiver has acknowledged no more than the bytes before the gap."""
-        return self._wanted == self._next >= self._acknowledged
+        return self._wanted == self.next_byte >= self._acknowledged
 
     @property
     def _holds_too_much(self) -> bool:
         options = self.options
         return self._waiting_bytes > options.max_waiting_bytes or len(self._waiting) > options.max_waiting_segments
 
-    def _hold(self, start: int, data: bytes, place: Place, needs: _Needs | None, heard: int) -> list[OverlapDiffers]:
+    def _hold(self, start: int, data: bytes, place: Place, needs: Needs | None, received: int) -> list[OverlapDiffers]:
         """Put bytes among those that wait; where some do already, these count."""
         end = start + len(data)
         first = bisect_right(self._waiting, start, key=_piece_end)
@@ -935,8 +926,8 @@ class Side:
         events: list[OverlapDiffers] = []
         known = self._waiting[first:last]
         if needs is None:
-            needs = self._waiting[first - 1].needs if first else _Needs()
-        fresh: list[_Piece] = []
+            needs = self._waiting[first - 1].needs if first else Needs()
+        fresh: list[Piece] = []
         at = start
         for piece in known:
             low, high = max(start, piece.start), min(end, piece.end)
@@ -944,10 +935,10 @@ class Side:
                 low, piece.data[low - piece.start : high - piece.start], data[low - start : high - start], place
             )
             if at < low:
-                fresh.append(_Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs, heard))
+                fresh.append(Piece(at, low, data[at - start : low - start], place.arrived_at_ns, needs, received))
             at = high
         if at < end:
-            fresh.append(_Piece(at, end, data[at - start :], place.arrived_at_ns, needs, heard))
+            fresh.append(Piece(at, end, data[at - start :], place.arrived_at_ns, needs, received))
         size = sum(len(piece.data) for piece in fresh)
         self.retransmitted_bytes += len(data) - size
         if not fresh:
@@ -961,12 +952,12 @@ class Side:
             self._limit(piece.start, needs)
         return events
 
-    def _needs_at(self, start: int) -> _Needs:
+    def _needs_at(self, start: int) -> Needs:
         """What the bytes from `start` on wait for, the first ones: no more than those behind them."""
         del self._limits[: bisect_left(self._limits, start, key=_limit_start)]
         return self._limits[0][1]
 
-    def _limit(self, start: int, needs: _Needs) -> None:
+    def _limit(self, start: int, needs: Needs) -> None:
         """What waits up to `start` needs no more than `needs`."""
         limits = self._limits
         at = bisect_left(limits, start, key=_limit_start)
@@ -987,19 +978,19 @@ class Side:
     def _release(self, place: Place) -> list[Event]:
         """Deliver what waits no longer."""
         events: list[Event] = []
-        peer = self._peer
+        peer = self.peer
         for piece in self._waiting:
-            if piece.start != self._next:
+            if piece.start != self.next_byte:
                 break
-            if piece.needs.acknowledgment != _UNKNOWN and peer.lacks(peer.needed(self._needs_at(piece.start))):
+            if piece.needs.acknowledgment != UNKNOWN and peer.lacks(peer.needed(self._needs_at(piece.start))):
                 break
             events.append(self._deliver_piece(piece, place))
         del self._waiting[: len(events)]
         return events
 
-    def _deliver_piece(self, piece: _Piece, place: Place) -> Data:
-        if piece.heard != _UNKNOWN:
-            self.note_heard(piece.start, max(self._peer.received(piece.needs.acknowledgment), piece.heard))
+    def _deliver_piece(self, piece: Piece, place: Place) -> Data:
+        if piece.received != UNKNOWN:
+            self.note_received(piece.start, max(self.peer.received(piece.needs.acknowledgment), piece.received))
         self._waiting_bytes -= len(piece.data)
         return self.deliver(piece.data, place)
 
@@ -1011,11 +1002,11 @@ class Side:
         return events
 
     def _tell_hole(self, place: Place, end: int = 0, *, known: bool = False) -> list[Event]:
-        """Pass over the gap at `_next`: up to what waits, else up to `end` at least.
+        """Pass over the gap at `next_byte`: up to what waits, else up to `end` at least.
 
         Of a gap that is `known` up to `end`, up to there: what lies behind is missing only now, a gap of its own.
         """
-        start, until = self._next, end
+        start, until = self.next_byte, end
         end = self._waiting[0].start if self._waiting else max(self._reach, end)
         if known and start < until:
             end = min(end, until)
@@ -1027,8 +1018,8 @@ class Side:
                 self._time_gap(place)
                 return events
             end -= before
-        self._next = end
-        self._expected = (self._expected + end - start) & SEQUENCE_MASK
+        self.next_byte = end
+        self.expected = (self.expected + end - start) & SEQUENCE_MASK
         self.missing_bytes += end - start
         self._recent, self._recent_bytes = [], 0
         events = [Hole(self.direction, start, end, place), *self._release(place)]
@@ -1038,12 +1029,12 @@ class Side:
     def _leave_out(self, size: int) -> None:
         """The first `size` bytes were sent before the capture began: those behind them are the first."""
         self._opening = False
-        self._expected = (self._expected + size) & SEQUENCE_MASK
+        self.expected = (self.expected + size) & SEQUENCE_MASK
         self._renumber(size)
         self._reach -= size
         self._gap_end -= size
-        if self._fin is not None:
-            self._fin -= size
+        if self.fin is not None:
+            self.fin -= size
         self._waiting = [piece._replace(start=piece.start - size, end=piece.end - size) for piece in self._waiting]
         self._limit_all()
 
@@ -1053,22 +1044,22 @@ class Side:
             self._gap_since_ns, self._gap_end = self._waiting[0].arrived_at_ns, self._waiting[0].start
         else:
             self._gap_end = self._reach
-            self._gap_since_ns = place.arrived_at_ns if self._reach > self._next else None
+            self._gap_since_ns = place.arrived_at_ns if self._reach > self.next_byte else None
 
     def to_json(self) -> dict[str, Any]:
         """The side as carried state writes it. Equal sides give equal texts."""
-        self._reach, self._acknowledged = max(self._reach, self._next), max(self._acknowledged, self._next)
-        self._confirmed = max(self._confirmed, self._next)
+        self._reach, self._acknowledged = max(self._reach, self.next_byte), max(self._acknowledged, self.next_byte)
+        self._confirmed = max(self._confirmed, self.next_byte)
         if self._gap_since_ns is None:
             self._gap_end = 0
         waiting = [
-            [piece.start, piece.arrived_at_ns, *piece.needs, piece.heard, b64encode(piece.data).decode()]
+            [piece.start, piece.arrived_at_ns, *piece.needs, piece.received, b64encode(piece.data).decode()]
             for piece in self._waiting
         ]
         recent = b64encode(self._kept()).decode()
         numbers = [getattr(self, name) for name in _NUMBERS]
-        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self._ignored.items())]
-        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored, "heard": self._heard}
+        ignored = [[one.why.name, one.size, one.place.to_json()] for _, one in sorted(self.unreported.items())]
+        return {"numbers": numbers, "waiting": waiting, "recent": recent, "ignored": ignored, "heard": self._receipts}
 
     @classmethod
     def from_json(cls, direction: Direction, options: TcpOptions, state: dict[str, Any]) -> Side:
@@ -1076,11 +1067,11 @@ class Side:
         side = cls(direction, options)
         for name, value in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(side, name, value)
-        side._heard = [(start, received) for start, received in state["heard"]]
-        for start, arrived_at_ns, acknowledgment, seen_bytes, heard, text in state["waiting"]:
+        side._receipts = [(start, received) for start, received in state["heard"]]
+        for start, arrived_at_ns, acknowledgment, seen_bytes, received, text in state["waiting"]:
             data = b64decode(text)
-            needs = _Needs(acknowledgment, seen_bytes)
-            side._waiting.append(_Piece(start, start + len(data), data, arrived_at_ns, needs, heard))
+            needs = Needs(acknowledgment, seen_bytes)
+            side._waiting.append(Piece(start, start + len(data), data, arrived_at_ns, needs, received))
             side._waiting_bytes += len(data)
         side._limit_all()
         for name, size, place in state["ignored"]:
@@ -1099,57 +1090,57 @@ _NUMBERS: Final = (
     "out_of_order",
     "zero_windows",
     "overlaps_differ",
-    "_next",
-    "_expected",
-    "_initial",
+    "next_byte",
+    "expected",
+    "initial",
     "_reach",
     "_acknowledged",
     "_claimed",
     "_confirmed",
-    "_fin",
-    "_fin_acknowledges",
+    "fin",
+    "fin_acknowledges",
     "_stray",
     "_other",
     "_other_assumed",
     "_wanted",
-    "_assumed",
+    "assumed",
     "_opening",
     "_sent_from",
-    "_unproven",
+    "unproven",
     "_reported",
     "_gap_since_ns",
     "_gap_end",
 )
 
 
-def _piece_start(piece: _Piece) -> int:
+def _piece_start(piece: Piece) -> int:
     return piece.start
 
 
-def _piece_end(piece: _Piece) -> int:
+def _piece_end(piece: Piece) -> int:
     return piece.end
 
 
-def _limit_start(limit: tuple[int, _Needs]) -> int:
+def _limit_start(limit: tuple[int, Needs]) -> int:
     return limit[0]
 
 
-def _is_more(needs: _Needs, other: _Needs) -> bool:
+def _is_more(needs: Needs, other: Needs) -> bool:
     """`needs` waits for more than `other`."""
     known, least = needs.acknowledgment, other.acknowledgment
-    return known != _UNKNOWN and (least == _UNKNOWN or _distance(known, least) > 0)
+    return known != UNKNOWN and (least == UNKNOWN or distance(known, least) > 0)
 
 
 def _waits_since_ns(side: Side) -> int:
     return side._waiting[0].arrived_at_ns
 
 
-def _distance(sequence: int, expected: int) -> int:
+def distance(sequence: int, expected: int) -> int:
     """How far `sequence` is ahead, by the shorter way round; negative if it is behind."""
     return ((sequence - expected + 2**31) & SEQUENCE_MASK) - 2**31
 
 
-class _Reset(NamedTuple):
+class Reset(NamedTuple):
     """A RST of `direction` that isn't where its sender's stream stands: time, or its sender, says what it was."""
 
     direction: Direction
@@ -1160,13 +1151,13 @@ class _Reset(NamedTuple):
     sent: int
     #: Likewise after all of its alleged sender, or where the RST stands if that is further.
     own: int
-    acknowledged: int = _UNKNOWN
+    acknowledged: int = UNKNOWN
 
     def to_json(self) -> list[Any]:
         return [self.direction, self.place.to_json(), *self[2:]]
 
     @classmethod
-    def from_json(cls, state: list[Any]) -> _Reset:
+    def from_json(cls, state: list[Any]) -> Reset:
         direction, place, *numbers = state
         return cls(Direction(direction), Place.from_json(place), *numbers)
 
@@ -1188,7 +1179,7 @@ class Fate(StrEnum):
         return {Fate.STRAY: Why.FAR, Fate.LATE: Why.AFTER}.get(self)
 
 
-class _Apart(NamedTuple):
+class Apart(NamedTuple):
     """A segment that did not go on where its side ended."""
 
     segment: TcpSegment
@@ -1208,20 +1199,21 @@ class Connection:
     closed: Ending | None = None
     #: How many of its ports' connections before it began at the same moment.
     ordinal: int = 0
-    _reset: _Reset | None = None
+    reset: Reset | None = None
     #: The first segments with bytes of a side that nothing has numbered.
-    _held: list[TcpSegment] = field(default_factory=list, repr=False)
+    held: list[TcpSegment] = field(default_factory=list, repr=False)
     #: The last segments with bytes that did not go on where their side ended: ignored, or waiting behind a gap. A SYN
     #: may still say that they are of the next connection.
-    _apart: list[_Apart] = field(default_factory=list, repr=False)
-    _regular: bool = False
+    _apart: list[Apart] = field(default_factory=list, repr=False)
+    #: It is open, without gaps and FINs: the next segment can be a plain one.
+    is_regular: bool = False
     #: A SYN of it was captured.
     has_syn: bool = False
     #: The next connection took segments that were counted here.
     _gave: bool = False
 
     def __post_init__(self) -> None:
-        self.client._peer, self.server._peer = self.server, self.client
+        self.client.peer, self.server.peer = self.server, self.client
 
     def sides(self, direction: Direction) -> tuple[Side, Side]:
         """The side that sends in `direction`, and the other."""
@@ -1230,7 +1222,7 @@ class Connection:
     def is_left_by(self, segment: TcpSegment) -> bool:
         """A segment with SYN begins another connection."""
         ours, theirs = self.sides(segment.direction)
-        if self._held and self.numbers_held(segment):
+        if self.held and self.numbers_held(segment):
             return False
         answers = bool(segment.flags & ACK)
         if ours.began_after(segment.sequence):
@@ -1244,7 +1236,7 @@ class Connection:
             age_ns = segment.place.arrived_at_ns - self.first.arrived_at_ns
             return age_ns >= ours.options.hole_wait_ns
         # Both sides may open at once (RFC 9293 section 3.5, figure 8).
-        return self.opened != "syn" or ours._initial != _UNKNOWN
+        return self.opened != "syn" or ours.initial != UNKNOWN
 
     @property
     def in_middle(self) -> bool:
@@ -1254,36 +1246,36 @@ class Connection:
     @property
     def holds_enough(self) -> bool:
         """No more segments may be held."""
-        size = sum(len(one.payload) for one in self._held)
-        return len(self._held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
+        size = sum(len(one.payload) for one in self.held)
+        return len(self.held) >= HELD_SEGMENTS or size > self.client.options.max_waiting_bytes
 
     def sent_by(self, side: Side) -> int:
         """As `Side.sent`; while nothing numbers the side, as the segments that are held have it."""
-        if side.expected != _UNKNOWN or not self._held:
+        if side.expected != UNKNOWN or not self.held:
             return side.sent
-        if self._held[0].direction is side.direction:
-            ends = [(one.sequence + one.payload_bytes + bool(one.flags & FIN)) & SEQUENCE_MASK for one in self._held]
+        if self.held[0].direction is side.direction:
+            ends = [(one.sequence + one.payload_bytes + bool(one.flags & FIN)) & SEQUENCE_MASK for one in self.held]
         else:
-            ends = [one.acknowledgment for one in self._held if one.flags & ACK]
-        return max(ends, key=lambda end: _distance(end, ends[0]), default=_UNKNOWN)
+            ends = [one.acknowledgment for one in self.held if one.flags & ACK]
+        return max(ends, key=lambda end: distance(end, ends[0]), default=UNKNOWN)
 
     def numbers_held(self, segment: TcpSegment) -> bool:
         """It belongs to the connection of the bytes that are held: it acknowledges some of them, or is a SYN of it."""
-        first = self._held[0]
+        first = self.held[0]
         if segment.direction is first.direction:
             near = (segment.sequence, first.sequence) if segment.flags & SYN else None
         elif segment.flags & ACK:
             near = (segment.acknowledgment, first.sequence)
         else:
             near = (segment.sequence, first.acknowledgment) if segment.flags & SYN and first.flags & ACK else None
-        return near is not None and abs(_distance(*near)) < WINDOW_BYTES
+        return near is not None and abs(distance(*near)) < WINDOW_BYTES
 
     def keep_apart(self, segment: TcpSegment, fate: Fate) -> None:
         """Remember a segment with bytes: it may be of the next connection, captured before its SYN."""
         if segment.flags & (SYN | RST):
             self._ignore(segment, fate)
             return
-        self._apart.append(_Apart(segment, fate))
+        self._apart.append(Apart(segment, fate))
         many, size = len(self._apart), sum(len(one.segment.payload) for one in self._apart)
         while many > EARLY_SEGMENTS or size > EARLY_BYTES:
             many, size = many - 1, size - len(self._apart[0].segment.payload)
@@ -1326,24 +1318,19 @@ class Connection:
     @property
     def has_news(self) -> bool:
         """Its row is no longer right, or notes are to be written, without a segment of its own."""
-        return self._gave or bool(self.client._ignored or self.server._ignored)
+        return self._gave or bool(self.client.unreported or self.server.unreported)
 
     @property
     def reset_waits_since(self) -> Place:
         """From when on a RST that waits is confirmed by time: of a side that was not captured only by silence."""
-        assert self._reset is not None
-        ours, _ = self.sides(self._reset.direction)
-        return self._reset.place if ours.packets else self.last
-
-    @property
-    def is_regular(self) -> bool:
-        """It is open, without gaps and FINs: the next segment can be a plain one."""
-        return self._regular
+        assert self.reset is not None
+        ours, _ = self.sides(self.reset.direction)
+        return self.reset.place if ours.packets else self.last
 
     def judge_regular(self) -> None:
         """See whether the next segment can be a plain one."""
-        is_settled = self.closed is None and self._reset is None
-        self._regular = is_settled and self.client.regular and self.server.regular
+        is_settled = self.closed is None and self.reset is None
+        self.is_regular = is_settled and self.client.regular and self.server.regular
 
     def to_json(self) -> dict[str, Any]:
         """The connection as carried state writes it."""
@@ -1354,8 +1341,8 @@ class Connection:
             "closed": self.closed,
             "ordinal": self.ordinal,
             "has_syn": self.has_syn,
-            "reset": self._reset and self._reset.to_json(),
-            "held": [_segment_to_json(segment) for segment in self._held],
+            "reset": self.reset and self.reset.to_json(),
+            "held": [_segment_to_json(segment) for segment in self.held],
             "apart": [[_segment_to_json(segment), fate] for segment, fate in self._apart],
             "first": self.first.to_json(),
             "last": self.last.to_json(),
@@ -1375,9 +1362,9 @@ class Connection:
             Side.from_json(Direction.SERVER, options, state["server"]),
             state["closed"],
             state["ordinal"],
-            state["reset"] and _Reset.from_json(state["reset"]),
+            state["reset"] and Reset.from_json(state["reset"]),
             [_segment_from_json(segment) for segment in state["held"]],
-            [_Apart(_segment_from_json(segment), Fate(fate)) for segment, fate in state["apart"]],
+            [Apart(_segment_from_json(segment), Fate(fate)) for segment, fate in state["apart"]],
         )
         connection.has_syn = state["has_syn"]
         connection.judge_regular()
@@ -1438,7 +1425,7 @@ class Flow:
         connection = self.connection
         if (
             connection is None
-            or not connection._regular
+            or not connection.is_regular
             or flags & CONTROL != ACK
             or place.arrived_at_ns - connection.last.arrived_at_ns >= self._options.idle_ns
         ):
@@ -1446,14 +1433,14 @@ class Flow:
         ours, theirs = connection.sides(direction)
         if not ours.packets:
             return self._receive_any(segment)
-        ahead = acknowledgment - theirs._expected & SEQUENCE_MASK
+        ahead = acknowledgment - theirs.expected & SEQUENCE_MASK
         if ahead >= WINDOW_BYTES:
-            if not theirs._next:
+            if not theirs.next_byte:
                 return self._receive_any(segment)
             ahead = 0
-        if ahead and (theirs._assumed or not theirs.packets):
+        if ahead and (theirs.assumed or not theirs.packets):
             return self._receive_any(segment)
-        if payload_bytes and (ahead or sequence != ours._expected or len(payload) != payload_bytes):
+        if payload_bytes and (ahead or sequence != ours.expected or len(payload) != payload_bytes):
             return self._receive_any(segment)
         connection.last = place
         ours.packets += 1
@@ -1463,8 +1450,8 @@ class Flow:
             theirs.note_acknowledgment(acknowledgment)
         if not payload_bytes:
             return []
-        if acknowledgment != ours._heard_last:
-            ours.hear(ours._next, acknowledgment, theirs)
+        if acknowledgment != ours.noted_acknowledgment:
+            ours.note_acknowledged(ours.next_byte, acknowledgment, theirs)
         return [ours.deliver(payload, place)]
 
     @property
@@ -1478,8 +1465,8 @@ class Flow:
             return last_ns + options.idle_ns
         finished = connection.client.is_finished and connection.server.is_finished
         ends_ns = last_ns + (options.hole_wait_ns if finished else options.idle_ns)
-        waiting = [segment.place for segment in connection._held[:1]]
-        if connection._reset is not None:
+        waiting = [segment.place for segment in connection.held[:1]]
+        if connection.reset is not None:
             waiting.append(connection.reset_waits_since)
         return min([ends_ns, *(place.arrived_at_ns + options.hole_wait_ns for place in waiting)])
 
@@ -1491,14 +1478,14 @@ class Flow:
         events: list[Event] = []
         last, options = connection.last, self._options
         connection.keep_early(ns - options.hole_wait_ns)
-        if connection._held and connection._held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
+        if connection.held and connection.held[0].place.arrived_at_ns + options.hole_wait_ns <= ns:
             events += _release_held(connection)
             connection.judge_regular()
         finished = connection.client.is_finished and connection.server.is_finished
         ways: list[tuple[Ending, Place, int]] = [("idle", last, options.idle_ns)]
         if finished:
             ways.append(("fin", last, options.hole_wait_ns))
-        if connection._reset is not None:
+        if connection.reset is not None:
             ways.append(("reset", connection.reset_waits_since, options.hole_wait_ns))
         if connection.closed is None:
             how, evidence, waits_ns = min(ways, key=lambda way: way[1].arrived_at_ns + way[2])
@@ -1514,13 +1501,13 @@ class Flow:
         events = self.expire(place.arrived_at_ns)
         ordinal, early = 0, []
         connection = self.connection
-        if connection is not None and connection._reset is not None:
-            events += _doubt_reset(connection, connection._reset, segment)
+        if connection is not None and connection.reset is not None:
+            events += _doubt_reset(connection, connection.reset, segment)
         if connection is not None and flags & SYN and connection.is_left_by(segment):
             early = [] if flags & RST else connection.give_away(segment)
             connection.keep_early()
             if connection.closed is None:
-                events += _close(connection, "reset" if connection._reset else "reuse", place)
+                events += _close(connection, "reset" if connection.reset else "reuse", place)
             if connection.first.arrived_at_ns == place.arrived_at_ns:
                 ordinal = connection.ordinal + 1
             connection = None
@@ -1561,17 +1548,17 @@ def _receive_in(connection: Connection, segment: TcpSegment, early: Sequence[Tcp
     """Take a segment of the connection, and behind it those that came before the connection was known."""
     place, flags = segment.place, segment.flags
     ours, theirs = connection.sides(segment.direction)
-    was_heard = ours.packets > 0
-    ours.packets += 1 + ours._unproven
-    ours._unproven = 0
-    before = ours.expected if connection.closed is None else _UNKNOWN
+    was_captured = ours.packets > 0
+    ours.packets += 1 + ours.unproven
+    ours.unproven = 0
+    before = ours.expected if connection.closed is None else UNKNOWN
     fate = Fate.WAITS
     events: list[Event] = []
     if connection.closed is not None:
         sequence = (segment.sequence + bool(flags & SYN)) & SEQUENCE_MASK
         fate = Fate.LATE if ours.ignore_late(sequence, segment.payload) else Fate.REPEATED
     elif flags & RST:
-        events += _reset(connection, segment, was_heard=was_heard)
+        events += _take_reset(connection, segment, was_captured=was_captured)
     elif not _hold_back(connection, segment):
         events += _take_turn(connection, segment)
         events += _advance(connection, place)
@@ -1591,9 +1578,9 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
     """Hold the segment until the other side says where its bytes stand, if nothing has said so."""
     ours, _ = connection.sides(segment.direction)
     has_bytes = segment.payload_bytes or segment.flags & FIN
-    if ours.expected != _UNKNOWN or segment.flags & SYN or not has_bytes:
+    if ours.expected != UNKNOWN or segment.flags & SYN or not has_bytes:
         return False
-    held = connection._held
+    held = connection.held
     if held and (segment.direction is not held[0].direction or connection.holds_enough):
         return False
     held.append(segment)
@@ -1602,7 +1589,7 @@ def _hold_back(connection: Connection, segment: TcpSegment) -> bool:
 
 def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
     """Take a segment, and before it those that were held for it, or for as long as may be."""
-    held = connection._held
+    held = connection.held
     if not held:
         return _take(connection, segment)
     is_answer = segment.direction is not held[0].direction
@@ -1613,7 +1600,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
     elif is_near and flags & ACK:
-        ahead = _distance(held[0].acknowledgment, segment.sequence)
+        ahead = distance(held[0].acknowledgment, segment.sequence)
         if flags & SYN:
             ours.announce((segment.sequence + 1) & SEQUENCE_MASK)
         elif 1 < ahead <= ACKNOWLEDGED_BYTES and held[0].flags & ACK:
@@ -1628,7 +1615,7 @@ def _take_turn(connection: Connection, segment: TcpSegment) -> list[Event]:
 def _release_held(connection: Connection) -> list[Event]:
     """Take the segments that were held, as they came."""
     events: list[Event] = []
-    held, connection._held = connection._held, []
+    held, connection.held = connection.held, []
     if held:
         ours, _ = connection.sides(held[0].direction)
         sent = [(segment.sequence, segment.payload_bytes) for segment in held]
@@ -1662,7 +1649,7 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
         connection.has_syn = True
         if flags & ACK:
             theirs.begin(segment.acknowledgment)
-    is_numbered_by_this = theirs.expected == _UNKNOWN and not flags & SYN
+    is_numbered_by_this = theirs.expected == UNKNOWN and not flags & SYN
     if flags & ACK:
         events += _take_acknowledgment(connection, ours, theirs, segment)
     if (size or not flags & SYN) and ours.select_by_own(sequence):
@@ -1670,16 +1657,16 @@ def _take(connection: Connection, segment: TcpSegment) -> list[Event]:
     if not size and not flags & FIN:
         return events
     ours.begin_with_bytes(sequence, in_middle=connection.in_middle)
-    needs, heard = None, _UNKNOWN
+    needs, received = None, UNKNOWN
     if flags & ACK:
         needs = theirs.needs(segment.acknowledgment)
         if needs is not None:
             # Bytes may have come before, without an acknowledgment of their own in the capture.
-            heard = int(bool(size) and is_numbered_by_this)
-    had_end = ours._fin is not None
-    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, heard)
-    if ours._fin is not None and not had_end and flags & ACK:
-        ours._fin_acknowledges = segment.acknowledgment
+            received = int(bool(size) and is_numbered_by_this)
+    had_end = ours.fin is not None
+    events += ours.take(sequence, segment.payload[:size], size, bool(flags & FIN), place, needs, received)
+    if ours.fin is not None and not had_end and flags & ACK:
+        ours.fin_acknowledges = segment.acknowledgment
     return events
 
 
@@ -1694,7 +1681,7 @@ def _take_acknowledgment(connection: Connection, ours: Side, theirs: Side, segme
     events += theirs.settle_opening(place)
     age_ns = place.arrived_at_ns - connection.first.arrived_at_ns
     if not theirs.packets and age_ns >= ours.options.hole_wait_ns:
-        events += theirs.pass_unheard(place)
+        events += theirs.pass_uncaptured(place)
     elif connection.in_middle:
         theirs.follow()
     return events
@@ -1706,7 +1693,7 @@ def _take_back(connection: Connection, side: Side, place: Place, *sequences: int
     if not again:
         return []
     firsts = [*(one.sequence for one in again), *sequences]
-    lowest = min(firsts, key=lambda first: _distance(first, firsts[0]))
+    lowest = min(firsts, key=lambda first: distance(first, firsts[0]))
     side.begin_with_bytes(lowest, in_middle=False)
     return [event for segment in again for event in _take_again(connection, segment, place)]
 
@@ -1734,28 +1721,28 @@ def _resolve(client: Side, server: Side, place: Place, *, ending: bool) -> list[
     return client.tell_next_hole(place) or server.tell_next_hole(place) if ending else []
 
 
-def _reset(connection: Connection, segment: TcpSegment, *, was_heard: bool) -> list[Event]:
+def _take_reset(connection: Connection, segment: TcpSegment, *, was_captured: bool) -> list[Event]:
     """Take a RST. What it carries is no part of the stream (RFC 9293 section 3.5.3)."""
     ours, theirs = connection.sides(segment.direction)
     ours.ignored_bytes += len(segment.payload)
     ours.ignore(Why.RESET, len(segment.payload), segment.place)
     acknowledgment = segment.acknowledgment if segment.flags & ACK else None
     own = end = connection.sent_by(ours)
-    if own != _UNKNOWN and 0 < _distance(segment.sequence, own) < WINDOW_BYTES:
+    if own != UNKNOWN and 0 < distance(segment.sequence, own) < WINDOW_BYTES:
         own = segment.sequence
-    reset = _Reset(segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own)
-    is_asked = connection.opened == "syn" and not was_heard and ours.expected == _UNKNOWN
+    reset = Reset(segment.direction, segment.place, acknowledgment, connection.sent_by(theirs), own)
+    is_asked = connection.opened == "syn" and not was_captured and ours.expected == UNKNOWN
     is_refusal = is_asked and acknowledgment is not None and theirs.is_answered_by(acknowledgment)
     if ours.may_end_at(segment.sequence) or segment.sequence == end or is_refusal:
-        connection._reset = reset
+        connection.reset = reset
         return _close(connection, "reset", segment.place)
-    if not was_heard:
-        ours._unproven, ours.packets = ours.packets, 0
-    connection._reset = connection._reset or reset
+    if not was_captured:
+        ours.unproven, ours.packets = ours.packets, 0
+    connection.reset = connection.reset or reset
     return []
 
 
-def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> list[Event]:
+def _doubt_reset(connection: Connection, reset: Reset, segment: TcpSegment) -> list[Event]:
     """What `segment` says of a RST that waits.
 
     Who acknowledges new data didn't send it; and whose new data are acknowledged neither. If its alleged sender was
@@ -1768,17 +1755,17 @@ def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> 
     acknowledgment, is_sender = segment.acknowledgment, segment.direction is reset.direction
     goes_on = not ours.packets and place.arrived_at_ns - reset.place.arrived_at_ns >= ours.options.hole_wait_ns
     if flags & ACK and not goes_on and (theirs if is_sender else ours).is_credible(acknowledgment):
-        known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != _UNKNOWN]
+        known = [one for one in ((reset.sent, reset.acknowledged) if is_sender else (reset.own,)) if one != UNKNOWN]
         # Who asked to open the connection acknowledges nothing before it is open.
         is_open = not known and not is_sender and connection.opened == "syn"
-        goes_on = is_open or any(_distance(acknowledgment, one) > 0 for one in known)
-        if is_sender and reset.acknowledged == _UNKNOWN:
-            connection._reset = reset._replace(acknowledged=acknowledgment)
-        elif not is_sender and reset.own == _UNKNOWN:
-            connection._reset = reset._replace(own=acknowledgment)
+        goes_on = is_open or any(distance(acknowledgment, one) > 0 for one in known)
+        if is_sender and reset.acknowledged == UNKNOWN:
+            connection.reset = reset._replace(acknowledged=acknowledgment)
+        elif not is_sender and reset.own == UNKNOWN:
+            connection.reset = reset._replace(own=acknowledgment)
     if not goes_on:
         return []
-    connection._reset = None
+    connection.reset = None
     ours.strays += 1
     return [ResetIgnored(reset.direction, replace(reset.place, arrived_at_ns=place.arrived_at_ns))]
 
@@ -1786,10 +1773,10 @@ def _doubt_reset(connection: Connection, reset: _Reset, segment: TcpSegment) -> 
 def _closed_by(connection: Connection, how: Ending) -> Direction | None:
     """Who sent the first FIN, if only the other one's acknowledges it; else, who sent the RST."""
     client, server = connection.client, connection.server
-    if how == "reset" and connection._reset is not None:
-        ours, theirs = connection.sides(connection._reset.direction)
+    if how == "reset" and connection.reset is not None:
+        ours, theirs = connection.sides(connection.reset.direction)
         # It may be the answer to the other side's FIN.
-        return ours.direction if theirs._fin is None else theirs.direction
+        return ours.direction if theirs.fin is None else theirs.direction
     if how != "fin" or client.knew_end_of(server) == server.knew_end_of(client):
         return None
     return server.direction if client.knew_end_of(server) else client.direction
@@ -1799,12 +1786,12 @@ def _close(connection: Connection, how: Ending, place: Place) -> list[Event]:
     events = _release_held(connection)
     connection.closed = how
     side = _closed_by(connection, how)
-    if how == "reset" and connection._reset is not None:
-        ours, theirs = connection.sides(connection._reset.direction)
-        ours.packets, ours._unproven = ours.packets + ours._unproven, 0
-        if connection._reset.acknowledgment is not None:
-            theirs.note_acknowledgment(connection._reset.acknowledgment)
-    connection._reset = None
+    if how == "reset" and connection.reset is not None:
+        ours, theirs = connection.sides(connection.reset.direction)
+        ours.packets, ours.unproven = ours.packets + ours.unproven, 0
+        if connection.reset.acknowledgment is not None:
+            theirs.note_acknowledgment(connection.reset.acknowledgment)
+    connection.reset = None
     connection._apart = [one for one in connection._apart if one.fate is not Fate.WAITS]
     events += _advance(connection, place, ending=True)
     return [*events, *connection.client.finish(place), *connection.server.finish(place), Closed(place, how, side)]

@@ -98,10 +98,10 @@ class SegmentRows:
     def plain(self, row: int, end: int, connection: Connection, idle_ns: int, most: int) -> Plain:
         """The plain segments of `connection` from `row` on, before `end`, until they have `most` bytes or more."""
         sides = (connection.client, connection.server)
-        heard = [side.packets > 0 for side in sides]
+        captured = [side.packets > 0 for side in sides]
         expected = [side.expected for side in sides]
         begun = [side.next_byte > 0 for side in sides]
-        told = np.array([connection.last.arrived_at_ns, *expected, 0, 0, 0, 0, *heard, *begun], np.int64)
+        told = np.array([connection.last.arrived_at_ns, *expected, 0, 0, 0, 0, *captured, *begun], np.int64)
         data_rows = np.empty(end - row, np.int64)
         columns = (self._placed[0], *self._header, self.servers, self.offsets)
         stop, count = _plain(columns, row, end, idle_ns, most, told, data_rows)
@@ -142,7 +142,7 @@ def _plain(columns: Any, row: int, end: int, idle_ns: int, most: int, told: Any,
     """Pass over plain segments: the row after them, and how many have bytes.
 
     `told` has the last arrival, the expected numbers of client and server, and takes what was passed over; at its end
-    it says whether each of them was heard before, and had bytes. The first segment of a side is never plain.
+    it says whether packets of each were captured before, and had bytes. The first segment of a side is never plain.
     """
     arrived_at_ns, sequence, acknowledgment, flags, window, payload_bytes, servers, offsets = columns
     count = wide(0)

@@ -625,7 +625,7 @@ def test_a_sender_knew_what_it_acknowledged() -> None:
     talk.send(C, 15, b"late", acknowledgment=9)
     client = talk.connection.client
     assert [client.peer_received(end) for end in (1, 5, 6, 11, 15, 16, 19)] == [0, 0, 8, 8, 8, 9, 9]
-    client.forget_heard(19)
+    client.forget_received(19)
     assert client.peer_received(19) == 9
     assert new_flow(snapshot=talk.flow.snapshot()).connection.client.peer_received(20) == 9  # type: ignore[union-attr]
 
@@ -1657,7 +1657,7 @@ def assert_balances(segments: list[TcpSegment], result: Told) -> None:
         for side in (connection.client, connection.server):
             assert side._waiting_bytes == 0
             counted[side.direction] += side.delivered_bytes + side.retransmitted_bytes + side.ignored_bytes
-            packets[side.direction] += side.packets + side._unproven
+            packets[side.direction] += side.packets + side.unproven
     for direction in Direction:
         assert counted[direction] == sum(len(s.payload) for s in segments if s.direction is direction)
         assert packets[direction] == sum(s.direction is direction for s in segments)

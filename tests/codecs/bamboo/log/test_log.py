@@ -432,7 +432,7 @@ def test_of_one_side_alone_nothing_is_found_that_rests_on_the_other(made: Made, 
         log.client = CLIENT
         connection = Connection(b"c", "syn", place, place, Side(A, TcpOptions()), Side(B, TcpOptions()))
         talk = Talk(log, connection, SERVER, BambooOptions(), None)
-        connection.sides(side)[0].note_heard(0, 500)
+        connection.sides(side)[0].note_received(0, 500)
         if first:
             talk.hole(Hole(other, 0, 500, place))
         talk.receive([Data(side, 0, data, place)])

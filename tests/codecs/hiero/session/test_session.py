@@ -436,7 +436,7 @@ def test_who_had_not_received_the_last_byte_of_an_answer_did_not_know_it(
     world.wait(10_000)
     call.acknowledges = False
     end = next(row["byte_end"] for row in reversed(world.of("message")) if row["direction"] == S)
-    call.connection.client.note_heard(call.at[C], end - (not received))
+    call.connection.client.note_received(call.at[C], end - (not received))
     goes_on(call)
     assert world.broken == ([rule] if received else [])
 
@@ -446,7 +446,7 @@ def test_a_node_does_not_answer_what_it_had_not_received(received: bool) -> None
     world = World(restored=True)
     call = world.publisher().header(126).behind(120).header(121)
     call.acknowledges = False
-    call.connection.server.note_heard(call.at[S], call.at[C] - (not received))
+    call.connection.server.note_received(call.at[S], call.at[C] - (not received))
     call.behind(120).rest(121)
     world.wait(10_000)
     call.ack(121)
